@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.objects import (
@@ -23,6 +23,15 @@ from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.remote.answers import OnEvent
 
 Data = bytes | bytearray | memoryview
+_SILENCE_SECONDS = 60.0
+"""How long a host may take to begin to answer a read."""
+
+
+class HostDirectory(NamedTuple):
+    """A directory of a host: its URL, as a manifest names it, and its path there."""
+
+    url: str
+    path: str
 
 
 class Agent(Protocol):
@@ -35,6 +44,7 @@ class Agent(Protocol):
         *,
         following: Iterable[bytes] = (),
         on_event: OnEvent | None = None,
+        timeout: float | None = None,
     ) -> Answer:
         """Have a verb done."""
         ...
@@ -43,13 +53,20 @@ class Agent(Protocol):
 class HostObjects:
     """An ObjectStore; each operation is one call. It may also raise NodeError.
 
-    ``path`` is the root on the host. ``agent`` returns what calls the host; with True, a caller that may install there.
+    ``directory`` returns the root; it may raise NodeError. ``agent`` returns what calls the host: with True, an agent that
+    may install the node program there.
     """
 
-    def __init__(self, url: str, path: str, agent: Callable[[bool], Agent]) -> None:
-        self.url = url
-        self._path = path
+    def __init__(
+        self, directory: Callable[[], HostDirectory], agent: Callable[[bool], Agent]
+    ) -> None:
+        self._directory = directory
         self._agent = agent
+
+    @property
+    def url(self) -> str:
+        """See ObjectStore."""
+        return self._directory().url
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
         """See ObjectStore."""
@@ -75,15 +92,20 @@ class HostObjects:
 
     def stat(self, key: str) -> ObjectStat | None:
         """See ObjectStore."""
-        row = self._agent(False).call(OBJECT_STAT, self._about([key]))["stats"][0]
+        row = self._agent(False).call(OBJECT_STAT, self._about([key]), timeout=_SILENCE_SECONDS)[
+            "stats"
+        ][0]
         return None if row is None else ObjectStat(*row)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See ObjectStore."""
-        request: ListRequest = {"path": self._path, "prefix": prefix, "after": after}
+        request: ListRequest = {"path": self._directory().path, "prefix": prefix, "after": after}
         rows: list[Sequence[Any]] = []
         self._agent(False).call(
-            OBJECT_LIST, request, on_event=lambda event: rows.extend(event["rows"])
+            OBJECT_LIST,
+            request,
+            on_event=lambda event: rows.extend(event["rows"]),
+            timeout=_SILENCE_SECONDS,
         )
         return (ObjectStat(*row) for row in rows)
 
@@ -94,17 +116,24 @@ class HostObjects:
     def _read(
         self, key: str, offset: int, length: int | None, take: Callable[[bytes], object]
     ) -> bool:
-        request: GetRequest = {"path": self._path, "key": key, "offset": offset, "length": length}
+        request: GetRequest = {
+            "path": self._directory().path,
+            "key": key,
+            "offset": offset,
+            "length": length,
+        }
 
         def on_event(event: Mapping[str, Any]) -> None:
             take(b64decode(event["data"]))
 
-        answer = self._agent(False).call(OBJECT_GET, request, on_event=on_event)
+        answer = self._agent(False).call(
+            OBJECT_GET, request, on_event=on_event, timeout=_SILENCE_SECONDS
+        )
         return answer["exists"]
 
     def _put(self, key: str, data: Data, *, durable: bool, if_absent: bool) -> bool:
         request: PutRequest = {
-            "path": self._path,
+            "path": self._directory().path,
             "key": key,
             "durable": durable,
             "if_absent": if_absent,
@@ -114,4 +143,4 @@ class HostObjects:
         return answer["created"]
 
     def _about(self, keys: Sequence[str]) -> KeysRequest:
-        return {"path": self._path, "keys": list(keys)}
+        return {"path": self._directory().path, "keys": list(keys)}

@@ -28,7 +28,7 @@ from trainctl.base.retry import Retry
 from trainctl.errors import NodeForgot, SourceError, SourceUnreachable, TrainctlError
 from trainctl.model.serving import Serving
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.objects import HostObjects
+from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents
 from trainctl.resources.source_links import Register, SourceLinks, Upstream
 from trainctl.store import contents, keys, known, messages, reader, references
@@ -54,21 +54,19 @@ _FROM_HERE = (
 class HostStore:
     """The operations of ``Store``; each may also raise NodeError.
 
-    ``path`` is the directory on the host. ``agent`` returns what calls the host: with True, an agent that may install the
+    ``directory`` returns where it is, when that is first needed. ``agent`` returns what calls the host: with True, an agent that may install the
     node program there. ``register`` has secrets masked everywhere; ``retry`` is for links, and says what people should know.
     """
 
     def __init__(
         self,
-        url: str,
-        path: str,
+        directory: Callable[[], HostDirectory],
         agent: Callable[[bool], NodeAgent],
         retry: Retry,
         register: Register,
     ) -> None:
-        self.objects = HostObjects(url, path, agent)
-        self._path = path
-        self._directory = InDirectory(path=path)
+        self.objects = HostObjects(directory, agent)
+        self._directory = directory
         self._agent = agent
         self._retry = retry
         self._register = register
@@ -87,7 +85,7 @@ class HostStore:
         """See Store. One call."""
         rows: list[list[Any]] = [[] for _ in sources]
         request: SurveyRequest = {
-            "path": self._path,
+            "path": self._path(),
             "sources": [messages.source_to_json(source) for source in sources],
             "listings": [*listings],
             "lineage": lineage,
@@ -118,7 +116,7 @@ class HostStore:
 
         agent = self._agent(True)
         request: IngestRequest = {
-            "path": self._path,
+            "path": self._path(),
             "source": messages.source_to_json(resolved),
             "reference": messages.reference_to_json(reference),
         }
@@ -161,11 +159,13 @@ class HostStore:
 
     def inventory(self) -> Inventory:
         """See Store."""
-        return messages.inventory_from_json(self._call(MIRROR_INVENTORY, self._directory))
+        return messages.inventory_from_json(
+            self._call(MIRROR_INVENTORY, InDirectory(path=self._path()))
+        )
 
     def stored_bytes(self) -> int:
         """See Store."""
-        return self._call(MIRROR_SIZE, self._directory)["bytes"]
+        return self._call(MIRROR_SIZE, InDirectory(path=self._path()))["bytes"]
 
     def renew(self, lineage: str, address: str) -> None:
         """See Store."""
@@ -181,7 +181,7 @@ class HostStore:
     def gc(self, options: GcOptions) -> GcReport:
         """See Store."""
         request: GcRequest = {
-            "path": self._path,
+            "path": self._path(),
             "dry_run": options.dry_run,
             "unused_seconds": options.unused_seconds,
         }
@@ -190,7 +190,7 @@ class HostStore:
     def verify(self, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
         """See Store."""
         findings: list[Finding] = []
-        request: VerifyRequest = {"path": self._path, "repair": repair}
+        request: VerifyRequest = {"path": self._path(), "repair": repair}
         hashed = self._call(
             MIRROR_VERIFY,
             request,
@@ -198,6 +198,9 @@ class HostStore:
             lambda row: findings.append(messages.finding_from_row(row)),
         )
         return VerifyReport(hashed["blobs"], hashed["bytes"], tuple(findings))
+
+    def _path(self) -> str:
+        return self._directory().path
 
     def _call(
         self,
@@ -276,12 +279,15 @@ class HostMirror:
     @cached_property
     def store(self) -> HostStore:
         """See Mirror."""
-        return HostStore(self.url, self.path, self.agent, self._retry, self._register)
+        return HostStore(self._directory, self.agent, self._retry, self._register)
 
     @property
     def serving(self) -> Serving:
         """See Mirror."""
         return self.store.serving
+
+    def _directory(self) -> HostDirectory:
+        return HostDirectory(self.url, self.path)
 
     def connect(self) -> None:
         """See Mirror. Log in to the host and start the program there."""

@@ -10,7 +10,7 @@ import pytest
 from tests.support.bucket_stores import SERVERS, Server, objects_in
 from tests.support.host_agent import HostAgent
 from trainctl.base.objects import ObjectStore
-from trainctl.remote.objects import HostObjects
+from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.store import lease
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.memory import MemoryObjects
@@ -54,7 +54,8 @@ def make_objects(tmp_path: Path, server: Callable[[str], Server]) -> MakeObjects
             return DirectoryObjects(tmp_path / "store")
         if kind == "host":
             agent = HostAgent()
-            return HostObjects("node://lab/store", str(tmp_path / "store"), lambda installs: agent)
+            directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
+            return HostObjects(lambda: directory, lambda installs: agent)
         return objects_in(server(kind), secrets.token_hex(8))
 
     return make

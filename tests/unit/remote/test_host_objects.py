@@ -10,7 +10,7 @@ import pytest
 from tests.support.nodes import python38
 from trainctl.errors import StorageError
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.objects import HostObjects
+from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.spi.provider import Node
 from trainctl.store import keys
 from trainctl_local.transport import LocalTransport
@@ -23,7 +23,8 @@ def objects(tmp_path: Path) -> HostObjects:
     python = python38() or sys.executable
     node = Node("lab", "gpu-0", "local", str(tmp_path / "node"), str(tmp_path), python, key="k")
     agent = NodeAgent(node, LocalTransport())
-    return HostObjects("node://lab/store", str(tmp_path / "store"), lambda installs: agent)
+    directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
+    return HostObjects(lambda: directory, lambda installs: agent)
 
 
 def test_objects_travel_whole(objects: HostObjects, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.store_contents import OTHER, REFERENCE, sha256
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.errors import Interrupted, SourceDenied, SourceGone
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.objects import HostDirectory
 from trainctl.resources.host_store import HostStore
 from trainctl.spi.provider import Node
 from trainctl.store import references
@@ -116,8 +117,8 @@ def make_store(tmp_path: Path, masked: list[str]) -> Callable[[], HostStore]:
 
     def make() -> HostStore:
         agent = NodeAgent(node, LocalTransport())
-        path = str(tmp_path / "store")
-        return HostStore("node://lab/store", path, lambda installs: agent, impatient(), register)
+        directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
+        return HostStore(lambda: directory, lambda installs: agent, impatient(), register)
 
     return make
 
