@@ -32,7 +32,7 @@ def main():
 
 
 _SOURCES = (
-    "trainctl.model:hub_paths", "trainctl.model:source_uri", "trainctl.spi:sources",
+    "trainctl.model:source_uri", "trainctl.spi:sources",
     "trainctl.sources:bodies", "trainctl.sources:client", "trainctl.sources:https",
     "trainctl.sources:statuses", "trainctl.sources:validators",
 )  # fmt: skip

@@ -8,7 +8,7 @@ _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
     "trainctl.base": (),
-    "trainctl.model": ("hub_paths", "serving", "source_uri"),
+    "trainctl.model": ("serving", "source_uri"),
     "trainctl.store": ("files", "keys"),
     "trainctl.node.content": ("digests", "listing", "pack", "pack_index", "packs", "parts", "runs"),
     "trainctl.node.system": ("layout", "numbers"),
