@@ -18,6 +18,7 @@ from tests.support.project import processes
 from tests.support.zygote import Zygote
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import COMPLETE
+from trainctl.base.files import is_temporary
 
 SAVED = {
     name: {"model.bin": f"{name}\n".encode(), "deep/state": b"state\n"}
@@ -45,7 +46,8 @@ def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step
         assert whole.items() <= SAVED.items(), lethal
         assert status == LOST or whole == SAVED, lethal
         assert not unnamed(store), lethal
-        assert not list(node.base.glob("store/.uploads")), lethal
+        left = [path for path in node.base.glob("store/**/*") if is_temporary(path.name)]
+        assert not left, lethal
         wait_for(lambda: processes(str(tmp_path)) == [zygote.pid])
         ends.add((status, len(whole)))
         if not (node.base / "killed").exists():

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.base.checkpoints.s3_client import Client
-from trainctl.base.checkpoints.store import Store
-from trainctl.base.checkpoints.stores import open_store
+from trainctl.base.checkpoints.stores import CheckpointStore, open_store
 
 KEY_ID = "AKIDEXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"
@@ -48,7 +47,7 @@ class Bucket:
         """What a node is given for ``place``."""
         return {"bucket": json.dumps(self.credential)}
 
-    def store(self, **more: Any) -> Store:
+    def store(self, **more: Any) -> CheckpointStore:
         """A client."""
         return open_store(self.place(**more), self.secrets)
 

@@ -21,11 +21,11 @@ from tests.support.dying import mortal
 from tests.support.nodes import run_spec
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
-from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import CheckpointStore
 from trainctl.node.checkpoints import uploader as uploader_module
 from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.syncing import work
 from trainctl.node.checkpoints.uploader import Uploader
+from trainctl.node.checkpoints.uploader_process import work
 from trainctl.node.checkpoints.watch import End
 from trainctl.node.runs.record import Run
 from trainctl.node.system.layout import Layout
@@ -112,12 +112,12 @@ def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def restored(store: Store, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:
+def restored(store: CheckpointStore, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:
     """Every complete checkpoint of a run by name, each file as it comes back; AssertionError if one isn't what was kept."""
     return {one["name"]: _files(store, one) for one in RunCheckpoints(store, prefix).manifests()}
 
 
-def _files(store: Store, manifest: Manifest) -> dict[str, bytes]:
+def _files(store: CheckpointStore, manifest: Manifest) -> dict[str, bytes]:
     found = {}
     for file in manifest["files"]:
         data = bytearray()
@@ -144,4 +144,4 @@ if __name__ == "__main__":
     end = saved.end()
     sys.dont_write_bytecode = True
     mortal(int(sys.argv[1]), Path(sys.argv[2]))
-    sys.exit(work(uploader, _Over(end), []))
+    sys.exit(work(uploader, _Over(end)))

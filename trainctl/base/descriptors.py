@@ -1,18 +1,21 @@
-"""What a process keeps open that goes its own way: its standard streams, and what its modules are loaded from."""
+"""Child processes that keep only the files that they need."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Set
+from typing import Callable, Set
+
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 
 _OPEN = "/proc/self/fd/"
 
 
 def close_all_but(*kept: int) -> None:
-    """Close every file of this process but the standard ones, that of the program, and some more."""
+    """Close every file of this process except the standard streams, the program and ``kept``."""
     spared = {0, 1, 2, *kept, *_program()}
     for number in [int(path.name) for path in Path(_OPEN).iterdir()]:
         if number not in spared:
@@ -24,3 +27,22 @@ def _program() -> Set[int]:
     """The file in memory that this program was checked in and is loaded from (``trainctl/remote/bootstrap.py``)."""
     names = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
     return {int(name) for name in names if name.isdigit()}
+
+
+def start_child(work: Callable[[], int], *kept: int) -> int:
+    """Fork a child that keeps these files open, exits with what ``work`` returns, and is killed with its parent; its PID."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        close_all_but(*kept)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            code = work()
+    except BaseException:  # noqa: BLE001 - this process has no caller
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    finally:
+        os._exit(code)

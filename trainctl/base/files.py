@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -33,6 +34,11 @@ _WRITE_BYTES = 2**18
 def unique(name: str) -> str:
     """A name beside ``name`` that nobody else uses."""
     return f".{name}.{os.getpid()}.{os.urandom(6).hex()}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether ``unique`` made the name."""
+    return re.fullmatch(r"\..+\.\d+\.[0-9a-f]{12}", name, re.DOTALL) is not None
 
 
 def make_directory(path: Path) -> Path:
@@ -296,10 +302,11 @@ def _write_temporary(
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
-        error.filename = error.filename or str(path)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
         raise
     return temporary
 

@@ -15,7 +15,7 @@ class Checkpoint:
 
     ``job`` is the job's address, ``run`` the run's id, ``url`` says where it lies; ``state`` is ``complete``, ``uploading`` or ``incomplete``;
     ``created_at`` in Unix seconds. What files say of it is known once it is complete: ``type`` is ``lora``, ``full``,
-    ``whisper`` or ``other``, ``logs`` or ``text`` where there is nothing to load; ``parameters`` counts those of its safetensors files, by type in ``dtypes``. ``left_out`` counts
+    ``whisper`` or ``other``; ``parameters`` counts those of its safetensors files, by type in ``dtypes``. ``left_out`` counts
     links in it that lead to no file of the job's checkpoint directory: what they lead to isn't kept.
     """
 

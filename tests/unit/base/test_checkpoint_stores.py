@@ -23,8 +23,7 @@ from tests.support.cutting import proxy
 from trainctl.base import sigv4
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.s3 import S3Store, _Multipart, _uploads
-from trainctl.base.checkpoints.store import Store
-from trainctl.base.checkpoints.stores import open_store
+from trainctl.base.checkpoints.stores import CheckpointStore, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
 from trainctl.base.retry import Retry
@@ -57,7 +56,7 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
 
 
 @pytest.fixture(params=["directory", "moto", "rclone"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """A store of each kind; every test has a place of its own."""
     if request.param == "directory":
         yield DirectoryStore(tmp_path / "store")
@@ -67,14 +66,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield found
 
 
-def everything(store: Store, key: str, offset: int = 0) -> bytes:
+def everything(store: CheckpointStore, key: str, offset: int = 0) -> bytes:
     """An object's bytes."""
     found = bytearray()
     store.read(key, offset, found.extend)
     return bytes(found)
 
 
-def test_what_is_put_is_got_listed_and_deleted(store: Store) -> None:
+def test_what_is_put_is_got_listed_and_deleted(store: CheckpointStore) -> None:
     """Small and empty objects, and names that URLs and XML must quote."""
     keys = [f"{RUN}/a", f"{RUN}/b/empty", f"{RUN}/x y+ü'&<.json"]
     for key in keys:
@@ -92,7 +91,7 @@ def test_what_is_put_is_got_listed_and_deleted(store: Store) -> None:
     assert {one.key for one in store.list(f"{RUN}/")} == set(keys[1:])
 
 
-def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: Store) -> None:
+def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: CheckpointStore) -> None:
     """12 MiB in parts of 5; nothing unfinished is left."""
     store.put_file(f"{RUN}/big", io.BytesIO(BIG), len(BIG), Pace())
 
@@ -102,14 +101,14 @@ def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: Store) -> Non
     assert [one.key for one in store.list("")] == [f"{RUN}/big"]
 
 
-def test_reading_what_is_gone_says_so(store: Store) -> None:
+def test_reading_what_is_gone_says_so(store: CheckpointStore) -> None:
     """And not that it is empty."""
     with pytest.raises(Failure) as caught:
         everything(store, f"{RUN}/none")
     assert caught.value.kind == "missing"
 
 
-def test_a_file_that_becomes_shorter_is_not_kept(store: Store) -> None:
+def test_a_file_that_becomes_shorter_is_not_kept(store: CheckpointStore) -> None:
     """Half of it under its name would be a lie."""
     with pytest.raises(Failure) as caught:
         store.put_file(f"{RUN}/big", io.BytesIO(BIG[:6_000_000]), len(BIG), Pace())

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from trainctl.base.checkpoints.ranking import is_loadable
 from trainctl.node.checkpoints.describe import (
     MOST_HEADER_BYTES,
     describe,
-    known_by,
     read_header,
     step_in,
+    step_of,
 )
 
 
@@ -107,33 +108,35 @@ def test_the_step_in_a_name(name: str, step: int | None) -> None:
 
 LOG = "events.out.tfevents.1732270272.gpu-1.4711.0"
 LAYOUTS = {
-    "transformers": ("checkpoint-500", None, ["config.json", "model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]),
-    "transformers, logs": ("Nov22_10-11-12_gpu-1", "logs", [LOG, "1732270272.9/" + LOG]),
-    "lightning": ("lightning_logs", None, ["version_0/" + LOG, "version_0/hparams.yaml", "version_0/checkpoints/epoch=0-step=10.ckpt"]),
-    "lightning, sharded": ("epoch=0-step=10.ckpt", None, ["meta.pt", ".metadata", "__0_0.distcp"]),
-    "lightning, logs": ("version_0", "logs", [LOG, "hparams.yaml"]),
-    "lightning, CSVLogger": ("version_1", "text", ["metrics.csv", "hparams.yaml"]),
-    "nemo": ("llama--step=10-last", None, ["weights/common.pt", "weights/metadata.json", "context/model.yaml"]),
-    "torchtune": ("epoch_0", None, ["adapter_config.json", "adapter_model.safetensors"]),
-    "torchtune, recipe": ("recipe_state", None, ["recipe_state.pt"]),
-    "torchtune, logs": ("logs", "text", ["log_1732270272.txt"]),
-    "accelerate": ("step_100", None, ["model.safetensors", "optimizer.bin", "random_states_0.pkl"]),
-    "deepspeed": ("global_step100", None, ["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"]),
-    "deepspeed, loose": (".", None, ["latest", "zero_to_fp32.py"]),
-    "torch.save": (".", None, ["model_100.pt", "train.log"]),
-    "wandb": ("run-20241122_101112-7f4qg7l2", "logs", ["run-7f4qg7l2.wandb", "files/config.yaml", "files/output.log"]),
-    "orbax": ("1000", None, ["_METADATA", "manifest.ocdbt", "d/0a1b"]),
-    "evaluation": ("eval-100", "text", ["results.json", "samples.jsonl", "README.md"]),
-    "a trainer's state": ("last", None, ["trainer_state.json"]),
-    "unknown": ("step-1", None, ["state.json", "model"]),
+    "transformers": ("checkpoint-500", True, ["config.json", "model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]),
+    "transformers, logs": ("Nov22_10-11-12_gpu-1", False, [LOG, "1732270272.9/" + LOG]),
+    "lightning": ("lightning_logs", True, ["version_0/" + LOG, "version_0/hparams.yaml", "version_0/checkpoints/epoch=0-step=10.ckpt"]),
+    "lightning, sharded": ("epoch=0-step=10.ckpt", True, ["meta.pt", ".metadata", "__0_0.distcp"]),
+    "lightning, logs": ("version_0", False, [LOG, "hparams.yaml"]),
+    "lightning, CSVLogger": ("version_1", False, ["metrics.csv", "hparams.yaml"]),
+    "nemo": ("llama--step=10-last", True, ["weights/common.pt", "weights/metadata.json", "context/model.yaml"]),
+    "torchtune": ("epoch_0", True, ["adapter_config.json", "adapter_model.safetensors"]),
+    "torchtune, recipe": ("recipe_state", True, ["recipe_state.pt"]),
+    "torchtune, logs": ("logs", False, ["log_1732270272.txt"]),
+    "accelerate": ("step_100", True, ["model.safetensors", "optimizer.bin", "random_states_0.pkl"]),
+    "deepspeed": ("global_step100", True, ["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"]),
+    "deepspeed, loose": (".", True, ["latest", "zero_to_fp32.py"]),
+    "torch.save": (".", True, ["model_100.pt", "train.log"]),
+    "wandb": ("run-20241122_101112-7f4qg7l2", False, ["run-7f4qg7l2.wandb", "files/config.yaml", "files/output.log"]),
+    "orbax": ("1000", True, ["_METADATA", "manifest.ocdbt", "d/0a1b"]),
+    "evaluation": ("eval-100", False, ["results.json", "samples.jsonl", "README.md"]),
+    "a trainer's state": ("last", True, ["trainer_state.json"]),
+    "unknown": ("step-1", True, ["state.json", "model"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_holds_nothing_to_load_is_known_by_its_files(tmp_path: Path, layout: str) -> None:
-    """Of every one of them: whatever isn't known may be what a trainer goes on from."""
-    name, said, files = LAYOUTS[layout]
-    assert known_by(tmp_path, name, files)["type"] == said
+def test_what_holds_nothing_to_load_has_no_step(tmp_path: Path, layout: str) -> None:
+    """All its files are known for logs or text; any other file may be what a trainer resumes from."""
+    name, loadable, files = LAYOUTS[layout]
+    assert is_loadable(files) == loadable
+    if not loadable:
+        assert step_of(tmp_path, name, files) is None
 
 
 def test_the_step_of_a_checkpoint_whose_name_has_none(tmp_path: Path) -> None:

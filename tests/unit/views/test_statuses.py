@@ -124,7 +124,7 @@ def test_of_many_checkpoints_the_newest_are_shown() -> None:
     """And where all are; programs get them all."""
     one = job("lr=1", RunStatus.RUNNING, {})
     steps = [replace(checkpoint(f"checkpoint-{step}"), step=step) for step in range(1, 2001)]
-    many = replace(one, checkpoints=(*steps, replace(checkpoint("runs"), step=None, type="logs")))
+    many = replace(one, checkpoints=(*steps, replace(checkpoint("runs"), step=None, type="other")))
 
     shown = [line.strip() for line in status_lines(many, 0.0) if "checkpoint" in line]
     assert shown == [

@@ -6,10 +6,10 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cast
 
-from trainctl.base.checkpoints.ranking import age, nothing_to_load
-from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.ranking import age
+from trainctl.base.checkpoints.stores import CheckpointStore
 from trainctl.base.failure import Failure
 
 COMPLETE = ".complete"
@@ -25,7 +25,7 @@ Manifest = Dict[str, Any]
 class RunCheckpoints:
     """One run's part of a store; ``prefix`` is ``<project>/<job>/<number>-<id>``."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: CheckpointStore, prefix: str) -> None:
         self.store = store
         self.prefix = checked_prefix(prefix)
 
@@ -95,7 +95,7 @@ class RunCheckpoints:
         return found
 
 
-def runs_below(store: Store, project: str) -> Iterator[RunCheckpoints]:
+def runs_below(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
     """Every run of a project of which the store holds a complete checkpoint."""
     prefixes = set()
     for stored in store.list(f"{checked_prefix(project)}/"):
@@ -119,10 +119,7 @@ def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not good:
-        return None
-    logs_or_text = nothing_to_load([file["path"] for file in found["files"]])
-    return {**found, "type": logs_or_text} if logs_or_text else found  # an older one may not say so
+    return cast(Manifest, found) if good else None
 
 
 def new_manifest(**fields: Any) -> Manifest:

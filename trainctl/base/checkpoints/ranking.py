@@ -1,129 +1,115 @@
-"""Which of several complete checkpoints is the newest, and which of them count. One rule, for nodes and for operators.
+"""Which of several complete checkpoints is the newest, and which retention deletes: one rule for nodes and operators.
 
-Trainers write logs, exports and copies beside their checkpoints. See DESIGN.md, "Checkpoints".
+Directories with a step come before other directories, and those before loose files; then the time of the last write decides.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
 LOOSE = "."
+"""The name of the checkpoint that the files beside all directories make."""
 
-LOGS, TEXT = "logs", "text"
-"""Types of checkpoints in which there is nothing that a trainer could load."""
+TRAINER_STATE = "trainer_state.json"
+_LOG_OR_TEXT = re.compile(
+    r"(?:^|/)events\.out\.tfevents[^/]*$|\.(?:log|wandb|txt|json|jsonl|csv|tsv|ya?ml|toml|md|out|err)$",
+    re.IGNORECASE,
+)
 
 Row = Mapping[str, Any]
 _Row = TypeVar("_Row", bound=Row)
 _Run = TypeVar("_Run")
-_HOLDS = (LOGS, TEXT)
-_LOOSE, _NO_STEP, _STEP = range(3)
-_LOG = re.compile(r"(?:^|/)events\.out\.tfevents[^/]*$|\.(?:log|wandb)$", re.IGNORECASE)
-_TEXT = re.compile(r"\.(?:txt|json|jsonl|csv|tsv|ya?ml|toml|md|out|err)$", re.IGNORECASE)
-TRAINER_STATE = "trainer_state.json"
 
 
-def nothing_to_load(files: Collection[str]) -> Optional[str]:
-    """LOGS or TEXT for files of which no trainer could go on; None wherever one is of a kind that isn't known: it may be a checkpoint's."""
-    found = TEXT if files else None
-    for one in files:
-        if _LOG.search(one):
-            found = LOGS
-        elif not _TEXT.search(one) or one.endswith(TRAINER_STATE):
-            return None
-    return found
+class Retention(NamedTuple):
+    """Which checkpoints to keep: the newest ``keep_last``, and those whose step ``keep_every`` divides; all without rules."""
+
+    keep_last: Optional[int] = None
+    keep_every: Optional[int] = None
+
+    def keeps(self, step: int) -> bool:
+        """Whether a checkpoint is kept for its step."""
+        return self.keep_every is not None and step % self.keep_every == 0
 
 
-def kind(one: Row) -> Tuple[int, int]:
-    """What comes before what, whenever it was written: what may be loaded before text, and that before logs; then those with a step, other directories, loose files."""
-    holds = _HOLDS.index(one["type"]) if one.get("type") in _HOLDS else len(_HOLDS)
-    if one["name"] == LOOSE:
-        return holds, _LOOSE
-    return holds, _NO_STEP if one.get("step") is None else _STEP
+def is_loadable(files: Collection[str]) -> bool:
+    """Whether a trainer could resume from such files: one of them at least is neither a log nor text."""
+    return any(path.endswith(TRAINER_STATE) or not _LOG_OR_TEXT.search(path) for path in files)
 
 
-def standing(one: Row) -> Tuple[Tuple[int, int], float, int, str]:
-    """What sorts checkpoints of one job, the newest last: their kind, when they were last written to, step and name."""
-    return (kind(one), *age(one))
+def kind(row: Row) -> int:
+    """2 for a directory with a step, 1 for another directory, 0 for loose files."""
+    return 0 if row["name"] == LOOSE else 1 if row.get("step") is None else 2
 
 
-def age(one: Row) -> Tuple[float, int, str]:
-    """What sorts them by time alone: when they were last written to, then their step and name."""
-    return float(one["created_at"]), int(one.get("step") or 0), str(one["name"])
+def standing(row: Row) -> Tuple[int, float, int, str]:
+    """Sort key of the checkpoints of one job, the newest last."""
+    return (kind(row), *age(row))
 
 
-def counts(one: Row) -> bool:
-    """Whether it may take another's place: it is a directory, and holds something to load."""
-    return kind(one) > (len(_HOLDS), _LOOSE)
+def age(row: Row) -> Tuple[float, int, str]:
+    """Sort key by time alone: of the last write, then step and name."""
+    return float(row["created_at"]), int(row.get("step") or 0), str(row["name"])
 
 
-def contenders(found: Sequence[_Row]) -> List[_Row]:
-    """Of a run's checkpoints those among which retention chooses, oldest first: those with a step, or all that count if none has one."""
-    return list(filter(counts, _leading(found)))
-
-
-def _leading(found: Sequence[_Row]) -> List[_Row]:
-    """Those of the best kind that there is, oldest first."""
-    ordered = sorted(found, key=standing)
-    return [one for one in ordered if kind(one) == kind(ordered[-1])]
-
-
-def newest_of_all(found: Sequence[Row]) -> Optional[str]:
-    """Of a run's checkpoints of the best kind the name of the newest that each rank has which has any; None if there is none.
+def _common(rows: Sequence[Row]) -> Optional[str]:
+    """Name of the newest checkpoint that all ranks have which have any of the best kind.
 
     A rank that was killed while it wrote may lack what the others have completed.
     """
-    leading = _leading(found)
-    ranks = {int(one["rank"]) for one in leading}
+    ordered = sorted(rows, key=standing)
+    best = [row for row in ordered if kind(row) == kind(ordered[-1])]
+    ranks = {int(row["rank"]) for row in best}
     of_name: Dict[str, Set[int]] = {}
-    for one in leading:
-        of_name.setdefault(one["name"], set()).add(int(one["rank"]))
-    return next((one["name"] for one in reversed(leading) if of_name[one["name"]] == ranks), None)
+    for row in best:
+        of_name.setdefault(row["name"], set()).add(int(row["rank"]))
+    return next((row["name"] for row in reversed(best) if of_name[row["name"]] == ranks), None)
 
 
-def newest(
-    runs: Mapping[_Run, Sequence[_Row]], *, named: bool = False
-) -> Optional[Tuple[_Run, List[_Row]]]:
-    """Of the checkpoints of a job's runs the newest: whose it is, and what each rank has of it; None if there are none.
-
-    Nobody goes on from logs but who ``named`` them.
-    """
-    meant = {
-        run: [one for one in found if named or one.get("type") != LOGS]
-        for run, found in runs.items()
-    }
-    some = {run: found for run, found in meant.items() if found}
+def newest(runs: Mapping[_Run, Sequence[_Row]]) -> Optional[Tuple[_Run, List[_Row]]]:
+    """Of the checkpoints of a job's runs the newest: its run, and each rank's part of it; None if there are none."""
+    some = {run: rows for run, rows in runs.items() if rows}
     if not some:
         return None
     run = max(some, key=lambda one: max(map(standing, some[one])))
-    name = newest_of_all(some[run]) or max(some[run], key=standing)["name"]
-    ranks = [one for one in some[run] if one["name"] == name]
-    return run, sorted(ranks, key=lambda one: int(one["rank"]))
+    name = _common(some[run]) or max(some[run], key=standing)["name"]
+    ranks = [row for row in some[run] if row["name"] == name]
+    return run, sorted(ranks, key=lambda row: int(row["rank"]))
 
 
-def doomed(
-    manifests: Sequence[Mapping[str, Any]],
-    keep_last: Optional[int],
-    keep_every: Optional[int],
-    leased: Collection[Tuple[int, str]] = (),
-) -> List[Mapping[str, Any]]:
-    """Of the complete checkpoints of a run those that count and that neither rule keeps, rank by rank.
+def expired(
+    rows: Sequence[_Row], retention: Retention, leased: Collection[Tuple[int, str]] = ()
+) -> List[_Row]:
+    """Of the complete checkpoints of a run those that retention deletes, rank by rank.
 
-    ``keep_last`` keeps the newest so many (one if only the other rule is given), ``keep_every`` those whose step it
-    divides. The newest, the newest that all of these ranks have, what is being read, and what doesn't count always stay. Without rules
-    everything does.
+    Only checkpoints with a step are ever deleted: others may be logs, exports or copies. The newest, the newest that all
+    ranks have, and ``leased`` ones are kept in any case.
     """
-    if keep_last is None and keep_every is None:
+    if retention == Retention():
         return []
-    ranks: Dict[int, List[Mapping[str, Any]]] = {}
-    for one in contenders(manifests):
-        ranks.setdefault(int(one["rank"]), []).append(one)
-    common = newest_of_all(manifests)
-    found: List[Mapping[str, Any]] = []
-    for rank, ordered in ranks.items():
-        for one in ordered[: -max(1, keep_last or 1)]:
-            step = one.get("step")
-            divides = keep_every is not None and step is not None and int(step) % keep_every == 0
-            if not divides and one["name"] != common and (rank, one["name"]) not in leased:
-                found.append(one)
-    return found
+    ranks: Dict[int, List[_Row]] = {}
+    for row in sorted(rows, key=standing):
+        if row.get("step") is not None and row["name"] != LOOSE:
+            ranks.setdefault(int(row["rank"]), []).append(row)
+    common = _common(rows) if ranks else None
+    return [
+        row
+        for rank, ordered in ranks.items()
+        for row in ordered[: -max(1, retention.keep_last or 1)]
+        if not retention.keeps(int(row["step"]))
+        and row["name"] != common
+        and (rank, row["name"]) not in leased
+    ]

@@ -14,7 +14,6 @@ from urllib.parse import unquote_plus
 
 from trainctl.base import sigv4
 from trainctl.base.checkpoints.s3_client import Client, text_of
-from trainctl.base.checkpoints.store import Store
 from trainctl.base.cursors import Endless, pages
 from trainctl.base.failure import Failure
 from trainctl.base.objects import ObjectStat
@@ -28,8 +27,8 @@ _Page = Tuple[bytes, Optional[sigv4.Query]]
 """A page's body, and what asks for the next one."""
 
 
-class S3Store(Store):
-    """A prefix of a bucket."""
+class S3Store:
+    """A ``CheckpointStore`` below a prefix of a bucket."""
 
     def __init__(
         self, bucket: str, prefix: str, place: Mapping[str, Any], credential: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The store that a run's settings name: a directory, or a prefix of a bucket."""
+"""Stores of checkpoints: objects by key, in a directory or below a prefix of a bucket. See DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
@@ -7,18 +7,63 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Iterator, Mapping, cast
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Protocol, cast
 from urllib.parse import unquote
 
 from trainctl.base.checkpoints.directory import DirectoryStore
-from trainctl.base.checkpoints.store import Store
 from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.objects import ObjectStat
+from trainctl.base.pace import Pace
 
 
-def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
+class CheckpointStore(Protocol):
+    """Objects under names that jobs choose; readers see all of an object or none of it.
+
+    Errors are Failure: ``store`` for what may pass, ``denied`` for what a person must fix, ``name`` for a key that can't be
+    stored, ``missing``; and OSError from a disk.
+    """
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace a small object."""
+        ...
+
+    def put_file(self, key: str, stream: BinaryIO, size: int, pace: Pace) -> None:
+        """Create or replace an object with the next ``size`` bytes of a stream, which is read once, in order."""
+        ...
+
+    def get(self, key: str) -> Optional[bytes]:
+        """A small object; None if there is none."""
+        ...
+
+    def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
+        """Pass an object's bytes to ``write``, from an offset on."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
+        """The objects whose keys begin with the prefix."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; no error if there is none."""
+        ...
+
+    def abandon(self, prefix: str) -> None:
+        """Remove what unfinished uploads under the prefix have left; none of them may be under way."""
+        ...
+
+    def close(self) -> None:
+        """Close connections; the store may be used again."""
+        ...
+
+    def url(self, key: str, seconds: int) -> str:
+        """URL of an object; that of a bucket works for anybody, for so many seconds."""
+        ...
+
+
+def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> CheckpointStore:
     """The store that ``{url, endpoint_url, secret}`` names; ``secret`` is a key of ``secrets``, None for anonymous.
 
-    A directory may be written as it is or in quotes; a bucket's prefix is what is written.
+    The path of a ``file:`` URL may be percent-encoded; a bucket's prefix is taken as it is.
     """
     url = str(place["url"])
     scheme, _, rest = url.partition("://")
@@ -31,9 +76,9 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
     if name is not None and name not in secrets:
         raise Failure("denied", f"the credential for {url} ({name}) is not here")
     credential = _credential(secrets[name], str(name)) if name is not None else {}
-    # With it come http and ssl, which few calls need.
+    # It imports http and ssl, which few calls need.
     s3 = import_module("trainctl.base.checkpoints.s3")
-    return cast(Store, s3.S3Store(bucket, prefix.strip("/"), place, credential))
+    return cast(CheckpointStore, s3.S3Store(bucket, prefix.strip("/"), place, credential))
 
 
 def _credential(text: str, name: str) -> Mapping[str, Any]:
@@ -41,10 +86,10 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
         found = json.loads(text)
         found["aws_access_key_id"], found["aws_secret_access_key"]
         # A region becomes part of a server's name.
-        is_one = re.fullmatch("[A-Za-z0-9_-]*", found.get("aws_region") or "")
+        valid = re.fullmatch("[A-Za-z0-9_-]*", found.get("aws_region") or "") is not None
     except (ValueError, KeyError, TypeError):
-        is_one = None
-    if is_one is None:
+        valid = False
+    if not valid:
         raise Failure(
             "denied",
             f"secret {name} is no credential of a bucket",
@@ -55,7 +100,7 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def blamed(place: Mapping[str, Any]) -> Iterator[None]:
-    """Failure ``checkpoints``, which names the store, for whatever a store of its own at ``place`` refuses or can't do meanwhile."""
+    """Turn errors of the store at ``place`` into a Failure ``checkpoints`` that names it; without a store they pass."""
     url = place.get("url")
     try:
         yield

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Optional, Tuple
 
-from trainctl.base.checkpoints.ranking import TRAINER_STATE, nothing_to_load
+from trainctl.base.checkpoints.ranking import TRAINER_STATE, is_loadable
 
 _STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")
 """Said outright, or at the end; what stands behind the point of a number is part of a loss, or of a model's name."""
@@ -36,7 +36,9 @@ def step_in(name: str) -> Optional[int]:
 
 
 def step_of(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
-    """The step in its name, else the one that its trainer wrote into its state."""
+    """The step in its name, else the one that its trainer wrote into its state; None if it holds nothing to resume from."""
+    if not is_loadable(files):
+        return None
     named = step_in(name)
     if named is not None or TRAINER_STATE not in files:
         return named
@@ -44,14 +46,8 @@ def step_of(directory: Path, name: str, files: Collection[str]) -> Optional[int]
     return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
-def known_by(directory: Path, name: str, files: Collection[str]) -> Dict[str, Any]:
-    """What ranks a checkpoint beside others, before all of it is described."""
-    step = step_of(directory, name, files)
-    return {"name": name, "step": step, "type": nothing_to_load(files)}
-
-
 def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]:
-    """``type`` (lora, full, whisper, other; logs or text where there is nothing to load), ``base_model``, ``lora_rank``, ``step``, and totals of its tensors.
+    """``type`` (lora, full, whisper, other), ``base_model``, ``lora_rank``, ``step``, and totals of its tensors.
 
     ``files`` are its paths below the directory. Only headers of weights are read; what can't be read says nothing.
     """
@@ -65,7 +61,7 @@ def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]
     ]
     rank = adapter.get("r")
     return {
-        "type": nothing_to_load(names) or _type(adapter, config, headers),
+        "type": _type(adapter, config, headers) if is_loadable(names) else "other",
         "base_model": _base_model(adapter, config),
         "lora_rank": rank if isinstance(rank, int) else None,
         "step": step_of(directory, name, names),

@@ -10,13 +10,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints, runs_below
-from trainctl.base.checkpoints.ranking import LOGS, age, counts, newest
-from trainctl.base.checkpoints.store import Store
-from trainctl.base.checkpoints.stores import blamed, open_store
+from trainctl.base.checkpoints.ranking import age, kind, newest
+from trainctl.base.checkpoints.stores import CheckpointStore, blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.node.checkpoints.syncing import left_behind, upload
+from trainctl.node.checkpoints.uploader_process import left_behind, upload
 from trainctl.node.runs.record import Run
 
 
@@ -36,7 +35,7 @@ def load(run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> Lis
         return []
     place = spec.get("store") or {}
     with blamed(place):
-        for other, _, _ in left_behind(run, spec):
+        for other in left_behind(run, spec):
             upload(other, secrets, data)
     local = DirectoryStore(data / "checkpoints")
     store = local if place.get("url") is None else open_store(place, secrets)
@@ -55,7 +54,7 @@ def load(run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> Lis
     return said
 
 
-def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
+def _find(store: CheckpointStore, reference: Mapping[str, Any]) -> List[_Loaded]:
     """The ranks of the newest checkpoint that the reference can mean: the newest of each job, of those the last written."""
     jobs: Dict[str, Dict[RunCheckpoints, List[Manifest]]] = {}
     wanted = reference.get("name")
@@ -67,8 +66,7 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
             continue
         meant = [one for one in kept.manifests() if wanted in (None, one["name"])]
         jobs.setdefault(job, {})[kept] = meant
-    found = (newest(runs, named=wanted is not None) for runs in jobs.values())
-    best = [one for one in found if one is not None]
+    best = [found for found in map(newest, jobs.values()) if found is not None]
     if not best:
         if reference.get("optional"):
             return []
@@ -77,7 +75,7 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
             f"there is no complete checkpoint {_words(reference)}",
             _known(store, reference),
         )
-    kept, ranks = max(best, key=lambda one: (counts(one[1][0]), age(one[1][0])))
+    kept, ranks = max(best, key=lambda one: (min(kind(one[1][0]), 1), age(one[1][0])))
     return [_Loaded(kept, one) for one in ranks]
 
 
@@ -88,9 +86,9 @@ def _words(reference: Mapping[str, Any]) -> str:
     return " ".join([*parts, f"in project {reference['project']}"])
 
 
-def _known(store: Store, reference: Mapping[str, Any]) -> str:
+def _known(store: CheckpointStore, reference: Mapping[str, Any]) -> str:
     names = [
-        f"{kept.prefix}: {one['name']}{' (logs)' if one.get('type') == LOGS else ''}"
+        f"{kept.prefix}: {one['name']}"
         for kept in runs_below(store, str(reference["project"]))
         for one in kept.manifests()
     ]
@@ -128,7 +126,7 @@ def _link(source: Path, path: Path, file: Mapping[str, Any]) -> bool:
     return bool(path.stat().st_mtime_ns == file["modified"])
 
 
-def _fetch(store: Store, file: Mapping[str, Any], path: Path) -> None:
+def _fetch(store: CheckpointStore, file: Mapping[str, Any], path: Path) -> None:
     digest = hashlib.sha256()
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     with contextlib.suppress(FileNotFoundError):

@@ -8,16 +8,14 @@ from typing import Any, Callable, Dict, List
 
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
-from trainctl.base.checkpoints.store import Store
-from trainctl.base.checkpoints.stores import blamed, open_store
+from trainctl.base.checkpoints.stores import CheckpointStore, blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import names_in, remove_tree
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import Removed
-from trainctl.node.checkpoints.syncing import upload
-from trainctl.node.runs.record import Run
-from trainctl.node.runs.saved import Saved, saved_in
-from trainctl.node.runs.uploads import sync_of
+from trainctl.node.checkpoints.saved import Saved, saved_in
+from trainctl.node.checkpoints.uploader_process import upload
+from trainctl.node.runs.record import Run, sync_of
 from trainctl.node.system import layout
 from trainctl.node.system.layout import Layout, inside
 
@@ -82,8 +80,6 @@ def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -
     if place and place["url"] is not None:
         RunCheckpoints(_store(data, place), request["prefix"]).remove_all()
     remove_tree(directory)
-    if place and place["url"] is None:
-        _store(data, place).abandon(f"{request['prefix']}/")
     for above in directory.parents:
         if above == data or names_in(above):
             break
@@ -92,7 +88,7 @@ def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -
     return {"removed": True}
 
 
-def _store(data: Path, place: protocol.Place) -> Store:
+def _store(data: Path, place: protocol.Place) -> CheckpointStore:
     return DirectoryStore(data / "checkpoints") if place["url"] is None else open_store(place, {})
 
 

@@ -19,10 +19,9 @@ from trainctl.base.files import (
 )
 from trainctl.base.processes import alive, identity
 from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
-from trainctl.base.protocol.runs import RunReport
+from trainctl.base.protocol.runs import RunReport, Sync
 from trainctl.base.protocol.spec import RunSpec, Turn
 from trainctl.node.containers import leftovers
-from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import kill_marked, kill_noted
 from trainctl.node.system.layout import Layout
@@ -273,6 +272,12 @@ def _wants_secrets(spec: RunSpec) -> bool:
     """Whether the run can't be begun without values that its supervisor had; of a gang every rank begins with the others."""
     store = spec.get("store") or {}
     return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
+
+
+def sync_of(directory: Path) -> Sync:
+    """State of the upload of a run's checkpoints."""
+    found: Any = read_json(directory / "sync.json")
+    return cast("Sync", found) if isinstance(found, dict) else {}
 
 
 def all_runs(layout: Layout) -> List[Run]:

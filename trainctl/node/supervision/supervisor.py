@@ -18,7 +18,7 @@ from trainctl.base.processes import alive
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
 from trainctl.node.checkpoints.loading import load
-from trainctl.node.checkpoints.syncing import Keeping
+from trainctl.node.checkpoints.uploader_process import UploaderProcess
 from trainctl.node.jobs import container
 from trainctl.node.jobs.host_environment import activation
 from trainctl.node.jobs.job import environment, prepare
@@ -113,7 +113,7 @@ class _Supervisor:
         self._log = LogKeeper(order.run.log(self._rank))
         self._peers = self._peers_of(order)
         self._turn: Turn = self._peers.turn()
-        self._keeping = Keeping(order.run, order.spec, order.secrets, order.data)
+        self._uploads = UploaderProcess(order.run, order.spec, order.secrets, order.data)
         self._sampler = Sampler(order.run, order.spec)
 
     def run(self) -> None:
@@ -140,7 +140,7 @@ class _Supervisor:
             at = self._clock.now
             hurried = ending.status == runs.DEPLOY_FAILED or self._grace() <= 0
             record = {"status": ending.status, "exit_code": ending.exit_code, "ended_at": at}
-            self._keeping.drain(record, at, hurried=hurried)
+            self._uploads.drain(record, at, hurried=hurried)
             self._end(ending, at)
         self._release_caller()
         self._peers.close()
@@ -166,11 +166,11 @@ class _Supervisor:
         if self._turn.gpu_ids:  # those who wait for them are told by whom they are held
             self._say(gpus=self._turn.gpu_ids)
         self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
-        self._keeping.begin()
+        self._uploads.begin()
         chores: List[Callable[[], None]] = [
             self._log,
             self._sampler,
-            self._keeping.tend,
+            self._uploads.tend,
         ]
         return self._attempts(chores)
 

@@ -1,4 +1,4 @@
-"""The uploader's process: started and started again by the supervisor, told when the run has ended, waited for."""
+"""The process that uploads a run's checkpoints: started by the supervisor, told when the run has ended, waited for."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from pathlib import Path
-from typing import Any, Iterable, List, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 from trainctl.base.checkpoints.stores import blamed
 from trainctl.base.clock import Stopwatch
-from trainctl.base.descriptors import close_all_but
+from trainctl.base.descriptors import start_child
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.lock import Lock
 from trainctl.base.processes import alive
 from trainctl.base.protocol.runs import Sync
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
+from trainctl.node.checkpoints.journal import COMPLETED, SYNCING, Journal
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.checkpoints.watch import End
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.record import Run, all_specs
-from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploads, sync_of
+from trainctl.node.runs.record import Run, all_specs, sync_of
 
 UPLOAD_SECONDS = 3600.0
 _HURRIED_SECONDS = 10.0
@@ -39,8 +37,8 @@ _MADE_TO = (-signal.SIGKILL, _KILLED + signal.SIGKILL)
 _DONE, _REFUSED = 0, 3
 
 
-class Keeping:
-    """What a supervisor does about its run's checkpoints; nothing if it keeps none."""
+class UploaderProcess:
+    """What a supervisor does about its run's checkpoints; nothing if the run keeps none."""
 
     def __init__(self, run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._run = run
@@ -52,27 +50,22 @@ class Keeping:
         self._tried = 0.0
 
     def begin(self) -> None:
-        """Before anything is trained: Failure if the store refuses what a run would bring."""
+        """Start it before anything is trained; Failure if the store refuses uploads."""
         if keeps(self._spec):
             with blamed(self._spec["store"]):
                 self._uploader().announce()
-            self._fork()
+            self._start()
 
     def tend(self) -> None:
-        """Start the uploader again if it died."""
-        if (
-            self._pid
-            and self._ended() is not None
-            and time.monotonic() - self._tried > _AGAIN_SECONDS
-        ):
+        """Restart it if it died."""
+        if self._pid and self._ended() is not None and self._may_restart:
             with contextlib.suppress(OSError):
-                self._fork()
+                self._start()
 
     def drain(self, record: Mapping[str, Any], at: float, *, hurried: bool) -> None:
-        """The job has ended as ``record`` says: wait until everything is in the store, but not for ever.
+        """Wait until all checkpoints of the ended job are uploaded, within ``upload_timeout``; then the process is gone.
 
-        Afterwards no uploader is left. SIGTERM, or ``hurried``, ends the wait sooner. What could not be brought
-        stays where it is, and the run's ``sync.json`` says so.
+        SIGTERM, or ``hurried``, ends the wait sooner. ``sync.json`` reports what is left.
         """
         if not keeps(self._spec):
             return
@@ -83,69 +76,51 @@ class Keeping:
         code: Optional[int] = None
         told = 0
         while code not in (_DONE, _REFUSED) and clock.seconds < patience:
-            if not self._pid and (not told or time.monotonic() - self._tried > _AGAIN_SECONDS):
-                self._fork()
+            if not self._pid and (not told or self._may_restart):
+                self._start()
             if self._pid and told != self._pid:
                 told = self._pid
-                self._tell(end)
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(self._control, json.dumps(end._asdict()).encode() + b"\n")
             took = signal.sigtimedwait({signal.SIGTERM, signal.SIGCHLD}, _WAIT_SECONDS)
             if took is not None and took.si_signo == signal.SIGTERM:
                 break
             code = self._ended() if self._pid else None
         self._kill()
         if code != _DONE:
-            self._admit(clock.seconds)
+            short = f"not done after {clock.seconds:.0f} s; `trainctl checkpoints upload` brings the rest"
+            with contextlib.suppress(Failure, OSError):
+                self._uploader().trouble(str(sync_of(self._run.directory).get("error") or short))
 
-    def _admit(self, waited: float) -> None:
-        short = f"not done after {waited:.0f} s; `trainctl checkpoints upload` brings the rest"
-        with contextlib.suppress(Failure, OSError):
-            self._uploader().trouble(str(sync_of(self._run.directory).get("error") or short))
+    @property
+    def _may_restart(self) -> bool:
+        return time.monotonic() - self._tried > _AGAIN_SECONDS
 
     def _uploader(self) -> Uploader:
         return Uploader(self._run, self._spec, self._secrets, self._data)
 
-    def _fork(self) -> None:
-        parent = os.getpid()
+    def _start(self) -> None:
         reader, writer = os.pipe()
         self._tried = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                close_all_but(reader)
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() == parent:
-                    code = self._work(reader)
-            except BaseException:  # noqa: BLE001 - the last word of a process that has no caller
-                sys.excepthook(*sys.exc_info())
-                sys.stderr.flush()
-            finally:
-                os._exit(code)
+        self._pid, self._control = start_child(lambda: self._work(reader), reader), writer
         os.close(reader)
-        self._pid, self._control = pid, writer
 
     def _work(self, control: int) -> int:
-        leftovers = [
-            (Uploader(run, spec, self._secrets, self._data), end)
-            for run, spec, end in left_behind(self._run, self._spec)
-        ]
+        for run in left_behind(self._run, self._spec):
+            with contextlib.suppress(Failure, OSError):
+                upload(run, self._secrets, self._data)
         with Lock(self._run.directory, "uploader"):
-            return work(self._uploader(), _Control(control), leftovers)
-
-    def _tell(self, end: End) -> None:
-        line = json.dumps(end._asdict()).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._control, line)
+            return work(self._uploader(), _Control(control))
 
     def _ended(self) -> Optional[int]:
-        """The uploader's exit code, once it has ended; the supervisor then has none."""
+        """The exit code, once it has ended."""
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # collected with the job's leftovers
+        except ChildProcessError:  # reaped with the job's leftovers
             pid, status = self._pid, -1
         if not pid:
             return None
-        self._let_go()
+        self._forget()
         return os.WEXITSTATUS(status) if status >= 0 and os.WIFEXITED(status) else -1
 
     def _kill(self) -> None:
@@ -154,9 +129,9 @@ class Keeping:
                 os.kill(self._pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
-            self._let_go()
+            self._forget()
 
-    def _let_go(self) -> None:
+    def _forget(self) -> None:
         os.close(self._control)
         self._pid, self._control = 0, -1
 
@@ -184,8 +159,8 @@ def keeps(spec: RunSpec) -> bool:
     return bool((spec.get("store") or {}).get("enabled"))
 
 
-def work(uploader: Uploader, control: Any, leftovers: List[Any]) -> int:
-    """Look, again and again, until the run has ended and nothing is left to do; the process's exit code."""
+def work(uploader: Uploader, control: Any) -> int:
+    """Look again and again until the run has ended and nothing is left to do; the process's exit code."""
     end: Optional[End] = None
     pause = _POLL_SECONDS
     while True:
@@ -195,8 +170,6 @@ def work(uploader: Uploader, control: Any, leftovers: List[Any]) -> int:
                 uploader.finish(end)
                 return _DONE
             pause = _POLL_SECONDS
-            if leftovers and end is None:
-                _look_after(leftovers)
         except (Failure, OSError) as error:
             failure = error if isinstance(error, Failure) else from_os_error(error, "/")
             with contextlib.suppress(OSError):
@@ -210,40 +183,28 @@ def work(uploader: Uploader, control: Any, leftovers: List[Any]) -> int:
             return _REFUSED
 
 
-def _look_after(leftovers: List[Any]) -> None:
-    """One round for one earlier run of the job whose uploader did not live to its end."""
-    uploader, end = leftovers[0]
-    with contextlib.suppress(Failure):
-        if not uploader.look(end):
-            return
-        uploader.finish(end)
-    leftovers.pop(0)
-
-
-def left_behind(run: Run, spec: RunSpec) -> Iterable[Any]:
-    """Earlier runs of the same job on this node, with their ends, of which not everything was brought to its store."""
+def left_behind(run: Run, spec: RunSpec) -> Iterator[Run]:
+    """Earlier runs of the same job on this node that have ended with checkpoints that are not uploaded."""
     for other, found in all_specs(run.layout):
         same = all(found[name] == spec[name] for name in ("lineage", "address", "rank"))
-        if other.key == run.key or not same or not keeps(found):
-            continue
-        end = end_of(other)
-        if end is not None and sync_of(other.directory).get("state") == SYNCING:
-            yield other, found, end
+        left = sync_of(other.directory).get("state") == SYNCING
+        if other.key != run.key and same and keeps(found) and left and end_of(other) is not None:
+            yield other
 
 
 def end_of(run: Run) -> Optional[End]:
-    """How a run ended; None for one that is live. Of a run that was lost, when its uploader last looked."""
+    """How a run ended; None while it is live. A lost run ended when its uploader last looked."""
     record = run.record
     if alive(run.supervisor):
         return None
     if record.get("status") in runs.ENDED:
         return End(orderly(record), float(record.get("ended_at") or 0.0), record)
-    beaten = Uploads(run.directory).beaten
+    beaten = Journal(run.directory).beaten
     return End(False, beaten, {**record, "status": runs.LOST}) if run.started else None
 
 
 def orderly(record: Mapping[str, Any]) -> bool:
-    """Whether a job ended by itself or when it was told to, and was not killed in the middle of what it did."""
+    """Whether a job ended by itself or on SIGTERM, and wasn't killed."""
     code = record.get("exit_code")
     if record.get("status") == runs.STOPPED:
         return code not in _MADE_TO
@@ -251,7 +212,7 @@ def orderly(record: Mapping[str, Any]) -> bool:
 
 
 def upload(run: Run, secrets: Mapping[str, str], data: Path) -> Sync:
-    """Bring what an ended run left behind; its ``sync`` afterwards. Failure while it is live or the store refuses."""
+    """Upload what an ended run left behind; its ``sync`` afterwards. Failure while it is live or if the store refuses."""
     spec = run.spec
     if spec is None or not keeps(spec):
         return {}

@@ -1,25 +1,25 @@
-"""What one run has brought to its store, written beside the run: so that an uploader that was killed goes on."""
+"""The journal of a run's uploads, from which the next uploader resumes after a kill."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, cast
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from trainctl.base.files import read_json, write_json
-from trainctl.base.protocol.runs import Sync
-from trainctl.node.runs.saved import File
+from trainctl.base.files import modified, write_json
+from trainctl.node.checkpoints.saved import File
+from trainctl.node.runs.record import sync_of
 
 SYNCING = "SYNCING"
 COMPLETED = "COMPLETED"
 
-Place = Tuple[int, str, str]
+FilePlace = Tuple[int, str, str]
 """Rank, checkpoint and path of a file."""
 
 
 class Uploaded(NamedTuple):
-    """A file that is in the store, as it was when it was brought there."""
+    """A file in the store, as it was when it was uploaded."""
 
     size: int
     modified: int
@@ -27,18 +27,18 @@ class Uploaded(NamedTuple):
     key: str
 
     def is_of(self, file: File) -> bool:
-        """Whether the file has not changed since."""
+        """Whether the file is unchanged."""
         return (self.size, self.modified) == (file.size, file.modified)
 
 
-class Uploads:
-    """``uploads.jsonl`` and ``sync.json`` of a run's directory. A line that was not finished counts for nothing."""
+class Journal:
+    """``uploads.jsonl`` and ``sync.json`` of a run's directory. An incomplete line is ignored."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "uploads.jsonl"
         self._sync = directory / "sync.json"
         self._said: Optional[Dict[str, Any]] = None
-        self.files: Dict[Place, Uploaded] = {}
+        self.files: Dict[FilePlace, Uploaded] = {}
 
     def load(self) -> None:
         """Read what an earlier uploader wrote."""
@@ -53,8 +53,8 @@ class Uploads:
                 continue
             self.files[rank, name, path] = Uploaded(size, modified, sha256, key)
 
-    def add(self, place: Place, uploaded: Uploaded) -> None:
-        """The file is in the store now."""
+    def add(self, place: FilePlace, uploaded: Uploaded) -> None:
+        """Record that the file is in the store."""
         self.files[place] = uploaded
         line = json.dumps([*place, *uploaded]).encode()
         descriptor = os.open(
@@ -65,36 +65,27 @@ class Uploads:
         finally:
             os.close(descriptor)
 
-    def drop(self, place: Place) -> None:
-        """It isn't, or not any more."""
+    def drop(self, place: FilePlace) -> None:
+        """Forget a file that isn't in the store."""
         self.files.pop(place, None)
 
     def beat(self) -> None:
-        """Leave a mark of being alive: the mark's age says since when nobody watched."""
+        """Record that an uploader watches now."""
         self._path.touch(0o600)
 
     @property
     def beaten(self) -> float:
-        """When the last mark was left, in Unix seconds; 0 if never."""
-        try:
-            return self._path.stat().st_mtime
-        except FileNotFoundError:
-            return 0.0
+        """When an uploader watched last, in Unix seconds; 0 if never."""
+        return modified(self._path)
 
     @property
     def pending(self) -> List[str]:
-        """What was last said not to be in the store yet."""
+        """Names of the checkpoints that were last reported as not uploaded."""
         return list(sync_of(self._sync.parent).get("pending") or ())
 
     def say(self, state: str, error: Optional[str], pending: List[str]) -> None:
-        """How it stands, for whoever asks; written when it changes."""
+        """Report the state of the upload; written when it changes."""
         now = {"state": state, "error": error, "pending": pending[:100]}
         if now != self._said:
             write_json(self._sync, now)
             self._said = now
-
-
-def sync_of(directory: Path) -> Sync:
-    """State of a run's upload."""
-    found: Any = read_json(directory / "sync.json")
-    return cast("Sync", found) if isinstance(found, dict) else {}

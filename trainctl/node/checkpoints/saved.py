@@ -1,4 +1,4 @@
-"""What a job has saved so far: its checkpoint directories as they are now, and who still writes to them."""
+"""The checkpoints in a job's directory as they are now, and the files that processes still write to."""
 
 from __future__ import annotations
 
@@ -6,35 +6,46 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from trainctl.base.files import names_in, real_file
 from trainctl.base.processes import all_pids
 
 _RANK = re.compile(r"rank-(\d+)")
 
+Place = Tuple[int, str]
+"""Rank and name of a checkpoint."""
+
+Inode = Tuple[int, int]
+"""Device and inode."""
+
 
 class File(NamedTuple):
-    """A regular file of a checkpoint; one that is rewritten is another one."""
+    """A regular file of a checkpoint. ``linked``: it was found through a link elsewhere in the job's directory."""
 
     path: str
     size: int
     modified: int
-    inode: int
-    device: int
+    inode: Inode
     linked: bool = False
-    """Whether a link leads to it, from another name of the job's checkpoint directory."""
 
 
 class Saved(NamedTuple):
-    """One checkpoint: a directory of a rank's, or ``.`` for the loose files beside them."""
+    """One checkpoint: a directory of a rank, or ``.`` for the loose files beside them.
+
+    ``left_out`` counts links in it that lead to no file of the job's checkpoint directory.
+    """
 
     rank: int
     name: str
     directory: Path
     files: Tuple[File, ...]
     left_out: int = 0
-    """How many links in it lead to no file of the job's checkpoint directory."""
+
+    @property
+    def place(self) -> Place:
+        """Rank and name."""
+        return self.rank, self.name
 
     @property
     def top(self) -> Path:
@@ -48,13 +59,15 @@ class Saved(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """Size of all its files."""
         return sum(file.size for file in self.files)
 
 
 def saved_in(directory: Path) -> List[Saved]:
-    """The checkpoints of every rank below a run's directory. Directories that are links are none, and not
-    followed; those whose name begins with a dot are ones that trainers rename when they are done."""
+    """The checkpoints of every rank below a run's directory.
+
+    Directories that are links are ignored, and so are those whose name begins with a dot: trainers rename these when they are done.
+    """
     found = []
     for rank_name in names_in(directory):
         match = _RANK.fullmatch(rank_name)
@@ -66,11 +79,11 @@ def saved_in(directory: Path) -> List[Saved]:
             if not name.startswith(".") and not path.is_symlink() and path.is_dir():
                 found.append(look(path, int(match[1]), name))
         found.append(look(rank, int(match[1]), "."))
-    return [one for one in found if one.files]
+    return [saved for saved in found if saved.files]
 
 
 def look(directory: Path, rank: int, name: str) -> Saved:
-    """One checkpoint as it is now; a link in it is the file that it leads to, as long as that is of the same job."""
+    """One checkpoint as it is now; a link in it counts as the file that it leads to, if that is the job's too."""
     files, left_out = [], 0
     empty = Saved(rank, name, directory, ())
     for path in _paths(directory, loose_only=name == "."):
@@ -86,38 +99,22 @@ def look(directory: Path, rank: int, name: str) -> Saved:
             left_out += 1
         elif stat.S_ISREG(found.st_mode):
             relative = path.relative_to(directory).as_posix()
-            identity = (found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev)
-            files.append(File(relative, *identity, linked))
+            inode = (found.st_dev, found.st_ino)
+            files.append(File(relative, found.st_size, found.st_mtime_ns, inode, linked))
     return empty._replace(files=tuple(files), left_out=left_out)
 
 
-def linked_into(saved: Sequence[Saved], going: Set[Tuple[int, str]]) -> Set[Tuple[int, str]]:
-    """Of checkpoints that are to go, by rank and name, those in which others that stay have files by links."""
-    needed: Set[Tuple[int, str]] = set()
-    while True:
-        stay = [one for one in saved if (one.rank, one.name) not in going - needed]
-        meant = {(file.device, file.inode) for one in stay for file in one.files if file.linked}
-        more = {
-            (one.rank, one.name)
-            for one in saved
-            if one not in stay and any((file.device, file.inode) in meant for file in one.files)
-        }
-        if not more:
-            return needed
-        needed |= more
-
-
-def being_written(files: Set[Tuple[int, int]]) -> Set[Tuple[int, int]]:
-    """Of files by device and inode, those that some process which this one may look at has open for writing."""
-    found: Set[Tuple[int, int]] = set()
-    for pid in all_pids():
-        for number, identity in _open_files(pid):
-            if identity in files and identity not in found and _writes(pid, number):
-                found.add(identity)
+def open_for_writing(files: Set[Inode]) -> Set[Inode]:
+    """Those of the files that some process, which this one may inspect, has open for writing."""
+    found: Set[Inode] = set()
+    for pid in all_pids() if files else ():
+        for number, inode in _open_files(pid):
+            if inode in files and inode not in found and _writes(pid, number):
+                found.add(inode)
     return found
 
 
-def _open_files(pid: int) -> Iterator[Tuple[str, Tuple[int, int]]]:
+def _open_files(pid: int) -> Iterator[Tuple[str, Inode]]:
     try:
         numbers = [path.name for path in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
