@@ -67,7 +67,7 @@ def test_an_error_without_a_class_of_its_own_names_its_cause() -> None:
         and node.func.id == "TrainctlError"
         and not any(keyword.arg == "code" for keyword in node.keywords)
     ]
-    assert [place.partition(":")[0] for place in bare] == ["trainctl/cli/failures.py"]
+    assert [place.partition(":")[0] for place in bare] == ["trainctl/cli/invoke.py"]
 
 
 @pytest.mark.parametrize("one", EXPLAINED.values(), ids=lambda one: one.code)

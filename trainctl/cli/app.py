@@ -1,25 +1,17 @@
-"""The table of commands, and a typer group that imports only the one that is asked for."""
+"""The table of commands, and a typer group that imports only the invoked one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
 import typer
-from typer.core import TyperArgument, TyperOption
-
-if TYPE_CHECKING:
-    from typer._click import Command as ClickCommand
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
 from trainctl.cli.options import global_options
@@ -31,10 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of the table: ``module`` is one of ``trainctl.cli.commands``.
-
-    It holds a function ``command``, or ``NAME_command`` for each command of a group.
-    """
+    """A row of the table; ``module``, of ``trainctl.cli.commands``, has a function ``NAME_command``."""
 
     name: str
     module: str
@@ -43,7 +32,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands under a common first word; ``default`` is the one that it means alone."""
+    """Commands with a common first word; ``default`` is run if that word stands alone."""
 
     name: str
     help: str
@@ -52,79 +41,79 @@ class Group:
 
 
 COMMANDS: tuple[Command | Group, ...] = (
-    Command("validate", "validate", "Check the manifest; reads no state and no network."),
-    Command("plan", "plan", "Show what apply would do."),
-    Command("apply", "apply", "Make the world what the manifest says."),
-    Command("destroy", "destroy", "Take down everything that is recorded."),
-    Command("run", "run", "Run jobs once more, with today's code."),
-    Command("watch", "watch", "Carry on what was approved and needs somebody's reach."),
-    Command("show", "show", "Show a saved plan, or the state."),
-    Command("status", "status", "Show jobs and their runs."),
-    Command("logs", "logs", "Show what a job said."),
-    Command("metrics", "metrics", "Show what a run uses: GPUs, CPU, memory, disk."),
-    Command("stop", "stop", "Stop a job's run."),
-    Command("download", "download", "Copy the code that a run ran to this machine."),
+    Command("validate", "manifest", "Check the manifest for errors."),
+    Command("plan", "plan", "Preview the changes that apply would make."),
+    Command("apply", "apply", "Create, update or replace resources to match the manifest."),
+    Command("destroy", "apply", "Destroy everything that is recorded."),
+    Command("run", "apply", "Start a new run of one or more jobs."),
+    Command("watch", "apply", "Resume approved work that was blocked or interrupted."),
+    Command("show", "plan", "Show a saved plan, or the state."),
+    Command("status", "runs", "Show the status of jobs and their runs."),
+    Command("logs", "logs", "Print the log of a run."),
+    Command("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run."),
+    Command("stop", "runs", "Stop one or more runs."),
+    Command("download", "runs", "Download the source code of a run."),
     Group(
         "checkpoints",
-        "Checkpoints of jobs.",
+        "List, download and upload checkpoints.",
         (
-            Command("list", "checkpoints", "List a job's checkpoints."),
-            Command("download", "checkpoints", "Copy a checkpoint to this machine."),
-            Command("url", "checkpoints", "Show where a checkpoint's files can be had."),
-            Command("upload", "checkpoints", "Bring what an ended run left to the store."),
+            Command("list", "checkpoints", "List the checkpoints of a job."),
+            Command("download", "checkpoints", "Download a checkpoint."),
+            Command("url", "checkpoints", "Print presigned URLs of a checkpoint's files."),
+            Command("upload", "checkpoints", "Upload checkpoints left on a node."),
         ),
     ),
     Group(
         "nodes",
-        "The machines of clusters.",
+        "List and remove cluster nodes.",
         (
-            Command("list", "nodes", "List them: what is free, cached and running there."),
-            Command("forget", "nodes", "Drop one that will never come back."),
+            Command("list", "nodes", "List nodes with free GPUs, cached weights and runs."),
+            Command("forget", "nodes", "Remove a permanently lost node from the state."),
         ),
         default="list",
     ),
     Group(
         "mirror",
-        "The mirror of weights.",
+        "Manage the mirror of weights.",
         (
-            Command("list", "mirror_list", "List its sources."),
-            Command("verify", "mirror_verify", "Hash everything in it again."),
-            Command("gc", "mirror_gc", "Delete what nobody refers to."),
+            Command("list", "mirror", "List mirrored sources with size, revision and users."),
+            Command("verify", "mirror", "Verify everything in the mirror by its digest."),
+            Command("gc", "mirror", "Delete what no state refers to."),
         ),
     ),
     Group(
         "cache",
-        "Caches on nodes: of weights, and of training.",
+        "Manage weight caches and training caches on nodes.",
         (
-            Command("summarize", "cache", "Show what a project's training cache holds."),
-            Command("clear", "cache", "Remove files from a project's training cache."),
-            Command("verify", "cache", "Hash the weights in nodes' caches again."),
-            Command("evict", "cache", "Evict weights from nodes' caches."),
+            Command("summarize", "cache", "Show the contents of a training cache."),
+            Command("clear", "cache", "Delete files from a training cache."),
+            Command("verify", "cache", "Verify cached weights by their digests."),
+            Command("evict", "cache", "Remove weights from node caches."),
         ),
     ),
     Group(
         "secrets",
-        "The manifest's secrets.",
+        "Check and store secrets.",
         (
-            Command("check", "secrets", "Show where they come from and who gets them."),
-            Command("push", "secrets", "Store one where the manifest says it is kept."),
+            Command("check", "secrets", "Show sources, recipients and permissions of secrets."),
+            Command("push", "secrets", "Store a secret, or send secrets to waiting runs."),
         ),
     ),
     Group(
         "state",
-        "What is recorded.",
+        "Inspect the state.",
         (
-            Command("list", "state", "List recorded addresses."),
-            Command("show", "state", "Show one recorded resource."),
-            Command("pull", "state", "Print the whole state as JSON."),
+            Command("list", "state", "List the resources in the state."),
+            Command("show", "state", "Show a resource in the state."),
+            Command("pull", "state", "Print the state as JSON."),
         ),
     ),
-    Command("history", "history", "Show what was done, when and by whom."),
-    Command("force-unlock", "force_unlock", "End a lease that its holder can't end."),
-    Command("explain", "explain", "Say what a field or the code of an error means."),
-    Command("providers", "providers", "List the installed providers."),
-    Command("schema", "schema", "Print the JSON Schema of a document."),
-    Command("version", "version", "Show the version of trainctl."),
+    Command("history", "state", "Show what was done, when and by whom."),
+    Command("force-unlock", "state", "Release a lease whose holder is gone."),
+    Command("explain", "manifest", "Explain a manifest field or an error code."),
+    Command("providers", "version", "List the installed providers."),
+    Command("schema", "manifest", "Print the JSON Schema of a document."),
+    Command("version", "version", "Print the version of trainctl."),
 )
 """Every command, in the order in which help lists them."""
 
@@ -164,14 +153,13 @@ def build() -> LazyGroup:
 
 def _load(row: Command | Group) -> ClickCommand:
     if isinstance(row, Group):
-        app = _typer(cls=LazyGroup, name=row.name, help=row.help, callback=_nothing)
+        app = _typer(cls=LazyGroup, name=row.name, help=row.help, callback=lambda: None)
         group = _group(app, row.commands)
         group.default = row.default
         return group
     app = _typer()
     module = import_module(f"trainctl.cli.commands.{row.module}")
-    function = getattr(module, f"{row.name}_command", None) or module.command
-    app.command(name=row.name)(function)
+    app.command(name=row.name)(getattr(module, f"{row.name.replace('-', '_')}_command"))
     command = get_command(app)
     lighten(command)
     return command
@@ -193,9 +181,6 @@ def _typer(**settings: Any) -> typer.Typer:
         context_settings=dict(_SETTINGS),
         **settings,
     )
-
-
-def _nothing() -> None: ...
 
 
 _Parameter: TypeAlias = TyperArgument | TyperOption

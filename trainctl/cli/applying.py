@@ -1,16 +1,21 @@
-"""What apply, destroy and run have in common: the walk on the screen, how it ended."""
+"""The common part of apply, destroy and run: consent, the walk on the screen, the result."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from typer import Exit
 
 from trainctl.apply.engine import Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.result import Result
-from trainctl.cli.consent import Consent, errors_as_events
-from trainctl.cli.options import Format, PlanFormat
-from trainctl.cli.planning import PlanningFlags
+from trainctl.cli.options import Format, PlanFormat, PlanningFlags
 from trainctl.cli.plans import make_plan, show_plan
 from trainctl.cli.session import Session
-from trainctl.errors import StalePlan
+from trainctl.cli.workspaces import approve, require_terminal
+from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.continuing import Continuation
@@ -27,11 +32,44 @@ from trainctl.views.apply_result import (
 from trainctl.views.events import EventsJson, EventsText
 from trainctl.views.progress import Progress
 
+QUESTION = "Do you want to perform these actions?"
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """How the user agreed, or will be asked to, and the other options of the walk."""
+
+    auto_approve: bool = False
+    stop_running: bool = False
+    wait: bool = False
+    format: Format = Format.TEXT
+    lockfile_readonly: bool = False
+    lease_timeout: float = 0.0
+    follows: bool = False
+    named_runs: frozenset[str] = frozenset()
+
+    def require_someone(self, session: Session) -> None:
+        """Refuse at once if no user can be asked and none agreed beforehand."""
+        if not self.auto_approve:
+            require_terminal(session, ", or apply a plan file that was made with plan --out")
+
+
+@contextmanager
+def errors_as_events(session: Session, format_: Format) -> Iterator[None]:
+    """With JSON events, print an error that ends the command as one of them, then the summary."""
+    try:
+        yield
+    except TrainctlError as error:
+        if format_ is not Format.JSON:
+            raise
+        EventsJson(session.output).fail(error)
+        raise Exit(error.exit_code) from None
+
 
 def carry_out(
     session: Session, workspace: Workspace, plan: Plan, consent: Consent, parallelism: int
 ) -> int:
-    """Apply a plan that was agreed to and say how it ended; the exit code."""
+    """Apply a plan that was agreed to and print the result; return the exit code."""
     permit = Permit(consent.stop_running, consent.named_runs, consent.lease_timeout)
     options = ApplyOptions(permit, parallelism, consent.lockfile_readonly)
     if consent.format is Format.JSON:
@@ -47,13 +85,11 @@ def carry_out(
         result, followed, code = _walk(
             workspace, plan, options, consent, EventsText(session.output, progress), interrupt
         )
-    for line in failure_lines(result, session.output):
-        session.output.note(line)
-    for line in result_lines(result, session.output, followed, destroy=plan.options.destroy):
-        session.output.prose(line)
+    output = session.output
+    output.note(*failure_lines(result, output))
+    output.prose(*result_lines(result, output, followed, destroy=plan.options.destroy))
     if not (consent.wait or consent.follows):
-        for line in follow_lines(started(workspace, result)):
-            session.output.note(line)
+        output.note(*follow_lines(started(workspace, result)))
     return code
 
 
@@ -74,9 +110,6 @@ def _walk(
     return result, followed, exit_code(result, runs)
 
 
-QUESTION = "Do you want to perform these actions?"
-
-
 def plan_and_apply(
     session: Session,
     workspace: Workspace,
@@ -85,33 +118,20 @@ def plan_and_apply(
     question: str = QUESTION,
     expect: str | None = None,
 ) -> int:
-    """The exit code of the whole way. With JSON events the plan is not shown: standard output is theirs."""
+    """Plan, ask and apply; return the exit code. With JSON events the plan is not printed."""
     with errors_as_events(session, consent.format):
         plan = make_plan(workspace, flags, writes_lock=not consent.lockfile_readonly)
         require_digest(plan, expect)
-        return _agree_and_apply(session, workspace, plan, consent, question, flags.parallelism)
-
-
-def _agree_and_apply(
-    session: Session,
-    workspace: Workspace,
-    plan: Plan,
-    consent: Consent,
-    question: str,
-    parallelism: int,
-) -> int:
-    if consent.format is Format.TEXT:
-        show_plan(session, plan, PlanFormat.TEXT)
-    elif not plan.usable:
-        EventsJson(session.output).refuse(plan.diagnostics, plan.exit_code)
-    if not plan.usable:
-        return plan.exit_code
-    if plan.has_changes and not consent.given(session, question):
-        session.output.note("Nothing was changed.")
-        return 1
-    from trainctl.cli.applying import carry_out  # loaded by who gets here alone
-
-    return carry_out(session, workspace, plan, consent, parallelism)
+        if consent.format is Format.TEXT:
+            show_plan(session, plan, PlanFormat.TEXT)
+        elif not plan.usable:
+            EventsJson(session.output).refuse(plan.diagnostics, plan.exit_code)
+        if not plan.usable:
+            return plan.exit_code
+        if plan.has_changes and not (consent.auto_approve or approve(session, question)):
+            session.output.note("Nothing was changed.")
+            return 1
+        return carry_out(session, workspace, plan, consent, flags.parallelism)
 
 
 def require_digest(plan: Plan, expect: str | None) -> None:

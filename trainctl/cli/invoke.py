@@ -1,23 +1,22 @@
-"""One command from its arguments to its exit code, whatever happens on the way."""
+"""One command from its arguments to its exit code, and the report of its failure."""
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
+import threading
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 
 from typer import Abort, Exit, TyperException
 
 from trainctl.cli.aliases import arrange
 from trainctl.cli.app import build
-from trainctl.cli.failures import (
-    hide_tracebacks,
-    report,
-    report_interrupt,
-    report_system,
-    report_usage,
-)
 from trainctl.cli.session import Session
-from trainctl.errors import TrainctlError
+from trainctl.errors import Interrupted, StorageError, TrainctlError, UsageError
+from trainctl.views.problems import problem_lines
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -66,3 +65,90 @@ def _drop_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
+
+
+def report(error: TrainctlError, session: Session) -> int:
+    """Show an error that was raised on purpose."""
+    output = session.output
+    output.note(*problem_lines(error, output.error_style, output.error_width))
+    if session.debug:
+        output.note(_trace(error))
+    return error.exit_code
+
+
+def report_usage(error: TyperException, session: Session) -> int:
+    """Show what the parser refused, in one or two lines."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx else "trainctl"
+    said = " ".join(error.format_message().split()).rstrip(".")
+    name = path.partition(" ")[2]
+    summary = (f"{name}: " if name else "") + said[:1].lower() + said[1:]
+    report(UsageError(summary, f"Run {path} --help for what it takes."), session)
+    return UsageError.exit_code
+
+
+def report_system(error: OSError, session: Session) -> int:
+    """Show what the system refused: a file that can't be read, a full disk."""
+    where = f"{error.filename}: " if error.filename else ""
+    told = _of_full_disk(error) or TrainctlError(f"{where}{error.strerror or error}")
+    report(told, session)
+    if session.debug:
+        session.output.note(_trace(error))
+    return 1
+
+
+def _of_full_disk(error: OSError) -> TrainctlError | None:
+    """In words, if it is that of temporary files, where long lists lie; a full disk of others is told by whoever uses it."""
+    if error.errno != errno.ENOSPC or not error.filename:
+        return None
+    from tempfile import gettempdir  # heavy, and hardly ever needed
+
+    place = gettempdir()
+    if error.filename != place:
+        return None
+    advice = f"Free some space in {place}, or name another directory in TMPDIR."
+    return StorageError(f"no room for temporary files in {place}", advice, code="disk-full")
+
+
+def report_interrupt(session: Session) -> int:
+    """The user stopped it, at a prompt or with Ctrl-C."""
+    echoed = session.output.error_is_terminal  # the terminal has written ^C
+    session.output.note("\ninterrupted" if echoed else "interrupted")
+    return Interrupted.exit_code
+
+
+def hide_tracebacks(session: Session) -> None:
+    """From now on an unforeseen exception is a short, masked message; Python then exits with 1."""
+
+    def crash(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+        _crash(error, session)
+
+    def crash_of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            _crash(args.exc_value, session)
+
+    sys.excepthook = crash
+    threading.excepthook = crash_of_thread
+
+
+def _crash(error: BaseException, session: Session) -> None:
+    if isinstance(error, KeyboardInterrupt | Abort):
+        report_interrupt(session)
+    elif session.debug:
+        session.output.note(_trace(error))
+    elif isinstance(error, OSError) and _of_full_disk(error):
+        report_system(error, session)
+    else:
+        text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        report(
+            TrainctlError(
+                f"this is a mistake in trainctl: {text}",
+                "Run it again with --log-level debug to see where, and report that.",
+                code="internal-error",
+            ),
+            session,
+        )
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()

@@ -1,4 +1,4 @@
-"""Printing a run's log."""
+"""Print the log of a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from trainctl.cli.options import Format
-from trainctl.cli.planning import duration
+from trainctl.cli.options import Format, duration
 from trainctl.cli.session import Session
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.model.away import Away
@@ -21,7 +20,7 @@ from trainctl.views.logs import LogJson, LogText
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """The run as it stands after its log was printed; ``code`` is 0 if that was all of the log."""
+    """The run after its log was printed; ``code`` is 0 if no part of the log is missing."""
 
     run: Run
     code: int
@@ -36,7 +35,7 @@ def print_logs(
     *,
     closes: bool = True,
 ) -> Printed:
-    """The job's own lines and nothing else, with the rank before each where there are several; what else there is to say of it.
+    """Print the job's own lines, prefixed with the rank if there are several.
 
     With ``closes`` a summary is the last event.
     """
@@ -65,11 +64,11 @@ def print_logs(
         session.output.note(f"Run {run.record.number} ({run.record.id}) {how}{why}")
     if format_ is Format.JSON and closes:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
-    return Printed(run, told_of(session, away, "the log"))
+    return Printed(run, report_missing(session, away, "the log"))
 
 
 def _now(workspace: Workspace, run: Run, wanted: Selection) -> Run:
-    """The run as it stands afterwards; who followed it must be told how it ended."""
+    """The run as it is afterwards; a followed run must be refreshed, to report how it ended."""
     try:
         return refresh(workspace, run)
     except NodeError:
@@ -92,12 +91,11 @@ def moment(flag: str, text: str | None) -> Moment | None:
         return Moment(duration(flag, text), ago=True)
     except UsageError:
         raise UsageError(
-            f"{flag} {text!r} is no time", "Write 10m, 2h30m, 1d or 2026-01-31T12:00:00Z."
+            f"{flag} {text!r} is not a time", "Write 10m, 2h30m, 1d or 2026-01-31T12:00:00Z."
         ) from None
 
 
-def told_of(session: Session, away: Sequence[Away], what: str) -> int:
-    """Name on standard error each node that was away, with what of it is missing; the exit code: 0 if nothing is."""
-    for line in away_lines(away, what):
-        session.output.note(line)
+def report_missing(session: Session, away: Sequence[Away], what: str) -> int:
+    """Warn of each unreachable node and what is missing of it; the exit code: 0 if nothing is."""
+    session.output.note(*away_lines(away, what))
     return NodeUnreachable.exit_code if away else 0

@@ -1,4 +1,4 @@
-"""Making, showing, saving and loading plans for the commands that do."""
+"""Make, print, save and load plans."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl import __version__
-from trainctl.cli.options import PlanFormat
-from trainctl.cli.planning import PlanningFlags
+from trainctl.cli.options import PlanFormat, PlanningFlags
 from trainctl.cli.session import Session
 from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import Desired
@@ -28,7 +27,10 @@ if TYPE_CHECKING:
 def make_plan(
     workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool | None = None
 ) -> Plan:
-    """The plan that the flags ask for. ``writes_lock``: whether it is applied at once and then writes the lock file; None if it isn't."""
+    """Make the plan that the options ask for.
+
+    ``writes_lock`` is whether it is applied at once and then writes the lock file; None if it isn't applied.
+    """
     options = Options(
         destroy=flags.destroy,
         refresh_only=flags.refresh_only,
@@ -49,7 +51,7 @@ def make_plan(
     )
     if not flags.destroy:
         connect_early(workspace, look)
-    # The greater part of the program, loaded while the nodes are being logged in to.
+    # The greater part of the program is loaded while the nodes are being logged in to.
     from trainctl.operations.beginnings import plan_again, resumptions
     from trainctl.operations.planning import plan_of
 
@@ -95,14 +97,13 @@ def show_plan(
     problems = diagnostic_lines(plan.diagnostics, output.error_style, output.error_width)
     if problems and output.error_is_terminal:
         output.note("")
-    for line in [*problems, *more_lines(plan.diagnostics, output.error_style)]:
-        output.note(line)
+    output.note(*problems, *more_lines(plan.diagnostics, output.error_style))
     if saved is not None:
         output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")
 
 
 def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
-    """Write a plan file, readable by its owner only, whole or not at all."""
+    """Write a plan file atomically, readable by its owner only."""
     from trainctl.plan import planfile
 
     text = planfile.write_plan(plan, desired, __version__)

@@ -1,4 +1,4 @@
-"""What every command is given: where it works, what it may say and to whom."""
+"""The session of a command: its directory, streams, log level and redactor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.views.output import Output
 
 
 class LogLevel(StrEnum):
-    """How much is told about the work itself, on standard error; ``debug`` also shows tracebacks."""
+    """Log verbosity on standard error; ``debug`` also prints tracebacks."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -47,16 +47,29 @@ class Session:
 
     @property
     def debug(self) -> bool:
-        """Whether tracebacks are shown."""
+        """Whether tracebacks are printed."""
         return self.log_level is LogLevel.DEBUG
 
     def set_log_level(self, level: LogLevel) -> None:
-        """Tell the libraries' own logging to go through the output, from this level on."""
+        """Send the log records of libraries, from this level on, through the output."""
         self.log_level = level
         if level in (LogLevel.INFO, LogLevel.DEBUG):
-            from trainctl.views.diary import start_diary  # logging is rarely wanted
+            import logging  # rarely wanted
 
-            start_diary(self.output, level.upper())
+            root = logging.getLogger()
+            root.handlers = [logging.StreamHandler(_LogStream(self.output))]
+            root.handlers[0].setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+            root.setLevel(level.upper())
+
+
+class _LogStream:
+    """A stream that passes log records through the output."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def write(self, text: str) -> None:
+        self._output.note(text.removesuffix("\n"))
 
 
 def session_of(ctx: typer.Context) -> Session:

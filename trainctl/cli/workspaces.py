@@ -1,12 +1,13 @@
-"""From a session and its flags to the workspace that an operation works on."""
+"""From a session to the workspace of an operation, and questions on the terminal."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainctl.cli.consent import approve
-from trainctl.cli.planning import PlanningFlags, assignments
+from trainctl.cli.options import PlanningFlags
 from trainctl.cli.session import Session
 from trainctl.errors import UsageError
 from trainctl.model.address import Address
@@ -21,14 +22,14 @@ _NO_FLAGS = PlanningFlags()
 def open_workspace(
     session: Session, flags: PlanningFlags = _NO_FLAGS, desired: Desired | None = None
 ) -> Workspace:
-    """The workspace of a command; of a saved plan with what it wishes for."""
+    """Open the workspace of a command; ``desired`` is that of a saved plan."""
     setting = Setting(
         directory=session.directory,
         environ=os.environ,
         redactor=session.redactor,
         state_url=session.state_url,
-        variables=assignments(flags.variables),
-        var_files=flags.var_files,
+        variables=flags.assignments,
+        var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,
     )
     return Workspace(
@@ -36,22 +37,45 @@ def open_workspace(
     )
 
 
-def open_trusting(session: Session, flags: PlanningFlags) -> Workspace:
-    """The workspace of a command that plans nothing: a trust file that was named is read even if nothing comes to depend on it."""
-    workspace = open_workspace(session, flags)
-    if flags.trust is not None:
+def open_trusting(
+    session: Session, trust: Path | None, flags: PlanningFlags | None = None
+) -> Workspace:
+    """Open a workspace and read the trust file that was named, even if nothing depends on it."""
+    workspace = open_workspace(session, flags or PlanningFlags(trust=trust))
+    if trust is not None:
         _ = workspace.trust
     return workspace
 
 
 def _confirm(session: Session, question: str) -> bool:
-    """Nobody can be asked without a terminal."""
     return session.stdin.isatty() and approve(session, question)
 
 
-def addresses(values: tuple[str, ...], flag: str) -> tuple[Address, ...]:
+def addresses(values: Sequence[str] | None, flag: str) -> tuple[Address, ...]:
     """Addresses as they were typed; UsageError names the flag."""
     try:
-        return tuple(Address.read(value) for value in values)
+        return tuple(Address.read(value) for value in values or ())
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
+
+
+def require_terminal(session: Session, instead: str = "") -> None:
+    """Refuse, before any work, if no terminal can answer; ``instead`` names another way."""
+    if not session.stdin.isatty():
+        raise UsageError(
+            "there is no terminal to ask on",
+            f"Pass --auto-approve{instead}.",
+            code="no-terminal",
+        )
+
+
+def approve(session: Session, question: str) -> bool:
+    """Ask; anything but ``yes`` is a no, and so is the end of input."""
+    require_terminal(session)
+    output = session.output
+    output.note("", output.error_style(question, "bold"), "  Only 'yes' will be accepted.")
+    output.ask("  Enter a value: ")
+    answer = session.stdin.readline()
+    if not answer.endswith("\n"):
+        output.note("")
+    return answer.strip() == "yes"

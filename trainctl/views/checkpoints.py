@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,20 +12,9 @@ from trainctl.views.away import away_json
 from trainctl.views.escape import escape
 from trainctl.views.text import counted, minute, moment, table
 
-_COLUMNS = (
-    "job",
-    "run",
-    "name",
-    "rank",
-    "step",
-    "type",
-    "base_model",
-    "bytes",
-    "state",
-    "created_at",
-    "url",
-    "left_out",
-)
+CHECKPOINT_COLUMNS = (
+    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "left_out",
+)  # fmt: skip
 
 
 def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
@@ -111,17 +98,6 @@ def left_out_words(number: int) -> str:
     return f"{counted(number, 'link')} left out"
 
 
-def checkpoint_csv(found: Sequence[Checkpoint]) -> str:
-    """Checkpoints as CSV, with a header."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for one in found:
-        row = {"job": one.job, **checkpoint_json(one)}
-        writer.writerow([_cell(row[name]) for name in _COLUMNS])
-    return text.getvalue().rstrip("\n")
-
-
 def artifacts_json(job: str, made_at: float, found: Sequence[Artifact]) -> dict[str, Any]:
     """What ``checkpoints url --format json`` prints: the hosted service's form."""
     return {
@@ -138,12 +114,6 @@ def artifacts_json(job: str, made_at: float, found: Sequence[Artifact]) -> dict[
             for one in found
         ],
     }
-
-
-def _cell(value: Any) -> str:
-    """Text that a spreadsheet doesn't take for a formula."""
-    text = "" if value is None else str(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _kind(one: Checkpoint) -> str:

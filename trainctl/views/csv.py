@@ -1,4 +1,4 @@
-"""Listings as comma-separated values (RFC 4180): a line of names, then a line for each row."""
+"""Results as comma-separated values (RFC 4180)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The names of the columns, then each row's values under them; lists are joined by ``;``, nothing stands for null. No newline at their ends."""
+    """A line of names, then the rows' values under them: lists joined by ``;``, nothing for null. Without line ends."""
     yield _line(columns)
     for row in rows:
         yield _line([_cell(row.get(column)) for column in columns])
@@ -22,6 +22,9 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    """The value as a spreadsheet may show it: text that looks like a formula is quoted."""
     if isinstance(value, list | tuple):
-        return ";".join(map(str, value))
+        value = ";".join(map(str, value))
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
+        return f"'{value}"
     return "" if value is None else value

@@ -105,9 +105,10 @@ class Output:
         """A line or several of the result, on standard output; with ``links`` signed URLs can be used, as they are what was asked for."""
         _write(self._stdout, self._clean(text, links=links) + "\n")
 
-    def prose(self, text: str) -> None:
-        """A line or several of the result that people read: a terminal breaks it between words."""
-        _write(self._stdout, _broken(self._clean(text), self.width) + "\n")
+    def prose(self, *lines: str) -> None:
+        """Lines of the result that people read: a terminal breaks them between words."""
+        for line in lines:
+            _write(self._stdout, _broken(self._clean(line), self.width) + "\n")
 
     def log(self, text: str, prefix: str = "") -> None:
         """A line that a job printed, at once: to a pipe as it is, to a terminal without what acts on more than the line."""
@@ -155,10 +156,11 @@ class Output:
             before = indent(_json(row, 2), "    ")
         self.print(f"{before}\n  ]\n}}")
 
-    def note(self, text: str) -> None:
-        """A line about the work, on standard error, after whatever was printed before; a terminal breaks it between words."""
+    def note(self, *lines: str) -> None:
+        """Lines about the work, on standard error, after whatever was printed before; a terminal breaks them between words."""
         self._stdout.flush()
-        _write(self._stderr, _broken(self._clean(text), self.error_width) + "\n")
+        for line in lines:
+            _write(self._stderr, _broken(self._clean(line), self.error_width) + "\n")
         self._stderr.flush()
 
     def ask(self, text: str) -> None:

@@ -17,7 +17,7 @@ from trainctl.views.escape import escape, literal
 from trainctl.views.plan_changes import brief
 from trainctl.views.plan_rows import added
 from trainctl.views.plan_tables import short_revision
-from trainctl.views.statuses import run_words, through_operator
+from trainctl.views.statuses import through_operator
 from trainctl.views.text import Style, columns, counted, moment, pad, plain, table, wrap
 
 _HIDDEN = frozenset({"runs", "nodes"})
@@ -138,7 +138,7 @@ def summary(recorded: Recorded) -> str:
     if kind is Kind.JOB:
         runs = values.get("runs")
         newest = RunRecord.from_json(runs[-1]) if runs else None
-        return f"run {newest.number} {run_words(newest)}" if newest else "has not run"
+        return f"run {newest.number} {newest.status.words}" if newest else "has not run"
     if kind is Kind.WEIGHTS:
         return _weights(values)
     if kind is Kind.CLUSTER:
@@ -177,7 +177,7 @@ def _runs(recorded: Recorded) -> Iterator[str]:
         when = (moment(run.created_at) or "")[:19].replace("T", " ")
         nodes = ", ".join(rank.node for rank in run.ranks)
         error = f": {run.error}" if run.error else ""
-        parts = [f"{run.number} ({run.id})", run_words(run) + error, nodes, when]
+        parts = [f"{run.number} ({run.id})", run.status.words + error, nodes, when]
         yield "  ".join(part for part in parts if part)
 
 

@@ -26,11 +26,6 @@ _CHECKPOINTS = 3
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
 
 
-def run_words(run: RunRecord) -> str:
-    """A run's status in words: ``completed``, ``deploy failed``."""
-    return run.status.words
-
-
 def status_json(status: JobStatus) -> dict[str, Any]:
     """The object that CONTRACT's ``status --format json`` describes."""
     run = status.run
@@ -85,7 +80,7 @@ def _apply_json(apply: Beginner | None) -> dict[str, Any] | None:
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
     """One job in full; ``named`` if the run is one that was asked for, and perhaps not the newest."""
     run = status.run
-    lines = [f"{status.address}  run {run.number} ({run.id})  {run_words(run)}"]
+    lines = [f"{status.address}  run {run.number} ({run.id})  {run.status.words}"]
     if status.stale:
         lines.append(f"  as last seen: {status.stale}")
     lines += [f"  {word:<13} {text}" for word, text in _remarks(run)]
@@ -133,7 +128,7 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
         ("stop", "asked for, and not all of its nodes have told its end" if _to_end(run) else None),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
-        (run_words(run), run.waiting),
+        (run.status.words, run.waiting),
         ("image", run.image_digest),
         *(("began with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
         ("upload", upload),
@@ -317,7 +312,7 @@ def state_words(one: JobStatus) -> str:
     """``completed``; ``pending: waits for 2 of 4 GPUs``."""
     waiting = f": {escape(one.run.waiting)}" if one.run.waiting else ""
     apply = " (its apply was interrupted)" if one.apply and one.apply.interrupted else ""
-    return run_words(one.run) + waiting + apply + (" (as last seen)" if one.stale else "")
+    return one.run.status.words + waiting + apply + (" (as last seen)" if one.stale else "")
 
 
 def counts_by_state(ones: Iterable[JobStatus]) -> str:

@@ -27,7 +27,7 @@ def command(
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> LazyGroup:
     module = ModuleType("trainctl.cli.commands.made_up")
-    module.command = command  # type: ignore[attr-defined]
+    module.plan_command = module.list_command = command  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     plan = Command("plan", "made_up", "Plan.")
     group = build()

@@ -8,8 +8,8 @@ import pty
 
 import pytest
 
-from trainctl.cli.consent import approve, require_terminal
 from trainctl.cli.session import Session
+from trainctl.cli.workspaces import approve, require_terminal
 from trainctl.errors import UsageError
 from trainctl.model.redaction import Redactor
 from trainctl.views.output import Output

@@ -38,7 +38,7 @@ def command(
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("trainctl.cli.commands.made_up")
-    module.command = command  # type: ignore[attr-defined]
+    module.take_command = command  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(app, "COMMANDS", (Command("take", "made_up", "Take."),))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)

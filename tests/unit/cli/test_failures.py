@@ -36,7 +36,7 @@ class Runner:
             return raised
 
         module = ModuleType("trainctl.cli.commands.made_up")
-        module.command = command  # type: ignore[attr-defined]
+        module.fail_command = command  # type: ignore[attr-defined]
         self._monkeypatch.setitem(sys.modules, module.__name__, module)
         self._monkeypatch.setattr(app, "COMMANDS", (Command("fail", "made_up", "Fail."),))
         self._monkeypatch.setattr(sys, "excepthook", sys.excepthook)
@@ -117,7 +117,7 @@ def command(ctx: typer.Context) -> int:
     session_of(ctx).redactor.register("{SECRET}")
     raise RuntimeError("token {SECRET} was refused")
 module = ModuleType("trainctl.cli.commands.made_up")
-module.command = command
+module.fail_command = command
 sys.modules[module.__name__] = module
 app.COMMANDS = (app.Command("fail", "made_up", "Fail."),)
 sys.exit(main(["fail", *sys.argv[1:]]))

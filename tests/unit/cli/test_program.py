@@ -128,7 +128,7 @@ def command(ctx: typer.Context) -> int:
     session.output.json([str(session.directory), os.getcwd(), session.state_url, session.log_level])
     return 0
 module = ModuleType("trainctl.cli.commands.made_up")
-module.command = command
+module.where_command = command
 sys.modules[module.__name__] = module
 app.COMMANDS = (app.Command("where", "made_up", "Where."),)
 code = main(sys.argv[1:])

@@ -1,1 +1,1 @@
-"""One module a command; each has a function ``command`` that returns an exit code."""
+"""One module a group of commands; a function ``NAME_command`` returns an exit code."""

@@ -1,38 +1,56 @@
-"""``trainctl apply``."""
+"""``trainctl apply``, ``destroy``, ``run`` and ``watch``."""
 
 from __future__ import annotations
 
 from dataclasses import replace as with_
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
-from trainctl.cli import planning
-from trainctl.cli.applying import plan_and_apply, require_digest
-from trainctl.cli.consent import Consent, errors_as_events
-from trainctl.cli.options import Format, FormatOption
-from trainctl.cli.planning import PlanningFlags, duration, words
+from trainctl.apply.interrupt import Interrupt
+from trainctl.cli import options
+from trainctl.cli.applying import (
+    Consent,
+    carry_out,
+    errors_as_events,
+    plan_and_apply,
+    require_digest,
+)
+from trainctl.cli.logs import print_logs
+from trainctl.cli.options import Format, FormatOption, PlanningFlags, duration
 from trainctl.cli.plans import load_plan
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import UsageError
+from trainctl.errors import Interrupted, UsageError
+from trainctl.model.events import Emit
+from trainctl.operations.logs import Selection
+from trainctl.operations.planning import refuse_stale
+from trainctl.operations.remains import remains_of
+from trainctl.operations.runs import Run, find_run, job_address, jobs_of_matrix
+from trainctl.operations.watching import Watcher
+from trainctl.operations.workspace import Workspace
+from trainctl.views.apply_result import remains_lines
+from trainctl.views.events import EventsJson, EventsText
+from trainctl.views.progress import Progress
+from trainctl.views.statuses import ended_code
 
 
-def command(
+def apply_command(
     ctx: typer.Context,
     planfile: Annotated[
-        Path | None, typer.Argument(metavar="[PLANFILE]", help="A plan that `plan --out` saved.")
+        Path | None, typer.Argument(metavar="[PLANFILE]", help="A plan saved by `plan --out`.")
     ] = None,
-    auto_approve: planning.AutoApprove = False,
+    auto_approve: options.AutoApprove = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Follow the runs to their end; carry on what waits for them."),
+        typer.Option("--wait", help="Wait until all runs have ended, and resume what they block."),
     ] = False,
-    stop_running: planning.StopRunning = False,
+    stop_running: options.StopRunning = False,
     expect: Annotated[
         str | None,
-        typer.Option("--expect", metavar="DIGEST", help="Apply only if the plan has this digest."),
+        typer.Option("--expect", metavar="DIGEST", help="Fail unless the plan has this digest."),
     ] = None,
     lockfile: Annotated[
         str | None,
@@ -40,23 +58,21 @@ def command(
     ] = None,
     lease_timeout: Annotated[
         str,
-        typer.Option(
-            "--lease-timeout", metavar="1m", help="How long to wait for another's change."
-        ),
+        typer.Option("--lease-timeout", metavar="1m", help="How long to wait for another apply."),
     ] = "0",
     format_: FormatOption = Format.TEXT,
-    destroy: Annotated[bool, typer.Option("--destroy", help="Remove everything.")] = False,
-    refresh: planning.Refresh = True,
-    refresh_only: planning.RefreshOnly = False,
-    offline: planning.Offline = False,
-    upgrade: planning.Upgrade = False,
-    target: planning.Targets = None,
-    exclude: planning.Excludes = None,
-    replace: planning.Replaces = None,
-    var: planning.Variables = None,
-    var_file: planning.VarFiles = None,
-    trust: planning.TrustFile = None,
-    parallelism: planning.Parallelism = 10,
+    destroy: Annotated[bool, typer.Option("--destroy", help="Destroy everything.")] = False,
+    refresh: options.Refresh = True,
+    refresh_only: options.RefreshOnly = False,
+    offline: options.Offline = False,
+    upgrade: options.Upgrade = False,
+    target: options.Targets = None,
+    exclude: options.Excludes = None,
+    replace: options.Replaces = None,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
+    parallelism: options.Parallelism = 10,
 ) -> int:
     """Make it so: mirror weights, get nodes ready, deliver, run."""
     session = session_of(ctx)
@@ -68,17 +84,11 @@ def command(
             "Leave one of them out.",
         )
     flags = PlanningFlags(
-        refresh, refresh_only, offline, upgrade, destroy, words(target), words(exclude), words(replace), (),
-        words(var), tuple(var_file or ()), parallelism, trust=trust,
+        refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
+        parallelism, trust=trust,
     )  # fmt: skip
-    consent = Consent(
-        auto_approve,
-        stop_running,
-        wait,
-        format_,
-        lockfile is not None,
-        duration("--lease-timeout", lease_timeout),
-    )
+    timeout = duration("--lease-timeout", lease_timeout)
+    consent = Consent(auto_approve, stop_running, wait, format_, lockfile is not None, timeout)
     if planfile is not None:
         return _apply_saved(session, planfile, consent, expect, flags)
     consent.require_someone(session)
@@ -89,10 +99,7 @@ def command(
 def _apply_saved(
     session: Session, path: Path, consent: Consent, expect: str | None, flags: PlanningFlags
 ) -> int:
-    """Apply a plan that was reviewed: nothing is planned anew, and live runs that it names may be stopped."""
-    from trainctl.cli.applying import carry_out
-    from trainctl.operations.planning import refuse_stale
-
+    """Apply a reviewed plan as it is; live runs that it names may be stopped."""
     with errors_as_events(session, consent.format):
         saved = load_plan(path)
         require_digest(saved.plan, expect)
@@ -102,3 +109,154 @@ def _apply_saved(
         with open_workspace(session, own, saved.desired) as workspace:
             plan = refuse_stale(workspace, saved.plan)
             return carry_out(session, workspace, plan, agreed, flags.parallelism)
+
+
+def destroy_command(
+    ctx: typer.Context,
+    auto_approve: options.AutoApprove = False,
+    stop_running: options.StopRunning = False,
+    delete_checkpoints: Annotated[
+        bool, typer.Option("--delete-checkpoints", help="Delete the runs' checkpoints as well.")
+    ] = False,
+    format_: FormatOption = Format.TEXT,
+    refresh: options.Refresh = True,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target", metavar="ADDRESS", help="Only this and what depends on it (repeatable)."
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude", metavar="ADDRESS", help="All but this and what it depends on (repeatable)."
+        ),
+    ] = None,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
+    parallelism: options.Parallelism = 10,
+) -> int:
+    """Destroy everything that is recorded, but for the mirror and checkpoints."""
+    session = session_of(ctx)
+    flags = PlanningFlags(
+        refresh, destroy=True, targets=target, excludes=exclude, variables=var, var_files=var_file,
+        parallelism=parallelism, trust=trust, delete_checkpoints=delete_checkpoints,
+    )  # fmt: skip
+    consent = Consent(auto_approve, stop_running, format=format_)
+    consent.require_someone(session)
+    question = "Do you really want to destroy everything listed above?"
+    with open_workspace(session, flags) as workspace:
+        remains = remains_of(workspace)
+        code = plan_and_apply(session, workspace, flags, consent, question)
+        if code == 0 and format_ is Format.TEXT:
+            gone = {"checkpoints"} if delete_checkpoints else set()
+            session.output.prose(*remains_lines([one for one in remains if one.what not in gone]))
+        return code
+
+
+def run_command(
+    ctx: typer.Context,
+    address: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="The jobs to run.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print the log until the run ends.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Start from the newest complete checkpoint.")
+    ] = False,
+    again: Annotated[
+        str | None,
+        typer.Option(
+            "--run", metavar="ID", help="Repeat this run: its code, weights and commands."
+        ),
+    ] = None,
+    auto_approve: options.AutoApprove = False,
+    stop_running: options.StopRunning = False,
+    format_: FormatOption = Format.TEXT,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
+    parallelism: options.Parallelism = 10,
+) -> int:
+    """Start one new run with today's code, even if nothing changed; or repeat an earlier run."""
+    session = session_of(ctx)
+    if again is not None and (resume or len(address) > 1):
+        raise UsageError("--run repeats one run of one job, from its own beginning")
+    jobs = tuple(job_address(word) for word in address)
+    typed = tuple(map(str, jobs))
+    flags = PlanningFlags(
+        targets=typed, runs=typed, resume=resume, again=again, variables=var, var_files=var_file,
+        parallelism=parallelism, trust=trust,
+    )  # fmt: skip
+    consent = Consent(
+        auto_approve,
+        stop_running,
+        format=format_,
+        follows=follow,
+        lockfile_readonly=again is not None,
+    )
+    consent.require_someone(session)
+    with open_workspace(session, flags) as workspace:
+        code = plan_and_apply(session, workspace, flags, consent)
+        if code != 0 or not follow:
+            return code
+        state = workspace.ledger.state()
+        started = [one for job in jobs for one in jobs_of_matrix(state, job) or [job]]
+        runs = [find_run(state, one) for one in started]
+        return _follow(session, workspace, runs, format_)
+
+
+def _follow(session: Session, workspace: Workspace, runs: list[Run], format_: Format) -> int:
+    """Print the logs of the runs to their ends, one after the other; Ctrl-C only leaves."""
+    code = 0
+    for run in runs:
+        try:
+            ended = print_logs(
+                session, workspace, run, Selection(follow=True), format_, closes=run is runs[-1]
+            ).run
+        except KeyboardInterrupt:
+            name = str(run.job.address).removeprefix("job.")
+            session.output.note(
+                f"Run {run.record.number} ({run.record.id}) goes on.\n"
+                f"  Follow it: trainctl logs -f {quote(name)}\n"
+                f"  Stop it:   trainctl stop {quote(name)}"
+            )
+            return Interrupted.exit_code
+        code = max(code, ended_code(ended.record))
+    return code
+
+
+def watch_command(
+    ctx: typer.Context,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="How often to look.")
+    ] = "30s",
+    once: Annotated[bool, typer.Option("--once", help="Look once, for cron and CI.")] = False,
+    format_: FormatOption = Format.TEXT,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
+    parallelism: options.Parallelism = 10,
+) -> int:
+    """Resume approved work that was blocked or interrupted: jobs that wait for jobs or nodes."""
+    session = session_of(ctx)
+    seconds = duration("--interval", interval)
+    if seconds <= 0:
+        raise UsageError("--interval is more than nothing", "Write for example 30s or 5m.")
+    flags = PlanningFlags(variables=var, var_files=var_file, parallelism=parallelism, trust=trust)
+    output = session.output
+
+    def look(emit: Emit, interrupt: Interrupt) -> int:
+        watcher = Watcher(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
+        if once:
+            return watcher.look()
+        watcher.watch(seconds)
+        return Interrupted.exit_code
+
+    if format_ is Format.JSON:
+        with Interrupt(output.note) as interrupt:
+            return look(EventsJson(output), interrupt)
+    if not once:
+        output.note(f"Looking every {interval}. Ctrl-C ends it; runs go on.")
+    with Progress(output) as progress, Interrupt(progress.note) as interrupt:
+        return look(EventsText(output, progress), interrupt)

@@ -8,17 +8,22 @@ from typing import Annotated
 
 import typer
 
-from trainctl.base.units import format_bytes, parse_duration
-from trainctl.cli.consent import approve, require_terminal
-from trainctl.cli.listings import ListingFormat, ListingFormatOption, NodesOption, show
-from trainctl.cli.options import ClusterOption, Format, FormatOption, ProjectArgument, TeamOption
-from trainctl.cli.planning import AutoApprove
+from trainctl.base.units import format_bytes
+from trainctl.cli.options import (
+    AutoApprove,
+    Format,
+    FormatOption,
+    ListingFormat,
+    ListingFormatOption,
+    duration,
+    show,
+)
 from trainctl.cli.session import Session, session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.jobs.environment import project_id
 from trainctl.model.away import Away
-from trainctl.model.cache import CacheContent, Cleared
+from trainctl.model.cache import CacheContent
 from trainctl.operations.node_cache import Which, evict, verify
 from trainctl.operations.training_caches import choose, clear, summarize
 from trainctl.views.caches import (
@@ -41,9 +46,22 @@ from trainctl.views.caches import (
 from trainctl.views.progress import Progress
 from trainctl.views.text import counted, warned
 
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="The nodes' cluster.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Which, if a project has caches on several."),
+]
+TeamOption = Annotated[
+    bool, typer.Option("--team", help="The cache that all projects of that cluster share.")
+]
+NodesOption = Annotated[
+    list[str] | None, typer.Option("--node", metavar="NODE", help="Only this node (repeatable).")
+]
+
 
 class Sort(StrEnum):
-    """By what entries are sorted."""
+    """Sort keys of entries."""
 
     FILEPATH = "filepath"
     SIZE = "size"
@@ -52,15 +70,15 @@ class Sort(StrEnum):
     PERMISSIONS = "permissions"
 
 
-class Order(StrEnum):
-    """Which end comes first."""
+class SortOrder(StrEnum):
+    """Directions of sorting."""
 
     ASC = "asc"
     DESC = "desc"
 
 
-class Form(StrEnum):
-    """How the summary is printed; ``cli-table`` is the hosted service's word for ``text``."""
+class SummaryFormat(StrEnum):
+    """Formats of the summary; ``cli-table`` is the hosted service's word for ``text``."""
 
     TEXT = "text"
     TABLE = "cli-table"
@@ -73,13 +91,13 @@ def summarize_command(
     project: ProjectArgument,
     cluster: ClusterOption = None,
     team: TeamOption = False,
-    sort: Annotated[Sort, typer.Option("--sort", help="By what it is sorted.")] = Sort.FILEPATH,
-    order: Annotated[Order, typer.Option("--order", help="Which end comes first.")] = Order.ASC,
+    sort: Annotated[Sort, typer.Option("--sort", help="Sort key.")] = Sort.FILEPATH,
+    order: Annotated[SortOrder, typer.Option("--order", help="Sort order.")] = SortOrder.ASC,
     form: Annotated[
-        Form, typer.Option("--output", "-o", "--format", help="How the result is printed.")
-    ] = Form.TEXT,
+        SummaryFormat, typer.Option("--output", "-o", "--format", help="Output format.")
+    ] = SummaryFormat.TEXT,
 ) -> int:
-    """Show what a project's training cache holds."""
+    """Show the contents of a project's training cache."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
@@ -87,7 +105,7 @@ def summarize_command(
         summary = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, project.removeprefix("project."))
     found, away = (summary.content, summary.away) if summary else (None, ())
-    _show(session, found, away, identity, sort, order is Order.DESC, form)
+    _show(session, found, away, identity, sort, order is SortOrder.DESC, form)
     if found is None or summary is None:
         text = f"{project} has no training cache yet"
         session.output.note(warned(text, code="no-training-cache"))
@@ -95,8 +113,7 @@ def summarize_command(
     full = too_full(found)
     if full:
         session.output.note(warned(full, code="cache-too-full"))
-    for line in elsewhere_lines(found, away):
-        session.output.note(line)
+    session.output.note(*elsewhere_lines(found, away))
     return 0 if summary.same else NodeUnreachable.exit_code
 
 
@@ -107,16 +124,16 @@ def _show(
     identity: str,
     sort: Sort,
     descending: bool,
-    form: Form,
+    form: SummaryFormat,
 ) -> None:
-    if form is Form.JSON:
+    if form is SummaryFormat.JSON:
         session.output.json(cache_json(found, identity, sort.value, away, descending=descending))
-    elif form is Form.CSV:
+    elif form is SummaryFormat.CSV:
         session.output.print(cache_csv(found, sort.value, descending=descending))
     elif found is not None:
         width = session.output.width
-        for line in cache_lines(found, identity, sort.value, descending=descending, width=width):
-            session.output.prose(line)
+        lines = cache_lines(found, identity, sort.value, descending=descending, width=width)
+        session.output.prose(*lines)
 
 
 def clear_command(
@@ -131,14 +148,14 @@ def clear_command(
     cluster: ClusterOption = None,
     team: TeamOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how much would be removed.")
+        bool, typer.Option("--dry-run", help="Only report what would be deleted.")
     ] = False,
     auto_approve: AutoApprove = False,
     format_: FormatOption = Format.TEXT,
 ) -> int:
-    """Remove files from a project's training cache: those of some age, or all. Refused while a run uses it."""
+    """Delete files from a project's training cache, all or by age. Refused while a run uses it."""
     session = session_of(ctx)
-    age = None if older_than is None else _age(older_than)
+    age = None if older_than is None else duration("--older-than", older_than)
     if not (auto_approve or dry_run):
         require_terminal(session)
     with open_workspace(session) as workspace:
@@ -148,38 +165,27 @@ def clear_command(
         if not (auto_approve or dry_run):
             what = clear(workspace, chosen, age, dry_run=True)
             if not what.files:
-                return _shown(session, what, format_)
+                show(session.output, format_, cleared_json(what), cleared_lines(what))
+                return 1 if what.left else 0
             size = f"{counted(what.files, 'file')} ({format_bytes(what.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
         done = clear(workspace, chosen, age, dry_run=dry_run)
-    return _shown(session, done, format_)
-
-
-def _shown(session: Session, done: Cleared, format_: Format) -> int:
-    if format_ is Format.JSON:
-        session.output.json(cleared_json(done))
-    else:
-        for line in cleared_lines(done):
-            session.output.prose(line)
+    show(session.output, format_, cleared_json(done), cleared_lines(done))
     return 1 if done.left else 0
-
-
-def _age(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--older-than: {error}") from None
 
 
 def verify_command(
     ctx: typer.Context,
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Whose nodes.")],
+    cluster: ClusterArgument,
     node: NodesOption = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
-    """Hash the weights in nodes' caches again and remove what is wrong. Exit code 1 if a live run has it, or a node can't be asked."""
+    """Verify cached weights by their digests and delete corrupt ones.
+
+    Exit code 1 if a live run uses corrupt weights, or a node is unreachable.
+    """
     session = session_of(ctx)
     which = Which(cluster, tuple(node or ()))
     with open_workspace(session) as workspace, Progress(session.output) as progress:
@@ -190,16 +196,15 @@ def verify_command(
         )
     lines = verify_lines(report, session.output.width)
     rows = (VERIFY_COLUMNS, cache_rows(report, VERIFY_COLUMNS))
-    show(session.output, format_, verify_json(report), rows, lines)
-    for line in silent_lines(report):
-        session.output.note(line)
+    show(session.output, format_, verify_json(report), lines, rows)
+    session.output.note(*silent_lines(report))
     wrong = any(row.outcome == "wrong" for row in report.listings)
     return 1 if wrong or report.silent else 0
 
 
 def evict_command(
     ctx: typer.Context,
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Whose nodes.")],
+    cluster: ClusterArgument,
     listings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -207,18 +212,22 @@ def evict_command(
         ),
     ] = None,
     node: NodesOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report what would be removed.")
+    ] = False,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
-    """Evict weights from nodes' caches; what a live run needs stays. Exit code 1 if something that was named does, or a node can't be asked."""
+    """Remove weights from node caches, but for those that a live run needs.
+
+    Exit code 1 if something that was named stays, or a node is unreachable.
+    """
     session = session_of(ctx)
     names = tuple(listings or ())
     with open_workspace(session) as workspace:
         report = evict(workspace, Which(cluster, tuple(node or ())), names, dry_run=dry_run)
     lines = evict_lines(report, dry_run=dry_run, width=session.output.width)
     rows = (EVICT_COLUMNS, cache_rows(report, EVICT_COLUMNS))
-    show(session.output, format_, evict_json(report, dry_run=dry_run), rows, lines)
-    for line in silent_lines(report):
-        session.output.note(line)
+    show(session.output, format_, evict_json(report, dry_run=dry_run), lines, rows)
+    session.output.note(*silent_lines(report))
     stays = any(row.outcome != "evicted" for row in report.listings)
     return 1 if (names and stays) or report.silent else 0

@@ -8,11 +8,17 @@ from typing import Annotated
 
 import typer
 
-from trainctl.base.units import parse_duration
-from trainctl.cli import planning
-from trainctl.cli.logs import told_of
-from trainctl.cli.options import Format, FormatOption, ListingFormat, ListingFormatOption, RunOption
-from trainctl.cli.planning import PlanningFlags
+from trainctl.cli import options as options
+from trainctl.cli.logs import report_missing
+from trainctl.cli.options import (
+    Format,
+    FormatOption,
+    ListingFormat,
+    ListingFormatOption,
+    RunOption,
+    duration,
+    show,
+)
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
@@ -21,8 +27,8 @@ from trainctl.operations.checkpoints import all_known, artifacts, upload
 from trainctl.operations.downloading import download
 from trainctl.operations.runs import find_run, job_address, runs_meant
 from trainctl.views.checkpoints import (
+    CHECKPOINT_COLUMNS,
     artifacts_json,
-    checkpoint_csv,
     checkpoint_table,
     checkpoints_json,
     left_out_words,
@@ -31,45 +37,39 @@ from trainctl.views.checkpoints import (
 
 def list_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    address: options.Job,
     run: RunOption = None,
-    trust: planning.TrustFile = None,
+    trust: options.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
-    """List the checkpoints of a run, or of the newest runs of a sweep."""
+    """List the checkpoints of a job, or of the jobs of a matrix."""
     session = session_of(ctx)
-    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, trust) as workspace:
         runs = runs_meant(with_begun(workspace), job_address(address), run)
         found, away = all_known(workspace, runs)
-    if format_ is ListingFormat.JSON:
-        session.output.json(checkpoints_json(found, away))
-    elif format_ is ListingFormat.CSV:
-        session.output.print(checkpoint_csv(found))
-    else:
-        for line in checkpoint_table(found, session.output.width, jobs=len(runs) > 1):
-            session.output.prose(line)
-    return told_of(session, away, "the checkpoints")
+    form = checkpoints_json(found, away)
+    lines = checkpoint_table(found, session.output.width, jobs=len(runs) > 1)
+    show(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
+    return report_missing(session, away, "the checkpoints")
 
 
 def download_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    address: options.Job,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", metavar="CHECKPOINT", help="Which; the newest complete one by default."
-        ),
+        typer.Option("--name", metavar="CHECKPOINT", help="The newest complete one by default."),
     ] = None,
     target: Annotated[
         Path, typer.Option("--target", "--target-directory", metavar="DIR", help="Where to put it.")
     ] = Path(),
-    rank: Annotated[int, typer.Option("--rank", metavar="N", help="Of which rank.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", metavar="N", help="Rank that saved it.")] = 0,
     run: RunOption = None,
-    trust: planning.TrustFile = None,
+    trust: options.TrustFile = None,
 ) -> int:
-    """Copy a checkpoint of a run here."""
+    """Download a checkpoint; the newest complete one by default."""
     session = session_of(ctx)
-    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, trust) as workspace:
         found = find_run(with_begun(workspace), job_address(address), run)
         place, left_out = download(workspace, found, target, name=name, rank=rank)
     session.output.print(str(place))
@@ -85,23 +85,28 @@ _LONGEST_DAYS = 7
 
 def url_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    address: options.Job,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="CHECKPOINT", help="Of which; of all by default."),
+        typer.Option("--name", metavar="CHECKPOINT", help="All complete ones by default."),
     ] = None,
     expires: Annotated[
         str,
         typer.Option("--expires", metavar="DURATION", help="How long URLs of a bucket work."),
     ] = "7d",
     run: RunOption = None,
-    trust: planning.TrustFile = None,
+    trust: options.TrustFile = None,
     format_: FormatOption = Format.TEXT,
 ) -> int:
-    """Show where the files of complete checkpoints can be had: presigned URLs of a bucket, or places of files."""
+    """Print presigned URLs of the files of complete checkpoints, or their paths on nodes."""
     session = session_of(ctx)
-    seconds = _seconds(expires)
-    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
+    seconds = int(duration("--expires", expires))
+    if not 1 <= seconds <= _LONGEST_DAYS * 86_400:
+        raise UsageError(
+            f"--expires {expires}: a URL of a bucket lives from a second to seven days",
+            "Write for example 12h or 7d.",
+        )
+    with open_trusting(session, trust) as workspace:
         of = find_run(with_begun(workspace), job_address(address), run)
         found = artifacts(workspace, of, name, seconds)
     if format_ is Format.JSON:
@@ -113,28 +118,15 @@ def url_command(
     return 0
 
 
-def _seconds(text: str) -> int:
-    try:
-        seconds = int(parse_duration(text))
-    except ValueError as error:
-        raise UsageError(f"--expires {text}: {error}") from None
-    if not 1 <= seconds <= _LONGEST_DAYS * 86_400:
-        raise UsageError(
-            f"--expires {text}: a URL of a bucket lives from a second to seven days",
-            "Write for example 12h or 7d.",
-        )
-    return seconds
-
-
 def upload_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    address: options.Job,
     run: RunOption = None,
-    trust: planning.TrustFile = None,
+    trust: options.TrustFile = None,
 ) -> int:
-    """Bring to the store what an ended or lost run left on its node."""
+    """Upload checkpoints that a finished or lost run left on its node."""
     session = session_of(ctx)
-    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, trust) as workspace:
         found = find_run(with_begun(workspace), job_address(address), run)
         sync = upload(workspace, found)
     if not sync:

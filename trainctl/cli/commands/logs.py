@@ -1,25 +1,30 @@
-"""``trainctl logs``."""
+"""``trainctl logs`` and ``trainctl metrics``."""
 
 from __future__ import annotations
 
+import shutil
+import time
 from typing import Annotated
 
 import typer
 
-from trainctl.cli.logs import moment, print_logs
-from trainctl.cli.options import Format, FormatOption, RunOption
-from trainctl.cli.session import session_of
+from trainctl.cli import options
+from trainctl.cli.logs import moment, print_logs, report_missing
+from trainctl.cli.options import Format, FormatOption, ListingFormat, RunOption
+from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import UsageError
+from trainctl.model.metrics import Sample
 from trainctl.operations.begun import with_begun
 from trainctl.operations.logs import Selection
-from trainctl.operations.runs import find_run, job_address
+from trainctl.operations.metrics import look, watch
+from trainctl.operations.runs import Run, find_run, job_address
+from trainctl.operations.workspace import Workspace
 
-_WHEN = "TIME"
 
-
-def command(
+def logs_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    address: options.Job,
     run: RunOption = None,
     rank: Annotated[
         int | None, typer.Option("--rank", metavar="N", help="Only this rank's lines.")
@@ -27,29 +32,28 @@ def command(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar=_WHEN, help="Only what was written since: 10m, 2h, or a time."
+            "--since", metavar="TIME", help="Only lines after a time or age: 10m, 2h, RFC 3339."
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar=_WHEN, help="Only what was written before that."),
+        typer.Option("--until", metavar="TIME", help="Only lines before a time or age."),
     ] = None,
     grep: Annotated[
-        str | None,
-        typer.Option("--grep", metavar="REGEX", help="Only lines in which this is found."),
+        str | None, typer.Option("--grep", metavar="REGEX", help="Only matching lines.")
     ] = None,
     tail: Annotated[
         int | None, typer.Option("--tail", metavar="N", help="Only each rank's last lines.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
+        bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")
     ] = False,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="What the run's prepare_commands printed.")
+        bool, typer.Option("--prepare", help="Print the log of prepare_commands instead.")
     ] = False,
     format_: FormatOption = Format.TEXT,
 ) -> int:
-    """Show what a run printed."""
+    """Print the log of a run."""
     session = session_of(ctx)
     wanted = Selection(
         rank=rank,
@@ -63,3 +67,87 @@ def command(
     with open_workspace(session) as workspace:
         found = find_run(with_begun(workspace), job_address(address), run)
         return print_logs(session, workspace, found, wanted, format_).code
+
+
+def metrics_command(
+    ctx: typer.Context,
+    address: options.Job,
+    run: RunOption = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", "--watch", help="Go on until the run ends."),
+    ] = False,
+    rank: Annotated[
+        int | None, typer.Option("--rank", metavar="N", help="Only this rank's samples.")
+    ] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Show the run's history as curves.")] = False,
+    format_: options.ListingFormatOption = ListingFormat.TEXT,
+) -> int:
+    """Show GPU, CPU, memory and disk usage of a run; as JSON or CSV its whole history."""
+    from trainctl.views.metrics import metrics_csv, metrics_json
+
+    session = session_of(ctx)
+    if plot and format_ is not ListingFormat.TEXT:
+        raise UsageError("--plot draws text", f"Leave out --format {format_.value}.")
+    if follow and format_ is ListingFormat.CSV:
+        raise UsageError(
+            "--follow has no CSV form", "With --format json it prints one sample a line."
+        )
+    with open_workspace(session) as workspace:
+        found = find_run(with_begun(workspace), job_address(address), run)
+        if follow:
+            _follow(session, workspace, found, rank, plot=plot, as_json=format_ == "json")
+            return 0
+        seen = look(workspace, found, rank)
+    if format_ is ListingFormat.JSON:
+        record = seen.run.record
+        session.output.json(metrics_json(found.job.address, record, seen.samples, seen.away))
+    elif format_ is ListingFormat.CSV:
+        session.output.print(metrics_csv(seen.samples))
+    else:
+        _print(session, seen.run, seen.samples, plot=plot)
+    return report_missing(session, seen.away, "the samples")
+
+
+def _print(session: Session, run: Run, samples: list[Sample], *, plot: bool) -> None:
+    for line in _lines(session, run, samples, plot=plot, live=False):
+        session.output.print(line)
+
+
+def _lines(
+    session: Session, run: Run, samples: list[Sample], *, plot: bool, live: bool
+) -> list[str]:
+    from trainctl.views.metrics import metrics_lines, plot_lines
+
+    output = session.output
+    style = output.error_style if live else output.style
+    width = shutil.get_terminal_size().columns if live else output.width
+    lines = metrics_lines(run.job.address, run.record, samples, style, time.time(), width)
+    curves = plot_lines(samples) if plot else []
+    return [*lines, "", *curves] if curves else lines
+
+
+def _follow(
+    session: Session, workspace: Workspace, run: Run, rank: int | None, *, plot: bool, as_json: bool
+) -> None:
+    """Print one sample a line as JSON, or a table that changes in place; without a terminal, one per change."""
+    from trainctl.views.metrics import sample_json
+    from trainctl.views.progress import Live
+
+    if as_json:
+        for _, new in watch(workspace, run, rank):
+            for one in new:
+                session.output.json(sample_json(one), indent=None)
+        return
+    samples: list[Sample] = []
+    if not session.output.draws:
+        for now, new in watch(workspace, run, rank):
+            samples += new
+            if new:
+                _print(session, now, samples, plot=plot)
+        return
+    with Live(session.output) as live:
+        for now, new in watch(workspace, run, rank):
+            samples += new
+            live.show(_lines(session, now, samples, plot=plot, live=True))
+    _print(session, now, samples, plot=plot)

@@ -6,22 +6,20 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.consent import approve, require_terminal
-from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
-from trainctl.cli.planning import AutoApprove
+from trainctl.cli.options import AutoApprove, ListingFormat, ListingFormatOption, show
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.operations.nodes import forget, live_runs_on, look_at_all, recorded_node
 from trainctl.views.nodes import COLUMNS, node_rows, nodes_json, nodes_lines
 
 
 def list_command(ctx: typer.Context, format_: ListingFormatOption = ListingFormat.TEXT) -> int:
-    """List the machines of clusters: whether each can be reached, GPUs, disk, cached weights, and live runs."""
+    """List nodes with free GPUs, disk space, cached weights and live runs."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         reports = look_at_all(workspace)
     lines = nodes_lines(reports, session.output.width)
-    show(session.output, format_, nodes_json(reports), (COLUMNS, node_rows(reports)), lines)
+    show(session.output, format_, nodes_json(reports), lines, (COLUMNS, node_rows(reports)))
     return 0
 
 
@@ -32,7 +30,7 @@ def forget_command(
     ],
     auto_approve: AutoApprove = False,
 ) -> int:
-    """Drop a machine that will never come back from the state, without touching it."""
+    """Remove a permanently lost node from the state, without touching it."""
     session = session_of(ctx)
     if not auto_approve:
         require_terminal(session)

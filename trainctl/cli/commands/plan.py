@@ -1,4 +1,4 @@
-"""``trainctl plan``."""
+"""``trainctl plan`` and ``trainctl show``."""
 
 from __future__ import annotations
 
@@ -7,59 +7,48 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli import planning
-from trainctl.cli.options import PlanFormat, PlanFormatOption
-from trainctl.cli.planning import PlanningFlags, words
-from trainctl.cli.plans import make_plan, save_plan, show_plan
+from trainctl.cli import options
+from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags
+from trainctl.cli.plans import load_plan, make_plan, save_plan, show_plan
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 
 CHANGES = 2
-"""The exit code of ``--detailed-exitcode`` when there is something to do."""
+"""The exit code of ``--detailed-exitcode`` if there are changes."""
 
 
-def command(
+def plan_command(
     ctx: typer.Context,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Save the plan, to be applied as it is."),
+        typer.Option("--out", metavar="FILE", help="Save the plan, for trainctl apply FILE."),
     ] = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
     detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="Exit 2 if there is something to do.")
+        bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there are changes.")
     ] = False,
-    destroy: Annotated[bool, typer.Option("--destroy", help="Plan to remove everything.")] = False,
-    refresh: planning.Refresh = True,
-    refresh_only: planning.RefreshOnly = False,
-    offline: planning.Offline = False,
-    upgrade: planning.Upgrade = False,
+    destroy: Annotated[bool, typer.Option("--destroy", help="Plan to destroy everything.")] = False,
+    refresh: options.Refresh = True,
+    refresh_only: options.RefreshOnly = False,
+    offline: options.Offline = False,
+    upgrade: options.Upgrade = False,
     concise: Annotated[
         bool, typer.Option("--concise", help="Only the counts and what is destroyed.")
     ] = False,
-    target: planning.Targets = None,
-    exclude: planning.Excludes = None,
-    replace: planning.Replaces = None,
-    var: planning.Variables = None,
-    var_file: planning.VarFiles = None,
-    trust: planning.TrustFile = None,
-    parallelism: planning.Parallelism = 10,
+    target: options.Targets = None,
+    exclude: options.Excludes = None,
+    replace: options.Replaces = None,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
+    parallelism: options.Parallelism = 10,
 ) -> int:
-    """Show what apply would do: what changes, what moves where, how long it takes, what it costs."""
+    """Preview what apply would do: changes, transfers, estimated time and cost."""
     session = session_of(ctx)
     flags = PlanningFlags(
-        refresh=refresh,
-        refresh_only=refresh_only,
-        offline=offline,
-        upgrade=upgrade,
-        destroy=destroy,
-        targets=words(target),
-        excludes=words(exclude),
-        replaces=words(replace),
-        variables=words(var),
-        var_files=tuple(var_file or ()),
-        parallelism=parallelism,
-        trust=trust,
-    )
+        refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
+        parallelism, trust=trust,
+    )  # fmt: skip
     with open_workspace(session, flags) as workspace:
         plan = make_plan(workspace, flags)
         saved = out if plan.usable else None
@@ -69,3 +58,34 @@ def command(
         if not plan.usable:
             return plan.exit_code
     return CHANGES if detailed_exitcode and plan.has_changes else 0
+
+
+def show_command(
+    ctx: typer.Context,
+    planfile: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLANFILE]", help="A saved plan; the state by default."),
+    ] = None,
+    format_: PlanFormatOption = PlanFormat.TEXT,
+) -> int:
+    """Show a saved plan, or the state."""
+    session = session_of(ctx)
+    if planfile is not None:
+        show_plan(session, load_plan(planfile).plan, format_)
+        return 0
+    from trainctl.views.plan_html import page, preformatted
+    from trainctl.views.plan_markdown import fenced
+    from trainctl.views.state import state_json, state_lines
+
+    with open_workspace(session) as workspace:
+        state = workspace.ledger.state()
+    if format_ is PlanFormat.JSON:
+        session.output.json(state_json(state))
+        return 0
+    lines = state_lines(state)
+    if format_ is PlanFormat.MARKDOWN:
+        lines = fenced(lines)
+    elif format_ is PlanFormat.HTML:
+        lines = page("State", [preformatted(lines)])
+    session.output.print("\n".join(lines))
+    return 0

@@ -8,12 +8,10 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli import planning
-from trainctl.cli.consent import approve
-from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
-from trainctl.cli.planning import PlanningFlags, words
+from trainctl.cli import options
+from trainctl.cli.options import ListingFormat, ListingFormatOption, PlanningFlags, show
 from trainctl.cli.session import Session, session_of
-from trainctl.cli.workspaces import open_trusting
+from trainctl.cli.workspaces import approve, open_trusting
 from trainctl.errors import UsageError
 from trainctl.jobs.secret_origins import LARGEST
 from trainctl.operations.resending import send_again, waiting_runs
@@ -34,25 +32,24 @@ from trainctl.views.secrets import (
 def check_command(
     ctx: typer.Context,
     format_: ListingFormatOption = ListingFormat.TEXT,
-    trust: planning.TrustFile = None,
-    var: planning.Variables = None,
-    var_file: planning.VarFiles = None,
+    trust: options.TrustFile = None,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
 ) -> int:
-    """Show where each secret comes from, whether it can be read here, and who would get it; sends none of them."""
+    """Show sources, recipients and permissions of secrets; sends none of them."""
     session = session_of(ctx)
-    flags = PlanningFlags(trust=trust, variables=words(var), var_files=tuple(var_file or ()))
-    with open_trusting(session, flags) as workspace:
+    flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
+    with open_trusting(session, trust, flags) as workspace:
         checked = check_secrets(workspace)
     output = session.output
     lines = secret_lines(checked, output.width)
-    show(output, format_, secrets_json(checked), (SECRET_COLUMNS, secret_rows(checked)), lines)
+    show(output, format_, secrets_json(checked), lines, (SECRET_COLUMNS, secret_rows(checked)))
     problems = [problem for one in checked for problem in one.problems]
     if format_ is not ListingFormat.JSON:
-        for line in [
+        output.note(
             *diagnostic_lines(problems, output.error_style, output.error_width),
             *more_lines(problems, output.error_style),
-        ]:
-            output.note(line)
+        )
     return exit_code(checked)
 
 
@@ -72,36 +69,35 @@ def push_command(
     auto_approve: Annotated[
         bool, typer.Option("--auto-approve", help="Don't ask before another value is replaced.")
     ] = False,
-    var: planning.Variables = None,
-    var_file: planning.VarFiles = None,
-    trust: planning.TrustFile = None,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
 ) -> int:
     """Give secrets to the runs that wait for them, as after a reboot; with NAME, store its value first.
 
     It is stored where the manifest says that it is kept: a keyring, or AWS Secrets Manager.
     """
     session = session_of(ctx)
-    flags = PlanningFlags(variables=words(var), var_files=tuple(var_file or ()), trust=trust)
+    flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
 
     def agree(place: str) -> bool:
         return auto_approve or _asked(session, place)
 
     if name is None and from_env is not None:
         raise UsageError("--from-env needs the NAME of a secret to store")
-    with open_trusting(session, flags) as workspace:
+    with open_trusting(session, trust, flags) as workspace:
         if name is not None:
             spec = storable(workspace, name)
             pushed = push_secret(workspace, spec, _value(session, name, from_env), agree)
             if pushed is None:
                 session.output.note("Nothing was changed.")
                 return 1
-            for line in pushed_lines(pushed):
-                session.output.prose(line)
+            session.output.prose(*pushed_lines(pushed))
         return _send(session, workspace, name)
 
 
 def _send(session: Session, workspace: Workspace, name: str | None) -> int:
-    """Give the runs that wait for it, or for any secret, what they wait for; 1 if one of them still has to wait."""
+    """Send secrets to the runs that wait for them; 1 if one of them still has to wait."""
     waiting = waiting_runs(workspace, name)
     if not waiting and name is None:
         session.output.print("No run waits for secrets.")

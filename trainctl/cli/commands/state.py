@@ -1,4 +1,4 @@
-"""``trainctl state``."""
+"""``trainctl state``, ``history`` and ``force-unlock``."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import Format, FormatOption
+from trainctl.cli.options import Format, FormatOption, show
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
-from trainctl.views.state import resource_json, resource_lines, state_json
+from trainctl.views.state import (
+    history_json,
+    history_lines,
+    resource_json,
+    resource_lines,
+    state_json,
+)
 
 
 def list_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
-    """List the addresses in the state."""
+    """List the resources in the state."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         found = [str(address) for address in sorted(workspace.ledger.state().resources)]
-    if format_ is Format.JSON:
-        session.output.json({"addresses": found})
-    else:
-        for address in found:
-            session.output.print(address)
+    show(session.output, format_, {"addresses": found}, found)
     return 0
 
 
 def show_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="What to show.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The resource.")],
     at: Annotated[
         int | None, typer.Option("--at", metavar="SERIAL", help="As it was at this serial.")
     ] = None,
     format_: FormatOption = Format.TEXT,
 ) -> int:
-    """Show one resource as the state has it."""
+    """Show a resource in the state."""
     session = session_of(ctx)
     wanted = addresses((address,), "ADDRESS")[0]
     with open_workspace(session) as workspace:
@@ -46,17 +48,44 @@ def show_command(
             "trainctl state list shows what is.",
             code="not-in-state",
         )
-    if format_ is Format.JSON:
-        session.output.json(resource_json(recorded))
-    else:
-        for line in resource_lines(recorded):
-            session.output.prose(line)
+    show(session.output, format_, resource_json(recorded), resource_lines(recorded))
     return 0
 
 
 def pull_command(ctx: typer.Context) -> int:
-    """Print the whole state as JSON."""
+    """Print the state as JSON."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         session.output.json(state_json(workspace.ledger.state()))
+    return 0
+
+
+def history_command(
+    ctx: typer.Context,
+    address: Annotated[
+        str | None, typer.Argument(metavar="[ADDRESS]", help="Only changes of this resource.")
+    ] = None,
+    format_: FormatOption = Format.TEXT,
+) -> int:
+    """Show what was done, when and by whom."""
+    session = session_of(ctx)
+    wanted = addresses((address,), "ADDRESS")[0] if address else None
+    with open_workspace(session) as workspace:
+        rows = workspace.ledger.history(wanted)
+    lines = history_lines(rows, wanted, session.output.width)
+    show(session.output, format_, history_json(rows), lines)
+    return 0
+
+
+def force_unlock_command(
+    ctx: typer.Context,
+    lease: Annotated[
+        str, typer.Argument(metavar="ID", help="The lease's id, as the refusal names it.")
+    ],
+) -> int:
+    """Release a lease whose holder is known to be gone."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        released = workspace.ledger.release(lease)
+    session.output.print(f"{released.address}: released; {released.holder.who} held it.")
     return 0

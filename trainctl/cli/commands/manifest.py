@@ -1,0 +1,144 @@
+"""``trainctl validate``, ``explain`` and ``schema``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from trainctl.cli.options import Format, FormatOption
+from trainctl.cli.session import Session, session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import ManifestError, UsageError
+from trainctl.manifest.fields import fields, find, nearest_path
+from trainctl.manifest.nearest import nearest
+from trainctl.model.address import Kind
+from trainctl.model.codes import explanations, page
+from trainctl.model.diagnostics import Diagnostic, Severity
+from trainctl.operations.workspace import Workspace
+from trainctl.spi import discovery
+from trainctl.views.explained import code_lines, field_lines
+from trainctl.views.problems import count_line, diagnostic_lines, more_lines
+
+
+def validate_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
+    """Check the manifest for errors; reads no state and uses no network."""
+    session = session_of(ctx)
+    output = session.output
+    with open_workspace(session) as workspace:
+        try:
+            found = [*workspace.desired.warnings, *_entangled(workspace)]
+        except ManifestError as error:
+            found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
+    valid = all(one.severity is not Severity.ERROR for one in found)
+    if format_ is Format.JSON:
+        output.json({"valid": valid, "diagnostics": [one.to_json() for one in found]})
+        return 0 if valid else 1
+    if found:
+        style = output.error_style
+        output.note(
+            *diagnostic_lines(found, style, output.error_width),
+            count_line(found),
+            *more_lines(found, style),
+        )
+    if valid:
+        output.print("The manifest is valid.")
+    return 0 if valid else 1
+
+
+def _entangled(workspace: Workspace) -> Iterable[Diagnostic]:
+    """Sources that contain the mirror or lie in it; the code for mirrors is loaded only if needed."""
+    if all(address.kind is not Kind.WEIGHTS for address in workspace.desired.resources):
+        return ()
+    from trainctl.operations.own_mirror import entangled
+
+    return entangled(workspace)
+
+
+class ExplainFormat(StrEnum):
+    """Formats of explanations."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+
+
+def explain_command(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FIELD|CODE]", help="A field, such as jobs.*.runtime, or the code of an error."
+        ),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every code of an error or warning.")] = False,
+    format_: Annotated[
+        ExplainFormat, typer.Option("--format", help="Output format of codes; fields are text.")
+    ] = ExplainFormat.TEXT,
+) -> int:
+    """Explain a manifest field, or the code of an error or warning."""
+    session = session_of(ctx)
+    known = explanations()
+    if all_ or name is None:
+        _print_codes(session, whole=all_, form=format_)
+    elif name in known:
+        session.output.prose(*code_lines(known[name], session.output))
+    else:
+        _explain_field(session, name, list(known))
+    return 0
+
+
+def _print_codes(session: Session, *, whole: bool, form: ExplainFormat) -> None:
+    output = session.output
+    if whole and form is ExplainFormat.MARKDOWN:
+        output.print(page().rstrip())
+        return
+    for number, explanation in enumerate(explanations().values()):
+        if whole:
+            output.prose(*([""] if number else []), *code_lines(explanation, output))
+        else:
+            output.prose(f"{explanation.code}: {explanation.title}")
+
+
+def _explain_field(session: Session, name: str, codes: list[str]) -> None:
+    known = fields(_manifest_schema())
+    found = find(name, known)
+    if not found:
+        meant = nearest(name, codes) or nearest_path(name, known)
+        sections = ", ".join(steps[0] for steps in known if len(steps) == 1)
+        hint = f"Did you mean {meant!r}?" if meant else f"Sections are {sections}"
+        raise UsageError(f"no field and no code is called {name!r}", hint)
+    for number, field in enumerate(found):
+        below = [one for one in (known.get((*field.steps, key)) for key in field.keys) if one]
+        lines = field_lines(field, below, session.output)
+        session.output.prose(*([""] if number else []), *lines)
+
+
+def _manifest_schema() -> dict[str, Any]:
+    """The manifest's schema, with the cluster settings of installed providers."""
+    from trainctl_schemas import schema
+
+    manifest = schema("manifest")
+    settings = manifest["$defs"]["Cluster"]["properties"]
+    for provider in discovery.names(discovery.PROVIDERS):
+        own: Any = discovery.load_provider(provider).schema()
+        for key, entry in own.get("properties", {}).items():
+            said = f"{entry.get('description', '')} For the provider {provider}.".strip()
+            settings.setdefault(key, {**entry, "description": said})
+    return manifest
+
+
+def schema_command(
+    ctx: typer.Context,
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="Which document; the manifest by default.")
+    ] = "manifest",
+) -> int:
+    """Print the JSON Schema of a document."""
+    from trainctl_schemas import names, schema
+
+    if kind not in names():
+        raise UsageError(f"there is no schema {kind!r}", f"There are: {', '.join(names())}.")
+    session_of(ctx).output.json(schema(kind))
+    return 0

@@ -1,0 +1,135 @@
+"""``trainctl mirror``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainctl.cli import options
+from trainctl.cli.options import ListingFormat, ListingFormatOption, duration, show
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_trusting
+from trainctl.errors import UsageError
+from trainctl.model.mirror_site import MirrorSite
+from trainctl.operations.look_mirror import DAMAGED_REFERENCE
+from trainctl.operations.mirror_repair import verify_mirror
+from trainctl.operations.workspace import Workspace
+from trainctl.views.mirror import MIRROR_COLUMNS, lost_lines, mirror_json, mirror_lines
+from trainctl.views.mirror_care import (
+    FINDING_COLUMNS,
+    GC_COLUMNS,
+    collected_json,
+    collected_lines,
+    collected_rows,
+    finding_json,
+    verified_json,
+    verified_lines,
+)
+from trainctl.views.progress import Progress
+from trainctl.views.text import warned
+from trainctl.weights.mirror.collect import Collecting
+from trainctl.weights.mirror.port import Mirror
+
+
+def list_command(
+    ctx: typer.Context,
+    trust: options.TrustFile = None,
+    format_: ListingFormatOption = ListingFormat.TEXT,
+) -> int:
+    """List mirrored sources with size, revision and users."""
+    session = session_of(ctx)
+    with open_trusting(session, trust) as workspace:
+        found = workspace.declared_mirror.inventory()
+    form = mirror_json(found)
+    lines = mirror_lines(found, session.output.width)
+    show(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
+    lost = (f"{one}." for one in lost_lines(found.rows))
+    for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in found.damaged)):
+        session.output.note(warned(one, code="mirror-damaged"))
+    return 0
+
+
+def verify_command(
+    ctx: typer.Context,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Fetch what is wrong again; what its source has no more goes."
+        ),
+    ] = False,
+    trust: options.TrustFile = None,
+    format_: ListingFormatOption = ListingFormat.TEXT,
+) -> int:
+    """Verify everything in the mirror by its digest. Exit code 1 if something stays wrong."""
+    session = session_of(ctx)
+    with open_trusting(session, trust) as workspace, Progress(session.output) as progress:
+        report = verify_mirror(
+            workspace,
+            repair=repair,
+            progress=lambda done, total, files: progress.track("mirror", "verifying", done, total),
+        )
+    rows = (FINDING_COLUMNS, map(finding_json, report.findings))
+    lines = verified_lines(report, session.output.width)
+    show(session.output, format_, verified_json(report), lines, rows, member="findings")
+    return 0 if report.whole else 1
+
+
+def gc_command(
+    ctx: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report what would be deleted.")
+    ] = False,
+    drop_unused: Annotated[
+        str | None,
+        typer.Option(
+            "--drop-unused", metavar="TIME", help="Also drop references unused for so long: 90d."
+        ),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="Wait for concurrent writers.")
+    ] = "30s",
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="The mirror; the manifest's by default."),
+    ] = None,
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint-url", metavar="URL", help="The server of a bucket that --url names."
+        ),
+    ] = None,
+    trust: options.TrustFile = None,
+    format_: ListingFormatOption = ListingFormat.TEXT,
+) -> int:
+    """Delete what no state refers to any more. Safe beside running applies, and to interrupt."""
+    session = session_of(ctx)
+    asked = Collecting(
+        dry_run=dry_run,
+        grace_seconds=duration("--grace", grace),
+        unused_seconds=None if drop_unused is None else duration("--drop-unused", drop_unused),
+        tell=session.output.note,
+    )
+    with open_trusting(session, trust) as workspace:
+        mirror = _named(workspace, url, endpoint_url) or workspace.declared_mirror
+        report = mirror.collect(asked)
+    lines = collected_lines(report, session.output.width)
+    rows = (GC_COLUMNS, collected_rows(report))
+    show(session.output, format_, collected_json(report), lines, rows)
+    return 0
+
+
+def _named(workspace: Workspace, url: str | None, endpoint_url: str | None) -> Mirror | None:
+    if url is None and endpoint_url is None:
+        return None
+    from pydantic import ValidationError  # heavy, all of them
+
+    from trainctl.manifest.types.location import Location
+    from trainctl.operations.mirrors import without_end
+
+    try:
+        place = Location(url=url or "", endpoint_url=endpoint_url)
+    except ValidationError as error:
+        told = error.errors()[0]
+        raise UsageError(f"--url: {told['msg']}", told.get("ctx", {}).get("detail", "")) from None
+    return workspace.mirror_at(MirrorSite(place.url, without_end(place.endpoint_url)))
