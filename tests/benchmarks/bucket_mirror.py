@@ -3,8 +3,7 @@
     python -m tests.benchmarks.bucket_mirror [--mib 512] [--files 2000] [--rounds 3]
 
 The bucket's server is rclone's. Each side is a program of its own (``bucket_mirror_sides``), and rounds take turns; ratios are those of
-the medians. The least asks the same engine to put, hashes every byte, and keeps no record of anything. What looking after
-very many files takes is ``bucket_scale``'s.
+the medians. The least asks the same engine to put, hashes every byte, and keeps no record of anything.
 
 | figure | limit |
 |---|---|

@@ -18,31 +18,31 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from tests.benchmarks.quick_hub import COMMIT, REPO
-from tests.support.bucket_mirrors import Counted, mirror_in
+from tests.support.bucket_stores import objects_in
 from tests.support.buckets import Bucket
+from tests.support.mirrors import ingest
+from tests.support.store_contents import Counting
 from trainctl.base.listing import CHUNK_BYTES, SourceFile
+from trainctl.base.retry import Retry
 from trainctl.sources.hf import HubSource
-from trainctl.weights.mirror.layout import Reference
+from trainctl.store.store import Store
 
 _SMALL_AT_ONCE = 32
 _UPLOADS = 8
-REFERENCE = Reference("l", "weights.x", "me", "bench")
 
 
 def product(hub: str, endpoint: str, prefix: str) -> dict[str, float]:
     """What trainctl does."""
-    mirror = mirror_in(Bucket(endpoint, "models"), prefix, CHUNK_BYTES)
+    objects = Counting(objects_in(Bucket(endpoint, "models"), prefix))
     source = HubSource(hub)
     resolved = source.resolve(f"hf://{REPO}", None, None)
-    mirror.mirror(resolved, source, REFERENCE)
-    counted = mirror.shelf.objects
-    assert isinstance(counted, Counted)
-    return {"writes": counted.asked["put"] + counted.asked["delete"]}
+    ingest(Store(objects, Retry()), resolved, source)
+    return {"writes": sum(objects.calls[name] for name in ("put", "put_if_absent", "delete"))}
 
 
 def least(hub: str, endpoint: str, prefix: str) -> dict[str, float]:
     """Every small file is asked for and put, and every chunk of a large one as it arrives."""
-    objects = mirror_in(Bucket(endpoint, "models"), prefix, CHUNK_BYTES).shelf.objects
+    objects = objects_in(Bucket(endpoint, "models"), prefix)
     resolved = HubSource(hub).resolve(f"hf://{REPO}", None, None)
 
     def bring(file: SourceFile) -> None:

@@ -48,14 +48,19 @@ import sys, time
 import obstore.store
 from pathlib import Path
 from trainctl.spi.sources import Credential
-from trainctl.weights.mirror import DirectoryMirror, Reference
+from trainctl.base.retry import Retry
+from trainctl.store.directory import DirectoryObjects
+from trainctl.store.references import Reference
+from trainctl.store.store import Store
+from trainctl.weights.mirrors import SourceUpstream
 from trainctl.sources.bucket import BucketSource
 uri, endpoint, secret, target = sys.argv[1:]
 began = time.perf_counter()
 source, credential = BucketSource(), Credential(secret, "the benchmark", endpoint)
 resolved = source.resolve(uri, None, credential)
 reference = Reference("l", "weights.x", "me", "bench")
-DirectoryMirror(Path(target)).mirror(resolved, source, reference, credential=credential)
+upstream = SourceUpstream(source, resolved, credential)
+Store(DirectoryObjects(Path(target)), Retry()).ingest(resolved, upstream, reference)
 print(time.perf_counter() - began)
 """
 

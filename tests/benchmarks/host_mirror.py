@@ -57,15 +57,12 @@ weights: {model: "hf://bench/model"}
 _APPLY = """
 import sys
 from trainctl.cli.main import main
-from trainctl.resources import conversation, desk
+from trainctl.resources.source_links import SourceLinks
 
 asked = []
 
-class Counted(conversation.Conversation):
-    def __init__(self, agent, answer, told, stop=None):
-        super().__init__(agent, lambda event: asked.append(1) or answer(event), told, stop)
-
-desk.Conversation = Counted
+answer = SourceLinks.answer
+SourceLinks.answer = lambda self, question: asked.append(1) or answer(self, question)
 code = main(["apply", "--auto-approve", "--target", "weights.model"])
 print("questions", len(asked), file=sys.stderr)
 sys.exit(code)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.mirrors import REFERENCE, MemorySource, mirror_at
+from tests.support.mirrors import MemorySource, ingest, mirror_at
 from tests.support.nodes import Mirror, TestNode
 from tests.support.peers import TOKEN
 from tests.support.sshd import SSHD, User, sshd
@@ -135,7 +135,7 @@ def _small(base: Path, count: int, rounds: int) -> bool:
         node.mirror.add(f"{number % 50}/{number}.bin", os.urandom(_SMALL_BYTES))
     packed = base / "packed"
     source = MemorySource(node.mirror.files, piece=_PIECE)
-    mirror_at(packed).mirror(source.resolve("memory://small", None, None), source, REFERENCE)
+    ingest(mirror_at(packed), source.resolve("memory://small", None, None), source)
     with _served(Mirror(packed)) as port, _served(node.mirror) as alone:
         seconds = _medians({"ours": _ours(node, port), "alone": _ours(node, alone)}, base, rounds)
     rate = count / seconds["ours"]

@@ -124,12 +124,18 @@ def _by_chunk(queue: Queue[bytes | None], found: list[str]) -> None:
 
 def product(url: str, target: Path) -> None:
     """What trainctl does."""
+    from trainctl.base.retry import Retry
     from trainctl.sources.hf import HubSource
-    from trainctl.weights.mirror import DirectoryMirror, Reference
+    from trainctl.store.directory import DirectoryObjects
+    from trainctl.store.references import Reference
+    from trainctl.store.store import Store
+    from trainctl.weights.mirrors import SourceUpstream
 
     source = HubSource(url)
     resolved = source.resolve(f"hf://{REPO}", None, None)
-    DirectoryMirror(target).mirror(resolved, source, Reference("l", "weights.x", "me", "bench"))
+    upstream = SourceUpstream(source, resolved, None)
+    store = Store(DirectoryObjects(target), Retry())
+    store.ingest(resolved, upstream, Reference("l", "weights.x", "me", "bench"))
 
 
 def hub(url: str, target: Path) -> None:
@@ -147,7 +153,7 @@ SIDES: dict[str, Callable[[str, Path], None]] = {
 
 
 _NEEDS = {
-    "product": ("trainctl.weights.mirror", "trainctl.sources.hf"),
+    "product": ("trainctl.store.store", "trainctl.sources.hf", "trainctl.weights.mirrors"),
     "hub": ("huggingface_hub._snapshot_download",),
 }
 

@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--mib", "32", "--files", "50", "--rounds", "1"],
             "ratio to the least",
         ),
-        ("bucket_scale", ["--packed", "500", "--alone", "100"], "gc:"),
         (
             "host_mirror",
             ["--files", "50", "--mib", "8", "--rounds", "1"],

@@ -18,22 +18,20 @@ from botocore.config import Config
 from tests.support.buckets import KEY_ID, SECRET, moto, rclone
 from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, azure
 from tests.support.google_xml import google_xml
-from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, mirror_at
+from tests.support.mirrors import REFERENCE, assert_sound, contents, ingest, leftovers, mirror_at
 from tests.support.turning import turning
 from tests.support.weights_data import noise
 from trainctl.base.listing import ResolvedSource
-from trainctl.base.protocol.asking import Asked
+from trainctl.base.protocol.asking import Asked, Asking
 from trainctl.errors import SourceWrong
+from trainctl.node.mirror.links import Links
+from trainctl.node.mirror.upstream import LinkedUpstream
 from trainctl.objects.access import AzureKey
 from trainctl.objects.place import place_of
 from trainctl.objects.shared_signature import shared_signature
 from trainctl.objects.store import Bucket as Objects
 from trainctl.sources.bucket import BucketSource
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.mirror.caller import Caller
-from trainctl.weights.mirror.forms import file_rows, resolved_from_json, resolved_to_json
-from trainctl.weights.mirror.links import Links
-from trainctl.weights.mirror.signed import SignedSource
 
 RIGHT, WRONG = b"<weights as they were put>", b"<weights as they were cut>"
 SMALL = noise(20_000) + RIGHT + noise(10_000, 1)
@@ -123,7 +121,7 @@ def test_other_bytes_of_the_right_length_are_refused(
     with served(tmp_path, data) as (source, uri, credential):
         resolved = source.resolve(uri, None, credential)
         with pytest.raises(SourceWrong, match=r"model\.bin arrived with other content") as caught:
-            mirror_at(root, CHUNK).mirror(resolved, source, REFERENCE, credential=credential)
+            ingest(mirror_at(root, CHUNK), resolved, source, credential=credential)
     assert "MD5 should be" in str(caught.value)
     assert leftovers(root) == []
     assert not list(root.glob("listings/*"))
@@ -135,28 +133,22 @@ def test_a_tag_that_is_no_digest_stops_nobody(tmp_path: Path) -> None:
     with on_s3(tmp_path, SMALL, ServerSideEncryption="aws:kms") as (source, uri, credential):
         resolved = source.resolve(uri, None, credential)
         mirror = mirror_at(tmp_path / "mirror", CHUNK)
-        listing = mirror.mirror(resolved, source, REFERENCE, credential=credential)
-    assert contents(mirror, listing.id) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
+        listing = ingest(mirror, resolved, source, credential=credential)
+    assert contents(mirror, listing) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
 
 
 class Signing:
-    """The caller of a host's program, who makes its links."""
+    """What a host asks for links."""
 
-    def __init__(self, source: BucketSource, resolved: ResolvedSource, key: Credential) -> None:
-        self._files = {one.path: one for one in resolved.files}
-        self._link = partial(source.link, resolved, credential=key)
-        self._told = partial(source.told, resolved, credential=key)
+    def __init__(self, source: BucketSource, resolved: ResolvedSource) -> None:
+        self._files = {file.path: file for file in resolved.files}
+        self._link = partial(source.link, resolved, credential=KEYS)
 
     def begin(self, question: Mapping[str, Any]) -> Asked:
         asked = Asked()
         links = [{"url": self._link(file=self._files[path])} for path in question["paths"]]
         asked.answer = {"links": links}
         return asked
-
-    def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert question["want"] == "told"
-        (path,) = question["paths"]
-        return {"told": [self._told(file=self._files[path])]}
 
     def wait(self, asked: Asked) -> Mapping[str, Any]:
         assert asked.answer is not None
@@ -165,17 +157,16 @@ class Signing:
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_host_that_reads_by_links_compares_it_too(tmp_path: Path, encrypted: bool) -> None:
-    """It has no credential, and asks by the same link whether a tag is a digest."""
+    """Responses to a link say whether the tag is a digest."""
     more = {"ServerSideEncryption": "aws:kms"} if encrypted else {}
     mirror = mirror_at(tmp_path / "mirror", CHUNK)
     with on_s3(tmp_path, SMALL, **more) as (source, uri, _):
         resolved = source.resolve(uri, None, KEYS)
-        (sent,) = file_rows(resolved.files)
-        read = resolved_from_json(resolved_to_json(resolved), [sent])
-        signed = SignedSource(Links(cast(Caller, Signing(source, resolved, KEYS)), in_turn=True))
+        links = Links(cast(Asking, Signing(source, resolved)), resolved.files)
+        upstream = LinkedUpstream(resolved, links)
         if encrypted:
-            listing = mirror.mirror(read, signed, REFERENCE)
-            assert contents(mirror, listing.id) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
+            listing = mirror.ingest(resolved, upstream, REFERENCE)
+            assert contents(mirror, listing) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
         else:
             with pytest.raises(SourceWrong, match="Its MD5 should be"):
-                mirror.mirror(read, signed, REFERENCE)
+                mirror.ingest(resolved, upstream, REFERENCE)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tests.support.bucket_stores import place_in
 from tests.support.buckets import Bucket
-from tests.support.clouds import ACCOUNT, Azure
+from tests.support.clouds import Azure
 from tests.support.google_xml import GoogleXml
-from tests.support.mirrors import REFERENCE, impatient
+from tests.support.mirrors import impatient
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import Busy, TrainctlError
 from trainctl.objects.opening import opened
@@ -33,7 +34,10 @@ from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.objects import Found, Objects
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.bucket.stored import Stored
+from trainctl.weights.mirror import Reference as OldReference
 from trainctl.weights.mirror.collect import Collecting
+
+REFERENCE = OldReference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 CHUNK = 4096
 
@@ -171,21 +175,6 @@ def mirror_in(
     retry = impatient()
     stored = Counted(Stored(url, lambda: opened(place, credential, environ), retry))
     return BucketMirror(Shelf(stored, chunk_bytes), retry)
-
-
-def place_in(bucket: Bucket | GoogleXml | Azure, prefix: str) -> tuple[str, dict[str, str], str]:
-    """URL, what the environment says of the endpoint, and credential."""
-    if isinstance(bucket, GoogleXml):
-        return f"gs://models/{prefix}", {"STORAGE_EMULATOR_HOST": bucket.url}, bucket.document
-    if isinstance(bucket, Azure):
-        value = bucket.connection_string
-        return (
-            f"azure://{ACCOUNT}/closed/{prefix}",
-            {"AZURE_STORAGE_ENDPOINT": bucket.endpoint},
-            value,
-        )
-    environ = {"AWS_ENDPOINT_URL": bucket.endpoint}
-    return f"s3://{bucket.name}/{prefix}", environ, json.dumps(bucket.credential)
 
 
 def counted(mirror: BucketMirror) -> Counted:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.support.bucket_mirrors import place_in
 from tests.support.buckets import Bucket, moto, rclone
-from tests.support.clouds import Azure, azure
+from tests.support.clouds import ACCOUNT, Azure, azure
 from tests.support.google_xml import GoogleXml, google_xml
 from trainctl.base.retry import Retry
 from trainctl.objects.bucket import BucketObjects, open_bucket_store
@@ -22,6 +22,21 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
     "google": lambda work: google_xml(),
     "azure": azure,
 }
+
+
+def place_in(bucket: Bucket | GoogleXml | Azure, prefix: str) -> tuple[str, dict[str, str], str]:
+    """URL, what the environment says of the endpoint, and credential."""
+    if isinstance(bucket, GoogleXml):
+        return f"gs://models/{prefix}", {"STORAGE_EMULATOR_HOST": bucket.url}, bucket.document
+    if isinstance(bucket, Azure):
+        value = bucket.connection_string
+        return (
+            f"azure://{ACCOUNT}/closed/{prefix}",
+            {"AZURE_STORAGE_ENDPOINT": bucket.endpoint},
+            value,
+        )
+    environ = {"AWS_ENDPOINT_URL": bucket.endpoint}
+    return f"s3://{bucket.name}/{prefix}", environ, json.dumps(bucket.credential)
 
 
 def objects_in(server: Server, prefix: str) -> BucketObjects:

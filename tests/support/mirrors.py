@@ -1,50 +1,61 @@
-"""A mirror in a test's directory, sources to fill it from, and a look at what lies in it."""
+"""Mirrors in a test's directory, sources to fill them from, and what must hold of every mirror."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.hurrying import time_passes
-from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
+from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
+from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
-from trainctl.node.content.pack_index import is_right, rows_of
-from trainctl.node.content.packs import Slice
-from trainctl.spi.sources import Credential
-from trainctl.weights.mirror import DirectoryMirror, Reference, packing
-from trainctl.weights.mirror.contents import Contents
-from trainctl.weights.mirror.layout import fingerprint
-from trainctl.weights.mirror.partial import set_free
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.store import contents as stored_contents
+from trainctl.store import keys
+from trainctl.store.directory import DirectoryObjects
+from trainctl.store.reader import Locator, read_file
+from trainctl.store.references import Reference
+from trainctl.store.store import Store
+from trainctl.weights.mirrors import SourceUpstream
 
-TOGETHER = 8
-SECONDS = 30.0
 REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 
 def impatient(attempts: int = 4) -> Retry:
-    """Tries again at once."""
+    """Retries at once."""
     return Retry(attempts=attempts, wait=lambda cancelled, seconds: time_passes())
 
 
-def mirror_at(root: Path, chunk_bytes: int = CHUNK_BYTES, attempts: int = 4) -> DirectoryMirror:
-    """A mirror that does not wait between tries."""
-    return DirectoryMirror(root, impatient(attempts), chunk_bytes=chunk_bytes)
+def mirror_at(root: Path, chunk_bytes: int = CHUNK_BYTES, attempts: int = 4) -> Store:
+    """A mirror in a directory, which doesn't wait between attempts."""
+    return Store(DirectoryObjects(root), impatient(attempts), chunk_bytes)
+
+
+def ingest(
+    store: Store,
+    resolved: ResolvedSource,
+    source: WeightSource,
+    reference: Reference = REFERENCE,
+    credential: Credential | None = None,
+    **options: Any,
+) -> Listing:
+    """Copy a source in, as an apply does it."""
+    upstream = SourceUpstream(source, resolved, credential)
+    return store.ingest(resolved, upstream, reference, **options)
 
 
 @dataclass
 class MemorySource:
-    """Files in memory. ``cut_after`` bytes a stream ends with the error; ``asked`` are the offsets it was asked for; ``at`` is its server."""
+    """Files in memory; ``asked`` are the offsets of requests, ``at`` is its server."""
 
     files: dict[str, bytes]
     announce: bool = True
     piece: int = 7
-    cut_after: int | None = None
-    error: BaseException | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     at: str | None = None
@@ -52,10 +63,10 @@ class MemorySource:
     def resolve(
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
-        made = [
+        files = [
             SourceFile(path, len(data), self._validator(data)) for path, data in self.files.items()
         ]
-        return ResolvedSource(uri, revision or "1", tuple(sorted(made)))
+        return ResolvedSource(uri, revision or "1", tuple(sorted(files)))
 
     def server(self, uri: str, credential: Credential | None) -> str | None:
         return self.at
@@ -74,122 +85,47 @@ class MemorySource:
     ) -> Iterator[Iterator[bytes]]:
         with self.lock:
             self.asked.append((file.path, offset))
-        yield self._pieces(self.files[file.path], offset)
+        data = self.files[file.path]
+        yield (data[at : at + self.piece] for at in range(offset, len(data), self.piece))
 
     def _validator(self, data: bytes) -> str:
-        return (
-            f"sha256:{hashlib.sha256(data).hexdigest()}" if self.announce else f"etag:{len(data)}"
-        )
-
-    def _pieces(self, data: bytes, offset: int) -> Iterator[bytes]:
-        while offset < len(data):
-            if self.cut_after is not None and self.error is not None:
-                if self.cut_after <= 0:
-                    raise self.error
-                self.cut_after -= 1
-            yield data[offset : offset + self.piece]
-            offset += self.piece
+        digest = hashlib.sha256(data).hexdigest()
+        return f"sha256:{digest}" if self.announce else f"etag:{len(data)}"
 
 
-@dataclass
-class Crowded(MemorySource):
-    """Answers nobody before ``TOGETHER`` files are asked for at the same time; ``most`` of them were."""
-
-    asking: int = 0
-    most: int = 0
-    enough: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def open(
-        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
-    ) -> Iterator[Iterator[bytes]]:
-        with self.lock:
-            self.asking += 1
-            self.most = max(self.most, self.asking)
-            if self.asking == TOGETHER:
-                self.enough.set()
-        assert self.enough.wait(SECONDS), "they come one after another"
-        try:
-            with super().open(resolved, file, offset, credential) as pieces:
-                yield pieces
-        finally:
-            with self.lock:
-                self.asking -= 1
-
-
-def contents(mirror: DirectoryMirror, listing_id: str) -> dict[str, bytes]:
-    """Every file of a listing as the mirror has it; each is held against its name."""
-    listing = mirror.load_listing(listing_id)
-    assert listing is not None
-    known = Contents(mirror._layout)
-    found = {file.path: read(mirror, file.sha256, known) for file in listing.files}
+def contents(store: Store, listing: Listing) -> dict[str, bytes]:
+    """Every file of a listing; each is compared with its digest."""
+    locator = Locator(store.objects, listing, store.chunk_bytes)
+    found = {file.path: b"".join(read_file(locator, file)) for file in listing.files}
     for file in listing.files:
         assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
     return found
 
 
-def place_of(mirror: DirectoryMirror, sha256: str) -> Slice:
-    """Where a content lies, alone or in a pack."""
-    found = Contents(mirror._layout).find(sha256)
-    assert found is not None
+def stored(root: Path) -> dict[str, int]:
+    """The size of all content in a directory by digest, alone or in packs."""
+    objects = DirectoryObjects(root)
+    found = {keys.stem(stat.key): stat.size for stat in objects.list(keys.BLOBS)}
+    for stat in objects.list(keys.SLICES):
+        found.pop(keys.stem(stat.key), None)
+        for slice_ in stored_contents.slices_of(objects, keys.stem(stat.key)) or ():
+            found[slice_.digest.hex()] = slice_.length
     return found
 
 
-def read(mirror: DirectoryMirror, sha256: str, known: Contents | None = None) -> bytes:
-    """A content, wherever it lies."""
-    place = (known or Contents(mirror._layout)).find(sha256)
-    assert place is not None, sha256
-    with Path(place.path).open("rb") as stream:
-        stream.seek(place.offset)
-        return stream.read(place.length)
-
-
-def stored(root: Path) -> dict[str, int]:
-    """The size of every content that lies in a mirror, alone or in packs."""
-    loose = {blob.name: blob.stat().st_size for blob in root.glob("blobs/sha256/*/*")}
-    rows = (row for index in root.glob("packs/*/index") for row in rows_of(index.read_bytes()))
-    return {**loose, **{row.digest.hex(): row.length for row in rows}}
-
-
-def assert_sound(root: Path) -> None:
-    """What must hold whatever happened: every blob and every slice is what its name says, every listing has its contents."""
-    for pack in {path.parent for path in root.glob("packs/*/index")}:
-        assert sorted(path.name for path in pack.iterdir()) == ["data", "index"]
-        assert {path.stat().st_mode & 0o777 for path in pack.iterdir()} == {0o444}
-        index, data = (pack / "index").read_bytes(), (pack / "data").read_bytes()
-        assert is_right(index)
-        for row in rows_of(index):
-            assert hashlib.sha256(data[row.offset : row.offset + row.length]).digest() == row.digest
-    for blob in root.glob("blobs/sha256/*/*"):
-        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-        assert blob.stat().st_mode & 0o777 == 0o444
-    layout = mirror_at(root)._layout
-    known = Contents(layout)
-    for path in root.glob("listings/*.json"):
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
-        listing = layout.load_listing(path.stem)
-        assert listing is not None
-        assert all(known.has(file.sha256, file.size) for file in listing.files)
-
-
 def leftovers(root: Path) -> list[str]:
-    """Names below ``partial/``."""
-    return sorted(path.name for path in root.glob("partial/*"))
+    """What is kept of transfers that aren't complete."""
+    return [stat.key for stat in DirectoryObjects(root).list(keys.PARTIAL)]
 
 
-def left_behind(
-    root: Path, files: Mapping[str, bytes], *, announce: bool
-) -> tuple[ResolvedSource, Path, int]:
-    """A pack of a source as a killed process leaves it, without what it held in memory; how many files were written."""
-    source = MemorySource(dict(files), announce=announce)
-    resolved = source.resolve(f"memory://model/{REFERENCE.address}", None, None)
-    pack = packing.Packing(mirror_at(root)._layout, packing.pack_key(resolved.source))
-    for file in resolved.files:
-        data = files[file.path]
-        known = None if announce else fingerprint(resolved, file)
-        pack.append(hashlib.sha256(data).digest(), data, known)
-    set_free(pack._directory)
-    os.close(pack._data)
-    os.close(pack._journal)
-    (left,) = root.glob("partial/*.free.*")
-    return resolved, left, (left / "journal").stat().st_size // 72
+def assert_sound(place: Path | ObjectStore, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """What must hold whatever happened: every blob is what its key says, and every listing has its content."""
+    objects = DirectoryObjects(place) if isinstance(place, Path) else place
+    store = Store(objects, impatient(), chunk_bytes)
+    for stat in objects.list(keys.BLOBS):
+        data = objects.get(stat.key)
+        assert data is None or hashlib.sha256(data).hexdigest() == keys.stem(stat.key)
+    for stat in objects.list(keys.LISTINGS):
+        listing = store.load_listing(keys.stem(stat.key))
+        if listing is not None:
+            contents(store, listing)

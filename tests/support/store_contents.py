@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -129,6 +130,25 @@ def kill_points(objects: ObjectStore) -> range:
     """The calls at which something is killed: each, or with a server in between some, others every day."""
     step = 12 if isinstance(objects, BucketObjects) else 1
     return range(offset(step), 1000, step)
+
+
+class Counting:
+    """Objects that count calls, by method."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        act = getattr(self._objects, name)
+        if not callable(act):
+            return act
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.calls[name] += 1
+            return act(*arguments, **named)
+
+        return call
 
 
 class Dying:

@@ -22,7 +22,6 @@ import pytest
 DEFAULT = "not integration and not long"
 INTEGRATION = (
     "benchmarks/",
-    "conformance/buckets/",
     "conformance/providers/",
     "conformance/sources/",
     "e2e/",

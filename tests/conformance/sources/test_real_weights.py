@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.hub import serve
 from tests.support.minilm import minilm_files
-from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
+from tests.support.mirrors import assert_sound, contents, impatient, ingest, leftovers, mirror_at
 from tests.support.olah import serve_git
 from trainctl.base.listing import Listing
 from trainctl.errors import SourceError
@@ -30,8 +30,9 @@ def mirrored(endpoint: str, root: Path) -> tuple[Listing, str]:
     source = HubSource(endpoint)
     wanted = Wanted("hf://acme/minilm@main", root, ignore=IGNORED)
     found = resolve(wanted, retry=impatient(), open_source=lambda scheme: source).resolved
-    listing = mirror_at(root).mirror(found, source, REFERENCE)
-    assert mirror_at(root).mirrored_bytes(found) == (found.size, listing.id)
+    listing = ingest(mirror_at(root), found, source)
+    (known,) = mirror_at(root).survey([found]).sources
+    assert (known.here, known.listing) == (found.size, listing.id)
     return listing, found.revision
 
 
@@ -42,7 +43,7 @@ def test_olah_and_our_hub_give_the_same_listing(tmp_path: Path) -> None:
         foreign, commit = mirrored(endpoint, tmp_path / "a")
     assert len(commit) == 40
     whole = expected(files)
-    assert contents(mirror_at(tmp_path / "a"), foreign.id) == whole
+    assert contents(mirror_at(tmp_path / "a"), foreign) == whole
     assert whole["model.safetensors"][8:9] == b"{"
     with serve() as hub:
         hub.add("acme/minilm", dict(whole))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bucket_mirrors import place_in
+from tests.support.bucket_stores import place_in
 from tests.support.buckets import moto
 from tests.support.clouds import azure
 from tests.support.google_xml import google_xml

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from tests.support.mirrors import MemorySource, impatient
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.model.address import Address
 from trainctl.operations.look_shared import shared
 from trainctl.weights.metered import Metered
+from trainctl.weights.mirror import Reference as OldReference
 from trainctl.weights.mirror.fetch import AT_ONCE
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.partial import Arrived
+
+REFERENCE = OldReference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 A, B, C = (Address.parse(f"weights.{name}") for name in "abc")
 MIB = 2**20

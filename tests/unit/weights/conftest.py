@@ -1,20 +1,15 @@
-"""A bucket of S3 for tests of what reads it, and mirrors in a test's bucket."""
+"""A bucket of S3 for tests of what reads it."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
 import pytest
 
-from tests.support.bucket_mirrors import mirror_in
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
-from tests.support.clouds import Azure
-from tests.support.google_xml import GoogleXml
 from trainctl.sources.bucket import BucketSource
-from trainctl.weights.bucket.mirror import BucketMirror
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +35,3 @@ def s3(server: Bucket) -> Any:
 def source(server: Bucket) -> BucketSource:
     """The source of that server's buckets."""
     return BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
-
-
-@pytest.fixture
-def make(bucket: Bucket | GoogleXml | Azure) -> Callable[[], BucketMirror]:
-    """Makes clients of one mirror of its own, in the bucket of the test."""
-    prefix = f"the team's/50% off #1 (ü), a+b {secrets.token_hex(4)}"
-    return lambda: mirror_in(bucket, prefix)

@@ -9,14 +9,17 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.hub import Fault, http_date
-from tests.support.mirrors import REFERENCE, impatient
+from tests.support.mirrors import impatient
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Page, Web, served
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.sources.https import HttpsSource
 from trainctl.spi.sources import Credential
+from trainctl.weights.mirror import Reference as OldReference
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
+
+REFERENCE = OldReference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 CONTENT = b"0123456789" * 100
 DIGEST = "ab" * 32

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import serve
-from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
+from tests.support.mirrors import MemorySource, impatient
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import (
     Forbidden,
@@ -29,8 +29,11 @@ from trainctl.sources import source_for
 from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
+from trainctl.weights.mirror import Reference as OldReference
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
+
+REFERENCE = OldReference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 FILES = {"a.json": b"{}", "w.bin": b"0123"}
 
@@ -165,8 +168,9 @@ def test_a_mirror_that_lost_content_is_not_used(tmp_path: Path) -> None:
     mirror = HereMirror(tmp_path / "mirror", impatient())
     wanted = Wanted("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
-    listing = mirror.mirror(first.resolved, upstream, REFERENCE)
-    Path(place_of(mirror, listing.files[0].sha256).path).unlink()
+    mirror.mirror(first.resolved, upstream, REFERENCE)
+    for data in (tmp_path / "mirror").glob("packs/*/data"):
+        data.unlink()
     upstream.files = {"w.bin": b"0"}
     with pytest.raises(SourceWrong, match=r"trainctl\.lock"):
         resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)

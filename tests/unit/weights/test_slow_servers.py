@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, impatient, mirror_at
+from tests.support.mirrors import impatient, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceCut, SourceUnreachable
 from trainctl.objects.place import place_of
@@ -118,5 +118,5 @@ def test_mirroring_gives_up_what_stalls(slow: Slow, tmp_path: Path) -> None:
     file = SourceFile("w", 10**6, 'etag:"1"')
     resolved = ResolvedSource(f"{slow.url}/w", "1", (file,))
     with pytest.raises(SourceCut, match="silent during the body"):
-        mirror_at(tmp_path, attempts=2).mirror(resolved, HttpsSource(SILENCE), REFERENCE)
+        ingest(mirror_at(tmp_path, attempts=2), resolved, HttpsSource(SILENCE))
     assert slow.connections == 2

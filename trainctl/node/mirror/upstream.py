@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import ContextManager, Iterator, Mapping, Optional
+from typing import ContextManager, Iterator, Mapping, Optional, Set
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.safe_path import shown
@@ -12,7 +12,7 @@ from trainctl.node.mirror.links import Link, Links
 from trainctl.sources.bodies import asked_for, part, rest
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.https import HttpsSource
-from trainctl.sources.validators import refuse_replaced
+from trainctl.sources.validators import no_md5, refuse_replaced
 from trainctl.spi.sources import Fill, Span
 
 
@@ -25,6 +25,7 @@ class LinkedUpstream:
         self._client = SourceClient()
         self._relay = SourceClient(direct=True)
         self._web = HttpsSource()
+        self._without_md5: Set[str] = set()
 
     @property
     def source(self) -> str:
@@ -32,8 +33,8 @@ class LinkedUpstream:
         return self._resolved.source
 
     def checksum(self, file: SourceFile) -> str:
-        """See Upstream. A link is for the bytes alone."""
-        return file.checksum
+        """See Upstream. What the responses with its bytes said of the file: a link is for nothing else."""
+        return "" if file.path in self._without_md5 else file.checksum
 
     def open(self, file: SourceFile, offset: int) -> ContextManager[Iterator[bytes]]:
         """See Upstream."""
@@ -93,6 +94,8 @@ class LinkedUpstream:
         ) as response:
             if not link.is_relayed:
                 refuse_replaced(response.headers, what, file)
+            if no_md5(response.headers):
+                self._without_md5.add(file.path)
             yield response
 
 
