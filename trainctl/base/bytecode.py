@@ -1,4 +1,4 @@
-"""The node program compiled once for one Python, so that no call compiles it again."""
+"""Node programs as they are kept on a node: compiled once for one Python, and removed when nothing calls them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import hashlib
 import importlib.util
 import io
 import marshal
+import re
 import sys
+import time
 import zipfile
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
 from types import CodeType
-from typing import Callable, Optional
+from typing import Callable, Dict, List, Optional
+
+from trainctl.base.files import modified
+
+_IDLE_SECONDS = 86_400.0
+_OF_A_PROGRAM = re.compile(r"([0-9a-f]{64})[.-]")
 
 
 def _unknown(name: str, source: bytes) -> Optional[CodeType]:
@@ -46,3 +56,17 @@ def is_sealed(data: bytes, digest: str) -> bool:
 def _seal(digest: str, body: bytes) -> bytes:
     made_for = f"{digest}{sys.implementation.cache_tag}".encode()
     return hashlib.sha256(made_for + body).hexdigest().encode()
+
+
+def remove_unused(folder: Path, mine: str) -> None:
+    """Remove programs other than ``mine`` that were not called within a day: each call touches its program."""
+    others: Dict[str, List[Path]] = defaultdict(list)
+    for path in folder.iterdir():
+        found = _OF_A_PROGRAM.match(path.name)
+        if found and found[1] != mine:
+            others[found[1]].append(path)
+    for paths in others.values():
+        if max(map(modified, paths)) < time.time() - _IDLE_SECONDS:
+            for path in paths:
+                with suppress(OSError):
+                    path.unlink()

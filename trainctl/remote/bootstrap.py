@@ -68,7 +68,7 @@ def put(path, data):
         sys.exit("%s: %s" % (error.strerror, folder))
 put(path, data)
 sys.path.insert(0, path)
-from trainctl.base.bytecode import is_sealed, sealed
+from trainctl.base.bytecode import is_sealed, remove_unused, sealed
 if not is_sealed(body, digest):
     body = sealed(data, digest)
 put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)
@@ -76,11 +76,10 @@ descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)
 os.close(descriptor)
 from pathlib import Path
-from trainctl.base.protocol.programs import remove_unused
 remove_unused(Path(folder), digest)
 """
 """Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this
-Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that nobody uses any more go."""
+Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that were not called for a day are removed."""
 
 VISIT = (
     """\

@@ -1,10 +1,9 @@
-"""Programs of other versions on a node: kept while somebody uses them, removed when a new one is installed."""
+"""Programs of other versions on a node: kept for a day after their last call, removed when a new one is installed."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -75,28 +74,3 @@ def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, cal
         if called
         else left == {"notes.txt"}
     )
-
-
-@pytest.mark.parametrize(
-    ("place", "digest", "stays"),
-    [
-        ("agent", OTHER, True),
-        ("agent", ANOTHER, False),
-        ("link", OTHER, True),
-        ("nowhere", OTHER, False),
-        ("elsewhere", OTHER, False),
-    ],
-)
-def test_what_a_process_runs_stays(
-    node: TestNode, folder: Path, place: str, digest: str, *, stays: bool
-) -> None:
-    """By path and digest among its arguments, as every call has them; not another program's, and not the same one's in another place."""
-    folder.with_name("link").symlink_to(folder)
-    folder.with_name("elsewhere").mkdir()
-    program = folder.with_name(place) / f"{digest}.pyz"
-    words = [sys.executable, "-c", "input()", str(program), digest, "start"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
-        left = install(node, folder, node_archive())
-        process.communicate(b"\n")
-
-    assert (f"{OTHER}.pyz" in left, f"{OTHER}-cpython-38.pyz" in left) == (stays, stays)

@@ -260,30 +260,6 @@ def test_supervisor_and_warden_killed_together_leave_nothing_after_status(node: 
     assert not is_alive(pid)
 
 
-def test_what_shed_every_mark_is_known_by_having_been_seen(node: TestNode) -> None:
-    """A child of its own session with an empty environment, and what it began since; a process that has its pid now is left alone."""
-    mark, later = node.base / "pid", node.base / "later"
-    shed = f"env -i sh -c 'echo $$ > {mark}; while test ! -e {later}.go; do sleep 0.05; done; sleep 98 & echo $! > {later}; wait'"
-    node.start(node.spec(f"setsid {shed} &", "sleep 99"))
-    pid, seen = _pid(mark), node.directory() / "processes.json"
-    wait_for(lambda: seen.exists() and pid in dict(json.loads(seen.read_text())["processes"]))
-    (node.base / "later.go").touch()
-    child = _pid(later)
-    other = subprocess.Popen(["sleep", "97"])
-    _kill_both(node)
-    known = json.loads(seen.read_text())
-    seen.write_text(json.dumps({**known, "processes": [*known["processes"], [other.pid, 1]]}))
-    before = is_alive(pid)
-    status = node.status()["status"]
-    untouched = is_alive(other.pid)
-    other.kill()
-    other.wait()
-
-    assert (before, status, untouched) == (True, "TRAINING_JOB_LOST", True)
-    assert not is_alive(pid)
-    assert not is_alive(child)
-
-
 def test_a_second_start_changes_nothing(node: TestNode) -> None:
     """Starting a live or ended run again returns its status."""
     go = node.root / "go"

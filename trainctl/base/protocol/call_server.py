@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.base.descriptors import close_all_but
 from trainctl.base.protocol.frames import Frames, frame
@@ -53,7 +53,6 @@ class _Server:
         self._pid = os.getpid()
         self._calls: Dict[int, _Call] = {}
         self._heard = Frames()
-        self._guard = Guard()
         self._over = False
         self._ahead: List[str] = []
         """Verbs to load while nobody asks for anything."""
@@ -120,7 +119,6 @@ class _Server:
     def _become(self, output: int, errors: int, request: bytes) -> None:
         """Be a process of its own, with what one call has, that ends with the session."""
         os.setsid()
-        self._guard.began(os.getpid())
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for target, source in enumerate((os.open(os.devnull, os.O_RDWR), output, errors)):
@@ -158,7 +156,6 @@ class _Server:
                 for stream in list(call.streams):
                     self._drain(call, stream)
                 del self._calls[pid]
-                self._guard.ended(pid)
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 self._say({"call": call.number, "exit": code})
 
@@ -196,59 +193,3 @@ def _kill(pid: int) -> None:
     for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)
-
-
-class Guard:
-    """Ends what calls had started if the session is killed: the kernel kills the calls with it, but not the programs they had started.
-
-    A process beside the session reads a pipe whose other end the session alone holds. It begins with the session, by a fork.
-    """
-
-    def __init__(self) -> None:
-        reader, self._writer = os.pipe()
-        if os.fork() == 0:
-            try:
-                _stand_apart(reader)
-                _end_groups(_under_way(reader))
-            finally:
-                os._exit(0)
-        os.close(reader)
-
-    def began(self, group: int) -> None:
-        """A call is about to be under way, in a process group of its own."""
-        self._tell(f"+{group}\n")
-
-    def ended(self, group: int) -> None:
-        """It is over, and what it left behind may stay."""
-        self._tell(f"-{group}\n")
-
-    def _tell(self, line: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
-            os.write(self._writer, line.encode())
-
-
-def _stand_apart(reader: int) -> None:
-    """Be out of reach of who ends the session's group, and hold nothing of the session's open."""
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):
-        os.dup2(nothing, stream)
-    close_all_but(reader)
-
-
-def _under_way(reader: int) -> Set[int]:
-    """Wait for the session's end; the groups of the calls that had not ended."""
-    left = b""
-    found: Set[int] = set()
-    for data in iter(lambda: os.read(reader, _READ_BYTES), b""):
-        *lines, left = (left + data).split(b"\n")
-        for line in lines:
-            change = found.add if line[:1] == b"+" else found.discard
-            change(int(line[1:]))
-    return found
-
-
-def _end_groups(groups: Set[int]) -> None:
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)

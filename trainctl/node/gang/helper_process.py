@@ -8,11 +8,9 @@ import os
 import select
 import signal
 import socket
-import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from trainctl.base.descriptors import close_all_but
-from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
+from trainctl.base.descriptors import start_child
 
 Value = Dict[str, Any]
 _READ_BYTES = 2**16
@@ -53,23 +51,16 @@ class Line:
 
 
 class Helper:
-    """Forks ``work(line)``, which gets the other end of ``line`` and keeps ``kept`` open."""
+    """A child that runs ``work`` with the other end of ``line``, and keeps ``kept`` open."""
 
     def __init__(self, work: Callable[[Line], None], kept: Sequence[int] = ()) -> None:
         ours, theirs = socket.socketpair()
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                close_all_but(theirs.fileno(), *kept)
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() == parent:
-                    work(Line(theirs))
-            except BaseException:  # noqa: BLE001 - the last word of a process that has no caller
-                sys.excepthook(*sys.exc_info())
-                sys.stderr.flush()
-            finally:
-                os._exit(0)
+
+        def run() -> int:
+            work(Line(theirs))
+            return 0
+
+        self._pid = start_child(run, theirs.fileno(), *kept)
         theirs.close()
         self.line = Line(ours)
 

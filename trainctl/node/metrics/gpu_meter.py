@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.node.turns.gpus import json_of
 
 _MIB = 2**20
-_POLL_SECONDS = 0.02
 _NVIDIA = (
     "nvidia-smi",
     "--query-gpu=index,uuid,name,utilization.gpu,memory.used,memory.total",
@@ -23,7 +21,7 @@ _CHOOSING = (
 
 
 class Silent(Exception):
-    """The program did not answer in time, and may not even be possible to end."""
+    """The program did not answer in time."""
 
 
 class Gpu(NamedTuple):
@@ -60,22 +58,15 @@ def _named(gpu: Gpu, word: str) -> bool:
 
 
 def _ask(argv: Tuple[str, ...], seconds: float) -> str:
-    """What a program says; one that doesn't end is told to, and not waited for: a driver may hold it for ever."""
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
         )
+    except subprocess.TimeoutExpired:
+        raise Silent(argv[0]) from None
     except OSError:
         return ""
-    deadline = time.monotonic() + seconds
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            process.kill()
-            raise Silent(argv[0])
-        time.sleep(_POLL_SECONDS)  # what it says fits the pipe
-    assert process.stdout is not None  # noqa: S101 - it was asked for
-    with process.stdout as stream:
-        return stream.read().decode(errors="replace") if process.returncode == 0 else ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
 def _nvidia(line: str) -> Optional[Gpu]:

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from trainctl.base.processes import cpu_seconds, descendants, parent_of
 from trainctl.node.containers.leftovers import ServiceProcesses
@@ -18,20 +18,16 @@ _BLOCK_UNIT = 512  # of st_blocks, whatever the file system's own block is: stat
 Json = Dict[str, Any]
 
 
-def processes(
-    supervisor: int, ended_seconds: float, apart: ServiceProcesses
-) -> Tuple[Json, List[int]]:
-    """CPU seconds and memory of the job below a supervisor, and ``apart`` from it, and who is below; ``ended_seconds`` are those of what it has waited for."""
+def processes(supervisor: int, ended_seconds: float, apart: ServiceProcesses) -> Json:
+    """CPU seconds and memory of the job below a supervisor, and ``apart`` from it; ``ended_seconds`` are those of what it has waited for."""
     own = os.getpid()
     below = [pid for pid in descendants(supervisor) if pid != own]
-    inner = of_the_job(supervisor, below)
-    job = [*inner, *apart.pids]
-    used = {
+    job = [*of_the_job(supervisor, below), *apart.pids]
+    return {
         "processes": len(job),
         "cpu_seconds": round(ended_seconds + cpu_seconds(below) + apart.cpu_seconds, 2),
         "cpu_memory_usage_bytes": sum(map(_memory, job)),
     }
-    return used, inner
 
 
 def of_the_job(supervisor: int, below: Iterable[int]) -> List[int]:

@@ -14,16 +14,15 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from trainctl.base.descriptors import start_child
 from trainctl.base.failure import Failure
 from trainctl.base.files import read_json, write_atomic, write_json
 from trainctl.base.processes import descendants
 from trainctl.base.protocol.runs import Metrics, MetricsRequest
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.containers.leftovers import service_processes
 from trainctl.node.metrics import gpu_meter, measure
 from trainctl.node.runs.record import Run
-from trainctl.node.system.ending import note_processes
 from trainctl.node.system.layout import Layout
 
 HISTORY_BYTES = 2**21
@@ -93,14 +92,8 @@ class Sampler:
         ended = children.ru_utime + children.ru_stime - self._spent
         self._started = time.monotonic()
         with_gpus = self._started >= self._gpus_due and not last
-        self._child = os.fork()
-        if self._child == 0:
-            code = 1
-            try:
-                sample = _Sample(self._run, self._spec, last=last)
-                code = sample.take(ended, with_gpus=with_gpus)
-            finally:
-                os._exit(code)
+        sample = _Sample(self._run, self._spec, last=last)
+        self._child = start_child(lambda: sample.take(ended, with_gpus=with_gpus))
 
     def _collect(self) -> None:
         """What the sample has cost says when the next is due; one that takes too long is ended."""
@@ -115,7 +108,9 @@ class Sampler:
                     # Until the kernel lets go of it there is no other.
                     os.kill(self._child, signal.SIGKILL)
                 return
-            cost, code = used.ru_utime + used.ru_stime, os.WEXITSTATUS(status)
+            cost = used.ru_utime + used.ru_stime
+            # A tool that a driver holds may not even let the sample end by itself.
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else _GPU_SILENT
         except ChildProcessError:  # it was ended with an attempt
             pass
         self._child = None
@@ -135,21 +130,17 @@ class _Sample:
         self._last = last
         self._environment: Mapping[str, str] = spec["environment"]
         self._links = {link["path"]: link["target"] for link in spec.get("links", [])}
-        self._supervisor = os.getppid()
+        self._supervisor = os.getpid()
 
     def take(self, ended_seconds: float, *, with_gpus: bool) -> int:
         """Append it to the history; the process's exit code."""
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.nice(19)
         history = self._run.directory / "metrics.jsonl"
         before = _last(history)
         container = service_processes(self._run.directory, (before or {}).get("container"))
         found: Json = {"time": round(time.time(), 3), "container": container.record}
-        used, job = measure.processes(self._supervisor, ended_seconds, container)
-        with contextlib.suppress(OSError):
-            note_processes(self._run.directory, job)
-        found.update(used)
+        found.update(measure.processes(self._supervisor, ended_seconds, container))
         found["host"] = measure.host()
         _add_rates(found, before, self._run.record.get("started_at"))
         code = 0

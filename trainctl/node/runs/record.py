@@ -23,7 +23,7 @@ from trainctl.base.protocol.runs import RunReport, Sync
 from trainctl.base.protocol.spec import RunSpec, Turn
 from trainctl.node.containers import leftovers
 from trainctl.node.system import layout as names
-from trainctl.node.system.ending import kill_marked, kill_noted
+from trainctl.node.system.ending import kill_marked
 from trainctl.node.system.layout import Layout
 
 PENDING = "TRAINING_JOB_PENDING"
@@ -199,7 +199,6 @@ class Run:
             status = LOST if self.started else CREATED
             if status == LOST:
                 kill_marked(self.mark)
-                kill_noted(self.directory)
                 leftovers.clean(self.directory)
                 self.discard_secrets()
             elif holder is not None and _wants_secrets(spec):

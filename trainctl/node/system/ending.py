@@ -6,15 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Callable, Collection, Dict, Iterable, List, Sequence
 
-from trainctl.base.files import read_json, write_json
-from trainctl.base.processes import boot_id, descendants, start_ticks, with_environment
+from trainctl.base.processes import descendants, with_environment
 
 _POLL_SECONDS = 0.05
 _KILL_ROUNDS = 200
-_NOTED = "processes.json"
 
 
 def send(pids: Iterable[int], number: int) -> None:
@@ -56,28 +53,6 @@ def end_descendants(grace: Callable[[], float], spared: Collection[int] = ()) ->
 def kill_marked(entry: bytes) -> None:
     """Kill whatever was started with the entry in its environment: what is left of a run that nobody supervises."""
     kill_all(lambda: with_environment(entry))
-
-
-def note_processes(directory: Path, pids: Iterable[int]) -> None:
-    """Write down a run's processes: an environment can be emptied and a parent left, but PID and start time stay."""
-    seen = ((pid, start_ticks(pid)) for pid in pids)
-    known = [[pid, ticks] for pid, ticks in seen if ticks is not None]
-    write_json(directory / _NOTED, {"boot": boot_id(), "processes": known}, durable=False)
-
-
-def kill_noted(directory: Path) -> None:
-    """Kill those of the noted processes that are left, and what they have started since."""
-    found = read_json(directory / _NOTED) or {}
-    if found.get("boot") == boot_id():
-        known = [(int(pid), int(ticks)) for pid, ticks in found["processes"]]
-
-        def left() -> List[int]:
-            here = [pid for pid, ticks in known if start_ticks(pid) == ticks]
-            return here + [below for pid in here for below in descendants(pid)]
-
-        kill_all(left)
-    with contextlib.suppress(FileNotFoundError):
-        (directory / _NOTED).unlink()
 
 
 def kill_all(look: Callable[[], Sequence[int]]) -> None:
