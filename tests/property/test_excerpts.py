@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from trainctl.manifest.excerpt import excerpt
 from trainctl.model.diagnostics import Position
-from trainctl.views.escape import UNSEEN
-from trainctl.views.excerpt import excerpt_lines
-from trainctl.views.text import columns
+from trainctl.views.problems import excerpt_lines
+from trainctl.views.terminal.escape import UNSEEN
+from trainctl.views.terminal.text import columns
 
 PLANTED = "planted " * 9
 words = st.text("abc-_ '\"#:&*日", min_size=1, max_size=8)

@@ -15,8 +15,8 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import warning
 from trainctl.plan.planner import make_plan
-from trainctl.views.escape import escape
-from trainctl.views.plan_markdown import LIMIT, code, fenced, fold, plan_markdown
+from trainctl.views.plan.pages import LIMIT, code, fenced, fold, plan_markdown
+from trainctl.views.terminal.escape import escape
 
 READER = MarkdownIt("commonmark", {"html": True})
 hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("`~<>&|[]()!*_#@:/\\ \n\r\t-+"))) | st.sampled_from(

@@ -30,7 +30,7 @@ from trainctl.views.apply_result import (
     summary_event,
 )
 from trainctl.views.events import EventsJson, EventsText
-from trainctl.views.progress import Progress
+from trainctl.views.terminal.progress import Progress
 
 QUESTION = "Do you want to perform these actions?"
 

@@ -98,7 +98,7 @@ def report_system(error: OSError, session: Session) -> int:
 
 
 def _of_full_disk(error: OSError) -> TrainctlError | None:
-    """In words, if it is that of temporary files, where long lists lie; a full disk of others is told by whoever uses it."""
+    """The error of a full disk for temporary files; other full disks are reported where they are used."""
     if error.errno != errno.ENOSPC or not error.filename:
         return None
     from tempfile import gettempdir  # heavy, and hardly ever needed

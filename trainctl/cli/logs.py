@@ -13,9 +13,9 @@ from trainctl.model.away import Away
 from trainctl.operations.logs import Moment, Selection, log_pieces
 from trainctl.operations.runs import Run, refresh
 from trainctl.operations.workspace import Workspace
-from trainctl.views.away import away_lines
 from trainctl.views.events import EventsJson
 from trainctl.views.logs import LogJson, LogText
+from trainctl.views.terminal.text import away_lines
 
 
 @dataclass(frozen=True, slots=True)

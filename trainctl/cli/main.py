@@ -10,8 +10,8 @@ from trainctl import __version__
 
 _VERSION_QUESTIONS = (["version"], ["--version"], ["-version"])
 _COLLECT = (100_000, 50, 50)
-"""When Python looks for garbage in cycles. A command builds large values that last to its end and hardly any cycle: looking as often
-as by default is a third of the CPU of planning thousands of resources, and a tenth of starting."""
+"""Thresholds of the garbage collector. A command builds large values that last to its end and hardly any cycle: the default
+thresholds cost a third of the CPU of planning thousands of resources, and a tenth of starting."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while the program itself was still being loaded
         return 130
     finally:
-        gc.freeze()  # what there is goes with the process: nothing looks for garbage in it while Python ends
+        gc.freeze()  # skip garbage collection at interpreter exit
 
 
 def _said_version() -> bool:
-    """Asked by every script and prompt, so it is answered before a parser is loaded; False if nobody reads it."""
+    """Print the version before a parser is loaded, as scripts ask often; False if standard output is closed."""
     try:
         print(f"trainctl {__version__}", flush=True)  # noqa: T201
     except OSError:

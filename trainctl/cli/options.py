@@ -15,7 +15,7 @@ from trainctl import __version__
 from trainctl.base.units import parse_duration
 from trainctl.cli.session import LogLevel, session_of
 from trainctl.errors import UsageError
-from trainctl.views.output import Output
+from trainctl.views.terminal.output import Output
 
 
 class Format(StrEnum):
@@ -147,7 +147,7 @@ Rows = tuple[Sequence[str], Iterable[Mapping[str, Any]]]
 
 def show(
     output: Output,
-    format_: Format | ListingFormat,
+    format_: str,
     form: Mapping[str, Any],
     lines: Iterable[str],
     rows: Rows = ((), ()),
@@ -163,7 +163,7 @@ def show(
     elif format_ == "json":
         output.json(form)
     elif format_ == "csv":
-        from trainctl.views.csv import csv_lines
+        from trainctl.views.terminal.tables import csv_lines
 
         for line in csv_lines(*rows):
             output.print(line)

@@ -72,20 +72,20 @@ def show_plan(
     """Print a plan as the result of the command."""
     output = session.output
     if format_ is PlanFormat.JSON:
-        from trainctl.views.plan_json import plan_json
+        from trainctl.views.plan.json import plan_json
 
         output.json(plan_json(plan))
         return
     if format_ is PlanFormat.MARKDOWN:
-        from trainctl.views.plan_markdown import plan_markdown
+        from trainctl.views.plan.pages import plan_markdown
 
         lines = plan_markdown(plan, now=time.time(), concise=concise)
     elif format_ is PlanFormat.HTML:
-        from trainctl.views.plan_html import plan_html
+        from trainctl.views.plan.pages import plan_html
 
         lines = plan_html(plan, now=time.time(), concise=concise)
     else:
-        from trainctl.views.plan_text import plan_text
+        from trainctl.views.plan.text import plan_text
 
         width = shutil.get_terminal_size().columns
         lines = plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise)

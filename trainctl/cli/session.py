@@ -12,7 +12,7 @@ from typing import TextIO
 import typer
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.output import Output
+from trainctl.views.terminal.output import Output
 
 
 class LogLevel(StrEnum):

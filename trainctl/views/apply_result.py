@@ -11,8 +11,8 @@ from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Remain
-from trainctl.views.output import Output
 from trainctl.views.problems import error_lines, more_lines
+from trainctl.views.terminal.output import Output
 
 Followed = Mapping[Address, RunRecord]
 """Runs that apply waited for, as they were when it stopped waiting."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import heapq
-import io
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent, CachedFile, CachedListing, CacheReport, Cleared
-from trainctl.views.escape import escape
-from trainctl.views.text import counted, minute, moment, table, warned
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import counted, minute, moment, warned
 
 MOST_ROWS = 1000
 """Lines of a table that people may still read."""
@@ -69,14 +68,13 @@ def cache_json(
     }
 
 
-def cache_csv(found: CacheContent | None, sort: str, *, descending: bool) -> str:
-    """The service's header and a line for each entry."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADERS)
-    for one in _sorted(found, sort, descending) if found else ():
-        writer.writerow([escape(one.path), one.size, *_cells(one)])
-    return text.getvalue().removesuffix("\n")
+def cache_csv(
+    found: CacheContent | None, sort: str, *, descending: bool
+) -> tuple[Sequence[str], Iterator[dict[str, Any]]]:
+    """The hosted service's columns, and a row for each entry."""
+    entries = _sorted(found, sort, descending) if found else []
+    cells = ([escape(one.path), one.size, *_cells(one)] for one in entries)
+    return _HEADERS, (dict(zip(_HEADERS, row, strict=True)) for row in cells)
 
 
 def cache_lines(
@@ -119,13 +117,7 @@ def too_full(found: CacheContent) -> str | None:
 
 def cleared_json(done: Cleared) -> dict[str, Any]:
     """The object of ``cache clear --format json``."""
-    return {
-        "directory": done.directory,
-        "files": done.files,
-        "bytes": done.bytes,
-        "left": done.left,
-        "dry_run": done.dry_run,
-    }
+    return asdict(done)
 
 
 def cleared_lines(done: Cleared) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.away import Away
 from trainctl.model.status import Artifact, Checkpoint
-from trainctl.views.away import away_json
-from trainctl.views.escape import escape
-from trainctl.views.text import counted, minute, moment, table
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import away_json, counted, minute, moment
 
 CHECKPOINT_COLUMNS = (
     "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "left_out",
@@ -18,30 +19,14 @@ CHECKPOINT_COLUMNS = (
 
 
 def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
-    """One row of ``checkpoints list --format json``, but for whose it is."""
-    return {
-        "name": one.name,
-        "run": one.run,
-        "rank": one.rank,
-        "step": one.step,
-        "type": one.type,
-        "base_model": one.base_model,
-        "lora_rank": one.lora_rank,
-        "bytes": one.bytes,
-        "files": one.files,
-        "left_out": one.left_out,
-        "tensors": one.tensors,
-        "parameters": one.parameters,
-        "dtypes": dict(one.dtypes),
-        "state": one.state,
-        "complete": one.complete,
-        "created_at": moment(one.created_at),
-        "url": one.url,
-    }
+    """One row of ``checkpoints list --format json``, without its job."""
+    form = {**asdict(one), "complete": one.complete, "created_at": moment(one.created_at)}
+    del form["job"]
+    return form
 
 
 def checkpoints_json(found: Sequence[Checkpoint], away: Sequence[Away]) -> dict[str, Any]:
-    """What ``checkpoints list --format json`` prints; ``away`` are the nodes that keep others back."""
+    """The form of ``checkpoints list --format json``; ``away`` are the unreachable nodes."""
     return {
         "checkpoints": [{"job": one.job, **checkpoint_json(one)} for one in found],
         "away": away_json(away),
@@ -72,18 +57,9 @@ def checkpoint_table(
     ]
     rank = ["RANK"] if _ranks(found) else []
     headers = [
-        *(["JOB"] if jobs else []),
-        "RUN",
-        "CHECKPOINT",
-        *rank,
-        "STEP",
-        "TYPE",
-        "BASE MODEL",
-        "PARAMS",
-        "SIZE",
-        "STATE",
+        *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
         "CREATED (UTC)",
-    ]
+    ]  # fmt: skip
     drops = ("CREATED (UTC)", "PARAMS", "BASE MODEL")
     return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}), drops=drops)
 

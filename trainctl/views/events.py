@@ -13,8 +13,8 @@ from trainctl.base.units import format_duration
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
-from trainctl.views.output import Output
-from trainctl.views.progress import Progress
+from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.progress import Progress
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _PROGRESS = 1.0
@@ -45,7 +45,7 @@ class EventsJson:
             try:
                 self._output.json(_object(event, now), indent=None)
             except BrokenPipeError:
-                self._over = True  # the reader has left; that doesn't stop the work
+                self._over = True  # the reader is gone; that doesn't stop the work
 
     def several(self, events: Sequence[Event]) -> None:
         """Print many events at once: much faster than one by one, and none of them is left out."""
@@ -61,7 +61,7 @@ class EventsJson:
                 self._over = True
 
     def fail(self, error: TrainctlError) -> None:
-        """Tell of an error that ended the command, then close."""
+        """Report an error that ended the command, then close."""
         if isinstance(error, ManifestError | TrustError):
             found = (one for one in error.diagnostics if isinstance(one, Diagnostic))
             self.refuse(found, error.exit_code)
@@ -78,7 +78,7 @@ class EventsJson:
         self.close("failed", {"exit_code": error.exit_code})
 
     def refuse(self, diagnostics: Iterable[Diagnostic], exit_code: int) -> None:
-        """Tell why a plan can't be applied, then close."""
+        """Report why a plan can't be applied, then close."""
         for one in diagnostics:
             self(Event(EventType.DIAGNOSTIC, one.summary, None, one.to_json()))
         self.close("failed", {"exit_code": exit_code})
@@ -123,26 +123,26 @@ _COLORS = {
 class EventsText:
     """A listener: ``job.sft: creating…``, then ``job.sft: created (3.2 s)``. Called from many threads.
 
-    A reader who has left doesn't stop the work: after a broken pipe nothing more is printed.
+    A closed reader doesn't stop the work: after a broken pipe nothing more is printed.
     """
 
     def __init__(self, output: Output, progress: Progress) -> None:
         self._output = output
         self._progress = progress
         self._lock = threading.Lock()
-        self._nobody = False
+        self._closed = False
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         with self._lock:
-            if self._nobody:
+            if self._closed:
                 return
             try:
                 self._progress.listen(event)
                 if event.type is not EventType.STEP_PROGRESS:
                     self._line(event)
             except BrokenPipeError:
-                self._nobody = True
+                self._closed = True
 
     def _line(self, event: Event) -> None:
         text = _words(event)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from trainctl.manifest.fields import Field
 from trainctl.model.codes import Explanation
-from trainctl.views.output import Output
-from trainctl.views.text import pad
+from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.text import pad
 
 _WIDEST = 100
 

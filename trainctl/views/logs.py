@@ -1,4 +1,4 @@
-"""A job's own lines, for people and for programs. What we say about them goes elsewhere."""
+"""A job's own lines, as text and as JSON events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from trainctl.model.address import Address
 from trainctl.model.away import Away
 from trainctl.model.events import Event, EventType
 from trainctl.model.log import Piece
-from trainctl.views.away import away_json, away_words
-from trainctl.views.escape import escape
 from trainctl.views.events import EventsJson
-from trainctl.views.output import Output
-from trainctl.views.text import warned
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.text import away_json, away_words, warned
 
 _LONGEST = 2**20
 
@@ -30,7 +29,7 @@ class LogText:
         self._held = ""
 
     def show(self, piece: Piece) -> None:
-        """Some more lines."""
+        """Print more lines."""
         if piece.left_out or piece.rank != self._open:
             self.close()
         if piece.left_out:
@@ -78,7 +77,7 @@ class LogJson:
         self._open: dict[int, str] = {}
 
     def show(self, piece: Piece) -> None:
-        """Some more lines. One that is not whole yet waits; of one that is written over and over, how it looks now is told."""
+        """Print more lines. An unfinished line waits; a line that is rewritten in place is printed as it is now."""
         events: list[Event] = []
         if piece.left_out:
             events = [*self._rest(piece.rank, piece.time), self._gap(piece)]
@@ -95,12 +94,12 @@ class LogJson:
         self._emit.several(events)
 
     def lacks(self, away: Sequence[Away]) -> None:
-        """Tell of the nodes whose ranks' lines could not be had."""
+        """Report the unreachable nodes, whose ranks' lines are missing."""
         rows = zip(away, away_json(away), strict=True)
         self._emit.several([self._missing(one, row) for one, row in rows])
 
     def close(self) -> None:
-        """Tell of the lines that never ended."""
+        """Print the lines that never ended."""
         self._emit.several([event for rank in sorted(self._open) for event in self._rest(rank)])
 
     def _rest(self, rank: int, time: float | None = None) -> list[Event]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -13,15 +11,14 @@ from trainctl.model.address import Address
 from trainctl.model.away import Away
 from trainctl.model.metrics import VOLUMES, Gpu, Sample, Volume
 from trainctl.model.run import RunRecord
-from trainctl.views.away import away_json
-from trainctl.views.escape import escape
-from trainctl.views.text import Style, moment, pad, table
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import Style, away_json, moment, pad
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 60
-_SHRINK = frozenset({"NODE", "NAME"})
 _TITLES = {"ephemeral_storage": "DISK", "checkpoints": "CHECKPOINTS", "cache": "CACHE"}
 
 
@@ -101,36 +98,35 @@ def metrics_json(
     }
 
 
-def metrics_csv(samples: Sequence[Sample]) -> str:
-    """A row for each sample, with columns for as many GPUs as one has."""
+def metrics_csv(samples: Sequence[Sample]) -> tuple[Sequence[str], list[dict[str, Any]]]:
+    """Columns for as many GPUs as a sample has, and a row for each sample."""
     numbers = sorted({number for one in samples for number in one.gpus}, key=lambda n: (len(n), n))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        [
-            *("time", "rank", "node", "cpu_usage", "cpu_memory_usage_bytes"),
-            *(f"{name}_{part}" for name in VOLUMES for part in ("usage_bytes", "utilization")),
-            *("host_cpu_usage", "host_memory_available_bytes"),
-            *(f"gpu{n}_{part}" for n in numbers for part in ("utilization", "memory_usage_bytes")),
-        ]
-    )
-    for one in samples:
-        volumes = [one.volumes.get(name, Volume()) for name in VOLUMES]
-        gpus = [one.gpus.get(number) for number in numbers]
-        writer.writerow(
-            [
-                *(moment(one.time), one.rank, one.node),
-                *(one.cpu_usage, one.cpu_memory_usage_bytes),
-                *(part for each in volumes for part in (each.usage_bytes, each.utilization)),
-                *(one.host.cpu_usage, one.host.memory_available_bytes),
-                *(
-                    part
-                    for gpu in gpus
-                    for part in ((gpu.utilization, gpu.memory_usage_bytes) if gpu else (None, None))
-                ),
-            ]
-        )
-    return stream.getvalue().rstrip("\n")
+    columns = [
+        *("time", "rank", "node", "cpu_usage", "cpu_memory_usage_bytes"),
+        *(f"{name}_{part}" for name in VOLUMES for part in ("usage_bytes", "utilization")),
+        *("host_cpu_usage", "host_memory_available_bytes"),
+        *(f"gpu{n}_{part}" for n in numbers for part in ("utilization", "memory_usage_bytes")),
+    ]
+    return columns, [_csv_row(one) for one in samples]
+
+
+def _csv_row(one: Sample) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "time": moment(one.time),
+        "rank": one.rank,
+        "node": one.node,
+        "cpu_usage": one.cpu_usage,
+        "cpu_memory_usage_bytes": one.cpu_memory_usage_bytes,
+        "host_cpu_usage": one.host.cpu_usage,
+        "host_memory_available_bytes": one.host.memory_available_bytes,
+    }
+    for name, volume in one.volumes.items():
+        row[f"{name}_usage_bytes"] = volume.usage_bytes
+        row[f"{name}_utilization"] = volume.utilization
+    for number, gpu in one.gpus.items():
+        row[f"gpu{number}_utilization"] = gpu.utilization
+        row[f"gpu{number}_memory_usage_bytes"] = gpu.memory_usage_bytes
+    return row
 
 
 def plot_lines(samples: Sequence[Sample]) -> list[str]:
@@ -258,18 +254,6 @@ def _gpus(last: Sequence[Sample], style: Style, width: int | None) -> list[str]:
     return _painted(headers, rows, full, style, width)
 
 
-def _painter(
-    full: Sequence[Mapping[str, float | None]], style: Style
-) -> Callable[[int, str, str], str]:
-    """Paints cells by how full each row's columns are."""
-
-    def paint(row: int, header: str, text: str) -> str:
-        colour = _colour(full[row].get(header))
-        return style(text, colour) if colour else text
-
-    return paint
-
-
 def _colour(share: float | None) -> str | None:
     if share is None or share <= _WARN:
         return None
@@ -298,13 +282,11 @@ def _painted(
     style: Style,
     width: int | None,
 ) -> list[str]:
-    """A table below its title, what is nearly full in colour."""
-    return table(
-        headers,
-        rows,
-        style=style,
-        indent="  ",
-        width=width,
-        shrinks=_SHRINK,
-        paint=_painter(full, style),
-    )
+    """A table, cells coloured by how full each row's columns are."""
+
+    def paint(row: int, header: str, text: str) -> str:
+        colour = _colour(full[row].get(header))
+        return style(text, colour) if colour else text
+
+    shrinks = frozenset({"NODE", "NAME"})
+    return table(headers, rows, style=style, indent="  ", width=width, shrinks=shrinks, paint=paint)

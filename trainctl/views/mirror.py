@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.views.choices import chosen, table_of
-from trainctl.views.plan_tables import short_revision
-from trainctl.views.text import minute, moment
+from trainctl.views.plan.tables import short_revision
+from trainctl.views.terminal.tables import chosen, table_of
+from trainctl.views.terminal.text import minute, moment
 from trainctl.weights.mirror.report import Inventory, MirroredSource
 
 MIRROR_COLUMNS = (

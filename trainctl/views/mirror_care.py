@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.views.choices import chosen, table_of
-from trainctl.views.escape import escape
-from trainctl.views.plan_tables import short_revision
-from trainctl.views.text import counted, minute, moment, table
+from trainctl.views.plan.tables import short_revision
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.tables import chosen, table, table_of
+from trainctl.views.terminal.text import counted, minute, moment
 from trainctl.weights.mirror.collect import Collected
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.verify import Finding, Verified

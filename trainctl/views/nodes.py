@@ -7,8 +7,9 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.nodes import NodeReport, run_words
-from trainctl.views.escape import escape
-from trainctl.views.text import moment, table
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import moment
 
 COLUMNS = (
     "cluster", "name", "address", "presence", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",

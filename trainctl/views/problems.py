@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from trainctl.errors import ManifestError, TrainctlError, TrustError
-from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.views.escape import escape, escape_lines
-from trainctl.views.excerpt import WIDTH, excerpt_lines
-from trainctl.views.text import Style, plain
+from trainctl.manifest import excerpt as manifest
+from trainctl.model.diagnostics import Diagnostic, Position, Severity
+from trainctl.views.terminal.escape import escape, escape_lines
+from trainctl.views.terminal.text import Style, columns, plain
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 _SAID = frozenset({"failed", "interrupted", "wrong-usage"})
 """Codes about which there is no more to read than the message says."""
 _EXCERPTS = 50
-"""How many diagnostics are shown with their line; nobody reads more at once."""
+"""How many diagnostics are shown with their line."""
 
 
 def problem_lines(
@@ -46,8 +46,8 @@ def diagnostic_lines(
 ) -> list[str]:
     """Every diagnostic: ``file:line:column: error: summary [code]``, the line it is about, then the detail.
 
-    What is the same of many jobs of a matrix is told of one, with how many more there are. Of the line as much is shown as fits in
-    ``width`` columns, and never more than 80.
+    A diagnostic that many jobs of a matrix share is printed once, with their number. Source lines are cut to
+    ``width`` columns, and to 80.
     """
     lines: list[str] = []
     room = min(width or WIDTH, WIDTH)
@@ -98,3 +98,55 @@ def _code(code: str, style: Style) -> str:
 
 def _indented(text: str) -> list[str]:
     return [f"  {line}" for line in escape_lines(text)] if text else []
+
+
+WIDTH = 80
+"""Columns that a line takes at most."""
+_NARROWEST = 20
+_TAB = "    "
+
+
+def excerpt_lines(where: Position | None, width: int = WIDTH) -> list[str]:
+    """The line with its number and the line with the caret; nothing where there is no line that may be shown.
+
+    Long lines are cut to what stands around the place.
+    """
+    found = manifest.excerpt(where) if where else None
+    if found is None or where is None:
+        return []
+    line, column = found
+    number = str(where.line)
+    text, caret = _window(
+        _escaped_line(line[:column]),
+        _escaped_line(line[column:].rstrip()),
+        max(width - len(number) - 5, _NARROWEST),
+    )
+    return [f"  {number} | {text}", f"  {' ' * len(number)} | {' ' * caret}^"]
+
+
+def _escaped_line(text: str) -> str:
+    return escape(text.replace("\t", _TAB))
+
+
+def _window(before: str, after: str, width: int) -> tuple[str, int]:
+    """Both parts in so many columns, the end of the first kept, and how many columns it takes."""
+    if columns(before) + columns(after) > width:
+        before = _last(before, max(width // 2, width - columns(after)))
+        after = _first(after, width - columns(before))
+    return before + after, columns(before)
+
+
+def _first(text: str, width: int) -> str:
+    return text if columns(text) <= width else _cut(text, width) + "…"
+
+
+def _last(text: str, width: int) -> str:
+    return text if columns(text) <= width else "…" + _cut(text[::-1], width)[::-1]
+
+
+def _cut(text: str, width: int) -> str:
+    """The beginning of a text in fewer columns than that."""
+    text = text[:width]
+    while columns(text) >= width:
+        text = text[:-1]
+    return text

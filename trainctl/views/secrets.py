@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainctl.jobs.secret_stores import Checked, Pushed, Used
-from trainctl.views.text import table
+from trainctl.views.terminal.tables import table
 
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")
 
@@ -26,7 +26,7 @@ def secrets_json(checked: Sequence[Checked]) -> dict[str, Any]:
 
 
 def secret_rows(checked: Sequence[Checked]) -> list[dict[str, Any]]:
-    """A row for each use, and one for each secret that nobody uses."""
+    """A row for each use, and one for each unused secret."""
     unused = dict.fromkeys(("by", "purpose", "to", "allowed"))
     return [
         {**_of_secret(one), **use}

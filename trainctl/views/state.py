@@ -13,12 +13,13 @@ from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord
-from trainctl.views.escape import escape, literal
-from trainctl.views.plan_changes import brief
-from trainctl.views.plan_rows import added
-from trainctl.views.plan_tables import short_revision
-from trainctl.views.statuses import through_operator
-from trainctl.views.text import Style, columns, counted, moment, pad, plain, table, wrap
+from trainctl.views.plan.changes import brief
+from trainctl.views.plan.rows import added
+from trainctl.views.plan.tables import short_revision
+from trainctl.views.status import through_operator
+from trainctl.views.terminal.escape import escape, literal
+from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import Style, columns, counted, moment, pad, plain, wrap
 
 _HIDDEN = frozenset({"runs", "nodes"})
 

@@ -10,8 +10,7 @@ import pytest
 
 from tests.golden.plan.test_screens import NOW, PLANS, hostile
 from trainctl.plan.values import Plan
-from trainctl.views.plan_html import page, plan_html, preformatted
-from trainctl.views.plan_markdown import plan_markdown
+from trainctl.views.plan.pages import page, plan_html, plan_markdown, preformatted
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body"),

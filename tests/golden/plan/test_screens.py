@@ -26,8 +26,8 @@ from trainctl.model.run import RunStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Inputs, Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
-from trainctl.views.plan_markdown import plan_markdown
-from trainctl.views.plan_text import plan_text
+from trainctl.views.plan.pages import plan_markdown
+from trainctl.views.plan.text import plan_text
 from trainctl.views.problems import diagnostic_lines
 
 NOW = 1_900_000_000.0

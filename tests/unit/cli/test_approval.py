@@ -12,7 +12,7 @@ from trainctl.cli.session import Session
 from trainctl.cli.workspaces import approve, require_terminal
 from trainctl.errors import UsageError
 from trainctl.model.redaction import Redactor
-from trainctl.views.output import Output
+from trainctl.views.terminal.output import Output
 
 
 def session(stdin: io.TextIOBase) -> Session:

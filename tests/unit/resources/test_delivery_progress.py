@@ -10,7 +10,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Foreseen
 from trainctl.resources.delivery_progress import DeliveryProgress
-from trainctl.views.progress import Meter
+from trainctl.views.terminal.progress import Meter
 
 GB = 10**9
 SIZES = {"weights.new": 10 * GB, "weights.old": 90 * GB}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 
 import pytest
@@ -19,6 +18,7 @@ from trainctl.views.caches import (
     cleared_json,
     human,
 )
+from trainctl.views.terminal.tables import csv_lines
 from trainctl_schemas import schema
 
 ENTRIES = (
@@ -49,12 +49,10 @@ def test_sizes_are_decimal_with_two_digits(count: int, text: str) -> None:
 
 def test_the_csv_has_the_services_header() -> None:
     """Six columns; a path with a comma or a line end stays one cell of one line."""
-    text = cache_csv(CONTENT, "filepath", descending=False)
-    header, *rows = list(csv.reader(io.StringIO(text)))
+    lines = list(csv_lines(*cache_csv(CONTENT, "filepath", descending=False)))
+    header, *rows = list(csv.reader(lines))
 
-    assert text.splitlines()[0] == (
-        "File Path,Size (bytes),Size (human readable),Modified,Type,Permissions"
-    )
+    assert lines[0] == ("File Path,Size (bytes),Size (human readable),Modified,Type,Permissions")
     assert header[0] == "File Path"
     assert rows[0] == ["a,b\\n.txt", "0", "0 B", "", "file", "-rw-------"]
     assert rows[1] == [

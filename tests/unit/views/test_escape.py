@@ -8,8 +8,9 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.views.escape import UNSEEN, escape, escape_lines, literal
-from trainctl.views.text import columns, shorten, table
+from trainctl.views.terminal.escape import UNSEEN, escape, escape_lines, literal
+from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import columns, shorten
 
 
 @given(st.text())

@@ -28,9 +28,9 @@ from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.checkpoints import checkpoints_json
 from trainctl.views.mirror import mirror_json
 from trainctl.views.mirror_care import collected_json, finding_json, verified_json
-from trainctl.views.plan_json import plan_json
+from trainctl.views.plan.json import plan_json
 from trainctl.views.state import history_json, resource_json, state_json
-from trainctl.views.statuses import status_json
+from trainctl.views.status import status_json
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import Inventory, MirroredSource

@@ -11,7 +11,7 @@ from trainctl.model.log import Piece
 from trainctl.model.redaction import Redactor
 from trainctl.views.events import EventsJson
 from trainctl.views.logs import LogJson, LogText
-from trainctl.views.output import Output
+from trainctl.views.terminal.output import Output
 
 SECRET = "s3cr3t-value-of-a-test"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from trainctl.model.address import Address
 from trainctl.model.metrics import Sample
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.views.metrics import metrics_csv, metrics_json, metrics_lines, plot_lines, sample_json
+from trainctl.views.terminal.tables import csv_lines
 
 SFT = Address.parse("job.sft")
 RUN = RunRecord("abcdefg", 3, "key", status=RunStatus.RUNNING)
@@ -104,7 +104,7 @@ def test_the_history_holds_against_its_schema() -> None:
 
 def test_csv_has_a_column_for_each_gpu() -> None:
     """Empty where there is none or nothing is known."""
-    rows = list(csv.DictReader(io.StringIO(metrics_csv(SAMPLES))))
+    rows = list(csv.DictReader(csv_lines(*metrics_csv(SAMPLES))))
 
     assert [row["cpu_usage"] for row in rows] == ["", "7.5", "0.5", "2.0"]
     assert [row["gpu0_utilization"] for row in rows] == ["", "0.99", "", ""]

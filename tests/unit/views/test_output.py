@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.output import Output, visible
+from trainctl.views.terminal.output import Output, visible
 
 
 class Terminal(io.StringIO):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.plan.values import Change
-from trainctl.views.plan_changes import Page, similar_lines
-from trainctl.views.text import plain
+from trainctl.views.plan.changes import Page, similar_lines
+from trainctl.views.terminal.text import plain
 
 PAGE = Page(80, plain)
 

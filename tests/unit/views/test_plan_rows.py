@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.views.plan_changes import Page, brief, row_lines
-from trainctl.views.plan_rows import added, changed, dotted
-from trainctl.views.text import plain
+from trainctl.views.plan.changes import Page, brief, row_lines
+from trainctl.views.plan.rows import added, changed, dotted
+from trainctl.views.terminal.text import plain
 
 PAGE = Page(80, plain)
 

@@ -8,9 +8,9 @@ import pytest
 
 from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
-from trainctl.views.plan_changes import Page
-from trainctl.views.plan_tables import deliveries_table, images_table, weights_table
-from trainctl.views.text import plain
+from trainctl.views.plan.changes import Page
+from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
+from trainctl.views.terminal.text import plain
 
 LINE = WeightsLine(
     Address.parse("weights.a"), "hf://me/a", "c" * 40, None, 2, 5000, 1000, 4000, 0, None

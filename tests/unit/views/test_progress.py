@@ -15,8 +15,8 @@ from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.redaction import Redactor
 from trainctl.views.events import EventsJson, EventsText
-from trainctl.views.output import Output
-from trainctl.views.progress import Meter, Progress
+from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.progress import Meter, Progress
 
 WEIGHTS, JOB = Address.parse("weights.qwen3"), Address.parse("job.sft")
 MB = 10**6

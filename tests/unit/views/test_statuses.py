@@ -9,9 +9,9 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.views.checkpoints import checkpoint_table
-from trainctl.views.statuses import status_json, status_lines, status_table
-from trainctl.views.sweeps import sweep_lines
-from trainctl.views.text import table
+from trainctl.views.status import status_json, status_lines
+from trainctl.views.statuses import status_table, sweep_lines
+from trainctl.views.terminal.tables import table
 
 WAITS = "waits for one of 2 slots of job.fit, 1 ahead"
 

@@ -33,8 +33,8 @@ from trainctl.operations.watching import Watcher
 from trainctl.operations.workspace import Workspace
 from trainctl.views.apply_result import remains_lines
 from trainctl.views.events import EventsJson, EventsText
-from trainctl.views.progress import Progress
-from trainctl.views.statuses import ended_code
+from trainctl.views.status import ended_code
+from trainctl.views.terminal.progress import Progress
 
 
 def apply_command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,12 +17,10 @@ from trainctl.cli.options import (
     duration,
     show,
 )
-from trainctl.cli.session import Session, session_of
+from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.jobs.environment import project_id
-from trainctl.model.away import Away
-from trainctl.model.cache import CacheContent
 from trainctl.operations.node_cache import Which, evict, verify
 from trainctl.operations.training_caches import choose, clear, summarize
 from trainctl.views.caches import (
@@ -43,8 +40,8 @@ from trainctl.views.caches import (
     verify_json,
     verify_lines,
 )
-from trainctl.views.progress import Progress
-from trainctl.views.text import counted, warned
+from trainctl.views.terminal.progress import Progress
+from trainctl.views.terminal.text import counted, warned
 
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
 ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="The nodes' cluster.")]
@@ -105,7 +102,14 @@ def summarize_command(
         summary = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, project.removeprefix("project."))
     found, away = (summary.content, summary.away) if summary else (None, ())
-    _show(session, found, away, identity, sort, order is SortOrder.DESC, form)
+    by, descending, width = sort.value, order is SortOrder.DESC, session.output.width
+    show(
+        session.output,
+        "text" if form is SummaryFormat.TABLE else form,
+        cache_json(found, identity, by, away, descending=descending),
+        cache_lines(found, identity, by, descending=descending, width=width) if found else (),
+        cache_csv(found, by, descending=descending),
+    )
     if found is None or summary is None:
         text = f"{project} has no training cache yet"
         session.output.note(warned(text, code="no-training-cache"))
@@ -115,25 +119,6 @@ def summarize_command(
         session.output.note(warned(full, code="cache-too-full"))
     session.output.note(*elsewhere_lines(found, away))
     return 0 if summary.same else NodeUnreachable.exit_code
-
-
-def _show(
-    session: Session,
-    found: CacheContent | None,
-    away: Sequence[Away],
-    identity: str,
-    sort: Sort,
-    descending: bool,
-    form: SummaryFormat,
-) -> None:
-    if form is SummaryFormat.JSON:
-        session.output.json(cache_json(found, identity, sort.value, away, descending=descending))
-    elif form is SummaryFormat.CSV:
-        session.output.print(cache_csv(found, sort.value, descending=descending))
-    elif found is not None:
-        width = session.output.width
-        lines = cache_lines(found, identity, sort.value, descending=descending, width=width)
-        session.output.prose(*lines)
 
 
 def clear_command(

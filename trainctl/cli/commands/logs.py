@@ -10,7 +10,7 @@ import typer
 
 from trainctl.cli import options
 from trainctl.cli.logs import moment, print_logs, report_missing
-from trainctl.cli.options import Format, FormatOption, ListingFormat, RunOption
+from trainctl.cli.options import Format, FormatOption, ListingFormat, RunOption, show
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
@@ -99,13 +99,11 @@ def metrics_command(
             _follow(session, workspace, found, rank, plot=plot, as_json=format_ == "json")
             return 0
         seen = look(workspace, found, rank)
-    if format_ is ListingFormat.JSON:
-        record = seen.run.record
-        session.output.json(metrics_json(found.job.address, record, seen.samples, seen.away))
-    elif format_ is ListingFormat.CSV:
-        session.output.print(metrics_csv(seen.samples))
-    else:
+    if format_ is ListingFormat.TEXT:
         _print(session, seen.run, seen.samples, plot=plot)
+    else:
+        form = metrics_json(found.job.address, seen.run.record, seen.samples, seen.away)
+        show(session.output, format_, form, (), metrics_csv(seen.samples))
     return report_missing(session, seen.away, "the samples")
 
 
@@ -132,7 +130,7 @@ def _follow(
 ) -> None:
     """Print one sample a line as JSON, or a table that changes in place; without a terminal, one per change."""
     from trainctl.views.metrics import sample_json
-    from trainctl.views.progress import Live
+    from trainctl.views.terminal.progress import Live
 
     if as_json:
         for _, new in watch(workspace, run, rank):

@@ -26,8 +26,8 @@ from trainctl.views.mirror_care import (
     verified_json,
     verified_lines,
 )
-from trainctl.views.progress import Progress
-from trainctl.views.text import warned
+from trainctl.views.terminal.progress import Progress
+from trainctl.views.terminal.text import warned
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.port import Mirror
 

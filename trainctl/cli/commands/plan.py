@@ -73,8 +73,7 @@ def show_command(
     if planfile is not None:
         show_plan(session, load_plan(planfile).plan, format_)
         return 0
-    from trainctl.views.plan_html import page, preformatted
-    from trainctl.views.plan_markdown import fenced
+    from trainctl.views.plan.pages import fenced, page, preformatted
     from trainctl.views.state import state_json, state_lines
 
     with open_workspace(session) as workspace:

@@ -23,16 +23,10 @@ from trainctl.operations.runs import Run, find_run, job_address, newest_runs, re
 from trainctl.operations.status import all_statuses, is_matrix, not_begun, status
 from trainctl.operations.stopping import stop, stop_all
 from trainctl.operations.workspace import Workspace
-from trainctl.views.progress import Progress
-from trainctl.views.statuses import (
-    stale_lines,
-    status_json,
-    status_lines,
-    status_table,
-    waiting_lines,
-)
-from trainctl.views.sweeps import sweep_lines
-from trainctl.views.text import counted, warned
+from trainctl.views.status import status_json, status_lines
+from trainctl.views.statuses import stale_lines, status_table, sweep_lines, waiting_lines
+from trainctl.views.terminal.progress import Progress
+from trainctl.views.terminal.text import counted, warned
 
 
 def status_command(

@@ -19,7 +19,6 @@ from trainctl.operations.secrets import check_secrets, exit_code, push_secret, s
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import EventsText
 from trainctl.views.problems import diagnostic_lines, more_lines
-from trainctl.views.progress import Progress
 from trainctl.views.secrets import (
     SECRET_COLUMNS,
     pushed_lines,
@@ -27,6 +26,7 @@ from trainctl.views.secrets import (
     secret_rows,
     secrets_json,
 )
+from trainctl.views.terminal.progress import Progress
 
 
 def check_command(

@@ -13,9 +13,9 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
 from trainctl.plan.values import Change, Drift, LiveRun, Plan
-from trainctl.views.escape import escape, escape_lines, literal
-from trainctl.views.plan_rows import MISSING, Path, Row, added, changed, is_code, multiline
-from trainctl.views.text import Style, columns, counted, pad
+from trainctl.views.plan.rows import MISSING, Path, Row, added, changed, is_code, multiline
+from trainctl.views.terminal.escape import escape, escape_lines, literal
+from trainctl.views.terminal.text import Style, columns, counted, pad
 
 LEGEND = {
     Action.CREATE: ("+", "create"),
@@ -122,7 +122,7 @@ def hidden_line(count: int, page: Page) -> list[str]:
 
 
 def brief(value: Any) -> str:
-    """A value in one line; digests and commits are cut short, as nobody reads them whole."""
+    """A value in one line; digests and commits are shortened."""
     if isinstance(value, str):
         digest = _DIGEST.fullmatch(value)
         return digest[1] or digest[2] if digest else literal(value)

@@ -1,73 +1,19 @@
-"""The little that all text views share: styles, widths, tables."""
+"""Tables: columns that are aligned, shortened and left out to fit a width; and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from trainctl.views.escape import escape
-
-Style = Callable[[str, str], str]
-"""Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.text import Style, columns, pad, plain, shorten
 
 _NARROWEST = 10
-_PAINT = re.compile(r"\x1b\[\d{1,2}m")
-
-
-def plain(text: str, style: str) -> str:
-    """No style: for pipes, files and whoever wants no colour."""
-    del style
-    return text
-
-
-def columns(text: str) -> int:
-    """How many terminal columns a line takes."""
-    if text.isascii():
-        return len(text)
-    return sum(_columns_of(character) for character in text)
-
-
-def shorten(text: str, most: int) -> str:
-    """The text in at most so many columns, with an ellipsis where its middle was."""
-    if columns(text) <= most:
-        return text
-    head = text
-    while columns(head) > (most - 1 + 1) // 2:
-        head = head[:-1]
-    tail = text[len(head) :]
-    while tail and columns(tail) > most - 1 - columns(head):
-        tail = tail[1:]
-    return f"{head}…{tail}"
-
-
-def pad(text: str, width: int, *, right: bool = False) -> str:
-    """The text filled with spaces to a width; ``right`` puts it at the right end."""
-    space = " " * max(width - columns(text), 0)
-    return space + text if right else text + space
-
-
-def wrap(line: str, width: int) -> list[str]:
-    """The line in lines of so many columns, broken between words; a word that is longer stays whole.
-
-    Sentences go on where they began. What begins at the margin or with a sign, as headings and rows do, goes on further in.
-    """
-    unpainted = _PAINT.sub("", line)
-    if columns(unpainted) <= width:
-        return [line]
-    text = unpainted.lstrip(" ")
-    begins = " " * (len(unpainted) - len(text))
-    goes_on = begins if begins and text[0].isalnum() else begins + "  "
-    first, *words = line.split(" ")
-    lines = [first]
-    for word in words:
-        longer = f"{lines[-1]} {word}"
-        if columns(_PAINT.sub("", longer)) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(goes_on + word)
-    return lines
+_FORMULA = re.compile(r"[=+@]|-(?![-rwxsStT]{9}$)")
+"""Text that a spreadsheet would compute; permissions are not."""
 
 
 def table(
@@ -161,33 +107,81 @@ def _shrunk(widths: Sequence[int], least: Sequence[int], available: int) -> list
     return widths
 
 
-def _columns_of(character: str) -> int:
-    if unicodedata.combining(character) or unicodedata.category(character) == "Cf":
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+Cells = Mapping[str, Sequence[str]]
+"""The cells of each column, by its header. What is behind a ``/`` isn't shown: it tells apart the forms in which a column may stand."""
 
 
-def warned(text: str, *, code: str) -> str:
-    """A warning that stands beside an answer."""
-    return f"Warning: {text} [{code}]"
+def chosen(
+    choices: Sequence[Sequence[str]], cells: Cells, width: int | None, narrowest: Mapping[str, int]
+) -> Sequence[str]:
+    """The first choice whose columns fit, those of ``narrowest`` as narrow as they may be; the last where none does.
+
+    Columns of which there are no cells are left out of every choice.
+    """
+    headers: Sequence[str] = ()
+    for choice in choices:
+        headers = [one for one in choice if one in cells]
+        if fit(headers, cells, width, narrowest):
+            break
+    return headers
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+def fit(
+    headers: Sequence[str], cells: Cells, width: int | None, narrowest: Mapping[str, int]
+) -> bool:
+    """Whether a table of these columns fits."""
+    if width is None:
+        return True
+    widths = {one: max(map(columns, (_shown(one), *cells[one]))) for one in headers}
+    least = (min(size, narrowest.get(one, size)) for one, size in widths.items())
+    return sum(least) + 2 * (len(headers) - 1) <= width
 
 
-def moment(seconds: float | None) -> str | None:
-    """A time as RFC 3339 in UTC; None for one that no calendar has, which a wrong clock may have given a file."""
-    if seconds is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def table_of(
+    headers: Sequence[str],
+    cells: Cells,
+    width: int | None,
+    narrowest: Mapping[str, int],
+    *,
+    right: frozenset[str] = frozenset(),
+    style: Style = plain,
+    indent: str = "",
+) -> list[str]:
+    """The table of what was chosen: only what ``narrowest`` names shrinks."""
+    shrinks = {_shown(one): narrowest[one] for one in headers if one in narrowest}
+    return table(
+        [_shown(one) for one in headers],
+        list(zip(*(cells[one] for one in headers), strict=True)),
+        right=right,
+        width=width,
+        shrinks=frozenset(shrinks),
+        narrowest=shrinks,
+        style=style,
+        indent=indent,
+    )
 
 
-def minute(seconds: float | None) -> str:
-    """A time in tables, in UTC: ``2026-01-31 12:00``; empty where there is none."""
-    return (moment(seconds) or "")[:16].replace("T", " ")
+def _shown(header: str) -> str:
+    return header.partition("/")[0]
+
+
+def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A line of names, then the rows' values under them: lists joined by ``;``, nothing for null. Without line ends."""
+    yield _csv_line(columns)
+    for row in rows:
+        yield _csv_line([_csv_cell(row.get(column)) for column in columns])
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow(cells)
+    return stream.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """The value as a spreadsheet may show it: text that looks like a formula is quoted."""
+    if isinstance(value, list | tuple):
+        value = ";".join(map(str, value))
+    if isinstance(value, str) and _FORMULA.match(value):
+        return f"'{value}"
+    return "" if value is None else value

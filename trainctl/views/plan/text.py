@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.values import Change, Drift, Plan, WeightsLine
-from trainctl.views.counts import Counts
-from trainctl.views.escape import escape
-from trainctl.views.plan_changes import (
+from trainctl.plan.values import Change, Plan
+from trainctl.views.plan.changes import (
     COLOURS,
     LEGEND,
     Page,
@@ -21,9 +19,11 @@ from trainctl.views.plan_changes import (
     live_words,
     similar_lines,
 )
-from trainctl.views.plan_tables import deliveries_table, images_table, weights_table
+from trainctl.views.plan.json import Counts
+from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
 from trainctl.views.problems import diagnostic_lines
-from trainctl.views.text import Style, plain
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.text import Style, plain
 
 PAGE = Page(100, plain)
 _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
@@ -55,29 +55,36 @@ class Signed(NamedTuple):
     text: str
 
 
-def heading(plan: Plan) -> str:
-    """The counts."""
-    return closing_line(plan, PAGE)
-
-
 def sections(plan: Plan, now: float | None) -> list[Section]:
-    """Those that say something: what stops and goes first, by name, then problems, then tables."""
-    weights = of_this_plan(plan)
+    """The sections that are not empty: stops and deletions first, then problems, then tables."""
     found = (
         _stops(plan.changes, now),
         _named("Destroys", plan.changes, Action.DELETE),
         _named("Replaces", plan.changes, Action.REPLACE),
         Section("Problems", lines=diagnostic_lines(plan.diagnostics)),
-        Section("Changed outside of trainctl since it was recorded", lines=_drift(plan)),
-        Section("Left as it is", lines=left_as_it_is(plan.changes, PAGE)),
-        Section("Weights", lines=weights_table(weights, PAGE) if weights else ()),
-        Section(
-            "Deliveries",
-            lines=deliveries_table(plan.deliveries, PAGE) if plan.deliveries else (),
-        ),
-        Section("Images", lines=images_table(plan.images, PAGE) if plan.images else ()),
+        _drift(plan, PAGE),
+        *_tables(plan, PAGE),
     )
     return [one for one in found if one.items or one.lines]
+
+
+def _drift(plan: Plan, page: Page) -> Section:
+    lines = [line for one in plan.drift for line in drift_lines(one, page)]
+    return Section("Changed outside of trainctl since it was recorded", lines=lines)
+
+
+def _tables(plan: Plan, page: Page) -> tuple[Section, ...]:
+    """The resources that stay, and the tables of weights, deliveries and images."""
+    touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
+    touched |= {line.weights for line in plan.deliveries}
+    weights = [line for line in plan.weights if line.address in touched]
+    deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
+    return (
+        Section("Left as it is", lines=_left_as_it_is(plan.changes, page)),
+        Section("Weights", lines=weights_table(weights, page) if weights else ()),
+        Section("Deliveries", lines=deliveries),
+        Section("Images", lines=images_table(plan.images, page) if plan.images else ()),
+    )
 
 
 def changes(plan: Plan) -> list[Change]:
@@ -116,13 +123,6 @@ def _named(title: str, changes: Iterable[Change], action: Action) -> Section:
     return Section(title, items)
 
 
-def _drift(plan: Plan) -> list[str]:
-    return [line for one in plan.drift for line in drift_lines(one, PAGE)]
-
-
-_ENDS = (Action.DELETE, Action.FORGET)
-
-
 def plan_text(
     plan: Plan,
     *,
@@ -131,37 +131,29 @@ def plan_text(
     now: float | None = None,
     concise: bool = False,
 ) -> list[str]:
-    """The lines of a plan, without its diagnostics. ``now`` in Unix seconds, to say how long a live run has run.
+    """The lines of a plan, without its diagnostics; ``now`` (Unix seconds) is for the age of live runs.
 
-    ``concise`` leaves out what is shown of each change; what stops, what goes and the counts stay.
+    ``concise`` leaves out the changes in full; stops, deletions and the counts stay.
     """
     page = Page(width, style)
-    sections = [
-        _drift_block(plan.drift, page),
+    blocks = [
+        _titled(_drift(plan, page), page),
         _legend(plan, page),
         _endings(plan.changes, page, now),
         [] if concise else _changes(plan, page),
-        _titled("Left as it is:", left_as_it_is(plan.changes, page), page),
-        _weights(plan, page),
-        _deliveries(plan, page),
-        _titled("Images:", images_table(plan.images, page) if plan.images else [], page),
+        *(_titled(section, page) for section in _tables(plan, page)),
         cost_lines(plan, page),
-        [closing_line(plan, page)],
+        [heading(plan, page)],
     ]
     lines: list[str] = []
-    for section in sections:
-        if section:
-            lines += ["", *section] if lines else section
+    for block in blocks:
+        if block:
+            lines += ["", *block] if lines else block
     return lines
 
 
-def _drift_block(drift: tuple[Drift, ...], page: Page) -> list[str]:
-    if not drift:
-        return []
-    lines = [page.style("Changed outside of trainctl since it was recorded:", "bold")]
-    for one in drift:
-        lines += drift_lines(one, page)
-    return lines
+def _titled(section: Section, page: Page) -> list[str]:
+    return [page.style(f"{section.title}:", "bold"), *section.lines] if section.lines else []
 
 
 def _legend(plan: Plan, page: Page) -> list[str]:
@@ -170,8 +162,7 @@ def _legend(plan: Plan, page: Page) -> list[str]:
     signs = [LEGEND[action] for action in LEGEND if action in present]
     if not signs:
         return []
-    text = "   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)
-    return [f"{text}"]
+    return ["   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)]
 
 
 def _endings(changes: Iterable[Change], page: Page, now: float | None) -> list[str]:
@@ -212,40 +203,17 @@ def _changes(plan: Plan, page: Page) -> list[str]:
     return lines
 
 
-def left_as_it_is(changes: Iterable[Change], page: Page) -> list[str]:
-    """What does nothing and is worth a word: runs that ended, jobs whose code or weights moved on."""
+def _left_as_it_is(changes: Iterable[Change], page: Page) -> list[str]:
+    """Resources that don't change and have a note: ended runs, jobs whose code or weights have changed."""
     noted = [change for change in changes if change.action is Action.NOOP and change.note]
     lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
     if not lines:
         return []
     jobs = [one for one in noted if one.reason is not None and one.address.kind is Kind.JOB]
-    hint = (
-        [page.style(f"  To run it with today's: trainctl run {_quoted(jobs[0])}", "dim")]
-        if jobs
-        else []
-    )
-    return [*lines, *hint]
-
-
-def _weights(plan: Plan, page: Page) -> list[str]:
-    lines = of_this_plan(plan)
-    return _titled("Weights:", weights_table(lines, page) if lines else [], page)
-
-
-def of_this_plan(plan: Plan) -> list[WeightsLine]:
-    """The weights that change, and those that a new run is given."""
-    touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
-    touched |= {line.weights for line in plan.deliveries}
-    return [line for line in plan.weights if line.address in touched]
-
-
-def _deliveries(plan: Plan, page: Page) -> list[str]:
-    lines = deliveries_table(plan.deliveries, page) if plan.deliveries else []
-    return _titled("Deliveries:", lines, page)
-
-
-def _titled(title: str, lines: list[str], page: Page) -> list[str]:
-    return [page.style(title, "bold"), *lines] if lines else []
+    if jobs:
+        hint = f"  To run it with today's: trainctl run {jobs[0].address.typed}"
+        lines.append(page.style(hint, "dim"))
+    return lines
 
 
 def cost_lines(plan: Plan, page: Page) -> list[str]:
@@ -256,7 +224,7 @@ def cost_lines(plan: Plan, page: Page) -> list[str]:
     return [f"Cost: {price} while the new runs last; nothing is billed while mirroring."]
 
 
-def closing_line(plan: Plan, page: Page) -> str:
+def heading(plan: Plan, page: Page) -> str:
     """The counts, or that there is nothing to do."""
     if not plan.usable:
         return page.style(f"{Counts.of(plan)} It has errors and can't be applied.", "bold")
@@ -273,7 +241,3 @@ def _nothing(plan: Plan) -> str:
     if any(change.reason for change in plan.changes):
         return "Nothing runs again by itself."
     return "Everything is as the manifest says."
-
-
-def _quoted(change: Change) -> str:
-    return change.address.typed

@@ -1,22 +1,24 @@
-"""A plan as JSON, with Terraform's names where the meaning is Terraform's. CONTRACT's form; only ever grows."""
+"""A plan as JSON, with Terraform's names for Terraform's meanings; fields are only ever added."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from trainctl import __version__
 from trainctl.model.action import Action
+from trainctl.model.address import Address
 from trainctl.plan.planner import applyable, complete
-from trainctl.plan.values import Change, DeliveryLine, Drift, ImageLine, LiveRun, Plan, WeightsLine
-from trainctl.views.counts import Counts
+from trainctl.plan.values import Change, DeliveryLine, Drift, LiveRun, Plan, WeightsLine
 
 FORMAT_VERSION = "1.0"
+_TIERS = ("node", "cluster", "mirror", "upstream")
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The whole plan. No-ops are listed too; no secret can be in it, as nothing in a plan holds one."""
-    counts = Counts.of(plan)
+    """The whole plan, no-ops included; a plan contains no secrets."""
     providers = {change.address: change.provider for change in plan.changes}
     return {
         "format_version": FORMAT_VERSION,
@@ -28,23 +30,13 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "applyable": applyable(plan),
         "complete": complete(plan),
         "errored": not plan.usable,
-        "summary": {
-            "add": counts.add,
-            "change": counts.change,
-            "destroy": counts.destroy,
-            "replace": counts.replace,
-            "forget": counts.forget,
-        },
+        "summary": asdict(Counts.of(plan)),
         "resource_changes": [_change(change) for change in plan.changes],
         "resource_drift": [_drift(one, providers.get(one.address, "")) for one in plan.drift],
         "weights": [_weights(line) for line in plan.weights],
         "deliveries": [_delivery(line) for line in plan.deliveries],
-        "images": [_image(line) for line in plan.images],
-        "cost": {
-            "hourly": plan.hourly_cost,
-            "currency": "USD",
-            "billed_while_mirroring": False,
-        },
+        "images": [{**asdict(line), "job": str(line.job)} for line in plan.images],
+        "cost": {"hourly": plan.hourly_cost, "currency": "USD", "billed_while_mirroring": False},
         "diagnostics": [one.to_json() for one in plan.diagnostics],
     }
 
@@ -57,12 +49,7 @@ def _change(change: Change) -> dict[str, Any]:
         merged = {**change.outputs_after, **change.after}
         after = {key: value for key, value in merged.items() if key not in unknown}
     return {
-        "address": str(change.address),
-        "mode": "managed",
-        "type": change.address.kind.value,
-        "name": change.address.name,
-        "index": change.address.key,
-        "provider_name": change.provider,
+        **_resource(change.address, change.provider),
         "change": {
             "actions": change.action.json_actions,
             "before": before,
@@ -95,12 +82,7 @@ def _stops(run: LiveRun | None) -> dict[str, Any] | None:
 def _drift(drift: Drift, provider: str) -> dict[str, Any]:
     action = Action.DELETE if drift.after is None else Action.UPDATE
     return {
-        "address": str(drift.address),
-        "mode": "managed",
-        "type": drift.address.kind.value,
-        "name": drift.address.name,
-        "index": drift.address.key,
-        "provider_name": provider,
+        **_resource(drift.address, provider),
         "change": {
             "actions": action.json_actions,
             "before": drift.before,
@@ -116,22 +98,19 @@ def _drift(drift: Drift, provider: str) -> dict[str, Any]:
     }
 
 
-def _weights(line: WeightsLine) -> dict[str, Any]:
+def _resource(address: Address, provider: str) -> dict[str, Any]:
     return {
-        "address": str(line.address),
-        "source": line.source,
-        "revision": line.revision,
-        "pin": line.pin,
-        "listing": line.listing,
-        "files": line.files,
-        "bytes": line.bytes,
-        "bytes_mirrored": line.bytes_mirrored,
-        "bytes_upstream": line.bytes_upstream,
-        "bytes_through_operator": line.bytes_through_operator,
-        "bytes_shared": line.bytes_shared,
-        "path": line.path,
-        "forecast_seconds": line.forecast_seconds,
+        "address": str(address),
+        "mode": "managed",
+        "type": address.kind.value,
+        "name": address.name,
+        "index": address.key,
+        "provider_name": provider,
     }
+
+
+def _weights(line: WeightsLine) -> dict[str, Any]:
+    return {**asdict(line), "address": str(line.address), "path": line.path}
 
 
 def _delivery(line: DeliveryLine) -> dict[str, Any]:
@@ -141,14 +120,7 @@ def _delivery(line: DeliveryLine) -> dict[str, Any]:
         "rank": line.rank,
         "node": line.node,
         "weights": str(line.weights),
-        "bytes_by_tier": None
-        if tiers is None
-        else {
-            "node": tiers.node,
-            "cluster": tiers.cluster,
-            "mirror": tiers.mirror,
-            "upstream": tiers.upstream,
-        },
+        "bytes_by_tier": tiers and {name: getattr(tiers, name) for name in _TIERS},
         "path": line.path,
         "path_reason": line.why or None,
         "mount": line.mount or None,
@@ -157,12 +129,29 @@ def _delivery(line: DeliveryLine) -> dict[str, Any]:
     }
 
 
-def _image(line: ImageLine) -> dict[str, Any]:
-    return {
-        "job": str(line.job),
-        "rank": line.rank,
-        "node": line.node,
-        "image": line.image,
-        "engine": line.engine,
-        "present": line.present,
-    }
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A replacement counts in ``add`` and in ``destroy``, as everywhere."""
+
+    add: int
+    change: int
+    destroy: int
+    replace: int
+    forget: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Counts:
+        """The counts of a plan."""
+        found = Counter(change.action for change in plan.changes)
+        replaced = found[Action.REPLACE]
+        return cls(
+            add=found[Action.CREATE] + replaced,
+            change=found[Action.UPDATE],
+            destroy=found[Action.DELETE] + replaced,
+            replace=replaced,
+            forget=found[Action.FORGET],
+        )
+
+    def __str__(self) -> str:
+        text = f"Plan: {self.add} to add, {self.change} to change, {self.destroy} to destroy"
+        return f"{text}, {self.forget} to forget." if self.forget else f"{text}."

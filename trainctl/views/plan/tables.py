@@ -10,10 +10,10 @@ from typing import TypeVar
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
-from trainctl.views.choices import Cells, chosen, fit, table_of
-from trainctl.views.escape import escape
-from trainctl.views.plan_changes import Page
-from trainctl.views.text import shorten
+from trainctl.views.plan.changes import Page
+from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.tables import Cells, chosen, fit, table_of
+from trainctl.views.terminal.text import shorten
 
 _Line = TypeVar("_Line", DeliveryLine, ImageLine)
 _COMMIT = re.compile(r"[0-9a-f]{40}")

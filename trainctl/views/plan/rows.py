@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.views.escape import literal
+from trainctl.views.terminal.escape import literal
 
 Path = tuple[str | int, ...]
 

@@ -12,7 +12,7 @@ UNSEEN = re.compile(
     r"\ud800-\udfff\ufff9-\ufffb"  # halves of characters, annotations
     r"\U000e0000-\U000e007f]"  # tags: invisible text
 )
-"""A character that acts or hides. Newline and tab are among them; who wants these excludes them."""
+"""A control or invisible character; newline and tab are among them."""
 
 _ORDER = re.compile(
     r"(?:^|(?<=[\r\n]))(\s*)(:(?=:)|#(?=#teamcity\[))"  # GitHub, at the start of a line; TeamCity

@@ -12,8 +12,8 @@ from textwrap import indent
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.escape import UNSEEN, tamed, without_orders
-from trainctl.views.text import wrap
+from trainctl.views.terminal.escape import UNSEEN, tamed, without_orders
+from trainctl.views.terminal.text import wrap
 
 _STYLES = {
     "bold": "\x1b[1m",

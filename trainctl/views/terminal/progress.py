@@ -13,8 +13,8 @@ from typing import Self
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.events import Event, EventType
-from trainctl.views.output import Output
-from trainctl.views.text import columns, shorten
+from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.text import columns, shorten
 
 _WINDOW = 5.0
 """Seconds over which the rate is taken: long enough to be steady, short enough to show a stall."""
@@ -34,7 +34,7 @@ class Meter:
         self._seen: deque[tuple[float, int]] = deque()
 
     def update(self, done: int, total: int, now: float) -> None:
-        """What is done by now; a count that goes back (a chunk that must be fetched again) starts the rate anew."""
+        """Set what is done by now; a count that goes back (a chunk that is fetched again) restarts the rate."""
         if done < self.done:
             self._seen.clear()
         self.done, self.total = done, total
@@ -74,41 +74,43 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 class Live:
-    """Use it as a context: what was drawn is taken away and the cursor comes back, whatever happens."""
+    """Lines that are drawn again in place. Use it as a context: the lines go and the cursor comes back, whatever happens."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._drawn = 0
+        self._hidden = False
 
     def __enter__(self) -> Self:
-        self._output.draw([], _HIDE_CURSOR)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._output.draw([], self._away() + _SHOW_CURSOR)
+        self.show([])
+        if self._hidden:
+            self._output.draw([], _SHOW_CURSOR)
+            self._hidden = False
 
     def show(self, lines: list[str]) -> None:
         """Draw these in place of those before, as many as the window has room for."""
         width, height = shutil.get_terminal_size()
-        away, shown = self._away(), []
+        before = f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
+        if lines and not self._hidden:
+            before += _HIDE_CURSOR
+            self._hidden = True
+        drawn, shown = 0, []
         for line in lines:
             rows = max(1, -(-columns(_STYLE.sub("", line)) // max(width, 1)))
-            if self._drawn + rows >= height:
+            if drawn + rows >= height:
                 break
-            self._drawn += rows
+            drawn += rows
             shown.append(line)
-        self._output.draw(shown, away)
-
-    def _away(self) -> str:
-        drawn, self._drawn = self._drawn, 0
-        return f"\x1b[{drawn}A\r\x1b[J" if drawn else ""
+        self._drawn = drawn
+        if before or shown:
+            self._output.draw(shown, before)
 
 
 _REDRAW = 0.1
 _PLAIN = 10.0
-_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-_CLEAR = "\r\x1b[J"
-
 _ENDS = frozenset(
     {EventType.STEP_DONE, EventType.STEP_FAILED, EventType.STEP_SKIPPED, EventType.RUN_STATUS}
 )
@@ -153,8 +155,7 @@ class Progress:
         self._over = threading.Event()
         self._lock = threading.RLock()
         self._steps: dict[str, _Step] = {}
-        self._drawn = 0
-        self._hidden = False
+        self._live = Live(output)
         self._last = float("-inf")
 
     def __enter__(self) -> Self:
@@ -166,10 +167,7 @@ class Progress:
         self._over.set()
         with self._lock:
             self._steps.clear()
-            self._erase()
-            if self._hidden:
-                self._output.draw([], _SHOW_CURSOR)
-                self._hidden = False
+            self._live.__exit__()
 
     def listen(self, event: Event) -> None:
         """Take note of an event and show what has become of it."""
@@ -194,7 +192,7 @@ class Progress:
         with self._lock:
             now = self._clock()
             if self._output.draws:
-                self._redraw(now)
+                self._draw(now)
             else:
                 self._tell(now)
 
@@ -202,7 +200,7 @@ class Progress:
     def aside(self) -> Iterator[None]:
         """Take the drawn lines away while other lines are printed."""
         with self._lock:
-            self._erase()
+            self._live.show([])
             yield
             self._draw(self._clock())
 
@@ -220,14 +218,14 @@ class Progress:
         if not self._output.draws:
             self._tell(now)
         elif now - self._last >= _REDRAW:
-            self._redraw(now)
+            self._draw(now)
 
     def _look(self, every: float) -> None:
         try:
             while not self._over.wait(every):
                 self.look()
         except OSError:
-            return  # the reader has left
+            return  # the reader is gone
 
     def _tell(self, now: float) -> None:
         for name, step in self._steps.items():
@@ -235,34 +233,23 @@ class Progress:
                 step.told = now
                 self._output.note(step.line(name, now))
 
-    def _redraw(self, now: float) -> None:
-        self._erase()
-        self._draw(now)
-
     def _end(self, name: str, now: float) -> None:
         step = self._steps.pop(name, None)
         if step is None:
             return
         if self._output.draws:
-            self._redraw(now)
+            self._draw(now)
         elif step.meter.done:
             self._output.note(step.line(name, now))
 
     def _draw(self, now: float) -> None:
-        if not (self._output.draws and self._steps):
+        if not self._output.draws:
             return
         width, height = shutil.get_terminal_size()
         room = max(1, height - 2)
         lines = [step.line(name, now, width - 1) for name, step in self._steps.items()]
         if len(lines) > room:
             lines = [*lines[: room - 1], f"and {len(lines) - room + 1} more"]
-        lines = [shorten(line, width - 1) for line in lines]
-        self._output.draw(lines, "" if self._hidden else _HIDE_CURSOR)
-        self._hidden = True
-        self._drawn = len(lines)
-        self._last = now
-
-    def _erase(self) -> None:
-        if self._drawn:
-            self._output.draw([], f"\x1b[{self._drawn}A{_CLEAR}")
-            self._drawn = 0
+        self._live.show([shorten(line, width - 1) for line in lines])
+        if lines:
+            self._last = now

@@ -1,0 +1,206 @@
+"""Plans and states as Markdown for a pull request, and as one HTML page without scripts."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from html import escape as escape_html
+
+from trainctl.plan.values import Plan
+from trainctl.views.plan.text import (
+    PAGE,
+    Section,
+    changes,
+    cost_lines,
+    heading,
+    in_full,
+    sections,
+    signed,
+)
+from trainctl.views.terminal.escape import escape
+
+_TICKS = re.compile(r"`+")
+
+
+def code(text: str) -> str:
+    """A code span on one line that shows the text and nothing else."""
+    text = escape(text)
+    ticks = "`" * (_longest([text]) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
+    return f"{ticks}{space}{text}{space}{ticks}"
+
+
+def fenced(lines: Sequence[str], language: str = "text") -> list[str]:
+    """A fence around lines, each as it is shown in text."""
+    lines = [escape(line) for line in lines]
+    ticks = "`" * max(3, _longest(lines) + 1)
+    return [f"{ticks}{language}", *lines, ticks]
+
+
+def fold(title: str, lines: Sequence[str]) -> list[str]:
+    """Lines of Markdown below a title, closed at first."""
+    summary = f"<details><summary><code>{html.escape(escape(title))}</code></summary>"
+    return [summary, "", *lines, "", "</details>"]
+
+
+def _longest(lines: Sequence[str]) -> int:
+    return max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
+
+
+LIMIT = 65_536
+"""Characters a comment on GitHub may have; other hosts allow more."""
+
+_SECTION = 9_000
+"""Characters that each list or table may have, so that all of them leave most of the comment to the changes."""
+_FOLD = 16_000
+_TAIL = 1_000
+"""Kept for what was left out and the digest."""
+
+
+def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
+    """The lines of the comment, below GitHub's limit; what did not fit is counted. ``concise`` leaves out the folds."""
+    lines = [f"### {heading(plan, PAGE)}", ""]
+    for section in sections(plan, now):
+        lines += [f"**{section.title}:**", "", *_content(section), ""]
+    lines += [line for cost in cost_lines(plan, PAGE) for line in (cost, "")]
+    if not concise:
+        lines += _changes(plan, LIMIT - _TAIL - _size(lines))
+    return [*lines, f"Plan digest: `{plan.digest}`"]
+
+
+def _content(section: Section) -> list[str]:
+    if section.lines:
+        return fenced(_clipped(section.lines, _SECTION))
+    items = [f"- {code(one.address)}{one.joint}{one.words}" for one in section.items]
+    return _clipped(items, _SECTION, "- ")
+
+
+def _changes(plan: Plan, room: int) -> list[str]:
+    """A fold for each change for as long as there is room."""
+    found = changes(plan)
+    lines: list[str] = []
+    for number, change in enumerate(in_full(one, plan) for one in found):
+        text = _clipped([_colored(one) for one in change.lines], _FOLD)
+        one = [*fold(change.title, fenced(text, "diff")), ""]
+        if _size(lines) + _size(one) > room:
+            left = len(found) - number
+            return [
+                *lines,
+                f"**{left} of {len(found)} changes are not shown: a comment has no room for more.**",
+                "",
+            ]
+        lines += one
+    return lines
+
+
+def _colored(line: str) -> str:
+    """The line as a diff is coloured: with its sign first, and ``!`` for what is changed."""
+    sign, indentation, text = signed(line)
+    return f"{sign}{indentation or ' '}{text}" if sign else line
+
+
+def _clipped(lines: Sequence[str], most: int, before: str = "") -> list[str]:
+    """The first lines, and how many there are more where they don't fit."""
+    kept: list[str] = []
+    size = 0
+    for number, line in enumerate(lines):
+        size += len(line) + 1
+        if size > most:
+            return [*kept, f"{before}… and {len(lines) - number} more"]
+        kept.append(line)
+    return kept
+
+
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+_STYLE = """\
+:root { color-scheme: light dark; --html_text: #1f2328; --ground: #fff; --box: #f6f8fa; --line: #d1d9e0; --add: #116329; --take: #a40e26; --change: #7d4e00; }
+@media (prefers-color-scheme: dark) {
+  :root { --html_text: #e6edf3; --ground: #0d1117; --box: #161b22; --line: #30363d; --add: #56d364; --take: #ff7b72; --change: #e3b341; }
+}
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; color: var(--html_text); background: var(--ground); font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.4rem; }
+h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
+html_code, pre { font: 14px/1.45 ui-monospace, monospace; }
+pre { margin: 0; padding: .75rem 1rem; overflow-x: auto; background: var(--box); border: 1px solid var(--line); border-radius: 6px; }
+details { margin: .5rem 0; }
+summary { cursor: pointer; padding: .25rem 0; }
+.add { color: var(--add); }
+.take { color: var(--take); }
+.change { color: var(--change); }
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def html_text(words: str) -> str:
+    """Text that isn't ours, as nothing but html_text."""
+    return escape_html(escape(words))
+
+
+def html_code(words: str) -> str:
+    """Inline code."""
+    return f"<html_code>{html_text(words)}</html_code>"
+
+
+def preformatted(lines: Iterable[str], classes: Iterable[str] = ()) -> str:
+    """Lines in columns; each has a class, or an empty one."""
+    marks = list(classes)
+    shown = [html_text(line) for line in lines]
+    if marks:
+        shown = [
+            f'<span class="{mark}">{line}</span>' if mark else line
+            for line, mark in zip(shown, marks, strict=True)
+        ]
+    return "<pre>" + "\n".join(shown) + "</pre>"
+
+
+def page(title: str, body: Sequence[str]) -> list[str]:
+    """The lines of a whole page below its title; ``body`` is HTML."""
+    return [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{html_text(title)}</title>",
+        f"<style>\n{_STYLE}</style>",
+        "</head>",
+        "<body>",
+        f"<h1>{html_text(title)}</h1>",
+        *body,
+        "</body>",
+        "</html>",
+    ]
+
+
+_CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
+
+
+def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
+    """The lines of the page. ``concise`` leaves out the changes in full."""
+    body = [line for one in sections(plan, now) for line in _html_section(one)]
+    body += [f"<p>{html_text(line)}</p>" for line in cost_lines(plan, PAGE)]
+    if not concise:
+        body += [_html_change(in_full(one, plan)) for one in changes(plan)]
+    return page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
+
+
+def _html_section(section: Section) -> list[str]:
+    title = f"<h2>{html_text(section.title.replace('`', ''))}</h2>"
+    if section.lines:
+        return [title, preformatted(section.lines)]
+    items = [
+        f"<li>{html_code(one.address)}{one.joint}{html_text(one.words)}</li>"
+        for one in section.items
+    ]
+    return [title, "<ul>", *items, "</ul>"]
+
+
+def _html_change(change: Section) -> str:
+    classes = [_CLASSES[signed(line).sign] for line in change.lines]
+    shown = preformatted(change.lines, classes)
+    return f"<details><summary>{html_code(change.title)}</summary>{shown}</details>"

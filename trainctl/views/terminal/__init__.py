@@ -1,0 +1,1 @@
+"""The terminal: redacted output, escaping, widths and tables, progress."""
