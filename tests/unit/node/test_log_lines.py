@@ -243,7 +243,6 @@ def test_the_index_is_searched_right(tmp_path: Path, count: int) -> None:
         times.close()
     for offset in (0, 1, 7, 8, 9, count**3 - 1, count**3):
         times = Times(path)
-        times.start(offset)
         assert times.until(offset) == next((one for one in marks if one.offset > offset), None)
         times.close()
 
@@ -251,7 +250,6 @@ def test_the_index_is_searched_right(tmp_path: Path, count: int) -> None:
 def test_an_index_that_is_missing_knows_nothing(tmp_path: Path) -> None:
     """A log without one is read as a whole."""
     times = Times(tmp_path / "x.times")
-    times.start(0)
 
     assert times.before(5.0) == (0, False)
     assert times.until(0) is None

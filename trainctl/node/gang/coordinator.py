@@ -6,14 +6,11 @@ import contextlib
 import select
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
+from trainctl.node.gang.channel import Talk, Value, Wire
 from trainctl.node.gang.helper_process import Limits, Line
 from trainctl.node.gang.rules import Rules
-from trainctl.node.gang.talk import Talk
-from trainctl.node.gang.wire import Wire
-
-Value = Dict[str, Any]
 
 _STRANGERS = 64
 """How many connections may be open that have not said yet who they are."""

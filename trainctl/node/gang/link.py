@@ -5,13 +5,10 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
+from trainctl.node.gang.channel import Talk, Value, Wire
 from trainctl.node.gang.helper_process import Limits, Line
-from trainctl.node.gang.talk import Talk
-from trainctl.node.gang.wire import Wire
-
-Value = Dict[str, Any]
 
 _CONNECT_SECONDS = 3.0
 _AGAIN_SECONDS = 0.5
@@ -108,11 +105,15 @@ class Link:
         except OSError:
             return None
         wire = Wire(connection, self._token, serves=False)
+        greeted = False
         try:
-            wire.send(hello)
+            wire.flush()
             while time.monotonic() < deadline:
                 select.select([wire], [], [], max(0.0, deadline - time.monotonic()))
                 arrived = wire.arrived()
+                if wire.greeted and not greeted:
+                    greeted = True
+                    wire.send(hello)
                 if arrived:
                     self._early = arrived[1:]
                     self._take_up(wire, arrived[0])

@@ -118,7 +118,6 @@ class _Reading:
     def read(self) -> None:
         """To the present end, or to the run's."""
         at = self._begin()
-        self._times.start(at)
         at = self._to(at, self._end)
         self._lines.release_tail()
         if self._asked.follow:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from bisect import bisect_left, bisect_right
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Optional, Tuple
+from typing import BinaryIO, List, NamedTuple, Optional, Tuple
 
 from trainctl.base.syscalls import punch_hole
-
-_LONGEST = 64
-"""More bytes than a line of the index has."""
 
 
 class Mark(NamedTuple):
@@ -22,89 +20,48 @@ class Mark(NamedTuple):
 
 
 class Times:
-    """The index of one log; it may be missing, and it grows meanwhile. A byte's time is that of the first mark behind it."""
+    """The index of one log; it may be missing, and grows. The time of a byte is that of the first mark behind it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stream: Optional[BinaryIO] = None
-        self._next: Optional[Mark] = None
+        self._times: List[float] = []
+        self._offsets: List[int] = []
 
     def before(self, moment: float) -> Tuple[int, bool]:
-        """The offset before which all was written earlier than ``moment``; whether the index knows of something later."""
-        stream = self._open()
-        if stream is None:
-            return 0, False
-        self._seek(stream, time=moment)
-        found = 0
-        while True:
-            mark = _read(stream)
-            if mark is None or mark.time >= moment:
-                return found, mark is not None
-            found = mark.offset
-
-    def start(self, offset: int) -> None:
-        """From now on ``until`` is asked about bytes from this offset on."""
-        stream = self._open()
-        if stream is not None:
-            self._seek(stream, offset=offset)
-        self._next = None
+        """The offset before which all was written earlier than ``moment``; whether the index has a later mark."""
+        self._refresh()
+        at = bisect_left(self._times, moment)
+        return self._offsets[at - 1] if at else 0, at < len(self._times)
 
     def until(self, offset: int) -> Optional[Mark]:
-        """The first mark behind the offset, None if there is none yet. Offsets never go back."""
-        stream = self._open()
-        while stream is not None and (self._next is None or self._next.offset <= offset):
-            self._next = _read(stream)
-            if self._next is None:
-                break
-        return self._next
+        """The first mark behind the offset; None if there is none yet."""
+        if not self._offsets or self._offsets[-1] <= offset:
+            self._refresh()
+        at = bisect_right(self._offsets, offset)
+        return Mark(self._times[at], self._offsets[at]) if at < len(self._offsets) else None
 
     def close(self) -> None:
-        """Let go of the index."""
+        """Close the index."""
         if self._stream is not None:
             self._stream.close()
 
-    def _open(self) -> Optional[BinaryIO]:
+    def _refresh(self) -> None:
+        """Read what was appended, but for a last line that is incomplete."""
         if self._stream is None:
             try:
                 self._stream = self._path.open("rb")
             except FileNotFoundError:
-                return None
-        return self._stream
-
-    def _seek(self, stream: BinaryIO, *, time: float = 0.0, offset: int = -1) -> None:
-        """Go to a line that is earlier than what is looked for and near it; to the first if none is."""
-        low, high = 0, os.fstat(stream.fileno()).st_size
-        while high - low > _LONGEST:
-            middle = (low + high) // 2
-            _to_line(stream, middle)
-            mark = _read(stream)
-            early = mark is not None and (
-                mark.offset <= offset if offset >= 0 else mark.time < time
-            )
-            low, high = (middle, high) if early else (low, middle)
-        _to_line(stream, low)
-
-
-def _to_line(stream: BinaryIO, at: int) -> None:
-    """Go to the first line that begins behind the offset, or with it at the top."""
-    stream.seek(at)
-    if at:
-        stream.readline()
-
-
-def _read(stream: BinaryIO) -> Optional[Mark]:
-    """The next mark; None, and nothing was read, where the last line is not whole yet."""
-    while True:
-        at = stream.tell()
-        line = stream.readline()
-        if not line.endswith(b"\n"):
-            stream.seek(at)
-            return None
-        try:
-            moment, offset = line.split()
-            return Mark(float(moment), int(offset))
-        except ValueError:
-            continue  # torn by a crash
+                return
+        for line in iter(self._stream.readline, b""):
+            if not line.endswith(b"\n"):
+                self._stream.seek(-len(line), os.SEEK_CUR)
+                return
+            with contextlib.suppress(ValueError):  # torn by a crash
+                moment, offset = line.split()
+                mark = Mark(float(moment), int(offset))
+                self._times.append(mark.time)
+                self._offsets.append(mark.offset)
 
 
 LOG_BYTES = 2**30
