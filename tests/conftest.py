@@ -23,6 +23,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A job started with & inherits SIGINT ignored, and would hand that on to every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+tiers.register_profiles()
+
 
 def _names_tests(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.ARGS
@@ -31,6 +33,8 @@ def _names_tests(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run the default tier on all processors, unless tests are named or selected."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = tiers.SEED
     if _names_tests(config) or config.option.markexpr:
         config.option.markexpr = config.option.markexpr or "not long"
         return

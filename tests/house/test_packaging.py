@@ -12,8 +12,8 @@ from tests.support.program import ROOT, files_of_project
 
 SOURCE_ROOTS = ("providers", "state", "schemas")
 TOP = {
-    "pyproject.toml", "trainctl", "schemas", "providers", "state", "examples", "tests", "README.md", "LICENSE", ".ci",
-    ".gitignore",
+    "pyproject.toml", "trainctl", "schemas", "providers", "state", "examples", "tests", "docs", "README.md", "LICENSE",
+    ".ci", ".gitignore",
 }  # fmt: skip
 
 

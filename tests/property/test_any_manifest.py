@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.manifests import schema_of
@@ -110,11 +110,6 @@ SECTIONS = {
 }
 
 
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 @given(
     document=st.fixed_dictionaries({}, optional=SECTIONS),
     overrides=st.sampled_from(["", "1", "x y"]),
@@ -146,11 +141,6 @@ def test_any_manifest_is_a_wish_or_is_told(
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "toml"])
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 @given(text=st.text(alphabet="ab:[]{}&*!-#'\"\n ,=.1\t|>%@`?~<", max_size=60))
 def test_any_text_is_read_or_is_told(tmp_path: Path, suffix: str, text: str) -> None:
     """Neither syntax has a text that does anything else."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.manifest.excerpt import excerpt
@@ -56,7 +56,6 @@ forms = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(documents(), forms)
 def test_no_place_shows_what_lies_below_a_key_that_hides(
     document: dict[str, object], form: Callable[[object], str]

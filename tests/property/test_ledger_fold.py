@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.ledgers import elsewhere
@@ -118,7 +118,6 @@ def test_an_entry_survives_its_json(entry: Entry) -> None:
     assert from_json(json.loads(json.dumps(to_json(entry)))) == entry
 
 
-@settings(max_examples=300, deadline=None)
 @given(logs, st.integers(0, 30))
 def test_a_snapshot_anywhere_changes_nothing(log: list[Entry], cut: int) -> None:
     """Folding all, bit by bit, or from a snapshot taken anywhere gives the same state; folding twice gives it twice."""
@@ -133,7 +132,6 @@ def test_a_snapshot_anywhere_changes_nothing(log: list[Entry], cut: int) -> None
     assert step == whole
 
 
-@settings(max_examples=300, deadline=None)
 @given(logs)
 def test_what_always_holds(log: list[Entry]) -> None:
     """Serial and versions count the same moves; records say their version; nothing open is also unfinished; no key is forgotten early, and what is recorded isn't forgotten."""

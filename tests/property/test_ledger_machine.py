@@ -156,4 +156,4 @@ class TwoLedgers(RuleBasedStateMachine):
 
 
 TestTwoLedgers = TwoLedgers.TestCase
-TestTwoLedgers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTwoLedgers.settings = settings(stateful_step_count=30)

@@ -6,7 +6,7 @@ import html
 import re
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -72,10 +72,10 @@ def big(names: list[str], text: str) -> list[str]:
     return plan_markdown(replace(plan, changes=changes, diagnostics=problems))
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.sampled_from([1, 30, 3000]), hostile, st.sampled_from([1, 40, 4000]))
-def test_a_comment_fits_and_says_what_is_left_out(count: int, text: str, times: int) -> None:
+@given(st.sampled_from([(1, 1), (1, 4000), (30, 40), (400, 1)]), hostile)
+def test_a_comment_fits_and_says_what_is_left_out(counts: tuple[int, int], text: str) -> None:
     """Whatever the plan, the comment is below GitHub's limit, holds the digest, and tells how many changes it does not show."""
+    count, times = counts
     lines = big([f"name{number}" for number in range(count)], text * times)
     comment = "\n".join(lines)
     assert len(comment) < LIMIT
@@ -90,6 +90,6 @@ def test_a_comment_fits_and_says_what_is_left_out(count: int, text: str, times: 
 
 def test_what_goes_comes_first() -> None:
     """Where there is no room for all, it is what is destroyed that is shown."""
-    comment = "\n".join(big([f"name{number}" for number in range(3000)], "x" * 300))
+    comment = "\n".join(big([f"name{number}" for number in range(600)], "x" * 300))
     assert "<code>- job.j1</code>" in comment
     assert "<code>+ job.j0</code>" not in comment

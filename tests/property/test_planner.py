@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.plans import CODE, applied, at, desired, resource, source_of
@@ -93,7 +93,6 @@ def test_a_plan_after_its_apply_is_all_no_op(inputs: Inputs, status: RunStatus) 
 
 
 @given(manifests(), manifests(), ENDED)
-@settings(max_examples=60)
 def test_any_change_settles(first: Inputs, second: Inputs, status: RunStatus) -> None:
     """From any manifest to any other and a second plan changes nothing any more."""
     state = applied(make_plan(first), status=status)
@@ -105,7 +104,6 @@ def test_any_change_settles(first: Inputs, second: Inputs, status: RunStatus) ->
 
 
 @given(manifests(), manifests())
-@settings(max_examples=60)
 def test_order_respects_the_graph(first: Inputs, second: Inputs) -> None:
     """What is needed comes before what needs it; what goes, after everything that was recorded as needing it."""
     state = applied(make_plan(first))
@@ -179,7 +177,6 @@ def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: Inputs, random: 
 
 
 @given(manifests(), manifests())
-@settings(max_examples=60)
 def test_plan_files_give_back_what_they_got(first: Inputs, second: Inputs) -> None:
     """Any plan survives being written and read."""
     inputs = over(second, applied(make_plan(first), status=RunStatus.RUNNING))

@@ -1,4 +1,4 @@
-"""The three tiers of tests, and the samples of the long one that run every day.
+"""The three tiers of tests, and the samples of the long tier that run every day.
 
 - default: ``pytest`` without arguments. In-process tests, under a minute, without any service.
 - integration: real sshds, containers, servers of buckets and whole commands. By directory, or marked where a unit test
@@ -6,7 +6,8 @@
 - long: every point of the kill matrices, long races, benchmarks. ``tests/run long``.
 
 ``sample`` and ``offset`` pick what the integration tier runs of the long one: part of it by a fixed seed, part by ``SEED``,
-which changes every day and is printed; ``TEST_SEED`` repeats a day.
+which changes every day and is printed; ``TEST_SEED`` repeats a day. Hypothesis starts from ``SEED`` too, and tries so many
+examples as ``EXAMPLES`` has for ``--hypothesis-profile``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 DEFAULT = "not integration and not long"
 INTEGRATION = (
@@ -32,6 +34,18 @@ INTEGRATION = (
 os.environ.setdefault("TEST_SEED", str(datetime.date.today().toordinal()))  # noqa: DTZ011
 SEED = int(os.environ["TEST_SEED"])
 """Today's. In a variable, so that workers started before and after midnight collect the same tests."""
+
+EXAMPLES = {"unit": 20, "integration": 60, "long": 1000}
+"""Examples of each property by profile; the first is the default."""
+
+
+def register_profiles() -> None:
+    """Make the profiles known, without time limits: tests may share their processors."""
+    for name, count in EXAMPLES.items():
+        settings.register_profile(
+            name, max_examples=count, deadline=None, suppress_health_check=list(HealthCheck)
+        )
+    settings.load_profile("unit")
 
 
 def sample(cases: Sequence[Any], fixed: int, rotating: int) -> list[Any]:
