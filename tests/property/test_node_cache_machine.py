@@ -453,7 +453,7 @@ class NodeCache(RuleBasedStateMachine):
 
 def test_what_is_mounted_is_whole() -> None:
     """Whatever two lineages, kills, full disks and hands do to a cache; and the limit holds."""
-    examples, before = settings.default.max_examples // 5, NodeCache.compared
+    examples, before = settings().max_examples // 5, NodeCache.compared
     run_state_machine_as_test(
         NodeCache,
         settings=settings(
