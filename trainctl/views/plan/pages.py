@@ -117,14 +117,14 @@ def _size(lines: Iterable[str]) -> int:
 
 
 _STYLE = """\
-:root { color-scheme: light dark; --html_text: #1f2328; --ground: #fff; --box: #f6f8fa; --line: #d1d9e0; --add: #116329; --take: #a40e26; --change: #7d4e00; }
+:root { color-scheme: light dark; --text: #1f2328; --ground: #fff; --box: #f6f8fa; --line: #d1d9e0; --add: #116329; --take: #a40e26; --change: #7d4e00; }
 @media (prefers-color-scheme: dark) {
-  :root { --html_text: #e6edf3; --ground: #0d1117; --box: #161b22; --line: #30363d; --add: #56d364; --take: #ff7b72; --change: #e3b341; }
+  :root { --text: #e6edf3; --ground: #0d1117; --box: #161b22; --line: #30363d; --add: #56d364; --take: #ff7b72; --change: #e3b341; }
 }
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; color: var(--html_text); background: var(--ground); font: 16px/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; color: var(--text); background: var(--ground); font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.4rem; }
 h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
-html_code, pre { font: 14px/1.45 ui-monospace, monospace; }
+code, pre { font: 14px/1.45 ui-monospace, monospace; }
 pre { margin: 0; padding: .75rem 1rem; overflow-x: auto; background: var(--box); border: 1px solid var(--line); border-radius: 6px; }
 details { margin: .5rem 0; }
 summary { cursor: pointer; padding: .25rem 0; }
@@ -136,13 +136,13 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_text(words: str) -> str:
-    """Text that isn't ours, as nothing but html_text."""
+    """Text that isn't ours, escaped."""
     return escape_html(escape(words))
 
 
 def html_code(words: str) -> str:
     """Inline code."""
-    return f"<html_code>{html_text(words)}</html_code>"
+    return f"<code>{html_text(words)}</code>"
 
 
 def preformatted(lines: Iterable[str], classes: Iterable[str] = ()) -> str:
