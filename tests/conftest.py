@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import tiers
-from trainctl.weights.mirror import sums
 
 _TESTS = Path(__file__).parent
 
@@ -75,9 +73,3 @@ def hangs_up() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-@pytest.fixture
-def only_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CRCs are computed by what a host has."""
-    monkeypatch.setattr(sums, "_crc", {"crc32": zlib.crc32}.get)

@@ -233,7 +233,7 @@ def test_what_cant_be_mended_is_mirrored_again(fresh: Project) -> None:
         (("cache", "verify", "nowhere"), "cluster nowhere is not in the state"),
         (("cache", "evict", "lab", "weights.x"), "weights.x is not in the state"),
         (("cache", "evict", "lab", "--node", "x"), "cluster.lab has no node x"),
-        (("mirror", "gc", "--grace", "soon"), "--grace: 'soon' is not a duration"),
+        (("mirror", "gc", "--drop-unused", "soon"), "--drop-unused: 'soon' is not a duration"),
     ],
 )
 def test_what_is_not_there_is_said(fresh: Project, arguments: tuple[str, ...], said: str) -> None:
@@ -271,9 +271,9 @@ def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     end(
         fresh.start("destroy", "--auto-approve"),
         other.start(*APPLY, "--wait"),
-        fresh.start("mirror", "gc", "--grace", "0s"),
+        fresh.start("mirror", "gc"),
     )
-    fresh.run("mirror", "gc", "--grace", "0s")
+    fresh.run("mirror", "gc")
     kept = valid(other, "mirror-gc", "mirror", "gc", "--dry-run")
 
     assert {one["project"] for one in kept["kept"]} == {"other"}
@@ -281,7 +281,7 @@ def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     rows = valid(other, "cache-verify", "cache", "verify", "lab")["listings"]
     assert [row["outcome"] for row in rows] == ["whole", "whole"]
     other.run("destroy", "--auto-approve")
-    freed = valid(other, "mirror-gc", "mirror", "gc", "--grace", "0s")["freed"]
+    freed = valid(other, "mirror-gc", "mirror", "gc")["freed"]
     assert freed["bytes"] == 2 * SIZE
     assert list((fresh.directory.parent / "nvme").iterdir()) == []
     assert list(fresh.nodes.iterdir()) == []

@@ -9,9 +9,8 @@ import time
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
-from trainctl.remote.archive import node_archive
+from trainctl.remote.archive import node_archive, program_archive
 from trainctl.remote.bootstrap import INSTALL
-from trainctl.resources.mirror_program import mirror_archive
 
 MANIFEST = """\
 jobs:
@@ -34,7 +33,7 @@ def test_a_live_run_keeps_its_program(fresh: Project) -> None:
         """Whether today's program is still there after another was installed and nobody had called it for days."""
         for path in folder.iterdir():
             os.utime(path, (time.time() - 2 * 86_400,) * 2)
-        archive = mirror_archive()
+        archive = program_archive("trainctl.node.__main__", ("trainctl:errors", "trainctl.base"))
         words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
         argv = [sys.executable, "-I", "-S", "-c", INSTALL, *words]
         subprocess.run(argv, input=archive.data, check=True)

@@ -26,25 +26,11 @@ def twice(fresh: Project) -> Project:
 
 
 def test_a_plan_counts_what_two_jobs_name_once(twice: Project) -> None:
-    """In what is to be fetched and in what its node gets; a node with room for it is not too small."""
+    """In what its node gets; a node with room for it is not too small."""
     plan = twice.json("plan", "--format", "json")
-    rows = {one["address"]: one for one in plan["weights"]}
 
-    assert [(one["bytes_upstream"], one["bytes_shared"]) for one in rows.values()] == [
-        (SIZE, 0),
-        (0, SIZE),
-    ]
     assert [one["summary"] for one in plan["diagnostics"] if one["code"] != "no-gpus"] == []
     assert "box/box-0 gets 400 kB, and has room for 600 kB." in twice.run("plan").stdout
-
-
-def test_one_alone_is_counted_for_itself(twice: Project) -> None:
-    """Where the other is no part of the plan nobody else brings it."""
-    plan = twice.json("plan", "--format", "json", "--target", "job.b")
-
-    assert [(one["address"], one["bytes_upstream"]) for one in plan["weights"]] == [
-        ("weights.b-0", SIZE)
-    ]
 
 
 def test_only_who_brought_it_is_credited(twice: Project) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import Mirror
+from tests.support.mirrors import MemorySource, ingest, mirror_at
 from tests.support.sshd import User, require_sshd, sshd
 from trainctl.apply.step import Step
 from trainctl.base.listing import CHUNK_BYTES
@@ -19,9 +18,8 @@ from trainctl.model.address import Address
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
-from trainctl.resources.origins import HereOrigins
+from trainctl.resources.origins import DirectoryOrigins
 from trainctl.spi.provider import Cluster
-from trainctl.weights.mirror.here import HereMirror
 from trainctl_ssh import SshProvider
 
 WEIGHTS = Address.parse("weights.model")
@@ -32,13 +30,10 @@ def test_one_copy_leaves_the_operators_machine(
 ) -> None:
     """Two hosts have every byte; what came through the operator's connections is one copy, the rest came from the other."""
     require_sshd()
-    mirror = Mirror(tmp_path / "mirror")
-    mirror.add("model.bin", random.Random(7).randbytes(3 * CHUNK_BYTES + 5))
-    mirror.add("config.json", json.dumps({}).encode())
-    listing = mirror.listing
-    record = mirror.path / "listings" / f"{listing.id}.json"
-    record.parent.mkdir()
-    record.write_bytes(listing.to_bytes())
+    store = mirror_at(tmp_path / "mirror")
+    files = {"model.bin": random.Random(7).randbytes(3 * CHUNK_BYTES + 5), "config.json": b"{}"}
+    source = MemorySource(files, piece=2**20)
+    listing = ingest(store, source.resolve("memory://model", None, None), source)
     user = User(tmp_path / "user")
     with ExitStack() as stack:
         hosts = [
@@ -53,7 +48,7 @@ def test_one_copy_leaves_the_operators_machine(
         cluster = Cluster("lab", {"hosts": [host.settings for host in hosts]})
         nodes = [provider.create(cluster, f"gpu-{n}", f"key-{n}") for n in range(2)]
         seats = [Seat(node, agents.of("ssh", node), {"provider": "ssh"}) for node in nodes]
-        origins = HereOrigins(agents, mirror.path, lambda token: token)
+        origins = DirectoryOrigins(agents, str(tmp_path / "mirror"), lambda token: token)
         home = Home(Path("/"), "lineage", "somebody", "project")
         recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
         step = Step(
@@ -61,12 +56,12 @@ def test_one_copy_leaves_the_operators_machine(
             lambda address: recorded, lambda *told: None, lambda address: 0.0,
         )  # fmt: skip
 
-        delivery = Delivery(HereMirror(mirror.path), home, origins)
+        delivery = Delivery(store, home, origins)
         rows = delivery.deliver(step, seats, delivery.listings({str(WEIGHTS): listing.id}))
 
         for node in nodes:
             tree = Path(node.root) / "cache" / "trees" / listing.id
-            assert {path.name: path.read_bytes() for path in tree.iterdir()} == mirror.files
+            assert {path.name: path.read_bytes() for path in tree.iterdir()} == files
     assert {row.path for row in rows} == {"peers"}
     assert sum(row.bytes_by_tier["mirror"] for row in rows) == listing.size
     assert sum(row.bytes_by_tier["peers"] for row in rows) == listing.size

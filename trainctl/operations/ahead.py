@@ -9,8 +9,9 @@ from typing import Any
 
 from trainctl.base.protocol.code import HAS_CODE
 from trainctl.base.protocol.host import FACTS
+from trainctl.base.protocol.mirrors import MIRROR_SURVEY
 from trainctl.base.protocol.runs import START
-from trainctl.base.protocol.verb import Verb, untyped
+from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
@@ -56,7 +57,6 @@ def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
 def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
     """Likewise to the hosts where recorded weights are kept; loaded while the others are being logged in to."""
     from trainctl.operations.mirrors import host_of, is_on_a_host
-    from trainctl.resources.mirror_program import mirror_archive
 
     kept = {
         str(one.outputs.get("mirror", ""))
@@ -65,10 +65,7 @@ def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
     }
     for url in sorted(filter(is_on_a_host, kept)):
         place = host_of(url, None, workspace.provider, state.resources.get)
-        node, archive = place.node, mirror_archive()
-        workspace.agents.of_program(place.provider, node, archive, installs=False).open(
-            [untyped("look")]
-        )
+        workspace.agents.to_look(place.provider, place.node).open((MIRROR_SURVEY,))
 
 
 def _asked(workspace: Workspace, state: State) -> Iterator[Recorded]:

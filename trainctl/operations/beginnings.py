@@ -77,7 +77,7 @@ def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptio
     """The plan of one new run that repeats an earlier one; today's manifest, code and sources are not looked at."""
     state = workspace.ledger.state()
     old = find_run(state, address, run)
-    past = past_of(control(workspace), workspace.mirror, old.record)
+    past = past_of(control(workspace), workspace.mirror.store, old.record)
     as_it_needs(past, state.resources.get)
     commands = "; ".join(past.attributes["runtime"]["start_commands"])
     note = f"repeats run {old.record.number} ({old.record.id}): {commands}"

@@ -13,28 +13,28 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.serving import TO_ALL, Serving
 from trainctl.operations.workspace import Workspace
-from trainctl.weights.mirror.known import Known
-from trainctl.weights.mirror.port import site_of
+from trainctl.store.survey import SourceSurvey
+from trainctl.weights.mirrors import site_of
 
 _PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
 """How it is called that a bucket doesn't answer now."""
 
 
 DAMAGED_REFERENCE = (
-    "Nothing is collected meanwhile. trainctl mirror verify --repair writes it anew in the project whose it is; "
-    "if that is no more, remove it."
+    "Until then mirror gc deletes nothing. The next apply in the project that it belongs to writes it again; "
+    "if that project no longer exists, delete the reference."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorSeen:
-    """What it knows of the sources, in their order, and which of the recorded listings it has.
+    """What is in it of the sources, in their order, and which of the recorded listings are there.
 
-    Nothing where it was not asked, or can't be, which ``problem`` says.
+    Empty if it wasn't asked, or can't be, which ``problem`` says.
     """
 
     asked: bool = False
-    known: tuple[Known, ...] = ()
+    sources: tuple[SourceSurvey, ...] = ()
     listings: frozenset[str] = frozenset()
     problem: Diagnostic | None = None
     serving: Serving = TO_ALL
@@ -60,7 +60,7 @@ def look_at_mirror(
     if not (sources or listings):
         return MirrorSeen(asked=True)
     try:
-        found = workspace.mirror.look(sources, listings, state.lineage)
+        found = workspace.mirror.store.survey(sources, listings, state.lineage)
     except (NodeError, StorageError) as failure:
         if isinstance(failure, StorageError) and failure.code not in _PASSING:
             raise
@@ -71,9 +71,9 @@ def look_at_mirror(
         return MirrorSeen(asked=True, problem=warning(summary, detail, code=failure.code))
     return MirrorSeen(
         True,
-        found.known,
+        found.sources,
         found.listings,
-        serving=found.serving,
+        serving=workspace.mirror.serving,
         free=found.free,
         warnings=tuple(
             warning(one, DAMAGED_REFERENCE, code="mirror-damaged") for one in found.damaged

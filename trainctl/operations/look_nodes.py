@@ -42,7 +42,7 @@ from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.known import Known
+from trainctl.store.survey import SourceSurvey
 
 
 class _Nearness:
@@ -108,7 +108,7 @@ class _Question:
     provider: str
     node: Node
     jobs: Mapping[Address, _Wanted]
-    weights: Mapping[Address, Known]
+    weights: Mapping[Address, SourceSurvey]
     rates: Mapping[str, float]
     cluster: Mapping[str, Any]
     one_of_several: bool
@@ -138,7 +138,7 @@ def look_at_nodes(
             seen.prices |= {node: price for node, price in prices.items() if price is not None}
             jobs = {one.address: one.attributes for one in workspace.desired.jobs_on(address)}
             wanted = {job: _wanted(found, needs.get(job), directory) for job, found in jobs.items()}
-            weights_there, rates = _needed(jobs.values(), weights.known), _rates(state, address)
+            weights_there, rates = _needed(jobs.values(), weights.surveys), _rates(state, address)
             questions += [
                 (
                     address,
@@ -228,8 +228,8 @@ def _wanted(job: Mapping[str, Any], needs: HostNeeds | None, directory: Path) ->
 
 
 def _needed(
-    jobs: Iterable[Mapping[str, Any]], known: Mapping[Address, Known]
-) -> dict[Address, Known]:
+    jobs: Iterable[Mapping[str, Any]], known: Mapping[Address, SourceSurvey]
+) -> dict[Address, SourceSurvey]:
     addresses = {Address.parse(weights["address"]) for job in jobs for weights in job["weights"]}
     return {address: known[address] for address in sorted(addresses) if address in known}
 

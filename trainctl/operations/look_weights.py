@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.units import format_bytes
@@ -17,15 +18,14 @@ from trainctl.model.once import Once
 from trainctl.model.resource import Resource
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_options import LookOptions
-from trainctl.operations.look_shared import Shared, shared
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
 from trainctl.sources import source_for
+from trainctl.store.directory import SPARE_BYTES
+from trainctl.store.survey import SourceSurvey
 from trainctl.weights.lock import LockEntry, LockFile, locked_as
-from trainctl.weights.mirror.disk import SPARE_BYTES
-from trainctl.weights.mirror.known import Known, missing
-from trainctl.weights.mirror.port import is_far
+from trainctl.weights.mirrors import is_far
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
 
 
@@ -34,8 +34,7 @@ class WeightsSeen:
     """What was found out of each weights resource, and what went wrong."""
 
     facts: dict[Address, WeightsFacts] = field(default_factory=dict)
-    known: dict[Address, Known] = field(default_factory=dict)
-    shared: dict[Address, Shared] = field(default_factory=dict)
+    surveys: dict[Address, SourceSurvey] = field(default_factory=dict)
     far: bool = False
     """Whether the mirror is not on this machine."""
     mirror: MirrorSeen = field(default_factory=MirrorSeen)
@@ -93,7 +92,7 @@ def _unusable(workspace: Workspace, seen: WeightsSeen, look: LookOptions) -> lis
     Whoever only plans may have no right to write there, as a review has none: who applies it needs one.
     """
     why = seen.mirror.unusable
-    if not why or all(one.listing for one in seen.known.values()):
+    if not why or all(one.listing for one in seen.surveys.values()):
         return []
     advice = "Have a directory there that may be written, or name another place in mirror: {url: …}"
     if workspace.mirror.on_a_host:
@@ -104,18 +103,18 @@ def _unusable(workspace: Workspace, seen: WeightsSeen, look: LookOptions) -> lis
 
 
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
-    """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share more content than is known."""
+    """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share content that isn't known to be the same."""
     free = seen.mirror.free
-    lacking = {
-        address: one.to_store - seen.shared.get(address, {}).get(address, 0)
-        for address, one in seen.known.items()
-    }
-    missing = {address: size for address, size in lacking.items() if size > 0}
-    together = _together(seen, missing)
+    missing = {address: survey for address, survey in seen.surveys.items() if survey.missing}
+    together = _missing(missing.values())
     if free is None or not missing or together + SPARE_BYTES <= free:
         return []
-    too_large = {one: size for one, size in missing.items() if size + SPARE_BYTES > free}
-    size = _together(seen, too_large) or together
+    too_large = {
+        address: survey
+        for address, survey in missing.items()
+        if _missing([survey]) + SPARE_BYTES > free
+    }
+    size = _missing(too_large.values()) or together
     made = error if too_large else warning
     return [
         made(
@@ -128,15 +127,13 @@ def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
     ]
 
 
-def _together(seen: WeightsSeen, missing: Mapping[Address, int]) -> int:
-    """Bytes of what each of these lacks; what it has in common with others of them counts once."""
-    common = sum(
-        size
-        for address in missing
-        for other, size in seen.shared.get(address, {}).items()
-        if other != address and other in missing
-    )
-    return sum(missing.values()) - common
+def _missing(surveys: Iterable[SourceSurvey]) -> int:
+    """Bytes that sources lack; files that are known to be the same count once."""
+    surveys = tuple(surveys)
+    missing = [row for survey in surveys for row in survey.files if not row[2]]
+    unknown = sum(size for sha256, size, _ in missing if sha256 is None)
+    known = sum({sha256: size for sha256, size, _ in missing if sha256}.values())
+    return max(0, unknown + known - sum(survey.arrived for survey in surveys))
 
 
 def _look(
@@ -150,8 +147,7 @@ def _look(
         seen.diagnostics.append(seen.mirror.problem)
     else:
         seen.diagnostics += seen.mirror.warnings
-        seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
-        seen.shared = shared(seen.known, resolved)
+        seen.surveys = dict(zip(resolved, seen.mirror.sources, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +199,7 @@ def _resolve(
                 credential,
                 locked=question.locked,
                 upgrade=upgrade,
-                mirror=workspace.mirror,
+                store=workspace.mirror.store,
                 retry=workspace.retry,
                 once=once,
             )
@@ -234,7 +230,7 @@ def _unopened(
             why,
             locked=question.locked,
             upgrade=upgrade,
-            mirror=workspace.mirror,
+            store=workspace.mirror.store,
         )
     except TrainctlError as failure:
         return failure
@@ -260,8 +256,7 @@ def _take(
         seen.diagnostics.append(replace(found, forbids=isinstance(answer, Forbidden)))
         return
     resolution = answer.resolution
-    known = seen.known.get(resource.address)
-    mirrored = known.had if known else None
+    survey = seen.surveys.get(resource.address)
     locked = (
         look.writes_lock is True
         or question.locked is not None
@@ -270,12 +265,11 @@ def _take(
     )
     seen.facts[resource.address] = WeightsFacts(
         resolution.resolved,
-        mirrored,
+        survey.here if survey else None,
         relayed,
-        known.listing if known else None,
+        survey.listing if survey else None,
         locked,
         unmatched_patterns=resolution.unmatched,
-        shared=seen.shared.get(resource.address, {}),
     )
     seen.diagnostics += [
         replace(one, address=str(resource.address), where=resource.where)
@@ -289,15 +283,17 @@ def _relayed(
     """The bytes that are missing in the mirror and that it can't fetch by itself; a server is asked once for the link of one file of each source."""
     if not seen.far or isinstance(found, TrainctlError):
         return 0
-    resolved, known = found.resolution.resolved, seen.known.get(question.resource.address)
+    resolved, survey = found.resolution.resolved, seen.surveys.get(question.resource.address)
     through = by_link = 0
     one: SourceFile | None = None
-    lacking = ((file, file.size) for file in resolved.files)
-    for file, left in lacking if known is None else missing(resolved, known):
+    here = (row[2] for row in survey.files) if survey else repeat(False)
+    for file, is_here in zip(resolved.files, here, strict=False):
+        if is_here:
+            continue
         if found.relays(file):
-            through += left
+            through += file.size
         else:
-            by_link, one = by_link + left, file
+            by_link, one = by_link + file.size, file
     if one is None:
         return through
     example = one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -23,18 +24,17 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.resource import Resource
-from trainctl.objects.place import SCHEMES, place_of
+from trainctl.objects.place import SCHEMES
 from trainctl.operations.places import data_home, directory_of
 from trainctl.resources.agents import as_made, nodes_of
 from trainctl.resources.clusters import section
 from trainctl.spi import discovery
 from trainctl.spi.provider import Provider
-from trainctl.weights.mirror.place import Place
+from trainctl.weights.mirrors import Place
 
-if TYPE_CHECKING:  # only who has one pays for it
-    from trainctl.objects.store import Bucket
+if TYPE_CHECKING:  # heavy
     from trainctl.spi.sources import Credential
-    from trainctl.weights.bucket.mirror import BucketMirror
+    from trainctl.weights.mirrors import Mirror
 
 Providers = Callable[[str], Provider]
 Recordeds = Callable[[Address], Recorded | None]
@@ -141,23 +141,39 @@ def is_there(url: str) -> bool:
         return False
 
 
-def bucket_mirror(
-    kept: Kept, secrets: Secrets, environ: Mapping[str, str], retry: Retry
-) -> BucketMirror:
-    """The mirror in a bucket, which is opened when it is first asked something: its own secret, else its platform's usual credential."""
-    from trainctl.weights.bucket.mirror import BucketMirror
-    from trainctl.weights.bucket.shelf import Shelf
-    from trainctl.weights.bucket.stored import Stored
+def directory_mirror(directory: Path, retry: Retry) -> Mirror:
+    """The mirror in a directory of this machine."""
+    from trainctl.store.directory import DirectoryObjects
+    from trainctl.store.store import Store
+    from trainctl.weights.mirrors import DirectMirror
 
-    opening = _Opening(kept, secrets, environ)
-    stored = Stored(opening.url, opening.bucket, retry, opening.refusal)
-    return BucketMirror(Shelf(stored), retry, without_end(kept.endpoint_url))
+    return DirectMirror(Store(DirectoryObjects(directory), retry))
 
 
-class _Opening:
-    """The bucket, and the credential that it was opened by."""
+def bucket_mirror(kept: Kept, secrets: Secrets, environ: Mapping[str, str], retry: Retry) -> Mirror:
+    """The mirror in a bucket. Its own secret opens it when it is first used, else its platform's usual credential."""
+    from trainctl.objects.bucket import open_bucket_store
+    from trainctl.store.keys import is_own
+    from trainctl.store.store import Store
+    from trainctl.weights.mirrors import DirectMirror
 
-    def __init__(self, kept: Kept, secrets: Secrets, environ: Mapping[str, str]) -> None:
+    access = _BucketAccess(kept, secrets)
+    objects = open_bucket_store(
+        access.url,
+        kept.endpoint_url,
+        access.credential,
+        retry,
+        environ=environ,
+        is_own=is_own,
+        refusal=access.refusal,
+    )
+    return DirectMirror(Store(objects, retry), without_end(kept.endpoint_url))
+
+
+class _BucketAccess:
+    """The credential that opens a mirror's bucket."""
+
+    def __init__(self, kept: Kept, secrets: Secrets) -> None:
         self.url = str(kept.url).rstrip("/")
         auth: dict[str, str] = {}
         if kept.secret:
@@ -165,27 +181,22 @@ class _Opening:
         if kept.endpoint_url:
             auth["endpoint_url"] = kept.endpoint_url
         self._attributes = {"source": self.url, "auth": auth}
-        self._endpoint = kept.endpoint_url
         self._secrets = secrets
-        self._environ = environ
-        self._credential: Credential | None = None
+        self._used: Credential | None = None
 
-    def bucket(self) -> Bucket:
-        """Forbidden where its declared secret may not go there."""
-        from trainctl.objects.opening import opened
-
+    def credential(self) -> Credential | None:
+        """Forbidden if the declared secret may not go to this bucket."""
         try:
             declared = self._secrets.declared_credential(self._attributes)
         except Forbidden as error:
             raise self._named(error) from None
-        self._credential = declared or self._secrets.usual_credential(self._attributes)
-        place = place_of(self.url, self._endpoint, self._environ)
-        return opened(place, self._credential, self._environ)
+        self._used = declared or self._secrets.usual_credential(self._attributes)
+        return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:
         """See ``bucket_credentials.refusal``."""
-        told = refusal(error, self._credential)
-        return told if told is error else self._named(told)
+        refused = refusal(error, self._used)
+        return refused if refused is error else self._named(refused)
 
     def _named(self, error: TrainctlError) -> Forbidden:
         return Forbidden(f"mirror {self.url}: {error.summary}", error.detail, code=error.code)

@@ -17,20 +17,24 @@ from trainctl.operations.mirrors import is_in_a_bucket, is_on_a_host, mirror_url
 from trainctl.operations.places import directory_of
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import wanted_of
+from trainctl.store import keys
 from trainctl.weights.patterns import select
 from trainctl.weights.resolve import Wanted
 
 _HEX = "0123456789abcdef" * 4
-_NAMES = (
-    f"blobs/sha256/{_HEX[:2]}/{_HEX}",
-    f"packs/{_HEX}/data",
-    f"packs/{_HEX}.json",
-    f"listings/{_HEX}.json",
-    f"fingerprints/{_HEX}/{_HEX}.json",
-    "references/lineage/weights.name.json",
-    f"partial/{_HEX}",
+_KEYS = (
+    keys.blob(_HEX),
+    keys.chunked(_HEX),
+    keys.slices(_HEX),
+    keys.listing(_HEX),
+    keys.incomplete(_HEX),
+    keys.packs(_HEX),
+    f"{keys.RECORDS}/{_HEX}/{_HEX}.json",
+    f"{keys.PARTIAL}/{_HEX}/pack.{_HEX}",
+    keys.reference("lineage", "weights.name"),
+    keys.GC_LEASE,
 )
-"""What a mirror's files are called, for asking whether patterns leave all of them out."""
+"""An example of each kind of object in a mirror, to test whether patterns leave all of them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def _problem(wanted: Wanted, mirror: _Spot, environ: Mapping[str, str]) -> tuple
     way = source.way_to(mirror)
     if way is None:
         return None
-    files = [SourceFile(f"{way}/{name}", 0, "") for name in _NAMES]
+    files = [SourceFile(f"{way}/{key}", 0, "") for key in _KEYS]
     if not select(files, wanted.allow, wanted.ignore)[0]:
         return None
     return "holds the mirror", f"Leave it out by ignore_patterns: [{json.dumps(f'/{way}/')}], or n"

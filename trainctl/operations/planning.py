@@ -33,7 +33,7 @@ from trainctl.resources.jobs import observed
 from trainctl.resources.registry import handlers
 from trainctl.resources.run_control import RunControl
 from trainctl.spi.provider import Presence
-from trainctl.weights.mirror.port import is_far
+from trainctl.weights.mirrors import is_far
 
 _HERE = frozenset({Kind.PROJECT, Kind.CACHE})
 """Kinds of which nothing is anywhere but in the state."""

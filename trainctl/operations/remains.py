@@ -12,8 +12,7 @@ from trainctl.operations.runs import Run
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
 from trainctl.resources.run_control import runs_of
-from trainctl.weights.mirror.directory import DirectoryMirror
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirrors import Mirror, directory_of
 
 
 def remains_of(workspace: Workspace) -> list[Remain]:
@@ -31,10 +30,10 @@ def remains_of(workspace: Workspace) -> list[Remain]:
 
 def _mirror(mirror: Mirror) -> list[Remain]:
     try:
-        size = mirror.stored_bytes()
+        size = mirror.store.stored_bytes()
     except (NodeError, StorageError):
         return []
-    place = str(mirror.root) if isinstance(mirror, DirectoryMirror) else mirror.url
+    place = str(directory_of(mirror) or mirror.url)
     return [Remain("mirror", place, size)] if size else []
 
 

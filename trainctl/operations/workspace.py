@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trainctl.ledger.ledger import Ledger
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Ports
-    from trainctl.weights.mirror.port import Mirror
+    from trainctl.weights.mirrors import Mirror
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Workspace:
     def mirror_site(self) -> MirrorSite:
         """Where the mirror is, as far as can be told without asking anybody."""
         from trainctl.operations import mirrors
-        from trainctl.weights.mirror.port import site_of
+        from trainctl.weights.mirrors import site_of
 
         if not self.mirror.on_a_host:
             return site_of(self.mirror)
@@ -199,10 +199,8 @@ class Workspace:
             kept = mirrors.kept_at(site, desired.mirror)
             return mirrors.bucket_mirror(kept, self.secrets, self.setting.environ, self.retry)
         if not mirrors.is_on_a_host(url):
-            from trainctl.weights.mirror.here import HereMirror
-
-            return HereMirror(directory_of(url, "mirror"), self.retry)
-        from trainctl.resources.host_mirror import HostMirror
+            return mirrors.directory_mirror(directory_of(url, "mirror"), self.retry)
+        from trainctl.resources.host_store import HostMirror
 
         return HostMirror(
             self.agents,

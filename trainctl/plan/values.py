@@ -64,8 +64,6 @@ class WeightsFacts:
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
     unmatched_patterns: Mapping[str, str | None] = field(default_factory=dict)
-    shared: Mapping[Address, int] = field(default_factory=dict)
-    """Bytes that are missing and come with other weights, by their address, or with another file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +325,6 @@ class WeightsLine:
     bytes_through_operator: int | None = 0
     """Those of ``bytes_upstream`` that a mirror on a host or in a bucket can't fetch itself."""
     listing: str | None = None
-    bytes_shared: int | None = 0
     """What is missing and comes with other weights of the plan, or with another file of its own: it is in none of the others."""
     forecast_seconds: float | None = None
 

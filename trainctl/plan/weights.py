@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource
@@ -64,9 +64,9 @@ def weights_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[WeightsLin
         for change in changes
         if change.address.kind is Kind.WEIGHTS and change.action not in REMOVES
     ]
-    rate, there = into_mirror(inputs.state), {change.address for change in kept}
+    rate = into_mirror(inputs.state)
     return tuple(
-        _line(change, inputs.weights.get(change.address), there, rate)
+        _line(change, inputs.weights.get(change.address), rate)
         for change in sorted(kept, key=lambda change: change.address)
     )
 
@@ -78,15 +78,11 @@ def tiers_of(line: WeightsLine) -> TierFacts | None:
     return TierFacts(mirror=line.bytes_mirrored, upstream=line.bytes - line.bytes_mirrored)
 
 
-def _line(
-    change: Change, facts: WeightsFacts | None, there: Container[Address], rate: float | None
-) -> WeightsLine:
-    """``there`` are the weights of this plan: what comes with others of them isn't fetched for this one, too."""
+def _line(change: Change, facts: WeightsFacts | None, rate: float | None) -> WeightsLine:
     after = change.after or {}
     size = after.get("bytes")
     mirrored = _mirrored(change, facts, size)
-    shared = sum(count for one, count in facts.shared.items() if one in there) if facts else 0
-    upstream = None if size is None or mirrored is None else max(0, size - mirrored - shared)
+    upstream = None if size is None or mirrored is None else max(0, size - mirrored)
     relayed = facts.relayed if facts else 0
     return WeightsLine(
         address=change.address,
@@ -103,7 +99,6 @@ def _line(
         if upstream is None
         else min(relayed, upstream),
         listing=change.outputs_after.get("listing"),
-        bytes_shared=None if upstream is None else shared,
         forecast_seconds=_seconds(upstream, rate),
     )
 

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 
 from trainctl.ledger.state import Recorded
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import Archive, node_archive
+from trainctl.remote.archive import node_archive
 from trainctl.remote.compiled import compiled
 from trainctl.remote.session import Sessions
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport
 
-if (
-    TYPE_CHECKING
-):  # the mirror takes time to load, and not everybody who calls nodes has anything to do with it
-    from trainctl.weights.mirror.place import Place
+if TYPE_CHECKING:  # what most commands don't need isn't loaded
+    from trainctl.weights.mirrors import Place
 
 _LEAVE_SECONDS = 2.0
 """How long what is ended on nodes may take, before it is left to them."""
@@ -97,22 +95,6 @@ class Agents:
                     visiting=True,
                     bytecode=self._bytecode(provider, node),
                     sessions=sessions,
-                )
-            return self._visitors[known]
-
-    def of_program(
-        self, provider: str, node: Node, archive: Archive, *, installs: bool
-    ) -> NodeAgent:
-        """An agent of another program than the node's own. On nodes that are made it runs where it is installed, and is installed
-        where it ``installs``; else it travels with each call.
-        """
-        with self._lock:
-            visiting = not (installs and node.key)
-            known = f"{_identity(node)} {archive.sha256} {visiting}"
-            if known not in self._visitors:
-                transport, sessions = self._transport(provider, node)
-                self._visitors[known] = NodeAgent(
-                    node, transport, visiting=visiting, archive=archive, sessions=sessions
                 )
             return self._visitors[known]
 

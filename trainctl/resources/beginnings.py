@@ -12,7 +12,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.resources.run_control import RunControl
-from trainctl.weights.mirror.port import Mirror
+from trainctl.store.store import Store
 
 RERUN, RESUME = "rerun_of", "resume_from"
 """Attributes of a job whose newest run began so: the id of the run that it repeats; ``latest``."""
@@ -27,7 +27,7 @@ class Past:
     listings: Mapping[str, str]
 
 
-def past_of(control: RunControl, mirror: Mirror, run: RunRecord) -> Past:
+def past_of(control: RunControl, store: Store, run: RunRecord) -> Past:
     """What a run was made of; TrainctlError names what of it is gone."""
     if not run.ranks:
         raise _unrepeatable(run, "it never reached a node", "Nothing of it was kept.")
@@ -44,7 +44,7 @@ def past_of(control: RunControl, mirror: Mirror, run: RunRecord) -> Past:
         raise _unrepeatable(run, f"its code is gone from {node}", f"It was {known['code']}.")
     listings: Mapping[str, str] = made_of["listings"]
     for address, listing in sorted(listings.items()):
-        if mirror.load_listing(listing) is None:
+        if store.load_listing(listing) is None:
             raise _unrepeatable(
                 run,
                 f"{address} as it was then is gone from the mirror",
@@ -112,9 +112,7 @@ class Beginning:
         return replace(run, rerun_of=self.repeats.id if self.repeats else None)
 
 
-def begin(
-    control: RunControl, mirror: Mirror, step: Step, earlier: Sequence[RunRecord]
-) -> Beginning:
+def begin(control: RunControl, store: Store, step: Step, earlier: Sequence[RunRecord]) -> Beginning:
     """How the step's run begins; TrainctlError if what it is to begin from is gone."""
     if step.attributes.get(RESUME):
         newest = _reference(str(step.attributes["project"]), job=str(step.address))
@@ -122,7 +120,7 @@ def begin(
     repeated = next((run for run in earlier if run.id == step.attributes.get(RERUN)), None)
     if repeated is None:
         return Beginning(step)
-    again = as_it_was(step, past_of(control, mirror, repeated))
+    again = as_it_was(step, past_of(control, store, repeated))
     return Beginning(_loading(again, _exactly(repeated)) if repeated.loaded else again, repeated)
 
 

@@ -22,7 +22,7 @@ from trainctl.resources.node_cache import at, shared_settings
 from trainctl.resources.origins import Opened, Origins
 from trainctl.resources.peers import Peers
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.port import Mirror
+from trainctl.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class _Order:
 class Delivery:
     """Brings listings from the mirror to nodes."""
 
-    def __init__(self, mirror: Mirror, home: Home, origins: Origins) -> None:
-        self._mirror = mirror
+    def __init__(self, store: Store, home: Home, origins: Origins) -> None:
+        self._store = store
         self._home = home
         self._origins = origins
 
@@ -64,7 +64,7 @@ class Delivery:
             return {}
         with ThreadPoolExecutor(2, thread_name_prefix="renew") as pool:
             renewed = [
-                pool.submit(self._mirror.renew, self._home.lineage, address) for address in listings
+                pool.submit(self._store.renew, self._home.lineage, address) for address in listings
             ]
             found = {address: self._listing(one) for address, one in listings.items()}
             for one in renewed:
@@ -186,7 +186,7 @@ class Delivery:
         return "mirror-to-node" if near else self._origins.far
 
     def _listing(self, listing_id: str) -> Listing:
-        listing = self._mirror.load_listing(listing_id)
+        listing = self._store.load_listing(listing_id)
         if listing is None:
             raise StorageError(
                 f"the mirror has lost listing {listing_id[:12]}",

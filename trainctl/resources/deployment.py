@@ -44,7 +44,7 @@ from trainctl.resources.run_control import RunControl
 from trainctl.resources.runs import specification
 from trainctl.resources.seating import Seating, leader_addresses
 from trainctl.resources.starting import Equipped, Rank, start_together
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirrors import Mirror
 
 T = TypeVar("T")
 
@@ -65,8 +65,8 @@ class Deployment:
         self._secrets = secrets
         self._home = home
         self._checkpoints = checkpoints
-        self._delivery = Delivery(mirror, home, origins_of(agents, mirror, secrets.register))
-        self._seating = Seating(agents, mirror, planned)
+        self._delivery = Delivery(mirror.store, home, origins_of(agents, mirror, secrets.register))
+        self._seating = Seating(agents, mirror.store, planned)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._apply = uuid.uuid4().hex

@@ -31,11 +31,12 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents
 from trainctl.resources.source_links import Register, SourceLinks, Upstream
-from trainctl.store import contents, keys, known, messages, reader, references
+from trainctl.store import keys, messages, reader
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.inventory import Inventory
 from trainctl.store.references import Reference
 from trainctl.store.scan import Progress
+from trainctl.store.store import Store
 from trainctl.store.survey import Survey
 from trainctl.store.verify import Finding, VerifyReport
 from trainctl.weights.mirrors import Place
@@ -51,8 +52,12 @@ _FROM_HERE = (
 )
 
 
-class HostStore:
-    """The operations of ``Store``; each may also raise NodeError.
+def _silent(text: str) -> None:
+    """For callers that report nothing."""
+
+
+class HostStore(Store):
+    """See Store. Every method may also raise NodeError.
 
     ``directory`` returns where it is, when that is first needed. ``agent`` returns what calls the host: with True, an agent that may install the
     node program there. ``register`` has secrets masked everywhere; ``retry`` is for links, and says what people should know.
@@ -65,10 +70,9 @@ class HostStore:
         retry: Retry,
         register: Register,
     ) -> None:
-        self.objects = HostObjects(directory, agent)
+        super().__init__(HostObjects(directory, agent), retry)
         self._directory = directory
         self._agent = agent
-        self._retry = retry
         self._register = register
         self._serving: Serving | None = None
         self._listings: dict[str, Listing] = {}
@@ -109,7 +113,7 @@ class HostStore:
         *,
         progress: Progress | None = None,
         cancelled: threading.Event | None = None,
-        waiting: Notify = lambda text: None,
+        waiting: Notify = _silent,
     ) -> Listing:
         """See Store. The host downloads; files that no link can be made for go through this process."""
         from trainctl.resources.conversation import Conversation
@@ -125,7 +129,7 @@ class HostStore:
             if "waiting" in event:
                 waiting(event["waiting"])
             elif "say" in event:
-                self._retry.tell(event["say"])
+                self.retry.tell(event["say"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
@@ -133,7 +137,7 @@ class HostStore:
             return links.answer(question)
 
         with Conversation(agent, answer, on_event, cancelled) as conversation:
-            made = SourceLinks(resolved, upstream, agent, self._register, self._retry, conversation.ended)  # fmt: skip
+            made = SourceLinks(resolved, upstream, agent, self._register, self.retry, conversation.ended)  # fmt: skip
             with made as links:
                 try:
                     done = conversation.call(MIRROR_INGEST, request, sent([messages.file_rows(resolved)]))  # fmt: skip
@@ -144,14 +148,10 @@ class HostStore:
             raise reader.missing(self.objects, keys.listing(done["listing"]))
         return listing
 
-    def mirrored(self, wanted: ResolvedSource) -> Listing | None:
-        """See Store."""
-        return known.mirrored(self.objects, wanted)
-
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Store. A listing never changes, so it is read once."""
         if listing_id not in self._listings:
-            listing = contents.load_listing(self.objects, listing_id)
+            listing = super().load_listing(listing_id)
             if listing is None:
                 return None
             self._listings[listing_id] = listing
@@ -167,27 +167,25 @@ class HostStore:
         """See Store."""
         return self._call(MIRROR_SIZE, InDirectory(path=self._path()))["bytes"]
 
-    def renew(self, lineage: str, address: str) -> None:
-        """See Store."""
-        references.renew(self.objects, lineage, address)
-
     def drop_reference(self, lineage: str, address: str) -> bool:
         """See Store."""
         try:
-            return references.drop(self.objects, lineage, address)
+            return super().drop_reference(lineage, address)
         except NodeForgot:  # the reference is gone with the host
             return False
 
-    def gc(self, options: GcOptions) -> GcReport:
+    def gc(self, options: GcOptions, notify: Notify = _silent) -> GcReport:
         """See Store."""
         request: GcRequest = {
             "path": self._path(),
             "dry_run": options.dry_run,
             "unused_seconds": options.unused_seconds,
         }
-        return messages.gc_from_json(self._call(MIRROR_GC, request))
+        return messages.gc_from_json(self._call(MIRROR_GC, request, notify=notify))
 
-    def verify(self, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
+    def verify(
+        self, repair: bool = False, progress: Progress | None = None, notify: Notify = _silent
+    ) -> VerifyReport:
         """See Store."""
         findings: list[Finding] = []
         request: VerifyRequest = {"path": self._path(), "repair": repair}
@@ -196,6 +194,7 @@ class HostStore:
             request,
             progress,
             lambda row: findings.append(messages.finding_from_row(row)),
+            notify,
         )
         return VerifyReport(hashed["blobs"], hashed["bytes"], tuple(findings))
 
@@ -208,13 +207,14 @@ class HostStore:
         request: Request,
         progress: Progress | None = None,
         take: Callable[[Any], None] = lambda row: None,
+        notify: Notify = _silent,
     ) -> Answer:
         def on_event(event: Mapping[str, Any]) -> None:
             if "rows" in event:
                 for row in event["rows"]:
                     take(row)
             elif "say" in event:
-                self._retry.tell(event["say"])
+                notify(event["say"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 

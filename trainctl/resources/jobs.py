@@ -36,7 +36,7 @@ from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_
 from trainctl.resources.runs import order
 from trainctl.resources.seating import missing_ranks
 from trainctl.spi.provider import Presence
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:
     from trainctl.resources.deployment import Deployment
@@ -95,7 +95,7 @@ class JobHandler:
         project = str(step.attributes["project"])
         run = replace(run, store=self._checkpoints.place(step.address, project, run))
         try:
-            beginning = begin(control, self._mirror, step, earlier)
+            beginning = begin(control, self._mirror.store, step, earlier)
             run = self._deployment.deploy(beginning, beginning.mark(run), replaced)
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out

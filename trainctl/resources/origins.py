@@ -1,4 +1,4 @@
-"""Where a node is told to fetch weights from: the mirror's directory if it sees it, else a server where the mirror is kept, or the bucket."""
+"""How nodes read the objects of a mirror: its directory if they see it, else a server, or presigned URLs of a bucket."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.verb import Answer, Verb
+from trainctl.base.protocol.weights import SERVE_MIRROR
+from trainctl.errors import SourceError
 from trainctl.model.delivery import THROUGH_OPERATOR
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
-from trainctl.resources.host_mirror import HostMirror
+from trainctl.resources.conversation import Conversation
+from trainctl.resources.host_store import HostMirror
 from trainctl.resources.node_server import NodeServer
 from trainctl.resources.sent_listings import following, with_listing
 from trainctl.resources.tokens import new_token
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.directory import DirectoryMirror
-from trainctl.weights.mirror.port import Mirror
+from trainctl.store import keys
+from trainctl.store.directory import DirectoryObjects
+from trainctl.store.reader import Locator
+from trainctl.weights.mirrors import Mirror
 
+if TYPE_CHECKING:  # heavy, and few mirrors are in a bucket
+    from trainctl.objects.bucket import BucketObjects
+
+_URL_SECONDS = 3600
+"""How long a presigned URL is valid: the last of a batch must still be when its turn comes."""
 Register = Callable[[str], str]
 
 
 class Origins(Protocol):
-    """Opens a mirror to nodes, each time with a token of its own that ``register`` has masked everywhere."""
+    """Opens a mirror to nodes, each time with a token of its own, which ``register`` has masked everywhere."""
 
     register: Register
     far: str
@@ -38,12 +47,12 @@ class Origins(Protocol):
         ...
 
     def of(self, provider: str, node: Node, agent: NodeAgent) -> AbstractContextManager[Opened]:
-        """The mirror as that node sees it, for as long as the block lasts."""
+        """The mirror as that node sees it, as long as the block lasts."""
         ...
 
 
 class Opened(Protocol):
-    """A mirror that a node may fetch from."""
+    """A mirror that a node may read."""
 
     def call(
         self,
@@ -52,39 +61,21 @@ class Opened(Protocol):
         on_event: OnEvent,
         listing: Listing | None = None,
     ) -> Answer:
-        """Have the node do something for which it needs the mirror, to a listing if one is given; see NodeAgent."""
+        """Have the node do something for which it needs the mirror, and the listing if one is given; see NodeAgent."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """One that the node needs to be told of and no more."""
-
-    agent: NodeAgent
-    origin: Mapping[str, Any]
-
-    def call(
-        self,
-        verb: Verb[Any, Answer],
-        request: Mapping[str, Any],
-        on_event: OnEvent,
-        listing: Listing | None = None,
-    ) -> Answer:
-        """See Opened."""
-        asked = with_listing({**request, "origin": self.origin}, listing)
-        return self.agent.call(verb, asked, following=following(listing), on_event=on_event)
-
-
 def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
-    """How the mirror is opened."""
+    """How nodes read a mirror."""
     if isinstance(mirror, HostMirror):
         return HostOrigins(agents, mirror, register)
-    if isinstance(mirror, DirectoryMirror):
-        return HereOrigins(agents, mirror.root, register)
-    if mirror.in_a_bucket:
-        from trainctl.resources.bucket_origin import bucket_origins  # only who has one pays for it
+    objects = mirror.store.objects
+    if isinstance(objects, DirectoryObjects):
+        return DirectoryOrigins(agents, str(objects.root), register)
+    from trainctl.objects.bucket import BucketObjects
 
-        return bucket_origins(mirror, register)
+    if isinstance(objects, BucketObjects):
+        return BucketOrigins(objects, register)
     raise TypeError(mirror)
 
 
@@ -98,14 +89,14 @@ def serving_objects(path: str, token: str) -> Iterator[int]:
         yield server.port
 
 
-class HereOrigins:
-    """Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
+class DirectoryOrigins:
+    """See Origins. Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
 
     far = THROUGH_OPERATOR
 
-    def __init__(self, agents: Agents, mirror: Path, register: Register) -> None:
+    def __init__(self, agents: Agents, path: str, register: Register) -> None:
         self._agents = agents
-        self._mirror = mirror
+        self._path = path
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
@@ -116,22 +107,15 @@ class HereOrigins:
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
         """See Origins."""
         if self.is_near(provider, node):
-            yield _Told(agent, {"type": "directory", "path": str(self._mirror)})
+            yield _Described(agent, {"path": self._path})
             return
-        from trainctl.node.transfer.server import BlobServer, serving  # heavy
-        from trainctl.node.transfer.shelf import MirrorShelf  # heavy
-
         token = self.register(new_token())
-        with (
-            serving(BlobServer(MirrorShelf(self._mirror), token)) as server,
-            agent.expose(server.port) as port,
-        ):
-            urls = [f"http://127.0.0.1:{port}"]
-            yield _Told(agent, {"type": "http", "urls": urls, "token": token})
+        with serving_objects(self._path, token) as server, agent.expose(server) as port:
+            yield _Described(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
 
 
 class HostOrigins:
-    """Of a mirror on a host: a server there, one for all that fetch at the same time, which other nodes reach by themselves."""
+    """See Origins. Of a mirror on a host: one server there for all nodes that fetch at the same time."""
 
     far = "mirror-to-node"
 
@@ -149,21 +133,22 @@ class HostOrigins:
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
-        """See Origins. NodeError where the host may not serve: it says why."""
+        """See Origins. NodeError if the host may not serve."""
         if self.is_near(provider, node):
-            yield _Told(agent, {"type": "directory", "path": self._mirror.path})
+            yield _Described(agent, {"path": self._mirror.path})
             return
         server = self._enter()
         try:
-            yield _Told(agent, {"type": "http", **server.where()})
+            yield _Described(agent, server.where())
         finally:
             self._leave()
 
     def _enter(self) -> NodeServer:
         with self._lock:
             if self._server is None:
-                request = {"root": self._mirror.path, "ports": self._mirror.place.node.ports}
-                self._server = NodeServer(self._mirror.agent, request, self.register)
+                request = {"path": self._mirror.path, "ports": self._mirror.place.node.ports}
+                agent = self._mirror.agent(installs=True)
+                self._server = NodeServer(agent, request, self.register, verb=SERVE_MIRROR)
             self._users += 1
             return self._server
 
@@ -175,3 +160,95 @@ class HostOrigins:
                 self._server = None
         if ending is not None:
             ending.close()
+
+
+class BucketOrigins:
+    """See Origins. Every node reaches the bucket itself, and none is nearer than another."""
+
+    far = "mirror-to-node"
+
+    def __init__(self, objects: BucketObjects, register: Register) -> None:
+        self._objects = objects
+        self.register = register
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
+        return False
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+        """See Origins."""
+        yield _Signing(agent, self._objects)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A mirror that the node only has to be told of."""
+
+    agent: NodeAgent
+    where: Mapping[str, Any]
+
+    def call(
+        self,
+        verb: Verb[Any, Answer],
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> Answer:
+        """See Opened."""
+        asked = with_listing({**request, "origin": {"type": "objects", **self.where}}, listing)
+        return self.agent.call(verb, asked, following=following(listing), on_event=on_event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signing:
+    """A bucket. URLs are signed while a call lasts, for the objects of its listing and no others."""
+
+    agent: NodeAgent
+    objects: BucketObjects
+
+    def call(
+        self,
+        verb: Verb[Any, Answer],
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> Answer:
+        """See Opened."""
+        signer = KeySigner(self.objects, listing)
+        with Conversation(self.agent, signer.answer, on_event) as conversation:
+            asked = with_listing({**request, "origin": {"type": "objects"}}, listing)
+            return conversation.call(verb, asked, following(listing))
+
+
+class KeySigner:
+    """Signs URLs of the objects that a listing is made of."""
+
+    def __init__(self, objects: BucketObjects, listing: Listing | None) -> None:
+        self._objects = objects
+        self._listing = listing
+        self._lock = threading.Lock()
+        self._readable: frozenset[str] = frozenset()
+
+    def answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The URL of each of an event's ``keys``; empty for the packs of a listing that has none."""
+        wanted = event.get("keys")
+        if self._listing is None or event.get("want") != "links" or not isinstance(wanted, list):
+            raise SourceError("a node asked for something else than presigned URLs")
+        readable = self._keys(self._listing)
+        optional = keys.packs(self._listing.id)
+        if not readable.union([optional]).issuperset(wanted):
+            raise SourceError("a node asked for objects that its listing doesn't need")
+        there = [key for key in wanted if key in readable]
+        urls = dict(zip(there, self._objects.sign(there, _URL_SECONDS), strict=True))
+        return {"links": [urls.get(key, "") for key in wanted]}
+
+    def _keys(self, listing: Listing) -> frozenset[str]:
+        """The objects that may be read. They are looked up when the first is wanted."""
+        with self._lock:
+            if not self._readable:
+                readable = Locator(self._objects, listing).readable_keys()
+                packs = keys.packs(listing.id)
+                has_packs = self._objects.stat(packs) is not None
+                self._readable = readable if has_packs else readable - {packs}
+            return self._readable

@@ -22,7 +22,7 @@ from trainctl.resources.jobs import JobHandler
 from trainctl.resources.projects import ProjectHandler
 from trainctl.resources.weights import WeightsHandler
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirrors import Mirror
 
 
 class Resource(Handler, Protocol):

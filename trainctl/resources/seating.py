@@ -23,7 +23,7 @@ from trainctl.resources.agents import Agents, away_nodes, nodes_of
 from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.port import Mirror
+from trainctl.store.store import Store
 
 _AT_ONCE = 16
 _UNPLANNED: Mapping[Address, Planned] = {}
@@ -54,10 +54,10 @@ class Seating:
     come were planned; safe to use from many threads."""
 
     def __init__(
-        self, agents: Agents, mirror: Mirror, planned: Mapping[Address, Planned] = _UNPLANNED
+        self, agents: Agents, store: Store, planned: Mapping[Address, Planned] = _UNPLANNED
     ) -> None:
         self._agents = agents
-        self._mirror = mirror
+        self._store = store
         self._planned = planned
         self._lock = threading.Lock()
         self._taken: list[_Taken] = []
@@ -166,7 +166,7 @@ class Seating:
         return said
 
     def _files(self, listings: Sequence[str]) -> dict[str, Sequence[ListedFile]]:
-        known = [(one, self._mirror.load_listing(one)) for one in listings]
+        known = [(one, self._store.load_listing(one)) for one in listings]
         return {one: listing.files for one, listing in known if listing is not None}
 
 

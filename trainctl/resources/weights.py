@@ -13,7 +13,6 @@ from trainctl.apply.step import Lookup, MayStop, Step
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.errors import (
     NodeForgot,
-    SourceDenied,
     SourceError,
     SourceGone,
     SourceWrong,
@@ -32,16 +31,14 @@ from trainctl.resources.home import Home
 from trainctl.sources import source_for
 from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
+from trainctl.store.references import Reference
 from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import kept_version, locked_version
-from trainctl.weights.metered import Metered
-from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.port import Mirror, is_far, site_of
+from trainctl.weights.mirrors import Mirror, SourceUpstream, is_far, site_of
 from trainctl.weights.resolve import Wanted, resolve, resolve_unopened
 
-_LOOK_SECONDS = 0.2
-"""How often who waits for another's turn looks whether it was interrupted."""
+_POLL_SECONDS = 0.2
 
 
 class WeightsHandler:
@@ -76,54 +73,46 @@ class WeightsHandler:
             address=str(step.address),
             owner=self._home.owner,
             project=self._home.project,
-            allow_patterns=step.attributes.get("allow_patterns"),
-            ignore_patterns=step.attributes.get("ignore_patterns"),
         )
         with self._turn(step, content_of(resolved)):
             return self._mirrored(step, resolved, reference)
 
     @contextlib.contextmanager
     def _turn(self, step: Step, content: str) -> Iterator[None]:
-        """Weights that name one source at one version come one after another: the first brings it, the others find it there."""
+        """Copy the same content once at a time, so that it is counted for the first resource only."""
         with self._guard:
-            mine = self._turns.setdefault(content, threading.Lock())
-        while not mine.acquire(timeout=_LOOK_SECONDS):
+            turn = self._turns.setdefault(content, threading.Lock())
+        while not turn.acquire(timeout=_POLL_SECONDS):
             step.stop_if_cancelled()
         try:
             yield
         finally:
-            mine.release()
+            turn.release()
 
     def _mirrored(
         self, step: Step, resolved: ResolvedSource, reference: Reference
     ) -> Mapping[str, Any]:
-        (known,) = self._mirror.look([resolved]).known
-        # What needs nothing of upstream isn't stopped by who has its credential.
-        credential = None if known.listing else credential_of(step.attributes, self._secrets)
-        source = Metered(source_for(parse_source(resolved.source).scheme))
+        store = self._mirror.store
+        (before,) = store.survey([resolved]).sources
+        # A source that is complete needs no credential, so a missing one stops nothing.
+        credential = None if before.listing else credential_of(step.attributes, self._secrets)
+        source = source_for(parse_source(resolved.source).scheme)
+        upstream = SourceUpstream(source, resolved, credential)
         began = time.monotonic()
 
-        def mirror() -> Listing:
+        def ingest() -> Listing:
             with explained(credential):
-                return self._mirror.mirror(
+                return store.ingest(
                     resolved,
-                    source,
+                    upstream,
                     reference,
-                    credential=credential,
                     progress=lambda done, total, _files: step.progress("mirroring", done, total),
                     cancelled=step.cancelled,
                     waiting=lambda text: step.progress(text, 0, 0),
                 )
 
         try:
-            try:
-                listing = mirror()
-            except SourceDenied:
-                if not known.listing:
-                    raise
-                # Something of it wasn't what the mirror's records said.
-                credential = credential_of(step.attributes, self._secrets)
-                listing = mirror()
+            listing = ingest()
         except (SourceWrong, SourceGone) as error:
             now = self._now(step, credential)
             if now is None or now.pin == resolved.pin:
@@ -131,7 +120,7 @@ class WeightsHandler:
             raise self._moved(step, resolved, now) from error
         if self._left(step):
             # Two URLs may be one place, by a link or a share: then that was the reference that has just been written.
-            listing = mirror()
+            listing = ingest()
         version = {
             "revision": resolved.revision,
             "pin": resolved.pin,
@@ -144,9 +133,9 @@ class WeightsHandler:
             "listing": listing.id,
             **site_of(self._mirror).outputs,
             "fetched": Mirrored(
-                bytes=resolved.size - known.here,
+                bytes=before.missing,
                 seconds=round(time.monotonic() - began, 3),
-                bytes_through_operator=source.read if is_far(self._mirror) else 0,
+                bytes_through_operator=upstream.bytes_read if is_far(self._mirror) else 0,
             ).to_json(),
         }
 
@@ -158,11 +147,11 @@ class WeightsHandler:
         try:
             credential = credential_of(step.attributes, self._secrets)
         except TrainctlError as why:
-            return resolve_unopened(wanted, why, locked=planned, mirror=self._mirror).resolved
+            return resolve_unopened(wanted, why, locked=planned, store=self._mirror.store).resolved
         if planned is not None and wanted.uri.scheme not in ("hf", "file"):
             server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
             version = locked_version(wanted.uri.text, server, planned)
-            kept = kept_version(self._mirror, version, planned)
+            kept = kept_version(self._mirror.store, version, planned)
             if kept is not None:
                 return kept
             planned = None  # what is there is held against the plan's pin
@@ -193,7 +182,7 @@ class WeightsHandler:
 
     def delete(self, step: Step) -> None:
         """Drop the reference; the content stays for whoever else refers to it, until it is collected."""
-        self._mirror.drop_reference(self._home.lineage, str(step.address))
+        self._mirror.store.drop_reference(self._home.lineage, str(step.address))
         self._left(step)
 
     def _left(self, step: Step) -> bool:
@@ -207,7 +196,9 @@ class WeightsHandler:
             before = here.of(outputs)
             if before == here:
                 return False
-            return self._mirror_at(before).drop_reference(self._home.lineage, str(step.address))
+            return self._mirror_at(before).store.drop_reference(
+                self._home.lineage, str(step.address)
+            )
         except NodeForgot:
             return False
         except TrainctlError as why:
@@ -224,7 +215,7 @@ class WeightsHandler:
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """Whether the mirror still has the listing."""
         listing = recorded.outputs.get("listing")
-        here = bool(listing) and bool(self._mirror.look(listings=[str(listing)]).listings)
+        here = bool(listing) and bool(self._mirror.store.survey(listings=[str(listing)]).listings)
         return Observation(Presence.PRESENT if here else Presence.GONE)
 
 

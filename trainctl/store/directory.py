@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shlex
 import shutil
 import stat as modes
 import threading
@@ -22,8 +23,11 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
+_OLDER = "fingerprints"
+"""A directory that older versions made in a mirror."""
 _ATTEMPTS = 10
-_SPARE_BYTES = 64 * 2**20
+SPARE_BYTES = 64 * 2**20
+"""What stays free on the disk."""
 _READ_BYTES = 2**20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -45,6 +49,7 @@ class DirectoryObjects:
         explain: Optional[Callable[[Path, OSError], TrainctlError]] = None,
     ) -> None:
         self.root = root
+        _refuse_older(root)
         self._is_own = is_own
         self._explain = explain or _explanation
         self._lock = threading.Lock()
@@ -265,6 +270,15 @@ class DirectoryObjects:
             raise self._explain(self.root, error) from error
 
 
+def _refuse_older(root: Path) -> None:
+    """StorageError for a mirror whose files have other names: it would look empty, and all of its content unused."""
+    if (root / _OLDER).is_dir():
+        raise StorageError(
+            f"{root} is a mirror of an older version of trainctl",
+            f"Delete it, and the next apply fetches everything again: rm -r {shlex.quote(str(root))}",
+        )
+
+
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write on the disk of the nearest directory that exists."""
     while not path.exists() and path != path.parent:
@@ -321,4 +335,4 @@ def _shortage(root: Path, error: OSError) -> str:
     if error.errno == errno.EDQUOT:
         return "has no space left for this user (disk quota)"
     free = free_bytes(root)
-    return f"is full ({format_bytes(free)} free)" if free < _SPARE_BYTES else "can hold no more files"  # fmt: skip
+    return f"is full ({format_bytes(free)} free)" if free < SPARE_BYTES else "can hold no more files"  # fmt: skip

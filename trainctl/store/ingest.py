@@ -13,7 +13,7 @@ from trainctl.base.retry import Retry
 from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
 from trainctl.store import keys, records, references
-from trainctl.store.directory import DirectoryObjects, free_bytes
+from trainctl.store.directory import SPARE_BYTES, DirectoryObjects, free_bytes
 from trainctl.store.known import Content, Groups, Known, group, is_packed, mirrored, record
 from trainctl.store.lease import ObjectLease
 from trainctl.store.packing import Packing
@@ -24,7 +24,6 @@ from trainctl.store.upload import Uploading
 from trainctl.store.upstream import Upstream
 from trainctl.store.writing import Waiting, require_punctual, writing
 
-SPARE_BYTES = 64 * 2**20
 _SMALL_AT_ONCE = 32
 _LARGE_AT_ONCE = 6
 _GRACE_SECONDS = 2.0
@@ -85,7 +84,8 @@ class Ingest:
         for key in found:
             self._tally.add(sum(file.size for file in groups[key]), len(groups[key]))
         missing = {key: files for key, files in groups.items() if key not in found}
-        _require_space(self._objects, sum(files[0].size for files in missing.values()))
+        size = sum(files[0].size for files in missing.values())
+        _require_space(self._objects, size - known.arrived(missing))
         packs = known.packs_of(found.values())
         small = {key: files for key, files in missing.items() if is_packed(files[0].size, self._chunk_bytes)}  # fmt: skip
         large = {key: files for key, files in missing.items() if key not in small}

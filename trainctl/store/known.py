@@ -121,6 +121,13 @@ class Known:
                 found[key] = content
         return found
 
+    def arrived(self, groups: Groups) -> int:
+        """The bytes that are there of files of which the rest is missing."""
+        return sum(
+            min(files[0].size, len(self.marked.get(key, ())) * self._chunk_bytes)
+            for key, files in groups.items()
+        )
+
     def pack_of(self, sha256: str) -> Optional[str]:
         """The pack that has a small content, among those of this source."""
         if self._pack_of is None:

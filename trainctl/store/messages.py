@@ -59,7 +59,10 @@ def reference_to_json(reference: Reference) -> ReferenceDocument:
 def survey_from_json(value: Surveyed, rows: Sequence[Sequence[Row]]) -> Survey:
     """Read the answer to a survey. ``rows`` has those of each source's files."""
     return Survey(
-        tuple(SourceSurvey(tuple(its), done) for its, done in zip(rows, value["complete"])),
+        tuple(
+            SourceSurvey(tuple(its), listing, arrived)
+            for its, listing, arrived in zip(rows, value["complete"], value["arrived"])
+        ),
         frozenset(value["listings"]),
         value["free"],
         tuple(value["damaged"]),

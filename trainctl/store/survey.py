@@ -12,6 +12,7 @@ from trainctl.base.parallel import in_order
 from trainctl.store import keys, references
 from trainctl.store.directory import DirectoryObjects, free_bytes
 from trainctl.store.known import Known, group, mirrored
+from trainctl.store.memory import MemoryObjects
 
 _AT_ONCE = 8
 Row = Tuple[Optional[str], int, bool]
@@ -20,10 +21,14 @@ Row = Tuple[Optional[str], int, bool]
 
 @dataclass(frozen=True)
 class SourceSurvey:
-    """What is known of a source: a row for each file, in the order of paths, and its listing if it is complete."""
+    """What is known of a source: a row for each file, in the order of paths, and its listing if it is complete.
+
+    ``arrived`` are the bytes that are there of files of which the rest is missing.
+    """
 
     files: Tuple[Row, ...]
     listing: Optional[str] = None
+    arrived: int = 0
 
     @property
     def size(self) -> int:
@@ -33,7 +38,7 @@ class SourceSurvey:
     @property
     def here(self) -> int:
         """Its bytes that are in the store."""
-        return sum(size for _, size, is_here in self.files if is_here)
+        return self.arrived + sum(size for _, size, is_here in self.files if is_here)
 
     @property
     def missing(self) -> int:
@@ -64,16 +69,20 @@ def survey(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Survey:
     """Look. ``lineage``: whose references are read; empty for everybody's."""
+    free, reason = None, ""
+    if isinstance(objects, DirectoryObjects):
+        free, reason = free_bytes(objects.root), unusable(objects.root)
+        if reason and not objects.root.is_dir():
+            objects = MemoryObjects(objects.url)  # nothing can be there
     surveyed = in_order(lambda one: survey_source(objects, one, chunk_bytes), sources, _AT_ONCE)
     here = in_order(lambda one: objects.stat(keys.listing(one)), dict.fromkeys(listings), _AT_ONCE)
     damaged = references.read(objects, lineage).damaged
-    is_directory = isinstance(objects, DirectoryObjects)
     return Survey(
         tuple(found for _, found in surveyed),
         frozenset(listing_id for listing_id, stat in here if stat is not None),
-        free_bytes(objects.root) if isinstance(objects, DirectoryObjects) else None,
+        free,
         tuple(error.summary for error in damaged.values()),
-        unusable(objects.root) if is_directory else "",  # type: ignore[attr-defined]
+        reason,
     )
 
 
@@ -85,13 +94,15 @@ def survey_source(
     if listing is not None:
         return SourceSurvey(_rows_of(listing), listing.id)
     groups = group(resolved)
-    found = Known(objects, resolved, chunk_bytes).find(groups)
+    known = Known(objects, resolved, chunk_bytes)
+    found = known.find(groups)
     contents = {file.path: found.get(key) for key, files in groups.items() for file in files}
     rows = []
     for file in resolved.files:
         content = contents[file.path]
         rows.append((content.sha256 if content else file.sha256, file.size, content is not None))
-    return SourceSurvey(tuple(rows))
+    missing = {key: files for key, files in groups.items() if key not in found}
+    return SourceSurvey(tuple(rows), arrived=known.arrived(missing))
 
 
 def _rows_of(listing: Listing) -> Tuple[Row, ...]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes
+from trainctl.store.inventory import Inventory, Row
 from trainctl.views.plan.tables import short_revision
 from trainctl.views.terminal.tables import chosen, table_of
 from trainctl.views.terminal.text import minute, moment
-from trainctl.weights.mirror.report import Inventory, MirroredSource
 
 MIRROR_COLUMNS = (
     "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people", "endpoint", "listing_is",
@@ -51,7 +51,7 @@ def mirror_lines(found: Inventory, width: int | None = None) -> list[str]:
     return [*_table(found.rows, width), "", _total(found)]
 
 
-def _table(rows: Sequence[MirroredSource], width: int | None) -> list[str]:
+def _table(rows: Sequence[Row], width: int | None) -> list[str]:
     said = [
         {**_cells(row), _SERVER: server} for row, server in zip(rows, _servers(rows), strict=True)
     ]
@@ -84,20 +84,20 @@ _NARROWEST = {"SOURCE": 32, "PROJECTS": 10, "PEOPLE": 10}
 """Narrower than that they would tell nothing."""
 
 
-def _listing_is(row: MirroredSource) -> str:
+def _listing_is(row: Row) -> str:
     return row.listing_is or (_WHOLE if row.listing else "not whole")
 
 
-def lost_lines(rows: Sequence[MirroredSource]) -> list[str]:
+def lost_lines(rows: Sequence[Row]) -> list[str]:
     """What to do about each listing that is lost, a warning each."""
     return [
-        f"the listing of {row.source} is {row.listing_is} ({row.listing}): trainctl mirror verify --repair writes it anew, or the next apply that needs it"
+        f"the listing of {row.source} is {row.listing_is} ({row.listing}): the next apply in a project that needs it copies what is missing"
         for row in rows
         if row.listing_is
     ]
 
 
-def _cells(row: MirroredSource) -> dict[str, str]:
+def _cells(row: Row) -> dict[str, str]:
     return {
         "SOURCE": row.source,
         "REVISION": short_revision(row.revision),
@@ -113,7 +113,7 @@ def _cells(row: MirroredSource) -> dict[str, str]:
     }
 
 
-def _servers(rows: Sequence[MirroredSource]) -> Iterator[str]:
+def _servers(rows: Sequence[Row]) -> Iterator[str]:
     """For each row the server, where its URI stands for sources of several."""
     servers: dict[str, set[str | None]] = {}
     for row in rows:

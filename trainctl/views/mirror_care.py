@@ -8,13 +8,14 @@ from itertools import islice
 from typing import Any
 
 from trainctl.base.units import format_bytes
+from trainctl.store import keys
+from trainctl.store.gc import GcReport
+from trainctl.store.references import StoredReference
+from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.plan.tables import short_revision
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import chosen, table, table_of
 from trainctl.views.terminal.text import counted, minute, moment
-from trainctl.weights.mirror.collect import Collected
-from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.verify import Finding, Verified
 
 _MOST_LINES = 1000
 """Findings that are shown to people."""
@@ -24,7 +25,7 @@ GC_COLUMNS = (
 )  # fmt: skip
 
 
-def verified_json(report: Verified) -> dict[str, Any]:
+def verified_json(report: VerifyReport) -> dict[str, Any]:
     """The form of ``mirror verify --format json`` but for its ``findings``, of which there may be very many."""
     return {"whole": report.whole, "blobs": report.blobs, "bytes": report.bytes}
 
@@ -32,7 +33,7 @@ def verified_json(report: Verified) -> dict[str, Any]:
 def finding_json(finding: Finding) -> dict[str, Any]:
     """One thing that was wrong."""
     return {
-        "path": str(finding.path),
+        "path": finding.key,
         "what": finding.what,
         "bytes": finding.bytes,
         "sources": list(finding.sources),
@@ -41,13 +42,13 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def verified_lines(report: Verified, width: int | None = None) -> list[str]:
+def verified_lines(report: VerifyReport, width: int | None = None) -> list[str]:
     """What was wrong, as far as somebody may want to read it, and the counts."""
     lines: list[str] = []
     if report.findings:
         cells = [
             [
-                finding.path.name[:12],
+                keys.stem(finding.key)[:12],
                 finding.what,
                 format_bytes(finding.bytes),
                 finding.outcome.value,
@@ -70,23 +71,14 @@ def _verdict(findings: Sequence[Finding]) -> str:
     if not findings:
         return "all right."
     counts = Counter(one.outcome.value for one in findings)
-    order = ("wrong", "repaired", "removed", "left")
-    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in order if counts[outcome])
-    if counts.keys() == {"left"}:
-        said = f"all right, {said}"
-    hints = ""
-    if any(one.detail for one in findings if one.outcome.value == "wrong"):
-        hints = " What is wrong stays until its source can be asked: run mirror verify --repair again then."
-    elif counts["wrong"]:
-        hints = " mirror verify --repair mends what it can."
-    if any(one.outcome.value == "removed" and one.sources for one in findings):
-        hints += " The next apply asks the sources of what was removed for what they have now."
-    if counts["left"]:
-        hints += " What is left isn't the mirror's: trainctl neither counts nor deletes it."
+    said = ", ".join(f"{counts[one]} {one}" for one in ("wrong", "removed") if counts[one])
+    hints = " mirror verify --repair deletes what is wrong." if counts["wrong"] else ""
+    if any(one.sources for one in findings if one.outcome is Outcome.REMOVED):
+        hints += " The next apply fetches what was removed again."
     return f"{said}.{hints}"
 
 
-def collected_json(report: Collected) -> dict[str, Any]:
+def collected_json(report: GcReport) -> dict[str, Any]:
     """The form of ``mirror gc --format json``."""
     return {
         "dry_run": report.dry_run,
@@ -105,7 +97,7 @@ def collected_json(report: Collected) -> dict[str, Any]:
     }
 
 
-def collected_rows(report: Collected) -> list[dict[str, Any]]:
+def collected_rows(report: GcReport) -> list[dict[str, Any]]:
     """The same as one list of rows, each with what became of it."""
     form = collected_json(report)
     return [
@@ -115,7 +107,7 @@ def collected_rows(report: Collected) -> list[dict[str, Any]]:
     ]
 
 
-def collected_lines(report: Collected, width: int | None = None) -> list[str]:
+def collected_lines(report: GcReport, width: int | None = None) -> list[str]:
     """What was dropped, what is kept for whom, and what was freed."""
     lines = [
         f"Not used since {minute(one.last_used)} UTC, dropped: {_whose(one)}"
@@ -144,7 +136,7 @@ _CHOICES = (
 _NARROWEST = {"KEPT": 32, "PROJECT": 10, "OWNER": 10}
 
 
-def _kept(needs: Sequence[Need]) -> dict[str, list[str]]:
+def _kept(needs: Sequence[StoredReference]) -> dict[str, list[str]]:
     """The cells of what is kept: for which project most of all."""
 
     def said(name: str) -> list[str]:
@@ -162,14 +154,14 @@ def _kept(needs: Sequence[Need]) -> dict[str, list[str]]:
     }
 
 
-def _whose(need: Need) -> str:
+def _whose(need: StoredReference) -> str:
     record = need.record
     return escape(
         f"{record.get('source')} for {record.get('address')} of {record.get('project')} ({record.get('owner')})"
     )
 
 
-def _need(need: Need) -> dict[str, Any]:
+def _need(need: StoredReference) -> dict[str, Any]:
     record = need.record
     named = ("source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage")  # fmt: skip
     return {**{name: record.get(name) for name in named}, "last_used": moment(need.last_used)}

@@ -8,9 +8,9 @@ from trainctl.base.listing import ResolvedSource, SourceFile, in_order
 from trainctl.base.units import format_bytes
 from trainctl.errors import NodeError, SourceGone, SourceWrong, StorageError, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.store.store import Store
 from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.mirror.port import Mirror
 
 
 def locked_version(source: str, endpoint: str | None, locked: LockEntry) -> ResolvedSource:
@@ -18,14 +18,12 @@ def locked_version(source: str, endpoint: str | None, locked: LockEntry) -> Reso
     return ResolvedSource(source, locked.revision, (), known_as=locked.pin, endpoint=endpoint)
 
 
-def kept_version(
-    mirror: Mirror, wanted: ResolvedSource, locked: LockEntry
-) -> ResolvedSource | None:
+def kept_version(store: Store, wanted: ResolvedSource, locked: LockEntry) -> ResolvedSource | None:
     """The locked version by its content, which the mirror has; None where it doesn't have all of it, or something that can't be it.
 
     NodeError and StorageError where the mirror can't be asked.
     """
-    listing = mirror.kept(wanted)
+    listing = store.mirrored(wanted)
     if listing is None or (len(listing.files), listing.size) != (locked.files, locked.bytes):
         return None
     files = (SourceFile(one.path, one.size, f"sha256:{one.sha256}") for one in listing.files)
@@ -36,7 +34,7 @@ def instead_of(
     now: ResolvedSource | TrainctlError,
     wanted: ResolvedSource,
     locked: LockEntry,
-    mirror: Mirror | None,
+    store: Store | None,
 ) -> tuple[ResolvedSource, Diagnostic]:
     """The locked version, ``wanted``, from the mirror, and the warning that says so.
 
@@ -44,9 +42,9 @@ def instead_of(
     """
     why = "The mirror doesn't have the locked version."
     try:
-        kept = kept_version(mirror, wanted, locked) if mirror else None
-        if mirror is not None and kept is not None:
-            return kept, _moved(locked, now, _differing(mirror, kept, now))
+        kept = kept_version(store, wanted, locked) if store else None
+        if store is not None and kept is not None:
+            return kept, _moved(locked, now, _differing(store, kept, now))
     except (NodeError, StorageError) as failure:
         why = f"The mirror, which may have the locked version, can't be asked: {failure.summary}."
     if isinstance(now, TrainctlError):
@@ -95,12 +93,12 @@ def counted(files: int, size: int) -> str:
 
 
 def _differing(
-    mirror: Mirror, kept: ResolvedSource, now: ResolvedSource | TrainctlError
+    store: Store, kept: ResolvedSource, now: ResolvedSource | TrainctlError
 ) -> list[str]:
     """What differs, by name: files whose content the mirror doesn't know may be others."""
     if isinstance(now, TrainctlError):
         return []
-    (known,) = mirror.look([now]).known
+    (known,) = store.survey([now]).sources
     pairs = zip(now.files, known.files, strict=True)
     return difference(
         kept.files,

@@ -26,9 +26,9 @@ from trainctl.model.once import Once
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.sources import source_for
 from trainctl.spi.sources import Credential, PagedSource, WeightSource
+from trainctl.store.store import Store
 from trainctl.weights.lock import Key, LockEntry
 from trainctl.weights.locked import counted, instead_of, locked_version
-from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.patterns import nearest_pattern, select
 
 _STUMBLES = (
@@ -131,7 +131,7 @@ def resolve(
     *,
     locked: LockEntry | None = None,
     upgrade: bool = False,
-    mirror: Mirror | None = None,
+    store: Store | None = None,
     cancelled: threading.Event | None = None,
     retry: Retry | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
@@ -153,7 +153,7 @@ def resolve(
         now: ResolvedSource | TrainctlError, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         version = locked_version(uri.text, source.server(uri.text, credential), locked)
-        return instead_of(now, version, locked, mirror)
+        return instead_of(now, version, locked, store)
 
     try:
         everything = (once or Once()).get(
@@ -190,7 +190,7 @@ def resolve_unopened(
     *,
     locked: LockEntry | None = None,
     upgrade: bool = False,
-    mirror: Mirror | None = None,
+    store: Store | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
     """What ``resolve`` gives where upstream can't be asked, as whoever has its credential doesn't give it; ``why`` is raised where it can't stand in."""
@@ -204,7 +204,7 @@ def resolve_unopened(
     ) -> tuple[ResolvedSource, Diagnostic]:
         source = open_source(uri.scheme)
         version = locked_version(uri.text, source.server(uri.text, nobody), locked)
-        return instead_of(now, version, locked, mirror)
+        return instead_of(now, version, locked, store)
 
     return _unasked(wanted, why, locked, instead, upgrade=upgrade)
 

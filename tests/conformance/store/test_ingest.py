@@ -456,5 +456,5 @@ def test_free_bytes_of_a_directory(make_objects: Callable[[str], ObjectStore]) -
     assert isinstance(objects, DirectoryObjects)
     survey = store_in(objects).survey()
     assert survey.free is not None
-    assert survey.free > directory._SPARE_BYTES
+    assert survey.free > directory.SPARE_BYTES
     assert store_in(MemoryObjects()).survey().free is None

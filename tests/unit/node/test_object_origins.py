@@ -27,7 +27,7 @@ from trainctl.node.transfer.objects import object_origins
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import ObjectShelf
 from trainctl.node.transfer.signed_keys import SignedKeys
-from trainctl.resources.store_origins import KeySigner
+from trainctl.resources.origins import KeySigner
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.references import Reference

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode
-from trainctl.remote.archive import Archive, node_archive
+from trainctl.remote.archive import Archive, node_archive, program_archive
 from trainctl.remote.bootstrap import INSTALL, RUN
-from trainctl.resources.mirror_program import mirror_archive
 
 OTHER, ANOTHER = "a" * 64, "b" * 64
 
@@ -39,6 +38,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+def _newer() -> Archive:
+    return program_archive("trainctl.node.__main__", ("trainctl:errors", "trainctl.base"))
+
+
 def install(node: TestNode, folder: Path, archive: Archive) -> set[str]:
     """Install a program; what is there then, but for what is its own."""
     words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
@@ -47,12 +50,9 @@ def install(node: TestNode, folder: Path, archive: Archive) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(archive.sha256)}
 
 
-@pytest.mark.parametrize("archive", [node_archive(), mirror_archive()], ids=["node", "mirror"])
-def test_what_nobody_uses_goes_with_its_bytecode(
-    node: TestNode, folder: Path, archive: Archive
-) -> None:
-    """And what a killed installation left, whichever program comes; other files stay."""
-    assert install(node, folder, archive) == {"notes.txt"}
+def test_what_nobody_uses_goes_with_its_bytecode(node: TestNode, folder: Path) -> None:
+    """And what a killed installation left; other files stay."""
+    assert install(node, folder, node_archive()) == {"notes.txt"}
 
 
 @pytest.mark.parametrize("called", [True, False])
@@ -67,7 +67,7 @@ def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, cal
         argv = [node.python, "-I", "-S", "-c", RUN, str(program), mine, "no such verb"]
         subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
 
-    left = install(node, folder, mirror_archive())
+    left = install(node, folder, _newer())
 
     assert (
         {name for name in left if name.startswith(mine)} != set()

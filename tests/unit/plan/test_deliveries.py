@@ -372,12 +372,8 @@ def test_what_a_mirror_on_a_host_gets_from_here_is_counted() -> None:
 
 
 def test_what_crosses_this_machine_once_is_counted_once() -> None:
-    """Into the mirror with the weights that bring it, and to a node with the first job that has it there."""
-    world, size = World(), 2 * 10**9
-    shared = WeightsFacts(world.resolved, 0, relayed=size, shared={at("weights.qwen3"): size})
-    plan = make_plan(world.inputs(weights={at("weights.qwen3"): shared}, nodes=_far(size, {})))
-    assert plan.weights[0].bytes_through_operator == 0
-    assert [one.summary for one in plan.diagnostics if "into the mirror" in one.summary] == []
+    """To a node with the first job that has it there."""
+    plan = make_plan(World().inputs(nodes=_far(2 * 10**9, {})))
 
     (line,) = plan.deliveries
     again = replace(line, job=at("job.again"), weights=at("weights.again"))

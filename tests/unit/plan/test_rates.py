@@ -73,17 +73,10 @@ def test_weights_say_how_long_they_take_and_by_which_way() -> None:
     assert (unknown.path, unknown.forecast_seconds) == ("direct", None)
 
 
-def test_what_comes_with_others_is_not_fetched_again() -> None:
-    """Where these are in the plan; nothing more goes through the operator's machine than is fetched."""
+def test_no_more_goes_through_the_operator_than_is_fetched() -> None:
     source = source_of("hf://Qwen/Qwen3-0.6B@main", 10**9)
-    mine, other = at("weights.qwen3"), at("weights.elsewhere")
-    facts = WeightsFacts(source, 10**8, relayed=9 * 10**8, shared={mine: 10**8, other: 5 * 10**8})
 
-    found = line(facts)
+    found = line(WeightsFacts(source, 10**8, relayed=10**9))
 
-    assert (found.bytes_mirrored, found.bytes_shared, found.bytes_upstream) == (
-        10**8,
-        10**8,
-        8 * 10**8,
-    )
-    assert (found.bytes_through_operator, found.forecast_seconds) == (8 * 10**8, 8.0)
+    assert (found.bytes_mirrored, found.bytes_upstream) == (10**8, 9 * 10**8)
+    assert (found.bytes_through_operator, found.forecast_seconds) == (9 * 10**8, 9.0)

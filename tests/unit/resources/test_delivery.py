@@ -6,15 +6,17 @@ import random
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.nodes import Mirror, wait_for
+from tests.support.mirrors import REFERENCE, MemorySource, ingest, mirror_at
+from tests.support.nodes import wait_for
 from trainctl.apply.step import Step
-from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
@@ -25,11 +27,10 @@ from trainctl.resources import sent_listings
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
-from trainctl.resources.origins import HereOrigins
+from trainctl.resources.origins import DirectoryOrigins
 from trainctl.resources.peers import Peers
 from trainctl.spi.discovery import load_provider
 from trainctl.spi.provider import Capabilities, Cluster
-from trainctl.weights.mirror.here import HereMirror
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +49,9 @@ class Lab:
         self.provider = load_provider("local")
         monkeypatch.setattr(self.provider, "capabilities", Capabilities())
         self.agents = Agents(lambda name: self.provider)
-        self.mirror = Mirror(base / "mirror")
+        self.files: dict[str, bytes] = {}
+        self.mirror = base / "mirror"
+        self.store = mirror_at(self.mirror)
         self.tokens: list[str] = []
         self.told: list[tuple[str, int, int]] = []
 
@@ -59,20 +62,23 @@ class Lab:
         nodes = [self.provider.create(cluster, f"lab-{n}", f"key-{n}") for n in range(count)]
         return [Seat(node, self.agents.of("far", node), attributes) for node in nodes]
 
+    @cached_property
+    def listing(self) -> Listing:
+        """What the mirror holds."""
+        source = MemorySource(self.files, piece=2**20)
+        return ingest(self.store, source.resolve("memory://model", None, None), source, REFERENCE)
+
     def deliver(self, seats: list[Seat]) -> tuple[Delivered, ...]:
         """Deliver what the mirror holds."""
-        listing = self.mirror.listing
-        record = self.mirror.path / "listings" / f"{listing.id}.json"
-        record.parent.mkdir(exist_ok=True)
-        record.write_bytes(listing.to_bytes())
+        listing = self.listing
 
         def register(token: str) -> str:
             self.tokens.append(token)
             return token
 
-        origins = HereOrigins(self.agents, self.mirror.path, register)
+        origins = DirectoryOrigins(self.agents, str(self.mirror), register)
         home = Home(Path("/"), "lineage", "somebody", "project")
-        delivery = Delivery(HereMirror(self.mirror.path), home, origins)
+        delivery = Delivery(self.store, home, origins)
         recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
         step = Step(
             JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,
@@ -86,15 +92,15 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """A mirror that holds a file of several chunks and a small one."""
     lab = Lab(tmp_path, monkeypatch)
-    lab.mirror.add("model.bin", random.Random(7).randbytes(3 * CHUNK_BYTES + 5))
-    lab.mirror.add("config.json", b"{}")
+    lab.files["model.bin"] = random.Random(7).randbytes(3 * CHUNK_BYTES + 5)
+    lab.files["config.json"] = b"{}"
     yield lab
     lab.agents.close()
 
 
 def _check(lab: Lab, seat: Seat) -> None:
-    tree = Path(seat.node.root) / "cache" / "trees" / lab.mirror.listing.id
-    assert {path.name: path.read_bytes() for path in tree.iterdir()} == lab.mirror.files
+    tree = Path(seat.node.root) / "cache" / "trees" / lab.listing.id
+    assert {path.name: path.read_bytes() for path in tree.iterdir()} == lab.files
 
 
 def test_one_node_gets_them_through_the_operators_process(lab: Lab) -> None:
@@ -104,7 +110,7 @@ def test_one_node_gets_them_through_the_operators_process(lab: Lab) -> None:
     (row,) = lab.deliver(seats)
 
     _check(lab, seats[0])
-    size = lab.mirror.listing.size
+    size = lab.listing.size
     assert (row.rank, row.node, row.path) == (0, "lab/lab-0", "through-operator")
     assert (row.moved, row.bytes_by_tier["mirror"], row.bytes_through_operator) == (
         size,
@@ -123,7 +129,7 @@ def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
 
     for seat in seats:
         _check(lab, seat)
-    size = lab.mirror.listing.size
+    size = lab.listing.size
     assert [row.node for row in rows] == ["lab/lab-0", "lab/lab-1", "lab/lab-2"]
     assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
     assert sum(row.bytes_through_operator for row in rows) == size
@@ -145,7 +151,7 @@ def test_a_long_listing_follows_what_nodes_are_asked(
 
     for seat in seats:
         _check(lab, seat)
-    size = lab.mirror.listing.size
+    size = lab.listing.size
     assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
     assert sum(row.bytes_by_tier["peers"] for row in rows) == size
 
@@ -158,7 +164,7 @@ def test_several_nodes_get_them_from_a_shared_directory(lab: Lab, tmp_path: Path
 
     for seat in seats:
         _check(lab, seat)
-    size = lab.mirror.listing.size
+    size = lab.listing.size
     assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
     assert sum(row.bytes_by_tier["cluster"] for row in rows) == size
     assert {row.path for row in rows} == {"shared-cache"}
@@ -204,7 +210,7 @@ def test_who_leaves_serves_nobody_any_more(lab: Lab) -> None:
     """Its port is closed while the others go on."""
     seats = lab.seats(2)
     nodes = [(one.node, one.agent, {"root": one.node.root}) for one in seats]
-    with Peers(nodes, [lab.mirror.listing], lambda token: token) as peers:
+    with Peers(nodes, [lab.listing], lambda token: token) as peers:
         told = peers.told()
         peers.leave(seats[0].node.id)
         wait_for(lambda: not _answers(told[seats[0].node.id]))
@@ -223,7 +229,8 @@ def _answers(peer: Mapping[str, Any]) -> bool:
 def test_errors_of_several_nodes_are_all_told(lab: Lab) -> None:
     """The first is the error, the others are in its detail."""
     seats = lab.seats(3)
-    shutil.rmtree(lab.mirror.path / "blobs")
+    assert lab.listing.files
+    shutil.rmtree(lab.mirror / "blobs")
 
     with pytest.raises(NodeError, match=r"lab/lab-0") as raised:
         lab.deliver(seats)

@@ -16,7 +16,7 @@ from trainctl.plan.seats import Planned
 from trainctl.resources.agents import Agents
 from trainctl.resources.seating import Seating
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.port import Mirror
+from trainctl.store.store import Store
 
 NODES = [Node("lab", f"gpu-{at}", "local", "/root", "/data", "python3") for at in range(3)]
 GANG, SINGLE = Address.parse("job.gang"), Address.parse("job.single")
@@ -41,7 +41,7 @@ def seating(*planned: str, busy: str = "") -> Seating:
         GANG: Planned(Wanted.by(WISHES[GANG]), frozenset(planned)),
         SINGLE: Planned(Wanted.by(WISHES[SINGLE]), frozenset()),
     }
-    return Seating(cast(Agents, agents), cast(Mirror, None), runs)
+    return Seating(cast(Agents, agents), cast(Store, None), runs)
 
 
 def seats(made: Seating, job: Address) -> list[str]:

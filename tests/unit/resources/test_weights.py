@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mirrors import stored
+from tests.support.mirrors import mirror_at, stored
 from trainctl.apply.step import Step
 from trainctl.errors import StalePlan
 from trainctl.jobs.secrets import Secrets
@@ -20,7 +20,7 @@ from trainctl.resources.home import Home
 from trainctl.resources.weights import WeightsHandler, wanted_of
 from trainctl.spi.provider import Presence
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.mirror.here import HereMirror
+from trainctl.weights.mirrors import DirectMirror
 from trainctl.weights.resolve import resolve
 
 TINY = Address.parse("weights.tiny")
@@ -34,14 +34,14 @@ class Shelf:
         self.directory = directory
         (directory / "tiny").mkdir()
         self.write(b"one")
-        self.mirror = HereMirror(directory / "mirror")
+        self.store = mirror_at(directory / "mirror")
         home = Home(directory, "lineage", "ana@laptop", "demo")
         self.locked: list[tuple[str, bool]] = []
         secrets = Secrets({}, directory, {}, Redactor())
-        self.handler = WeightsHandler(self.mirror, secrets, home, self._lock)
+        self.handler = WeightsHandler(DirectMirror(self.store), secrets, home, self._lock)
 
     def _lock(self, entry: LockEntry) -> None:
-        whole = any(one.listing for one in self.mirror.sources())
+        whole = any(one.listing for one in self.store.inventory().rows)
         self.locked.append((entry.pin, whole))
 
     def write(self, data: bytes) -> None:
@@ -96,7 +96,7 @@ def test_what_was_planned_is_mirrored(shelf: Shelf, looked: bool) -> None:
         name: attributes[name] for name in ("revision", "pin", "files", "bytes")
     }
     assert outputs["mirror"] == (shelf.directory / "mirror").as_uri()
-    assert shelf.mirror.has_listing(outputs["listing"])
+    assert shelf.store.load_listing(outputs["listing"]) is not None
     assert shelf.presence(outputs) is Presence.PRESENT
 
 
@@ -129,12 +129,12 @@ def test_what_the_mirror_lost_is_gone(shelf: Shelf) -> None:
 def test_deleting_drops_the_reference_only(shelf: Shelf) -> None:
     """The content stays for others; a second time is no error."""
     shelf.carry_out(shelf.planned())
-    assert [row.projects for row in shelf.mirror.sources()] == [("demo",)]
+    assert [row.projects for row in shelf.store.inventory().rows] == [("demo",)]
     step = Step(
         TINY, Action.DELETE, "key", {}, None, (), None,
         lambda address: None, lambda phase, done, total: None, lambda address: 0.0,
     )  # fmt: skip
     for _ in range(2):
         shelf.handler.delete(step)
-    assert [row.projects for row in shelf.mirror.sources()] in ([], [()])
+    assert [row.projects for row in shelf.store.inventory().rows] in ([], [()])
     assert stored(shelf.directory / "mirror")

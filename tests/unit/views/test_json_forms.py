@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +23,11 @@ from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
+from trainctl.store.gc import GcReport, RemovedListing
+from trainctl.store.inventory import Inventory
+from trainctl.store.inventory import Row as MirrorRow
+from trainctl.store.references import StoredReference
+from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.checkpoints import checkpoints_json
 from trainctl.views.mirror import mirror_json
@@ -31,10 +35,6 @@ from trainctl.views.mirror_care import collected_json, finding_json, verified_js
 from trainctl.views.plan.json import plan_json
 from trainctl.views.state import history_json, resource_json, state_json
 from trainctl.views.status import status_json
-from trainctl.weights.mirror.collect import Collected, Removed
-from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.report import Inventory, MirroredSource
-from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 from trainctl_schemas import schema
 
 
@@ -193,9 +193,7 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     away = Away("lab/gpu-1", (1,), "lab/gpu-1 doesn't answer")
     run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
     status = JobStatus(at("job.sft"), run, (checkpoint,))
-    source = MirroredSource(
-        "file:./w", "mtime", None, 1, 2, 0, 2, 0, 3.0, ("demo",), ("ann@laptop",)
-    )
+    source = MirrorRow("file:./w", "mtime", None, 1, 2, 0, 2, 0, 3.0, ("demo",), ("ann@laptop",))
 
     assert problems("status", status_json(status)) == []
     jobs = {"jobs": [status_json(status)], "not_begun": ["job.next"]}
@@ -207,25 +205,24 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
 def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
     """With everything that can be null null, and with everything that can be there."""
     row = CachedListing("lab/n", "0" * 64, "", 0, 0, "busy", None, ("job.a run 1",), ("x",), "why")
-    need = Need(
-        Path("x"),
+    reference = StoredReference(
+        "references/x",
         {
             **dict.fromkeys(("source", "revision", "project", "owner", "address", "lineage"), "x"),
             "listing": None,
             "files": 1,
             "bytes": 2,
         },
-        0,
         1.5,
     )
-    finding = Finding(Path("/m/x"), "changed", 5, ("file:x",), Outcome.REMOVED, "gone")
-    collected = Collected(False, 1, 2, (Removed("0" * 64, 1, 2),), (need,), (need,), (need,))
+    finding = Finding("blobs/x", "changed", 5, ("file:x",), Outcome.REMOVED, "gone")
+    collected = GcReport(
+        False, 1, 2, (RemovedListing("0" * 64, 1, 2),), (reference,), (reference,), (reference,)
+    )
 
     assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
     verified = CacheReport((replace(row, outcome="wrong"),), 5, 6)
     assert problems("cache-verify", verify_json(verified)) == []
-    left = Finding(Path("packs/x"), "not the mirror's", 5, (), Outcome.LEFT, "packs/x")
-    form = verified_json(Verified(1, 2, (finding, left)))
-    found = [finding_json(one) for one in (finding, left)]
-    assert problems("mirror-verify", {**form, "findings": found}) == []
+    form = verified_json(VerifyReport(1, 2, (finding,)))
+    assert problems("mirror-verify", {**form, "findings": [finding_json(finding)]}) == []
     assert problems("mirror-gc", collected_json(collected)) == []

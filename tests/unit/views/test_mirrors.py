@@ -2,63 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
+from trainctl.store.gc import GcReport
+from trainctl.store.inventory import Inventory, Row
+from trainctl.store.references import StoredReference
+from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.mirror import lost_lines, mirror_json, mirror_lines
 from trainctl.views.mirror_care import collected_lines, verified_lines
-from trainctl.weights.mirror.collect import Collected
-from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.report import Inventory, MirroredSource
-from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
 SOURCE = "hf://acme/model"
 
 
 @pytest.mark.parametrize(
-    ("outcome", "sources", "detail", "said"),
+    ("outcome", "sources", "said"),
     [
-        (Outcome.WRONG, (SOURCE,), "", "1 wrong. mirror verify --repair mends what it can."),
-        (
-            Outcome.WRONG,
-            (SOURCE,),
-            "nobody answers",
-            "1 wrong. What is wrong stays until its source can be asked: run mirror verify --repair again then.",
-        ),
-        (
-            Outcome.REMOVED,
-            (SOURCE,),
-            "404",
-            "1 removed. The next apply asks the sources of what was removed for what they have now.",
-        ),
-        (Outcome.REMOVED, (), "nobody refers to it", "1 removed."),
-        (
-            Outcome.LEFT,
-            (),
-            "packs/mine.tar",
-            "all right, 1 left. What is left isn't the mirror's: trainctl neither counts nor deletes it.",
-        ),
+        (Outcome.WRONG, (SOURCE,), "1 wrong. mirror verify --repair deletes what is wrong."),
+        (Outcome.REMOVED, (SOURCE,), "1 removed. The next apply fetches what was removed again."),
+        (Outcome.REMOVED, (), "1 removed."),
     ],
 )
 def test_the_verdict_of_a_verification_promises_what_can_be_kept(
-    outcome: Outcome, sources: tuple[str, ...], detail: str, said: str
+    outcome: Outcome, sources: tuple[str, ...], said: str
 ) -> None:
-    """Whether a repair was tried already, and whether there is anybody who could be asked."""
-    finding = Finding(Path("blobs/sha256/ab/abc"), "changed", 1, sources, outcome, detail)
+    """Only what a source needs is fetched again."""
+    finding = Finding("blobs/sha256/ab/abc", "changed", 1, sources, outcome)
 
-    lines = verified_lines(Verified(1, 1, (finding,)))
+    lines = verified_lines(VerifyReport(1, 1, (finding,)))
 
     assert lines[-1] == f"1 content verified, 1 B: {said}"
 
 
 def test_of_very_many_findings_a_thousand_are_shown() -> None:
     """The verdict counts all of them, and who wants them all is told how."""
-    one = Finding(Path("blobs/sha256/ab/abc"), "changed", 1, (SOURCE,), Outcome.WRONG)
+    one = Finding("blobs/sha256/ab/abc", "changed", 1, (SOURCE,), Outcome.WRONG)
 
-    whole = verified_lines(Verified(1, 1, (one,) * 1000))
-    lines = verified_lines(Verified(1, 1, (one,) * 1003))
+    whole = verified_lines(VerifyReport(1, 1, (one,) * 1000))
+    lines = verified_lines(VerifyReport(1, 1, (one,) * 1003))
 
     assert lines[:1001] == whole[:1001]
     assert len(whole) == 1 + 1000 + 2
@@ -68,7 +48,7 @@ def test_of_very_many_findings_a_thousand_are_shown() -> None:
 
 MB = 10**6
 ROWS = tuple(
-    MirroredSource(
+    Row(
         f"hf://some-organization/{name}-instruct-with-a-long-name", "6" * 40, "a" * 64, 12, 10 * MB,
         5 * MB, stored * MB, (10 - stored) * MB, 1_700_000_000.0, ("pretraining", "evaluation"), ("ann@laptop", "bo@desk"),
     )
@@ -102,7 +82,7 @@ def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) ->
 
 def test_what_others_wrote_begins_no_line_of_its_own() -> None:
     """A row is a line, whatever stands in a reference of a mirror that many may write to."""
-    hostile = replace(ROWS[0], people=("eve\n::error::stop",), source="hf://eve/\r\n::warning::x")
+    hostile = ROWS[0]._replace(people=("eve\n::error::stop",), source="hf://eve/\r\n::warning::x")
     lines = mirror_lines(Inventory((hostile,)))
     assert not [line for one in lines for line in one.splitlines() if line.startswith("::")]
     assert "eve\\n::error::stop" in lines[1]
@@ -110,7 +90,7 @@ def test_what_others_wrote_begins_no_line_of_its_own() -> None:
 
 def test_short_sources_leave_room_for_the_day() -> None:
     """A column is as wide as it must be."""
-    row = MirroredSource(
+    row = Row(
         "hf://Qwen/Qwen3-0.6B-Instruct", "6" * 40, "a", 9, MB, 0, MB, 0, 0.0, ("p",), ("a@b",)
     )
     rows = (row,)
@@ -140,10 +120,10 @@ def test_what_sharing_saves_is_said_once() -> None:
 def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
     """Where a URI stands twice each says which server's it is; what stands once says nothing of servers in text."""
     twice = tuple(
-        replace(ROWS[0], endpoint=one)
+        ROWS[0]._replace(endpoint=one)
         for one in (None, "http://minio.lab:9000", "https://b.example")
     )
-    alone = replace(ROWS[1], source="s3://alone", endpoint="http://minio.lab:9000")
+    alone = ROWS[1]._replace(source="s3://alone", endpoint="http://minio.lab:9000")
 
     header, own, minio, other, last, *_ = mirror_lines(Inventory((*twice, alone)), width)
 
@@ -163,7 +143,7 @@ def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
 
 def test_what_never_came_is_told_apart() -> None:
     """A source that was asked for and isn't all there has a size that it would have."""
-    coming = replace(ROWS[0], listing=None, bytes_shared=0, bytes_stored=0, bytes_saved=0)
+    coming = ROWS[0]._replace(listing=None, bytes_shared=0, bytes_stored=0, bytes_saved=0)
 
     _, line, *_ = mirror_lines(Inventory((coming,)), 120)
     assert "not whole" in line
@@ -177,9 +157,9 @@ def test_what_is_kept_is_told_by_its_source_and_project(width: int, last: str) -
     record = {
         "source": source, "revision": "6" * 40, "bytes": 21_000_000, "project": "pretraining", "owner": "ann@laptop",
     }  # fmt: skip
-    kept = Need(Path("references/x"), record, 0, 1_700_000_000.0)
+    kept = StoredReference("references/x", record, 1_700_000_000.0)
 
-    header, row, *_ = collected_lines(Collected(dry_run=False, kept=(kept,)), width)
+    header, row, *_ = collected_lines(GcReport(dry_run=False, kept=(kept,)), width)
 
     assert max(len(header), len(row)) <= width
     assert header.split()[-1] == last
@@ -189,8 +169,8 @@ def test_what_is_kept_is_told_by_its_source_and_project(width: int, last: str) -
 
 def test_a_row_whose_listing_is_lost_says_so() -> None:
     """And in which state each is; a warning tells what to do."""
-    lost = replace(ROWS[0], listing_is="damaged", bytes_shared=0, bytes_stored=0, bytes_saved=0)
-    coming = replace(lost, listing=None, listing_is="")
+    lost = ROWS[0]._replace(listing_is="damaged", bytes_shared=0, bytes_stored=0, bytes_saved=0)
+    coming = lost._replace(listing=None, listing_is="")
     found = Inventory((lost, coming, ROWS[1]))
 
     _, line, _, other, *_ = mirror_lines(found, 120)
@@ -199,7 +179,7 @@ def test_a_row_whose_listing_is_lost_says_so() -> None:
     rows = mirror_json(found)["sources"]
     assert [row["listing_is"] for row in rows] == ["damaged", "not whole", "whole"]
     (warning,) = lost_lines(found.rows)
-    assert f"{lost.source} is damaged ({lost.listing}): trainctl mirror verify --repair" in warning
+    assert f"{lost.source} is damaged ({lost.listing}): the next apply" in warning
 
 
 def test_a_mirror_is_empty_if_nothing_lies_there() -> None:

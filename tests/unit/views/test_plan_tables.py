@@ -18,8 +18,8 @@ LINE = WeightsLine(
 
 
 def test_what_weights_take_is_shown_where_something_is_known() -> None:
-    """The time and what comes with others have a column only if they say something."""
-    other = replace(LINE, bytes_upstream=1000, bytes_shared=3000, forecast_seconds=0.0)
+    """The time has a column only if it says something."""
+    other = replace(LINE, bytes_upstream=1000, forecast_seconds=0.0)
     page = Page(80, plain)
 
     assert [one.split() for one in weights_table([LINE], page)] == [
@@ -29,9 +29,9 @@ def test_what_weights_take_is_shown_where_something_is_known() -> None:
     assert [
         one.split() for one in weights_table([replace(LINE, forecast_seconds=12.0), other], page)
     ] == [
-        ["WEIGHTS", "REVISION", "FILES", "SIZE", "MIRRORED", "SHARED", "TO", "FETCH", "TIME"],
-        ["weights.a", "c" * 12, "2", "5.0", "kB", "1.0", "kB", "-", "4.0", "kB", "12", "s"],
-        ["weights.a", "c" * 12, "2", "5.0", "kB", "1.0", "kB", "3.0", "kB", "1.0", "kB", "-"],
+        ["WEIGHTS", "REVISION", "FILES", "SIZE", "MIRRORED", "TO", "FETCH", "TIME"],
+        ["weights.a", "c" * 12, "2", "5.0", "kB", "1.0", "kB", "4.0", "kB", "12", "s"],
+        ["weights.a", "c" * 12, "2", "5.0", "kB", "1.0", "kB", "1.0", "kB", "-"],
     ]
 
 
@@ -57,9 +57,9 @@ def delivery(job: str, rank: int, cluster: str = "workstation-basement") -> Deli
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_names_give_way_where_the_weights_do_not_fit(width: int) -> None:
     """No row is broken; what is measured is shown whole, and the revision as long as names have room beside it."""
-    shared = replace(LONG, bytes_shared=14_900_000_000, bytes_through_operator=14_900_000_000)
+    relayed = replace(LONG, bytes_through_operator=14_900_000_000)
 
-    for line in (LONG, shared):
+    for line in (LONG, relayed):
         header, row = weights_table([line], Page(width, plain))
 
         assert max(len(header), len(row)) <= width
@@ -69,7 +69,7 @@ def test_names_give_way_where_the_weights_do_not_fit(width: int) -> None:
         assert " 16.1 GB " in row
         assert " 14.9 GB " in row
     assert ("FILES" in weights_table([LONG], Page(width, plain))[0]) is (width > 60)
-    assert "c" * 12 in weights_table([shared], Page(100, plain))[1]
+    assert "c" * 12 in weights_table([relayed], Page(100, plain))[1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

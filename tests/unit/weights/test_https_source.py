@@ -9,17 +9,13 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.hub import Fault, http_date
-from tests.support.mirrors import impatient
+from tests.support.mirrors import ingest, mirror_at
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Page, Web, served
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.sources.https import HttpsSource
 from trainctl.spi.sources import Credential
-from trainctl.weights.mirror import Reference as OldReference
-from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
-
-REFERENCE = OldReference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 CONTENT = b"0123456789" * 100
 DIGEST = "ab" * 32
@@ -345,11 +341,11 @@ def test_a_file_that_nothing_identifies_is_a_warning(web: Web) -> None:
 def test_the_locked_version_stays_wanted(web: Web, tmp_path: Path) -> None:
     """What moved upstream is told, and the mirror's locked version is what is resolved, until ``upgrade``; without it, nothing is."""
     first = resolution(web)
-    mirror = HereMirror(tmp_path, impatient())
-    mirror.mirror(first.resolved, HttpsSource(), REFERENCE)
+    store = mirror_at(tmp_path)
+    ingest(store, first.resolved, HttpsSource())
     web.put("/w.bin", b"new")
-    kept = resolution(web, locked=first.entry, mirror=mirror)
-    moved = resolution(web, locked=first.entry, upgrade=True, mirror=mirror)
+    kept = resolution(web, locked=first.entry, store=store)
+    moved = resolution(web, locked=first.entry, upgrade=True, store=store)
     with pytest.raises(SourceWrong, match=r"as trainctl\.lock pins it") as lost:
         resolution(web, locked=first.entry)
     assert (kept.resolved.pin, kept.entry) == (first.resolved.pin, first.entry)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import serve
-from tests.support.mirrors import MemorySource, impatient
+from tests.support.mirrors import MemorySource, impatient, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import (
     Forbidden,
@@ -29,11 +29,7 @@ from trainctl.sources import source_for
 from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.mirror import Reference as OldReference
-from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
-
-REFERENCE = OldReference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 FILES = {"a.json": b"{}", "w.bin": b"0123"}
 
@@ -125,7 +121,7 @@ def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
 def test_what_a_bucket_lost_comes_from_the_mirror(tmp_path: Path, source: str) -> None:
     """The locked version is used where the mirror has all of it, the warning says what moved; without it that is an error."""
     upstream = MemorySource(FILES, announce=False)
-    mirror = HereMirror(tmp_path / "mirror", impatient())
+    store = mirror_at(tmp_path / "mirror")
     wanted = Wanted(source, tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     upstream.files = {"a.json": b"{}!", "new": b"1"}
@@ -133,15 +129,15 @@ def test_what_a_bucket_lost_comes_from_the_mirror(tmp_path: Path, source: str) -
     with pytest.raises(
         SourceWrong, match=r"is not upstream any more as trainctl\.lock"
     ) as unmirrored:
-        resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
-    listing = mirror.mirror(first.resolved, MemorySource(FILES, announce=False), REFERENCE)
-    kept = resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
-    (known,) = mirror.look([kept.resolved]).known
+        resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: upstream)
+    listing = ingest(store, first.resolved, MemorySource(FILES, announce=False))
+    kept = resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: upstream)
+    (survey,) = store.survey([kept.resolved]).sources
 
     assert "It was 2 files (6 B) and is 2 files (4 B)." in unmirrored.value.detail
     assert "--upgrade" in unmirrored.value.detail
     assert (kept.resolved.pin, kept.entry, kept.locked) == (first.entry.pin, first.entry, True)
-    assert (known.listing, known.here) == (listing.id, 6)
+    assert (survey.listing, survey.here) == (listing.id, 6)
     (told,) = kept.warnings
     assert told.detail.splitlines()[1:4] == ["added: new", "changed: a.json", "removed: w.bin"]
 
@@ -149,31 +145,17 @@ def test_what_a_bucket_lost_comes_from_the_mirror(tmp_path: Path, source: str) -
 def test_a_bucket_that_is_empty_by_now_is_read_from_the_mirror(tmp_path: Path) -> None:
     """What is gone upstream is used as it was locked, if the mirror has it; else upstream's own error says so."""
     upstream = MemorySource(FILES, announce=False)
-    mirror = HereMirror(tmp_path / "mirror", impatient())
+    store = mirror_at(tmp_path / "mirror")
     wanted = Wanted("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     gone = MemorySource({})
     with pytest.raises(SourceGone, match="holds no files") as lost:
-        resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: gone)
-    mirror.mirror(first.resolved, upstream, REFERENCE)
-    kept = resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: gone)
+        resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: gone)
+    ingest(store, first.resolved, upstream)
+    kept = resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: gone)
     assert "The mirror doesn't have the locked version." in lost.value.detail
     assert kept.resolved.pin == first.entry.pin
     assert "is gone upstream" in kept.warnings[0].summary
-
-
-def test_a_mirror_that_lost_content_is_not_used(tmp_path: Path) -> None:
-    """A listing whose content isn't all there stands for nothing."""
-    upstream = MemorySource(FILES, announce=False)
-    mirror = HereMirror(tmp_path / "mirror", impatient())
-    wanted = Wanted("s3://bucket/p", tmp_path)
-    first = resolve(wanted, open_source=lambda scheme: upstream)
-    mirror.mirror(first.resolved, upstream, REFERENCE)
-    for data in (tmp_path / "mirror").glob("packs/*/data"):
-        data.unlink()
-    upstream.files = {"w.bin": b"0"}
-    with pytest.raises(SourceWrong, match=r"trainctl\.lock"):
-        resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
 
 
 UNASKED = [
@@ -196,7 +178,7 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
 ) -> None:
     """Who can't be asked takes nothing from who has it: the locked version is used and said so; without it, or without a lock, it is the error."""
     upstream = MemorySource(FILES, announce=False)
-    mirror = HereMirror(tmp_path / "mirror", impatient())
+    store = mirror_at(tmp_path / "mirror")
     wanted = Wanted(source, tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
 
@@ -205,14 +187,14 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
             wanted,
             locked=locked,
             upgrade=upgrade,
-            mirror=mirror,
+            store=store,
             retry=impatient(),
             open_source=lambda scheme: SilentSource(failure),
         )
 
     with pytest.raises(type(failure), match=re.escape(failure.summary)) as lost:
         again(first.entry)
-    mirror.mirror(first.resolved, upstream, REFERENCE)
+    ingest(store, first.resolved, upstream)
     kept = again(first.entry)
 
     assert "The mirror doesn't have the locked version." in lost.value.detail
@@ -238,16 +220,16 @@ def test_what_upstream_or_its_user_must_mend_stays_an_error(
 ) -> None:
     """It is mirrored and locked, and yet something is known to be wrong."""
     upstream = MemorySource(FILES, announce=False)
-    mirror = HereMirror(tmp_path / "mirror", impatient())
+    store = mirror_at(tmp_path / "mirror")
     wanted = Wanted("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
-    mirror.mirror(first.resolved, upstream, REFERENCE)
+    ingest(store, first.resolved, upstream)
 
     with pytest.raises(type(failure), match=re.escape(failure.summary)):
         resolve(
             wanted,
             locked=first.entry,
-            mirror=mirror,
+            store=store,
             open_source=lambda scheme: SilentSource(failure),
         )
 
@@ -270,7 +252,7 @@ def test_what_is_locked_and_mirrored_needs_no_credential(
 ) -> None:
     """Who was asked for it and doesn't give it takes nothing from who has it; what is ours to mend is the error, as is what isn't mirrored."""
     upstream = MemorySource(FILES, announce=False)
-    mirror = HereMirror(tmp_path / "mirror", impatient())
+    store = mirror_at(tmp_path / "mirror")
     wanted = Wanted("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
 
@@ -280,14 +262,14 @@ def test_what_is_locked_and_mirrored_needs_no_credential(
             why,
             locked=locked,
             upgrade=upgrade,
-            mirror=mirror,
+            store=store,
             open_source=lambda scheme: upstream,
         )
 
     for unlocked in ({"locked": None}, {"locked": first.entry}):
         with pytest.raises(type(why), match=re.escape(why.summary)):
             again(**unlocked)
-    mirror.mirror(first.resolved, upstream, REFERENCE)
+    ingest(store, first.resolved, upstream)
     if not stands_in:
         with pytest.raises(type(why), match=re.escape(why.summary)):
             again(first.entry)
@@ -305,15 +287,15 @@ def test_what_is_locked_and_mirrored_needs_no_credential(
 def test_what_a_manifest_declares_the_digest_of_needs_no_answer(tmp_path: Path) -> None:
     """Content of a digest that the manifest declares and the mirror has is used, unless it declares another by now."""
     upstream = MemorySource({"w.bin": b"0123"})
-    mirror = HereMirror(tmp_path / "mirror", impatient())
+    store = mirror_at(tmp_path / "mirror")
     sha256 = hashlib.sha256(b"0123").hexdigest()
     wanted = Wanted("https://example.com/w.bin", tmp_path, sha256=sha256)
     first = resolve(wanted, open_source=lambda scheme: upstream)
-    mirror.mirror(first.resolved, upstream, REFERENCE)
+    ingest(store, first.resolved, upstream)
 
     def again(wanted: Wanted) -> Resolution:
         silent = SilentSource(SourceDenied("no"))
-        return resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: silent)
+        return resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: silent)
 
     assert again(wanted).resolved.pin == first.entry.pin
     with pytest.raises(SourceDenied):

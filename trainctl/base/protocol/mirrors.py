@@ -36,9 +36,13 @@ class SurveyRequest(InDirectory):
 
 
 class Surveyed(TypedDict):
-    """``complete``: the listing of each source that is complete. ``serving``: how the host serves other nodes."""
+    """``complete``: the listing of each source that is complete; ``arrived``: of each the bytes of files of which the rest is missing.
+
+    ``serving``: how the host serves other nodes.
+    """
 
     complete: List[Optional[str]]
+    arrived: List[int]
     listings: List[str]
     free: Optional[int]
     damaged: List[str]

@@ -13,8 +13,8 @@ from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.operations.look_mirror import DAMAGED_REFERENCE
-from trainctl.operations.mirror_repair import verify_mirror
 from trainctl.operations.workspace import Workspace
+from trainctl.store.gc import GcOptions
 from trainctl.views.mirror import MIRROR_COLUMNS, lost_lines, mirror_json, mirror_lines
 from trainctl.views.mirror_care import (
     FINDING_COLUMNS,
@@ -28,8 +28,7 @@ from trainctl.views.mirror_care import (
 )
 from trainctl.views.terminal.progress import Progress
 from trainctl.views.terminal.text import warned
-from trainctl.weights.mirror.collect import Collecting
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirrors import Mirror
 
 
 def list_command(
@@ -40,7 +39,7 @@ def list_command(
     """List mirrored sources with size, revision and users."""
     session = session_of(ctx)
     with open_trusting(session, trust) as workspace:
-        found = workspace.declared_mirror.inventory()
+        found = workspace.declared_mirror.store.inventory()
     form = mirror_json(found)
     lines = mirror_lines(found, session.output.width)
     show(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
@@ -54,20 +53,18 @@ def verify_command(
     ctx: typer.Context,
     repair: Annotated[
         bool,
-        typer.Option(
-            "--repair", help="Fetch what is wrong again; what its source has no more goes."
-        ),
+        typer.Option("--repair", help="Delete what is wrong; the next apply fetches it again."),
     ] = False,
     trust: options.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
-    """Verify everything in the mirror by its digest. Exit code 1 if something stays wrong."""
+    """Verify everything in the mirror by its digest. Exit code 1 if something was wrong."""
     session = session_of(ctx)
     with open_trusting(session, trust) as workspace, Progress(session.output) as progress:
-        report = verify_mirror(
-            workspace,
-            repair=repair,
-            progress=lambda done, total, files: progress.track("mirror", "verifying", done, total),
+        report = workspace.declared_mirror.store.verify(
+            repair,
+            lambda done, total, files: progress.track("mirror", "verifying", done, total),
+            session.output.note,
         )
     rows = (FINDING_COLUMNS, map(finding_json, report.findings))
     lines = verified_lines(report, session.output.width)
@@ -86,9 +83,6 @@ def gc_command(
             "--drop-unused", metavar="TIME", help="Also drop references unused for so long: 90d."
         ),
     ] = None,
-    grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="Wait for concurrent writers.")
-    ] = "30s",
     url: Annotated[
         str | None,
         typer.Option("--url", metavar="URL", help="The mirror; the manifest's by default."),
@@ -104,15 +98,10 @@ def gc_command(
 ) -> int:
     """Delete what no state refers to any more. Safe beside running applies, and to interrupt."""
     session = session_of(ctx)
-    asked = Collecting(
-        dry_run=dry_run,
-        grace_seconds=duration("--grace", grace),
-        unused_seconds=None if drop_unused is None else duration("--drop-unused", drop_unused),
-        tell=session.output.note,
-    )
+    unused = None if drop_unused is None else duration("--drop-unused", drop_unused)
     with open_trusting(session, trust) as workspace:
         mirror = _named(workspace, url, endpoint_url) or workspace.declared_mirror
-        report = mirror.collect(asked)
+        report = mirror.store.gc(GcOptions(dry_run, unused), session.output.note)
     lines = collected_lines(report, session.output.width)
     rows = (GC_COLUMNS, collected_rows(report))
     show(session.output, format_, collected_json(report), lines, rows)

@@ -23,6 +23,7 @@ def mirror_survey(request: SurveyRequest, emit: Emit, caller: BinaryIO) -> Surve
         emit(block)
     return {
         "complete": [source.listing for source in found.sources],
+        "arrived": [source.arrived for source in found.sources],
         "listings": sorted(found.listings),
         "free": found.free,
         "damaged": list(found.damaged),

@@ -28,7 +28,7 @@ _SENTENCES = {
     "link": "Linked into the job's directory: read-only by agreement, nothing enforces it.",
 }
 
-_NUMBERS = ("SIZE", "MIRRORED", "SHARED", "TO FETCH", "THROUGH HERE", "TIME")
+_NUMBERS = ("SIZE", "MIRRORED", "TO FETCH", "THROUGH HERE", "TIME")
 _WEIGHTS = (
     ("WEIGHTS", "REVISION", "FILES", *_NUMBERS),
     ("WEIGHTS/name", "REVISION", "FILES", *_NUMBERS),
@@ -64,7 +64,7 @@ _NARROWEST = {
 
 
 def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
-    """A row for each weights: revision, files, size, what the mirror has, what comes with others, what has to come from upstream, what of that through this machine, and how long that takes."""
+    """A row for each weights: revision, files, size, what the mirror has, what has to come from upstream, what of that through this machine, and how long that takes."""
     columns = {
         "WEIGHTS": [str(line.address) for line in lines],
         "WEIGHTS/name": [line.address.name for line in lines],
@@ -72,13 +72,11 @@ def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
         "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
         "SIZE": [_bytes(line.bytes) for line in lines],
         "MIRRORED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
-        "SHARED": [_share(line.bytes_shared, line.bytes) for line in lines],
         "TO FETCH": [_share(line.bytes_upstream, line.bytes) for line in lines],
         "THROUGH HERE": [_share(line.bytes_through_operator, line.bytes) for line in lines],
         "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
     for column, numbers in (
-        ("SHARED", [line.bytes_shared for line in lines]),
         ("THROUGH HERE", [line.bytes_through_operator for line in lines]),
         ("TIME", [line.forecast_seconds for line in lines]),
     ):

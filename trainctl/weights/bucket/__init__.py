@@ -1,1 +1,0 @@
-"""The mirror in a bucket. Invariants are in the room's DESIGN.md, "Mirror in a bucket"."""
