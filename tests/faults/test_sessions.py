@@ -29,6 +29,7 @@ LINKS = {
 PROGRAM = """
     import os, sys
     from pathlib import Path
+    from trainctl.base.protocol.verb import untyped
     from trainctl.remote.agent import NodeAgent
     from trainctl.spi.provider import Node
     from trainctl.testing.session import program

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.gang.blame import is_consequence, tail
+from trainctl.node.gang.blame import is_consequence
+from trainctl.node.runs.record import Run
+from trainctl.node.system.layout import Layout
 
 SUFFERED = [
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711",
@@ -52,8 +54,10 @@ def test_only_the_last_lines_count() -> None:
 
 def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     """However long it is, and whatever bytes are in it; one that isn't there is empty."""
-    log = tmp_path / "log"
+    run = Run(Layout(str(tmp_path)), "run-1")
+    log = run.log(0)
+    log.parent.mkdir(parents=True)
     log.write_bytes(b"Connection refused\n" + b"\xff" * 100_000 + b"\nAssertionError\n")
-    assert tail(log).endswith("\nAssertionError\n")
-    assert len(tail(log)) < 20_000
-    assert tail(tmp_path / "none") == ""
+    assert run.tail(0).endswith("\nAssertionError\n")
+    assert len(run.tail(0)) < 20_000
+    assert run.tail(1) == ""

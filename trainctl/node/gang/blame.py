@@ -8,7 +8,6 @@ TCPStore, ProcessGroup and error classes (DistBackendError and others, torch/dis
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 _WORDS = (
     # sockets
@@ -29,20 +28,9 @@ _WORDS = (
 )  # fmt: skip
 _CONSEQUENCE = re.compile("|".join(map(re.escape, _WORDS)), re.IGNORECASE)
 
-_TAIL_BYTES = 16384
 _LINES = 40
 
 
 def is_consequence(text: str) -> bool:
     """Whether the last lines of what a failed rank wrote tell of a connection or a collective operation that broke."""
     return _CONSEQUENCE.search("\n".join(text.splitlines()[-_LINES:])) is not None
-
-
-def tail(log: Path) -> str:
-    """The last lines of a log; empty if there is none."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -14,7 +14,7 @@ from trainctl.base.listening import listen
 from trainctl.base.ports import ports_of
 from trainctl.base.processes import boot_id
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.node.gang.blame import is_consequence, tail
+from trainctl.node.gang.blame import is_consequence
 from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.helper_process import Helper, Limits, Line
 from trainctl.node.gang.link import Link
@@ -214,7 +214,7 @@ class GangMember(Peers):
                 "code": ended.code,
                 "error": ending.error,
                 "expired": ended.expired,
-                "consequence": suspicious and is_consequence(tail(self._run.log(self._rank))),
+                "consequence": suspicious and is_consequence(self._run.tail(self._rank)),
                 "grace": self._grace,
             }
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List, Optional, Protocol
+from typing import TYPE_CHECKING, Optional
 
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs.record import Run
@@ -12,55 +12,32 @@ from trainctl.node.turns.gpu_wish import GpuWish
 from trainctl.node.turns.lanes import Lane, Place
 from trainctl.node.turns.turn import GPU_LANE, LOOK_SECONDS, Pending, Turn
 
-
-class Others(Protocol):
-    """How a rank speaks with its gang."""
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing will happen any more."""
-        ...
-
-    @property
-    def descriptor(self) -> int:
-        """What can be read when something was decided."""
-        ...
-
-    def say(self, value: Dict[str, Any]) -> None:
-        """To whoever decides."""
-        ...
-
-    def heard(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
-        """What was decided."""
-        ...
-
-    def until(self, *words: str) -> Optional[Dict[str, Any]]:
-        """Wait for one of these decisions; None if it is over."""
-        ...
+if TYPE_CHECKING:
+    from trainctl.node.gang.member import GangMember
 
 
 class GangTurn(Turn):
-    """One rank's turn. What it tells: ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
+    """One rank's turn. It reports ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
 
-    def __init__(self, run: Run, spec: RunSpec, pending: Pending, others: Others) -> None:
+    def __init__(self, run: Run, spec: RunSpec, pending: Pending, gang: GangMember) -> None:
         super().__init__(run, spec, pending)
-        self._others = others
+        self._gang = gang
         self._told = ("", "")
 
     def wait(self) -> bool:
         """Until all ranks hold what they want; rank 0 takes the slot of the gang's sweep before."""
-        self._others.say({"is": "here"})
-        found = self._others.until("slot", "queue")
+        self._gang.say({"is": "here"})
+        found = self._gang.until("slot", "queue")
         if found is not None and found["do"] == "slot":
             if not self._take_slot():
                 return False
-            self._others.say({"is": "slotted"})
-            found = self._others.until("queue")
+            self._gang.say({"is": "slotted"})
+            found = self._gang.until("queue")
         return found is not None and self._queue(int(found["date"]))
 
     def _ending(self) -> bool:
-        self._others.heard()
-        return self._others.over or super()._ending()
+        self._gang.heard()
+        return self._gang.over or super()._ending()
 
     def _queue(self, date: int) -> bool:
         wish = self._wish()
@@ -76,8 +53,8 @@ class GangTurn(Turn):
     def _together(self, wish: GpuWish, place: Optional[Place]) -> bool:
         """Keep the place in the lane, which others don't pass, until the gang goes on."""
         held = False
-        while not self._others.over and signal.SIGTERM not in signal.sigpending():
-            for value in self._others.heard():
+        while not self._gang.over and signal.SIGTERM not in signal.sigpending():
+            for value in self._gang.heard():
                 does = value.get("do")
                 if does == "lay out":
                     return True
@@ -91,7 +68,7 @@ class GangTurn(Turn):
                 able = before is None and self._able(wish)
                 self._tell("" if able else wish.words if before else wish.why)
             wanted = [before] if before else ([] if held else wish.claims)
-            await_release(filter(is_held, wanted), LOOK_SECONDS, self._others.descriptor)
+            await_release(filter(is_held, wanted), LOOK_SECONDS, self._gang.descriptor)
         return False
 
     def _able(self, wish: GpuWish) -> bool:
@@ -105,7 +82,7 @@ class GangTurn(Turn):
         told = ("busy" if why else "ready", why)
         if told != self._told:
             self._told = told
-            self._others.say({"is": told[0], "why": why})
+            self._gang.say({"is": told[0], "why": why})
         if why:
             self._pending(why, GPU_LANE)
 
@@ -114,5 +91,5 @@ class GangTurn(Turn):
         first = place is None or place.behind() is None
         self._gpus = wish.take(self._gpu_claims) if first and wish.count else []
         held = first and len(self._gpus) == wish.count
-        self._others.say({"is": "held" if held else "refused"})
+        self._gang.say({"is": "held" if held else "refused"})
         return held

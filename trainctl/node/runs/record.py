@@ -45,7 +45,7 @@ PREPARE = "prepare"
 
 _CLAIM = "claim."
 _SECRETS = "secrets.json"
-_GRACE_SECONDS = 30.0
+_TAIL_BYTES = 16384
 
 
 class Run:
@@ -71,6 +71,15 @@ class Run:
     def log(self, rank: int, stage: str = "") -> Path:
         """What the job writes, or what a stage before it does."""
         return self.directory / "log" / f"{stage and stage + '-'}rank-{rank}.log"
+
+    def tail(self, rank: int, stage: str = "") -> str:
+        """The last lines of a log; empty if there is none."""
+        try:
+            with self.log(rank, stage).open("rb") as stream:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return stream.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def prepared_by(self, rank: int) -> Path:
         """Who prepared the run's training cache, if another run did: ``{name}``."""

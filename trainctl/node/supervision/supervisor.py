@@ -154,10 +154,11 @@ class _Supervisor:
 
     def _do(self) -> Optional[Ending]:
         """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
+        run = self._run
         self._say(status=runs.DEPLOYING)
         if not self._turn.follow():
             return Ending(runs.STOPPED)
-        refused = self._prepare_cache()
+        refused = prepare_cache(run, self._order.spec, self._prepare, self._pend, self._deploy)
         if refused is not None:
             return refused
         if not self._turn.wait():
@@ -165,14 +166,9 @@ class _Supervisor:
         self._deploy()
         if self._turn.gpu_ids:  # those who wait for them are told by whom they are held
             self._say(gpus=self._turn.gpu_ids)
-        self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
+        self._say(loaded=load(run, self._order.spec, self._order.secrets, self._order.data))
         self._uploads.begin()
-        chores: List[Callable[[], None]] = [
-            self._log,
-            self._sampler,
-            self._uploads.tend,
-        ]
-        return self._attempts(chores)
+        return self._attempts([self._sampler, self._uploads.tend])
 
     def _attempts(self, chores: List[Callable[[], None]]) -> Optional[Ending]:
         number = 0
@@ -185,7 +181,9 @@ class _Supervisor:
             def note(error: str, retries: int = number) -> None:
                 self._say(error=error, retries=retries)
 
-            ending = self._peers.settle(self._ending(ended), ended, number, note)
+            ending = self._peers.settle(
+                self._ending(ended, self._order.spec["commands"]), ended, number, note
+            )
             if ending is not None:
                 return ending
         return Ending(runs.STOPPED)
@@ -195,43 +193,64 @@ class _Supervisor:
         if self._record["status"] != runs.DEPLOYING or self._record.get("waiting") != at:
             self._say(status=runs.DEPLOYING, waiting=at, lane=None)
 
-    def _prepare_cache(self) -> Optional[Ending]:
-        """After the runs that this one follows, which may fill the cache too, and before GPUs are claimed, so that none idles."""
-        run, spec = self._run, self._order.spec
-        found = prepare_cache(
-            run, spec, self._launch_preparation, self._grace, self._pend, self._deploy
-        )
-        if found is None:
+    def _prepare(self, commands: List[str]) -> Optional[Ending]:
+        """Run the commands that fill the training cache as the job is run, but without a GPU, none of which is claimed yet.
+
+        None once they have succeeded, else how the run ends.
+        """
+        launch = self._launch({**self._order.spec, "commands": commands}, 1, runs.PREPARE)
+        attempt = Attempt(self._run, self._rank, launch, self._grace, stage=runs.PREPARE)
+        log = LogKeeper(self._run.log(self._rank, runs.PREPARE))
+        ended = self._execute(attempt, launch, log, None, lambda: None, [])
+        if isinstance(ended, Ended):
+            ended = self._ending(ended, commands, "prepare command")
+        if ended is None or ended.status == runs.COMPLETED:
             return None
-        status = runs.STOPPED if found.stopped else runs.DEPLOY_FAILED
-        return Ending(status, found.exit_code, found.error)
+        if ended.status == runs.STOPPED:
+            return Ending(runs.STOPPED)
+        return ended._replace(status=runs.DEPLOY_FAILED)
 
     def _attempt(self, number: int, chores: List[Callable[[], None]]) -> Union[Ended, Ending, None]:
-        """One attempt, everything laid out anew but what is kept; an Ending where it could not begin."""
+        """One attempt, with everything laid out again but what is kept; an Ending if it could not begin."""
         launch = self._launch(self._order.spec, number)
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
-        try:
-            if not self._peers.begin() or self._fenced or signal.SIGTERM in signal.sigpending():
-                return Ending(runs.STOPPED)
-            problem = attempt.start()
-            if problem:
-                return None if problem == TAKEN else Ending(runs.DEPLOY_FAILED, error=problem)
+
+        def began() -> None:
             if number == 1:
                 self._clock = Stopwatch()
                 self._say(status=runs.RUNNING, started_at=self._clock.wall)
                 self._discard_secrets()
                 self._release_caller()
-            tending = [*chores, *self._peers.chores(attempt)]
-            ended = attempt.watch(self._clock, self._deadline, tending)
-            self._log.finish()
+
+        if not self._peers.begin():
+            launch.finish()
+            return Ending(runs.STOPPED)
+        tending = [*chores, *self._peers.chores(attempt)]
+        return self._execute(attempt, launch, self._log, self._deadline, began, tending)
+
+    def _execute(
+        self,
+        attempt: Attempt,
+        launch: Launch,
+        log: LogKeeper,
+        deadline: Optional[float],
+        began: Callable[[], None],
+        chores: Sequence[Callable[[], None]],
+    ) -> Union[Ended, Ending, None]:
+        """From the fork to the end; None if the run is another's."""
+        try:
+            if self._fenced or signal.SIGTERM in signal.sigpending():
+                return Ending(runs.STOPPED)
+            problem = attempt.start()
+            if problem:
+                return None if problem == TAKEN else Ending(runs.DEPLOY_FAILED, error=problem)
+            began()
+            ended = attempt.watch(self._clock, deadline, [log, *chores])
+            log.finish()
             problem = "" if ended.stopped else launch.refused()
             return Ending(runs.DEPLOY_FAILED, error=problem) if problem else ended
         finally:
             launch.finish()
-
-    def _launch_preparation(self, commands: Sequence[str]) -> Launch:
-        """As the job will be launched, but without a GPU, none of which is claimed yet."""
-        return self._launch({**self._order.spec, "commands": [*commands]}, 1, runs.PREPARE)
 
     def _launch(self, spec: RunSpec, number: int, stage: str = "") -> Launch:
         prepared = prepare(self._run, spec, self._order.data)
@@ -252,7 +271,7 @@ class _Supervisor:
         write_atomic(script, text.encode(), durable=False)
         return Launch(arguments(script), variables, prepared.mounts)
 
-    def _ending(self, ended: Ended) -> Ending:
+    def _ending(self, ended: Ended, commands: Sequence[str], noun: str = "start command") -> Ending:
         if ended.code is None:
             return Ending(runs.FAILED, ended.warden, "the job's guardian process was killed")
         if ended.stopped:
@@ -264,7 +283,7 @@ class _Supervisor:
             return Ending(runs.COMPLETED, 0)
         code = ended.code
         how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
-        error = what_failed(self._order.spec["commands"], self._run.step, how)
+        error = what_failed(commands, self._run.step, how, noun)
         return Ending(runs.FAILED, code, error)
 
     @property
