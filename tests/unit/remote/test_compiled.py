@@ -30,16 +30,17 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-@pytest.mark.parametrize("damage", [b"", b"0" * 100, None])
-def test_what_is_kept_and_wrong_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
-    """Cut, foreign or flipped: it is replaced by what is right."""
-    right = compiled(node_archive(), tmp_path)
+def test_wrong_bytecode_is_recognised_and_replaced(tmp_path: Path) -> None:
+    """Cut, foreign, flipped or of another program."""
+    right, digest = compiled(node_archive(), tmp_path), node_archive().sha256
     (kept,) = tmp_path.iterdir()
-    kept.write_bytes(right[:-1] + b"?" if damage is None else damage)
+    assert is_sealed(right, digest)
+    assert not is_sealed(right, "0" * 64)
+    for damaged in (b"", b"0" * 100, right[: len(right) // 2], right[:-1] + b"?"):
+        assert not is_sealed(damaged, digest)
+    kept.write_bytes(right[:-1] + b"?")
 
-    made = compiled(node_archive(), tmp_path)
-    assert is_sealed(made, node_archive().sha256)
-    assert kept.read_bytes() == made
+    assert compiled(node_archive(), tmp_path) == right == kept.read_bytes()
 
 
 def test_it_is_of_the_program_that_goes_along(tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_bytecode_of_another_program_is_compiled_over(tmp_path: Path) -> None:
     assert is_sealed(installed, node_archive().sha256)
 
 
+@pytest.mark.integration
 def test_a_local_node_is_given_it(tmp_path: Path) -> None:
     """The first plan keeps it in the user's cache."""
     with project(tmp_path) as made:

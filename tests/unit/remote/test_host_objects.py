@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import python38
+from tests.support.agents import node_at
 from trainctl.errors import StorageError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
-from trainctl.spi.provider import Node
 from trainctl.store import keys
 from trainctl_local.transport import LocalTransport
 
@@ -20,9 +18,7 @@ LARGE = bytes(range(256)) * 20_000
 
 @pytest.fixture
 def objects(tmp_path: Path) -> HostObjects:
-    python = python38() or sys.executable
-    node = Node("lab", "gpu-0", "local", str(tmp_path / "node"), str(tmp_path), python, key="k")
-    agent = NodeAgent(node, LocalTransport())
+    agent = NodeAgent(node_at(tmp_path), LocalTransport())
     directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
     return HostObjects(lambda: directory, lambda installs: agent)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.agents import node_bytecode
 from trainctl.base.protocol.frames import Frames, frame
 from trainctl.base.protocol.verb import untyped
 from trainctl.errors import NodeError, NodeUnreachable
@@ -137,15 +137,13 @@ def test_a_session_is_started_beforehand_and_found(
     """What is opened is what the first call is answered by; of a program that isn't installed nothing is made."""
     root = tmp_path / "root"
     node = Node("lab", "gpu", "local", str(root), str(root), sys.executable)
-    visitor = NodeAgent(node, transport, visiting=True)
+    visitor = NodeAgent(node, transport, visiting=True, bytecode=node_bytecode)
     visitor.open([untyped("facts")])
 
     assert visitor.call(untyped("status"), {"root": str(root), "keys": []}) == {"runs": {}}
     assert not root.exists()
 
-    agent = NodeAgent(node, transport)
+    agent = NodeAgent(node, transport, bytecode=node_bytecode)
     agent.open([untyped("status"), untyped("no such verb")])
 
-    assert (
-        json.dumps(agent.call(untyped("status"), {"root": str(root), "keys": []})) == '{"runs": {}}'
-    )
+    assert agent.call(untyped("status"), {"root": str(root), "keys": []}) == {"runs": {}}

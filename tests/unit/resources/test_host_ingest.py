@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,15 +12,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.agents import node_at
 from tests.support.mirrors import impatient
-from tests.support.nodes import python38
 from tests.support.store_contents import OTHER, REFERENCE, sha256
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.errors import Interrupted, SourceDenied, SourceGone
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.host_store import HostStore
-from trainctl.spi.provider import Node
 from trainctl.store import references
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.reader import Locator, read_file
@@ -108,8 +106,7 @@ def masked() -> list[str]:
 
 @pytest.fixture
 def make_store(tmp_path: Path, masked: list[str]) -> Callable[[], HostStore]:
-    python = python38() or sys.executable
-    node = Node("lab", "gpu-0", "local", str(tmp_path / "node"), str(tmp_path), python, key="k")
+    node = node_at(tmp_path)
 
     def register(value: str) -> str:
         masked.append(value)
