@@ -35,9 +35,9 @@ from trainctl.store import keys, messages, reader
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.inventory import Inventory
 from trainctl.store.references import Reference
-from trainctl.store.scan import Progress
 from trainctl.store.store import Store
 from trainctl.store.survey import Survey
+from trainctl.store.upstream import Progress
 from trainctl.store.verify import Finding, VerifyReport
 from trainctl.weights.mirrors import Place
 

@@ -18,10 +18,9 @@ from trainctl.store.known import Content, Groups, Known, group, is_packed, mirro
 from trainctl.store.lease import ObjectLease
 from trainctl.store.packing import Packing
 from trainctl.store.references import Reference
-from trainctl.store.scan import Progress
 from trainctl.store.transfer import Transfer, stopped
 from trainctl.store.upload import Uploading
-from trainctl.store.upstream import Upstream
+from trainctl.store.upstream import Progress, Upstream
 from trainctl.store.writing import Waiting, require_punctual, writing
 
 _SMALL_AT_ONCE = 32

@@ -16,10 +16,9 @@ from trainctl.store.ingest import Ingest
 from trainctl.store.inventory import Inventory, stored_bytes
 from trainctl.store.inventory import inventory as take_inventory
 from trainctl.store.references import Reference
-from trainctl.store.scan import Progress
 from trainctl.store.survey import Survey
 from trainctl.store.survey import survey as look
-from trainctl.store.upstream import Upstream
+from trainctl.store.upstream import Progress, Upstream
 from trainctl.store.verify import VerifyReport
 from trainctl.store.verify import verify as check
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional
+from functools import partial
+from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
 from trainctl.base.listing import SourceFile
 from trainctl.base.retry import Attempts, Retry
@@ -17,14 +18,12 @@ PARTS_FROM_BYTES = 64 * 2**20
 _CONNECTIONS = 4
 _PIECE = 2**20
 _POLL_SECONDS = 0.1
-_WINDOW = 2
-"""Chunks in memory of a file that comes by one connection."""
 
 
 class Buffers:
     """Memory for a number of chunks, which all files share. It is allocated when it is first needed.
 
-    Nobody holds a connection or a buffer while waiting for another buffer, so nobody waits forever.
+    A transfer waits for one buffer at a time, and stored chunks give theirs back, so that no transfer waits forever.
     """
 
     def __init__(self, count: int, chunk_bytes: int) -> None:
@@ -33,15 +32,15 @@ class Buffers:
         self._left = count
         self._changed = threading.Condition()
 
-    def take(self, count: int, halt: threading.Event) -> List[bytearray]:
-        """Wait for that many buffers. Interrupted if ``halt`` is set."""
+    def take(self, halt: threading.Event) -> bytearray:
+        """Wait for a buffer. Interrupted if ``halt`` is set."""
         with self._changed:
-            while self._left < count:
+            while not self._left:
                 if halt.is_set():
                     raise stopped()
                 self._changed.wait(_POLL_SECONDS)
-            self._left -= count
-            return [self._free.pop() if self._free else bytearray(self.chunk_bytes) for _ in range(count)]  # fmt: skip
+            self._left -= 1
+            return self._free.pop() if self._free else bytearray(self.chunk_bytes)
 
     def give_back(self, buffer: bytearray) -> None:
         """Let others have a buffer."""
@@ -75,21 +74,9 @@ class Transfer:
         self.arrived = arrived
 
     def read(self, file: SourceFile, into: memoryview) -> None:
-        """Read a whole file into memory; it goes on where a connection broke if its content is identified."""
-        attempts, done = Attempts(self.retry, self.halt), 0
-        while done < file.size:
-            before = done
-            try:
-                for piece in self._pieces(file, done, file.size):
-                    into[done : done + len(piece)] = piece
-                    done += len(piece)
-            except TrainctlError as error:
-                if not file.identified:
-                    self.arrived(-done)
-                    done = 0
-                if done - before >= min(_PIECE, file.size):
-                    attempts.advanced()
-                attempts.failed(error)
+        """Read a whole file into memory."""
+        for offset, piece in self._resumed(file, 0, file.size):
+            into[offset : offset + len(piece)] = piece
 
     def chunks(
         self, file: SourceFile, numbers: range, buffers: Buffers
@@ -105,40 +92,39 @@ class Transfer:
 
     def _streamed(self, file: SourceFile, numbers: range, buffers: Buffers) -> Iterator[Chunk]:
         """The same by one connection. A file that nothing identifies begins anew after an error; ``number`` says so."""
-        window = _Window(buffers.take(_WINDOW, self.halt), self.halt)
-        try:
-            yield from self._through(window, file, numbers, buffers.chunk_bytes)
-        finally:
-            window.close(buffers)
-
-    def _through(
-        self, window: _Window, file: SourceFile, numbers: range, chunk_bytes: int
-    ) -> Iterator[Chunk]:
-        attempts = Attempts(self.retry, self.halt)
-        offset, end = numbers.start * chunk_bytes, min(numbers.stop * chunk_bytes, file.size)
+        size = buffers.chunk_bytes
+        end = min(numbers.stop * size, file.size)
         buffer: Optional[bytearray] = None
-        filled = 0
-        while offset + filled < end:
-            before = offset + filled
+        try:
+            for offset, piece in self._resumed(file, numbers.start * size, end):
+                while piece:
+                    buffer = buffer or buffers.take(self.halt)
+                    number, at = divmod(offset, size)
+                    length = min(size, end - number * size)
+                    count = min(length - at, len(piece))
+                    buffer[at : at + count] = piece[:count]
+                    offset, piece = offset + count, piece[count:]
+                    if at + count == length:
+                        full, buffer = buffer, None
+                        yield Chunk(number, memoryview(full)[:length], partial(buffers.give_back, full))  # fmt: skip
+        finally:
+            if buffer is not None:
+                buffers.give_back(buffer)
+
+    def _resumed(self, file: SourceFile, offset: int, end: int) -> Iterator[Tuple[int, memoryview]]:
+        """Pieces of a file with their offsets. After an error they go on where the connection broke, or from 0 if nothing identifies the content."""
+        attempts = Attempts(self.retry, self.halt)
+        while offset < end:
+            before = offset
             try:
-                for piece in self._pieces(file, offset + filled, end):
-                    view = memoryview(piece)
-                    while view:
-                        buffer = buffer or window.take()
-                        room = min(chunk_bytes, end - offset) - filled
-                        count = min(room, len(view))
-                        buffer[filled : filled + count] = view[:count]
-                        filled, view = filled + count, view[count:]
-                        if count == room:
-                            full, buffer = buffer, None
-                            data, release = memoryview(full)[:filled], window.releaser(full)
-                            yield Chunk(offset // chunk_bytes, data, release)
-                            offset, filled = offset + filled, 0
+                for piece in self._pieces(file, offset, end):
+                    yield offset, memoryview(piece)
+                    offset += len(piece)
             except TrainctlError as error:
                 if not file.identified:
-                    self.arrived(-offset - filled)
-                    offset = filled = 0
-                if offset + filled - before >= min(chunk_bytes, _PIECE):
+                    self.arrived(-offset)
+                    offset = 0
+                if offset - before >= min(_PIECE, file.size):
                     attempts.advanced()
                 attempts.failed(error)
 
@@ -163,44 +149,6 @@ class Transfer:
                     return
         if offset < file.size:
             raise SourceCut(f"{source}: {shown(file.path)} ended {file.size - offset} bytes early")
-
-
-class _Window:
-    """The buffers of one file that comes by one connection."""
-
-    def __init__(self, buffers: List[bytearray], halt: threading.Event) -> None:
-        self._free = list(buffers)
-        self._count = len(buffers)
-        self._halt = halt
-        self._changed = threading.Condition()
-
-    def take(self) -> bytearray:
-        """Wait until the store has taken an earlier chunk."""
-        with self._changed:
-            while not self._free:
-                if self._halt.is_set():
-                    raise stopped()
-                self._changed.wait(_POLL_SECONDS)
-            return self._free.pop()
-
-    def releaser(self, buffer: bytearray) -> Callable[[], None]:
-        """What gives a buffer back."""
-
-        def release() -> None:
-            with self._changed:
-                self._free.append(buffer)
-                self._changed.notify_all()
-
-        return release
-
-    def close(self, buffers: Buffers) -> None:
-        """Give all of them back to the others. One that the store still reads is replaced by a new one."""
-        with self._changed:
-            free, self._free = self._free, []
-        for buffer in free:
-            buffers.give_back(buffer)
-        for _ in range(self._count - len(free)):
-            buffers.give_back(bytearray(buffers.chunk_bytes))
 
 
 class _Connections:
@@ -275,7 +223,7 @@ class _Connections:
             number = self._asked
             if number >= self._end or self._over.is_set():
                 return False
-            (buffer,) = self._buffers.take(1, self._over)
+            buffer = self._buffers.take(self._over)
             self._asked += 1
         size = min(len(buffer), self._file.size - number * len(buffer))
         data, is_here = memoryview(buffer)[:size], False
@@ -286,8 +234,7 @@ class _Connections:
                 self._buffers.give_back(buffer)
         with self._changed:
             if is_here:
-                release = lambda: self._buffers.give_back(buffer)  # noqa: E731
-                self._ready[number] = Chunk(number, data, release)
+                self._ready[number] = Chunk(number, data, partial(self._buffers.give_back, buffer))
             else:
                 self._over.set()
             self._changed.notify_all()

@@ -45,7 +45,7 @@ class Uploading:
         self._pool.shutdown()
 
     def _fetch_whole(self, file: SourceFile) -> Content:
-        (buffer,) = self._buffers.take(1, self._transfer.halt)
+        buffer = self._buffers.take(self._transfer.halt)
         try:
             data, digest = memoryview(buffer)[: file.size], FileHash(file)
             self._transfer.read(file, data)

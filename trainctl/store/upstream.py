@@ -8,6 +8,8 @@ from trainctl.base.listing import SourceFile
 
 Fill = Callable[[memoryview], None]
 """Puts the next bytes of a part into a buffer; raises if they don't arrive."""
+Progress = Callable[[int, int, int], None]
+"""Called with bytes done, bytes in total, and contents done."""
 
 
 class Upstream(Protocol):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import hashlib
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Callable, Dict, Iterable, Iterator, Optional, Set, Tuple, TypeVar
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, TypeVar
 
-from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
-from trainctl.base.objects import ObjectStore
+from trainctl.base.listing import CHUNK_BYTES, Listing
+from trainctl.base.objects import ObjectStat, ObjectStore
+from trainctl.base.parallel import in_order
 from trainctl.errors import StorageError
 from trainctl.store import contents, exclusive, keys, records, references
-from trainctl.store.references import References
-from trainctl.store.scan import Progress, Scan, is_right, joined, scan
+from trainctl.store.upstream import Progress
 
-_T = TypeVar("_T")
+T = TypeVar("T")
+_AT_ONCE = 3
+"""Objects of up to 16 MiB that are in memory."""
 _NEXT_APPLY = "The next apply copies what is missing."
 
 
@@ -40,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was hashed, and what was wrong."""
+    """What was hashed, and what was wrong. Large content and each file in a pack count as one of ``blobs``."""
 
     blobs: int
     bytes: int
@@ -62,124 +65,152 @@ def verify(
 
     Content is hashed without a lease; only deleting excludes writers. Busy if another repair or a collection runs.
     """
-    check = _Check(objects, references.read(objects))
-    check.run(progress or (lambda done, total, count: None))
+    check = _Check(objects, progress or (lambda done, total, count: None))
+    check.run()
     findings = tuple(check.findings())
     if repair and findings:
         with exclusive.held(objects, notify) as access:
             findings = tuple(_Repair(check, access).run(findings))
-    return VerifyReport(check.scan.count, check.scan.size, findings)
+    return VerifyReport(check.blobs, check.bytes, findings)
 
 
-@dataclass
 class _Check:
-    """What is wrong: ``wrong`` objects by key, and in ``lost`` the listings that name something missing.
+    """Content that is ``right``, by digest, and ``wrong`` objects by key: what is wrong, and how many bytes.
 
-    ``needed`` has the sources by the key of what they need.
+    ``lost`` are the listings that name something wrong or missing, ``needed`` the sources by the key of what they need.
     """
 
-    objects: ObjectStore
-    references: References
-    scan: Scan = field(default_factory=Scan)
-    listings: Set[str] = field(default_factory=set)
-    lost: Set[str] = field(default_factory=set)
-    wrong: Dict[str, Tuple[str, int]] = field(default_factory=dict)
-    needed: Dict[str, Set[str]] = field(default_factory=dict)
+    def __init__(self, objects: ObjectStore, progress: Progress) -> None:
+        self.objects = objects
+        self.right: Set[bytes] = set()
+        self.wrong: Dict[str, Tuple[str, int]] = {}
+        self.listings: Set[str] = set()
+        self.lost: Set[str] = set()
+        self.needed: Dict[str, Set[str]] = {}
+        self.blobs = self.bytes = 0
+        self._chunked: Set[str] = set()
+        self._progress = progress
+        self._references = references.read(objects)
 
-    def run(self, progress: Progress) -> None:
+    def run(self) -> None:
         """Read listings first, as writers put them last: their content was there before it is hashed."""
-        self.listings = {keys.stem(stat.key) for stat in self.objects.list(keys.LISTINGS)}
-        incomplete = [keys.stem(stat.key) for stat in self.objects.list(keys.INCOMPLETE)]
-        self.scan = scan(self.objects, progress)
-        self.wrong = self.scan.wrong
-        for listing_id in sorted(self.listings):
-            self._check_listing(listing_id)
-        for listing_id in incomplete:
-            key = keys.incomplete(listing_id)
-            self._readable(key, "listing changed", lambda listing_id=listing_id: contents.load_incomplete(self.objects, listing_id))  # type: ignore[misc]  # fmt: skip
+        self.listings = set(self._names(keys.LISTINGS))
+        incomplete = self._names(keys.INCOMPLETE)
+        self._hash_blobs(self._read_chunked(), self._read_indexes())
+        for name in sorted(self.listings):
+            self._check_listing(name)
+        for name in incomplete:
+            self._readable(keys.incomplete(name), contents.load_incomplete, name, "listing changed")
         for stat in self.objects.list(keys.RECORDS):
-            self._readable(stat.key, "record changed", lambda key=stat.key: records.load(self.objects, key))  # type: ignore[misc]  # fmt: skip
+            self._readable(stat.key, records.load, stat.key, "record changed")
 
     def findings(self) -> Iterator[Finding]:
         """What is wrong, by key."""
-        for key, error in self.references.damaged.items():
+        for key, error in self._references.damaged.items():
             yield Finding(key, "reference changed", detail=error.detail)
-        for stored in self.references.stored:
-            listing_id = stored.listing
-            if listing_id and listing_id not in self.listings:
-                key = keys.listing(listing_id)
+        for stored in self._references.stored:
+            if stored.listing and stored.listing not in self.listings:
+                key = keys.listing(stored.listing)
                 if self.objects.stat(key) is None:
                     source = str(stored.record["source"])
                     yield Finding(key, "listing missing", 0, (source,), detail=_NEXT_APPLY)
         for key, (what, size) in sorted(self.wrong.items()):
             yield Finding(key, what, size, tuple(sorted(self.needed.get(key, ()))))
 
-    def names_wrong(self, listing: Listing, packs: Iterable[str]) -> bool:
-        """Whether a listing names a wrong object."""
-        if any(keys.blob(pack) in self.wrong or keys.slices(pack) in self.wrong for pack in packs):
-            return True
-        return any(key in self.wrong for file in listing.files for key in _keys_of(file))
+    def _names(self, prefix: str) -> List[str]:
+        return [keys.stem(stat.key) for stat in self.objects.list(prefix)]
 
-    def _check_listing(self, listing_id: str) -> None:
-        key = keys.listing(listing_id)
-        listing = self._readable(key, "listing changed", lambda: contents.load_listing(self.objects, listing_id))  # fmt: skip
-        sources = {
-            str(stored.record["source"])
-            for stored in self.references.stored
-            if listing_id in stored.listings
-        }
+    def _read_chunked(self) -> Set[bytes]:
+        """Read which blobs are chunks of large content, which counts as one."""
+        chunks: Set[bytes] = set()
+        for name in self._names(keys.CHUNKED):
+            found = self._readable(keys.chunked(name), contents.chunks_of, name, "chunks changed")
+            if found is not None:
+                chunks.update(map(bytes.fromhex, found))
+                self._chunked.add(name)
+        self.blobs += len(self._chunked)
+        return chunks
+
+    def _read_indexes(self) -> Dict[bytes, int]:
+        """How many contents are in each pack whose index can be read."""
+        counts: Dict[bytes, int] = {}
+        for name in self._names(keys.SLICES):
+            found = self._readable(keys.slices(name), contents.slices_of, name, "slices changed")
+            if found is not None:
+                counts[bytes.fromhex(name)] = len(found)
+        return counts
+
+    def _hash_blobs(self, chunks: Set[bytes], packs: Dict[bytes, int]) -> None:
+        total = sum(stat.size for stat in self.objects.list(keys.BLOBS))
+        for stat, data_is_right in in_order(
+            self._is_right, self.objects.list(keys.BLOBS), _AT_ONCE
+        ):
+            digest = bytes.fromhex(keys.stem(stat.key))
+            if data_is_right:
+                self.right.add(digest)
+            elif data_is_right is not None:
+                self.wrong[stat.key] = "changed", stat.size
+            self.bytes += stat.size
+            self.blobs += 0 if digest in chunks else packs.get(digest, 1)
+            self._progress(self.bytes, total, self.blobs)
+        for digest in packs.keys() - self.right:
+            pack, index = keys.blob(digest.hex()), keys.slices(digest.hex())
+            if pack not in self.wrong and self.objects.stat(index) and not self.objects.stat(pack):
+                self.wrong[index] = "pack missing", 0
+
+    def _is_right(self, stat: ObjectStat) -> Optional[bool]:
+        return is_right(self.objects, stat.key)
+
+    def _check_listing(self, name: str) -> None:
+        key = keys.listing(name)
+        listing = self._readable(key, contents.load_listing, name, "listing changed")
+        stored = self._references.stored
+        sources = {str(one.record["source"]) for one in stored if name in one.listings}
         if listing is None:
             self.needed.setdefault(key, set()).update(sources)
             return
-        for lost, (what, size) in self._lost(listing).items():
-            self.lost.add(listing_id)
-            self.wrong.setdefault(lost, (what, size))
-            self.needed.setdefault(lost, set()).update(sources)
+        for missing, size in self._missing(listing):
+            self.lost.add(name)
+            self.wrong.setdefault(missing, ("missing", size))
+            self.needed.setdefault(missing, set()).update(sources)
 
-    def _lost(self, listing: Listing) -> Dict[str, Tuple[str, int]]:
-        """What a listing needs that is missing or wrong, by key."""
-        key = keys.packs(listing.id)
-        packs = self._readable(key, "packs changed", lambda: contents.packs_of(self.objects, listing.id))  # fmt: skip
-        in_packs: Set[bytes] = set()
-        lost_packs: Dict[str, Tuple[str, int]] = {}
-        for pack in packs or ():
-            if bytes.fromhex(pack) in self.scan.packs:
-                slices = contents.slices_of(self.objects, pack) or ()
-                in_packs.update(one.digest for one in slices)
-            else:
-                lost_packs[keys.blob(pack)] = "missing", 0
-        if key in self.wrong:
-            lost_packs[key] = self.wrong[key]
-        lost: Dict[str, Tuple[str, int]] = {}
+    def _missing(self, listing: Listing) -> Iterator[Tuple[str, int]]:
+        """The keys of what a listing needs and that is missing or wrong, and how many bytes of it."""
+        small, lost_packs = self._read_packs(listing.id)
         for file in listing.files:
-            if file.chunks:
-                lost.update(self._lost_chunks(file))
-            elif not self._has(file.sha256, in_packs):
-                lost.update(lost_packs or {keys.blob(file.sha256): ("missing", file.size)})
-        return {self._known(key): found for key, found in lost.items()}
+            digests = [bytes.fromhex(sha256) for sha256 in file.chunks or (file.sha256,)]
+            lost = [one for one in digests if one not in self.right and one not in small]
+            if lost and not file.chunks and lost_packs:
+                yield from lost_packs
+            elif lost:
+                yield from ((keys.blob(one.hex()), min(file.size, CHUNK_BYTES)) for one in lost)
+            elif file.chunks and file.sha256 not in self._chunked:
+                yield keys.chunked(file.sha256), file.size
 
-    def _lost_chunks(self, file: ListedFile) -> Dict[str, Tuple[str, int]]:
-        if self.scan.chunked.get(bytes.fromhex(file.sha256)) == joined(file.chunks):
-            return {}
-        lost = {
-            keys.blob(chunk): ("missing", min(CHUNK_BYTES, file.size))
-            for chunk in file.chunks
-            if bytes.fromhex(chunk) not in self.scan.blobs
-        }
-        return lost or {keys.chunked(file.sha256): ("missing", file.size)}
+    def _read_packs(self, name: str) -> Tuple[Set[bytes], List[Tuple[str, int]]]:
+        """The contents of a listing's packs, and the keys because of which some of them can't be read."""
+        small: Set[bytes] = set()
+        lost: List[Tuple[str, int]] = []
+        packs = self._readable(keys.packs(name), contents.packs_of, name, "packs changed")
+        if packs is None:
+            lost.append((keys.packs(name), 0))
+        for pack in packs or ():
+            if keys.slices(pack) in self.wrong:
+                lost.append((keys.slices(pack), 0))
+            elif bytes.fromhex(pack) not in self.right:
+                lost.append((keys.blob(pack), 0))
+            else:
+                slices = contents.slices_of(self.objects, pack)
+                small.update(one.digest for one in slices or ())
+                lost += [] if slices is not None else [(keys.slices(pack), 0)]
+        return small, lost
 
-    def _has(self, sha256: str, in_packs: Set[bytes]) -> bool:
-        digest = bytes.fromhex(sha256)
-        return digest in in_packs or digest in self.scan.blobs
-
-    def _known(self, key: str) -> str:
-        """The key of a pack's index if it is the index that is wrong."""
-        index = keys.slices(keys.stem(key)) if key.startswith(keys.BLOBS) else key
-        return index if key not in self.wrong and index in self.wrong else key
-
-    def _readable(self, key: str, what: str, read: Callable[[], Optional[_T]]) -> Optional[_T]:
+    def _readable(
+        self, key: str, load: Callable[[ObjectStore, str], Optional[T]], name: str, what: str
+    ) -> Optional[T]:
+        """What ``load`` reads; None, and the object is wrong, if it is damaged."""
         try:
-            return read()
+            return load(self.objects, name)
         except StorageError as error:
             if error.code != records.DAMAGED:
                 raise
@@ -192,6 +223,7 @@ class _Repair:
 
     def __init__(self, check: _Check, access: exclusive.Access) -> None:
         self._check = check
+        self._wrong = check.wrong
         self._objects = check.objects
         self._access = access
 
@@ -201,64 +233,64 @@ class _Repair:
             for finding in findings:
                 yield replace(finding, detail=f"{self._access.description} Run it again later.")
             return
-        self._forget_restored()
+        for key in [key for key in self._wrong if key.startswith(f"{keys.BLOBS}/")]:
+            if is_right(self._objects, key):  # it was written again since
+                del self._wrong[key]
         self._delete_all()
         for finding in findings:
-            is_ours = finding.key in self._check.wrong
+            is_ours = finding.key in self._wrong
             yield replace(finding, outcome=Outcome.REMOVED) if is_ours else finding
 
-    def _forget_restored(self) -> None:
-        """Take blobs for right that were written again since they were hashed."""
-        wrong = self._check.wrong
-        for key in [key for key in wrong if key.startswith(f"{keys.BLOBS}/")]:
-            if is_right(self._objects, key) and self._objects.stat(key):
-                del wrong[key]
-
     def _delete_all(self) -> None:
-        wrong = self._check.wrong
         for stat in list(self._objects.list(keys.LISTINGS)):
             self._repair_listing(keys.stem(stat.key))
         for prefix in (keys.INCOMPLETE, keys.RECORDS, keys.PACKS):
-            self._delete(key for key in wrong if key.startswith(f"{prefix}/"))
-        self._delete(stat.key for stat in list(self._objects.list(keys.CHUNKED)) if self._is_unusable(stat.key))  # fmt: skip
-        blobs = {key for key in wrong if key.startswith(f"{keys.BLOBS}/")}
-        indexes = {key for key in wrong if key.startswith(f"{keys.SLICES}/")}
+            self._delete(self._wrong_below(prefix))
+        chunked = [stat.key for stat in self._objects.list(keys.CHUNKED)]
+        self._delete(key for key in chunked if key in self._wrong or self._lacks_chunks(key))
+        blobs, indexes = self._wrong_below(keys.BLOBS), self._wrong_below(keys.SLICES)
         self._delete(indexes | {keys.slices(keys.stem(key)) for key in blobs})
         self._delete(blobs | {keys.blob(keys.stem(key)) for key in indexes})
 
-    def _repair_listing(self, listing_id: str) -> None:
-        key = keys.listing(listing_id)
-        if key in self._check.wrong:
-            self._delete([key, keys.packs(listing_id)])
-        elif listing_id in self._check.lost or self._is_new_and_wrong(listing_id):
+    def _wrong_below(self, prefix: str) -> Set[str]:
+        return {key for key in self._wrong if key.startswith(f"{prefix}/")}
+
+    def _repair_listing(self, name: str) -> None:
+        key = keys.listing(name)
+        if key in self._wrong:
+            self._delete([key, keys.packs(name)])
+        elif name in self._check.lost or self._is_new_and_wrong(name):
             data = self._objects.get(key)
             if data is not None:
-                self._objects.put(keys.incomplete(listing_id), data)
+                self._objects.put(keys.incomplete(name), data)
                 self._delete([key])
 
-    def _is_new_and_wrong(self, listing_id: str) -> bool:
+    def _is_new_and_wrong(self, name: str) -> bool:
         """Whether a listing that was written since the check names something wrong."""
-        if listing_id in self._check.listings:
+        listing = None
+        if name not in self._check.listings:
+            listing = contents.load_listing(self._objects, name)
+        if listing is None:
             return False
-        listing = contents.load_listing(self._objects, listing_id)
-        packs = contents.packs_of(self._objects, listing_id)
-        return listing is not None and self._check.names_wrong(listing, packs)
+        needed = {keys.chunked(file.sha256) for file in listing.files if file.chunks}
+        for file in listing.files:
+            needed.update(map(keys.blob, file.chunks or (file.sha256,)))
+        for pack in contents.packs_of(self._objects, name):
+            needed.update((keys.blob(pack), keys.slices(pack)))
+        return not needed.isdisjoint(self._wrong)
 
-    def _is_unusable(self, key: str) -> bool:
-        """Whether large content is wrong, or has a wrong chunk."""
-        if key in self._check.wrong or key in self._check.scan.unusable:
-            return True
-        if bytes.fromhex(keys.stem(key)) in self._check.scan.chunked:
-            return False
+    def _lacks_chunks(self, key: str) -> bool:
+        """Whether a chunk of large content is wrong or missing."""
         chunks = contents.chunks_of(self._objects, keys.stem(key)) or ()
-        return any(keys.blob(chunk) in self._check.wrong for chunk in chunks)
+        blobs = {keys.blob(one) for one in chunks if bytes.fromhex(one) not in self._check.right}
+        return any(blob in self._wrong or self._objects.stat(blob) is None for blob in blobs)
 
     def _delete(self, unwanted: Iterable[str]) -> None:
         self._access.require()
         self._objects.delete(sorted(unwanted))
 
 
-def _keys_of(file: ListedFile) -> Iterator[str]:
-    """Where the content of a file may be, but for packs."""
-    yield keys.chunked(file.sha256) if file.chunks else keys.blob(file.sha256)
-    yield from map(keys.blob, file.chunks)
+def is_right(objects: ObjectStore, key: str) -> Optional[bool]:
+    """Whether a blob is what its key says; None if it is gone."""
+    data = objects.get(key)
+    return None if data is None else hashlib.sha256(data).hexdigest() == keys.stem(key)

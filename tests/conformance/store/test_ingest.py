@@ -47,6 +47,7 @@ KINDS = ("sha256", "git", "md5")
 @pytest.fixture(autouse=True)
 def _small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "PACKED_BYTES", SMALL)
+    monkeypatch.setattr(transfer, "_PIECE", CHUNK)
     monkeypatch.setattr(writing, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(writing, "_TELL_SECONDS", 0.0)
 
