@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import (  # fmt: skip
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.errors import StorageError
-from trainctl.store import contents, exclusive, keys, records, references
+from trainctl.store import contents, keys, records, references
+from trainctl.store.access import Deleting, Notify, deleting, preview, silent
 from trainctl.store.references import StoredReference
 
 _DELETED_AT_ONCE = 1000
@@ -59,20 +49,18 @@ class GcReport:
     busy: Tuple[StoredReference, ...] = ()
 
 
-def gc(
-    objects: ObjectStore, options: GcOptions, notify: Callable[[str], None] = lambda text: None
-) -> GcReport:
+def gc(objects: ObjectStore, options: GcOptions, notify: Notify = silent) -> GcReport:
     """Delete what no reference needs. Busy if another collection runs, StorageError if what is needed is unknown.
 
     It may be killed at any moment: the next one deletes what is left.
     """
     if options.dry_run:
-        return _collect(objects, options, exclusive.preview(objects))
-    with exclusive.held(objects, notify) as access:
+        return _collect(objects, options, preview(objects))
+    with deleting(objects, notify) as access:
         return _collect(objects, options, access)
 
 
-def _collect(objects: ObjectStore, options: GcOptions, access: exclusive.Access) -> GcReport:
+def _collect(objects: ObjectStore, options: GcOptions, access: Deleting) -> GcReport:
     found = references.read(objects)
     found.require_readable()
     busy = access.copied(found.stored)
@@ -90,7 +78,7 @@ def _collect(objects: ObjectStore, options: GcOptions, access: exclusive.Access)
     return GcReport(options.dry_run, garbage.bytes, garbage.blobs, removed, dropped, kept)
 
 
-def _delete(objects: ObjectStore, garbage: Iterable[str], access: exclusive.Access) -> None:
+def _delete(objects: ObjectStore, garbage: Iterable[str], access: Deleting) -> None:
     rest = iter(garbage)
     while some := list(islice(rest, _DELETED_AT_ONCE)):
         access.require()
@@ -123,7 +111,7 @@ class Garbage:
 
 @dataclass
 class _Live:
-    """What must stay; contents by digest."""
+    """What must stay; content by digest. ``incomplete`` are the listings of which ``verify`` deleted content."""
 
     listings: Set[str] = field(default_factory=set)
     incomplete: Set[str] = field(default_factory=set)
@@ -166,10 +154,9 @@ def find_garbage(
 def _mark(objects: ObjectStore, kept: Sequence[StoredReference]) -> _Live:
     live = _Live()
     for stored in kept:
-        is_complete = stored.listing is not None and stored.listing not in live.listings
         for listing_id in stored.listings - live.listings:
-            is_complete &= _mark_listing(objects, listing_id, stored, live)
-        if not is_complete:
+            _mark_listing(objects, listing_id, stored, live)
+        if stored.listing is None or not stored.listings.isdisjoint(live.incomplete):
             live.sources.add(keys.source_of(stored.identity))
     for source in live.sources:
         for stat in objects.list(f"{keys.PARTIAL}/{source}"):
@@ -179,11 +166,11 @@ def _mark(objects: ObjectStore, kept: Sequence[StoredReference]) -> _Live:
 
 def _mark_listing(
     objects: ObjectStore, listing_id: str, stored: StoredReference, live: _Live
-) -> bool:
-    """Mark what a listing names; False if ``verify`` found some of it missing. StorageError if the listing can't be read."""
+) -> None:
+    """Mark what a listing names. StorageError if it can't be read."""
     listing = contents.load_listing(objects, listing_id)
-    is_complete = listing is not None
     if listing is None:
+        live.incomplete.add(listing_id)
         listing = contents.load_incomplete(objects, listing_id)
     if listing is None:
         raise StorageError(
@@ -193,14 +180,11 @@ def _mark_listing(
             code=records.DAMAGED,
         )
     live.listings.add(listing_id)
-    if not is_complete:
-        live.incomplete.add(listing_id)
     live.packs.update(map(bytes.fromhex, contents.packs_of(objects, listing_id)))
     for file in listing.files:
         if file.chunks:
             live.chunked.add(bytes.fromhex(file.sha256))
         live.blobs.update(map(bytes.fromhex, file.chunks or (file.sha256,)))
-    return is_complete
 
 
 def _mark_partial(objects: ObjectStore, key: str, live: _Live) -> None:

@@ -13,6 +13,7 @@ from trainctl.base.retry import Retry
 from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
 from trainctl.store import keys, records, references
+from trainctl.store.access import Notify, require_punctual, writing
 from trainctl.store.directory import SPARE_BYTES, DirectoryObjects, free_bytes
 from trainctl.store.known import Content, Groups, Known, group, is_packed, mirrored, record
 from trainctl.store.lease import ObjectLease
@@ -21,7 +22,6 @@ from trainctl.store.references import Reference
 from trainctl.store.transfer import Transfer, stopped
 from trainctl.store.upload import Uploading
 from trainctl.store.upstream import Progress, Upstream
-from trainctl.store.writing import Waiting, require_punctual, writing
 
 _SMALL_AT_ONCE = 32
 _LARGE_AT_ONCE = 6
@@ -52,7 +52,7 @@ class Ingest:
         self._cancelled = cancelled or threading.Event()
         self._tally = _Tally(resolved.size, progress)
 
-    def run(self, reference: Reference, waiting: Waiting) -> Listing:
+    def run(self, reference: Reference, waiting: Notify) -> Listing:
         """Copy what is missing. SourceError's kinds name the file, StorageError the store."""
         objects, resolved = self._objects, self._resolved
         listing = self._unchanged(references.put(objects, reference, resolved))

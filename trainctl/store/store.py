@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Callable, Optional, Sequence
+from typing import Optional, Sequence
 
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.store import contents, known, references
+from trainctl.store.access import Notify, silent
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.gc import gc as collect
 from trainctl.store.ingest import Ingest
@@ -21,12 +22,6 @@ from trainctl.store.survey import survey as look
 from trainctl.store.upstream import Progress, Upstream
 from trainctl.store.verify import VerifyReport
 from trainctl.store.verify import verify as check
-
-Notify = Callable[[str], None]
-
-
-def _silent(text: str) -> None:
-    """For callers that report nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Store:
         *,
         progress: Optional[Progress] = None,
         cancelled: Optional[threading.Event] = None,
-        waiting: Notify = _silent,
+        waiting: Notify = silent,
     ) -> Listing:
         """Have every file of a source in the store, verified. SourceError's kinds name the file.
 
@@ -96,12 +91,12 @@ class Store:
         """Delete a resource's reference; False if there was none."""
         return references.drop(self.objects, lineage, address)
 
-    def gc(self, options: GcOptions, notify: Notify = _silent) -> GcReport:
+    def gc(self, options: GcOptions, notify: Notify = silent) -> GcReport:
         """Delete what no reference needs. Busy if another process deletes."""
         return collect(self.objects, options, notify)
 
     def verify(
-        self, repair: bool = False, progress: Optional[Progress] = None, notify: Notify = _silent
+        self, repair: bool = False, progress: Optional[Progress] = None, notify: Notify = silent
     ) -> VerifyReport:
         """Hash everything; with ``repair`` what is wrong is deleted, and the next apply copies it again."""
         return check(self.objects, repair, progress, notify)

@@ -11,7 +11,8 @@ from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.base.parallel import in_order
 from trainctl.errors import StorageError
-from trainctl.store import contents, exclusive, keys, records, references
+from trainctl.store import contents, keys, records, references
+from trainctl.store.access import Deleting, Notify, deleting, silent
 from trainctl.store.upstream import Progress
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def verify(
     objects: ObjectStore,
     repair: bool = False,
     progress: Optional[Progress] = None,
-    notify: Callable[[str], None] = lambda text: None,
+    notify: Notify = silent,
 ) -> VerifyReport:
     """Read everything. With ``repair`` what is wrong is deleted, so that the next apply copies just that again.
 
@@ -69,7 +70,7 @@ def verify(
     check.run()
     findings = tuple(check.findings())
     if repair and findings:
-        with exclusive.held(objects, notify) as access:
+        with deleting(objects, notify) as access:
             findings = tuple(_Repair(check, access).run(findings))
     return VerifyReport(check.blobs, check.bytes, findings)
 
@@ -221,7 +222,7 @@ class _Check:
 class _Repair:
     """Deletes what is wrong, what names it first. Listings are set aside, so that the rest of what they name stays."""
 
-    def __init__(self, check: _Check, access: exclusive.Access) -> None:
+    def __init__(self, check: _Check, access: Deleting) -> None:
         self._check = check
         self._wrong = check.wrong
         self._objects = check.objects

@@ -24,7 +24,8 @@ from tests.support.store_contents import (
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import Busy, StorageError
-from trainctl.store import exclusive, keys, records, references
+from trainctl.store import keys, records, references
+from trainctl.store.access import Deleting, deleting
 from trainctl.store.gc import GcOptions, GcReport, gc
 from trainctl.store.lease import ObjectLease
 from trainctl.store.verify import verify
@@ -146,8 +147,8 @@ def test_a_writer_elsewhere_is_waited_for_until_it_is_certain(objects: ObjectSto
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    with exclusive.held(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as access:
-        assert access.writers == {}
+    with deleting(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
+        assert held.writers == {}
     assert now[0] >= 30
     assert stored(objects) == {}
 
@@ -162,13 +163,13 @@ def test_a_writer_elsewhere_that_renews_its_lease_lives(objects: ObjectStore) ->
         if now[0] == 5:
             objects.put(key, records.encode({**FOREIGN, "renewals": 1}))
 
-    with exclusive.held(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as access:
-        assert list(access.writers) == [key]
+    with deleting(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
+        assert list(held.writers) == [key]
     assert now[0] == 5
 
 
 def test_one_collection_at_a_time(objects: ObjectStore) -> None:
-    with exclusive.held(objects), pytest.raises(Busy):
+    with deleting(objects), pytest.raises(Busy):
         collect(objects)
     collect(objects)
 
@@ -180,11 +181,11 @@ def test_a_collection_that_was_suspended_stops(objects: ObjectStore) -> None:
     lease = ObjectLease(objects, keys.GC_LEASE, {}, clock=lambda: now[0])
     with lease:
         assert lease.try_acquire(Liveness())
-        access = exclusive.Access(0.0, {}, lease)
-        access.require()
+        held = Deleting(0.0, {}, lease)
+        held.require()
         now[0] = 60
         with pytest.raises(StorageError, match="suspended"):
-            access.require()
+            held.require()
         now[0] = 0
         assert lease.late
 

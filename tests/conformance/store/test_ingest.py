@@ -28,7 +28,8 @@ from trainctl.base.listing import Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.errors import Interrupted, SourceCut, SourceWrong, StorageError
-from trainctl.store import directory, exclusive, keys, known, lease, transfer, writing
+from trainctl.store import access, directory, keys, known, lease, transfer
+from trainctl.store.access import deleting
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.gc import GcOptions
 from trainctl.store.lease import ObjectLease
@@ -48,8 +49,8 @@ KINDS = ("sha256", "git", "md5")
 def _small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "PACKED_BYTES", SMALL)
     monkeypatch.setattr(transfer, "_PIECE", CHUNK)
-    monkeypatch.setattr(writing, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(writing, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(access, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(access, "_TELL_SECONDS", 0.0)
 
 
 def store_in(objects: ObjectStore) -> Store:
@@ -323,7 +324,7 @@ def test_a_writer_waits_for_a_collection(objects: ObjectStore) -> None:
         ingest(objects, MemoryUpstream(FILES), waiting=lambda text: waits.set())
         done.set()
 
-    with exclusive.held(objects):
+    with deleting(objects):
         writer = threading.Thread(target=write)
         writer.start()
         assert waits.wait(30)

@@ -24,7 +24,8 @@ from tests.support.store_contents import (
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import Busy
-from trainctl.store import exclusive, keys, references
+from trainctl.store import keys, references
+from trainctl.store.access import deleting
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.lease import ObjectLease
 from trainctl.store.verify import Outcome, VerifyReport, verify
@@ -246,7 +247,7 @@ def test_a_repair_waits_for_no_writer(objects: ObjectStore) -> None:
 def test_no_repair_beside_a_collection(objects: ObjectStore) -> None:
     publish(objects, FILES)
     damage(objects, keys.blob(sha256(CHUNKS[0])), "flipped")
-    with exclusive.held(objects):
+    with deleting(objects):
         assert not verify(objects).whole
         with pytest.raises(Busy):
             verify(objects, repair=True)

@@ -26,7 +26,7 @@ from trainctl.resources.agents import Agents
 from trainctl.resources.host_store import HostMirror, HostStore
 from trainctl.store import keys, references
 from trainctl.store.directory import DirectoryObjects
-from trainctl.store.exclusive import held
+from trainctl.store.access import deleting
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.inventory import inventory, stored_bytes
 from trainctl.store.survey import survey
@@ -101,7 +101,7 @@ def test_gc_reports_what_the_host_deleted(store: HostStore, directory: ObjectSto
 
 
 def test_gc_on_a_host_is_exclusive(store: HostStore, directory: ObjectStore) -> None:
-    with held(directory), pytest.raises(Busy):
+    with deleting(directory), pytest.raises(Busy):
         store.gc(GcOptions())
 
 

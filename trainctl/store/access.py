@@ -1,0 +1,188 @@
+"""Leases of a store in use: processes copy different sources at the same time, or one process deletes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
+
+from trainctl.base.lease import Liveness, holder_name
+from trainctl.base.listing import ResolvedSource
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import Busy, StorageError
+from trainctl.store import keys
+from trainctl.store.lease import Held, ObjectLease, list_living, living
+from trainctl.store.references import Reference, StoredReference
+from trainctl.store.transfer import stopped
+
+_WATCH_SECONDS = 0.5
+_WAIT_SECONDS = 0.2
+_TELL_SECONDS = 1.0
+"""How long a wait lasts before it is reported, and how often it is reported again."""
+Notify = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Report nothing."""
+
+
+@contextlib.contextmanager
+def writing(
+    objects: ObjectStore,
+    resolved: ResolvedSource,
+    reference: Reference,
+    cancelled: threading.Event,
+    waiting: Notify,
+) -> Iterator[ObjectLease]:
+    """Hold the lease of a source at its pin while no process deletes. Interrupted if cancelled before.
+
+    Others that need the same source wait, and find it there. ``waiting`` is called with what is waited for.
+    """
+    wait, liveness = _Wait(cancelled, waiting), Liveness()
+    key = keys.lease(resolved)
+    document = {
+        "source": resolved.source,
+        "owner": reference.owner,
+        "address": reference.address,
+    }
+    while True:
+        while living(objects, keys.GC_LEASE, liveness) is not None:
+            wait.once("waits until garbage is collected in the mirror")
+        with ObjectLease(objects, key, document) as lease:
+            if lease.try_acquire(liveness):
+                # A collection that began since has not seen this lease, or waits for it to end.
+                if living(objects, keys.GC_LEASE, liveness) is None:
+                    yield lease
+                    return
+                continue
+        other = living(objects, key, liveness)
+        if other is not None:
+            wait.once(f"waits for {_name(other)} brings the same")
+
+
+def require_punctual(lease: ObjectLease, resolved: ResolvedSource) -> None:
+    """StorageError if others may have taken the lease over, and deleted what was copied."""
+    if lease.late:
+        raise StorageError(
+            f"this process was suspended while mirroring {resolved.source}",
+            "Apply again: what arrived is used.",
+        )
+
+
+class Deleting:
+    """Exclusive access: objects no younger than ``since``, by the store's clock, may be deleted if there are no ``writers``."""
+
+    def __init__(
+        self, since: float, writers: Mapping[str, Held], lease: Optional[ObjectLease] = None
+    ) -> None:
+        self.since = since
+        self.writers = writers
+        self._lease = lease
+
+    def copied(self, stored: Iterable[StoredReference]) -> Tuple[StoredReference, ...]:
+        """The references whose sources are being copied."""
+        return tuple(
+            reference
+            for reference in stored
+            if keys.lease_of(reference.identity, str(reference.record["pin"])) in self.writers
+        )
+
+    @property
+    def description(self) -> str:
+        """Why nothing can be deleted."""
+        sources = {str(writer.document.get("source", "a source")) for writer in self.writers.values()}  # fmt: skip
+        return f"{', '.join(sorted(sources))} is being copied into the mirror."
+
+    def require(self) -> None:
+        """StorageError if others may have taken the lease over, as this process was suspended."""
+        if self._lease is not None and self._lease.late:
+            raise StorageError(
+                "this process was suspended while it deleted from the mirror",
+                "Nothing that is needed was deleted. Run it again.",
+            )
+
+
+@contextlib.contextmanager
+def deleting(
+    objects: ObjectStore,
+    notify: Notify = silent,
+    liveness: Optional[Liveness] = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Deleting]:
+    """Hold the one lease for deleting. Busy if another process does; a holder that may be dead is watched until it is certain."""
+    liveness = liveness or Liveness()
+    watch = _Watch(notify, sleep)
+    with ObjectLease(objects, keys.GC_LEASE, {}) as lease:
+        while not lease.try_acquire(liveness):
+            if watch.find_living(lambda: _collector(objects, liveness), "another process that collects garbage"):  # fmt: skip
+                raise Busy(
+                    f"another process deletes from {objects.url}", "Try again when it has ended."
+                )
+        stat = objects.stat(keys.GC_LEASE)
+        if stat is None:
+            raise StorageError(
+                f"{objects.url} doesn't show what was stored just now",
+                "Nothing was deleted. Try again.",
+            )
+        writers = watch.find_living(lambda: list_living(objects, liveness), "a process that copies into the mirror")  # fmt: skip
+        if not writers:
+            ended = [stat.key for stat in objects.list(keys.LEASES) if stat.key != keys.GC_LEASE]
+            objects.delete(ended)
+        yield Deleting(stat.modified, writers, lease)
+
+
+def preview(objects: ObjectStore) -> Deleting:
+    """What ``deleting`` would find, without waiting or writing; ``since`` is this machine's time."""
+    return Deleting(time.time(), list_living(objects, Liveness()))
+
+
+def _collector(objects: ObjectStore, liveness: Liveness) -> Dict[str, Held]:
+    held = living(objects, keys.GC_LEASE, liveness)
+    return {} if held is None else {keys.GC_LEASE: held}
+
+
+class _Watch:
+    """Watches leases whose holders may be dead."""
+
+    def __init__(self, notify: Notify, sleep: Callable[[float], None]) -> None:
+        self._notify = notify
+        self._sleep = sleep
+        self._first: Dict[str, bytes] = {}
+
+    def find_living(self, find: Callable[[], Dict[str, Held]], holder: str) -> Dict[str, Held]:
+        """The leases found, as soon as one is certainly held; none once all were silent for long."""
+        is_reported = False
+        while True:
+            found = find()
+            signs = [held.sign == self._first.setdefault(key, held.sign) for key, held in found.items()]  # fmt: skip
+            if not all(signs) or not found or any(held.is_alive for held in found.values()):
+                return found
+            if not is_reported:
+                self._notify(f"Waiting for a sign of life from {holder}.")
+                is_reported = True
+            self._sleep(_WATCH_SECONDS)
+
+
+class _Wait:
+    def __init__(self, cancelled: threading.Event, waiting: Notify) -> None:
+        self._cancelled = cancelled
+        self._waiting = waiting
+        self._due = time.monotonic() + _TELL_SECONDS
+
+    def once(self, text: str) -> None:
+        """Wait for a moment; report why, but not often."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _TELL_SECONDS
+            self._waiting(text)
+        if self._cancelled.wait(_WAIT_SECONDS):
+            raise stopped()
+
+
+def _name(other: Held) -> str:
+    holder = str(other.document.get("holder") or "")
+    if holder == holder_name():
+        return f"{other.document.get('address')}, which"
+    process = holder.rpartition("-")[0].rpartition("-")[2]
+    owner = other.document.get("owner") or "somebody"
+    return f"{owner} (process {process or '?'}), who"
