@@ -14,8 +14,8 @@ from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFil
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
 from trainctl.node.content.pack_index import Row, index_bytes
-from trainctl.objects.bucket import BucketObjects
 from trainctl.store import keys, records, references
+from trainctl.store.memory import MemoryObjects
 from trainctl.store.references import Reference
 
 CHUNK = 1024
@@ -127,8 +127,8 @@ def dies(act: Callable[[], object]) -> bool:
 
 
 def kill_points(objects: ObjectStore) -> range:
-    """The calls at which something is killed: each, or with a server in between some, others every day."""
-    step = 12 if isinstance(objects, BucketObjects) else 1
+    """The calls at which something is killed: each in memory, elsewhere some, others every day."""
+    step = 1 if isinstance(objects, MemoryObjects) else 16
     return range(offset(step), 1000, step)
 
 

@@ -226,13 +226,16 @@ class DirectoryObjects:
     def _place(self, key: str, act: Callable[[str], None]) -> None:
         """Give a file its name, in a directory that others may remove as long as it is empty."""
         path = f"{self.root}/{check_key(key)}"
-        for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(FileNotFoundError):
+        for _ in range(_ATTEMPTS):
+            try:
                 self._make(os.path.dirname(path))  # noqa: PTH120
                 return act(path)
-            self._made = set()
-        self._make(os.path.dirname(path))  # noqa: PTH120
-        return act(path)
+            except FileNotFoundError:  # noqa: PERF203
+                self._made = set()
+            except OSError as error:
+                error.filename = path
+                raise
+        raise FileNotFoundError(errno.ENOENT, "its directory is removed again and again", path)
 
     def _prepare(self) -> None:
         """Make the root and the directory for temporary files; delete what dead writers left there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -21,13 +22,17 @@ from tests.support.store_contents import (
     source_of,
     stored,
 )
+from tests.support.tiers import offset
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
-from trainctl.errors import Busy
-from trainctl.store import keys, references
+from trainctl.base.retry import Retry
+from trainctl.errors import Busy, StorageError
+from trainctl.store import keys, records, references
 from trainctl.store.access import deleting
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.lease import ObjectLease
+from trainctl.store.memory import MemoryObjects
+from trainctl.store.store import Store
 from trainctl.store.verify import Outcome, VerifyReport, verify
 
 LARGE = os.urandom(5 * CHUNK + 7)
@@ -197,6 +202,67 @@ def test_a_damaged_record_goes(objects: ObjectStore, how: str) -> None:
     assert found(verify(objects, repair=True)) == {key: "record changed"}
     assert deleted(objects, before) == {key}
     assert verify(objects).whole
+
+
+def _flipped_bytes(step: int) -> None:
+    """Flip one bit of every ``step``-th byte of a store, of all kinds of objects."""
+    objects = MemoryObjects()
+    publish(objects, FILES)
+    leave_unfinished(objects, {"part": os.urandom(2 * CHUNK)}, OTHER, text="memory://other")
+    before = stored(objects)
+    for key, data in before.items():
+        each = 16 * step if key.startswith(keys.BLOBS) else step
+        for at in range(offset(each), 0 if key.startswith(keys.PARTIAL) else len(data), each):
+            objects.put(key, data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+            assert key in found(verify(objects)), (key, at)
+        objects.put(key, data)
+    assert verify(objects).whole
+
+
+def test_some_flipped_bytes_are_found() -> None:
+    _flipped_bytes(29)
+
+
+@pytest.mark.integration
+def test_every_flipped_byte_is_found() -> None:
+    _flipped_bytes(1)
+
+
+NONSENSE: dict[str, dict[str, object]] = {
+    "no hex": {"sha256": "zz" * 32},
+    "a path": {"sha256": "../../../etc/passwd"},
+    "capitals": {"sha256": "AB" * 32},
+    "a number": {"sha256": 7},
+    "a chunk": {"chunks": ["zz" * 32]},
+    "no chunks": {"chunks": None},
+    "a size": {"size": "7"},
+    "a negative size": {"size": -7},
+    "no path": {"path": None},
+    "no text": {"path": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_in_a_listing_is_damage(nonsense: dict[str, object]) -> None:
+    """Also if its name fits: nothing that writes to a store is trusted with the form."""
+    objects = MemoryObjects()
+    listing = publish(objects, FILES)
+    document = json.loads(listing.to_bytes())
+    document["files"][0].update(nonsense)
+    data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+    forged = sha256(data)
+    objects.put(keys.listing(forged), data)
+    resolved = source_of(FILES, "memory://model", "1")
+    references.put(objects, REFERENCE, resolved, forged)
+    document = {"version": 1, "source": resolved.source, "pin": resolved.pin, "listing": forged}
+    objects.put(keys.record(resolved), records.encode(document))
+    store = Store(objects, Retry(), CHUNK)
+    assert found(store.verify()) == {keys.listing(forged): "listing changed"}
+    assert [row.listing_is for row in store.inventory().rows] == ["damaged"]
+    assert store.mirrored(resolved) is None
+    assert store.survey([resolved]).sources[0].listing is None
+    with pytest.raises(StorageError, match=forged):
+        store.gc(GcOptions())
 
 
 def test_listings_that_name_nothing_wrong_stay(objects: ObjectStore) -> None:
