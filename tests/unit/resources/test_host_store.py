@@ -25,8 +25,8 @@ from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
 from trainctl.resources.host_store import HostMirror, HostStore
 from trainctl.store import keys, references
-from trainctl.store.directory import DirectoryObjects
 from trainctl.store.access import deleting
+from trainctl.store.directory import DirectoryObjects
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.inventory import inventory, stored_bytes
 from trainctl.store.survey import survey
