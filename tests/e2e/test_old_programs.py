@@ -9,8 +9,7 @@ import time
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
-from trainctl.remote.archive import node_archive, program_archive
-from trainctl.remote.bootstrap import INSTALL
+from trainctl.remote.archive import INSTALL, node_archive, program_archive
 
 MANIFEST = """\
 jobs:

@@ -14,6 +14,7 @@ import pytest
 from tests.support.declared import declare, job
 from tests.support.ledgers import alive_here, dead_here, ledger_on
 from tests.support.project import Project, processes
+from trainctl.ledger.ledger import Start
 from trainctl.ledger.state import Holder
 from trainctl.model.address import Address
 from trainctl_state import open_directory
@@ -206,7 +207,7 @@ def begin(made: Project, holder: Holder) -> None:
         "cluster": recorded.attributes["cluster"],
         "attributes": {**recorded.attributes, "labels": {"a": "b"}},
     }
-    ledger.begin(recorded.address, "replace", recorded.provider, "key-of-the-second", inputs)
+    ledger.begin(Start(recorded.address, "replace", recorded.provider, "key-of-the-second", inputs))
 
 
 def test_a_run_that_no_node_knows_yet(fresh: Project) -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.ledgers import FakeClock, elsewhere
 from trainctl.errors import Busy, StateError
-from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.ledger import Ledger, Start
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.address import Address
 from trainctl.store.memory import MemoryObjects
@@ -50,7 +50,7 @@ class TwoLedgers(RuleBasedStateMachine):
         ledger = self.ledgers[index]
         before = ledger.state().open_intents.get(address)
         try:
-            intent = ledger.begin(address, "create", "local", f"k{next(self.names)}", {})
+            intent = ledger.begin(Start(address, "create", "local", f"k{next(self.names)}", {}))
         except (Busy, StateError):
             assert fault is Fault.FAIL or address in ledger.state().open_intents
             return

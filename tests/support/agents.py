@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tests.support.node_forks import installed_program
 from tests.support.nodes import python38
-from trainctl.remote.archive import node_archive
-from trainctl.remote.compiled import compiled
+from trainctl.remote.archive import compiled, node_archive
 from trainctl.spi.provider import Node
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from tests.support.ledgers import ledger_on
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.result import Result
 from trainctl.apply.step import Handler, Lookup, MayStop, Step, WouldStop
-from trainctl.ledger.ledger import Ledger
+from trainctl.apply.walk import Result
+from trainctl.ledger.ledger import Ledger, Start
 from trainctl.ledger.state import Holder, Intent
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -84,7 +84,7 @@ class Desk:
     ) -> Ledger:
         """An intent on the job that somebody else began and never ended."""
         other = ledger_on(self.log, holder=holder)
-        other.begin(SFT, "create", "local", key, {"attributes": attributes or {"v": 1}})
+        other.begin(Start(SFT, "create", "local", key, {"attributes": attributes or {"v": 1}}))
         return other
 
     def fail(self, error: BaseException, address: Address = SFT) -> None:

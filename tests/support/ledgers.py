@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.base.processes import process
-from trainctl.ledger.holder import this_process
-from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.leases import this_process
+from trainctl.ledger.ledger import Ledger, Start
 from trainctl.ledger.state import Holder, Intent, Recorded
 from trainctl.model.address import Address
 from trainctl.spi.state import StateLog
@@ -65,7 +65,7 @@ def ledger_on(
 
 def begin(ledger: Ledger, address: Address = SFT, key: str = "k1", **more: Any) -> Intent:
     """An intent to create something."""
-    return ledger.begin(address, "create", "local", key, {"attributes": {"x": 1}}, **more)
+    return ledger.begin(Start(address, "create", "local", key, {"attributes": {"x": 1}}, **more))
 
 
 def record(

@@ -25,8 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainctl.remote.archive import node_archive
-from trainctl.remote.bootstrap import INSTALL, RUN, VISIT
+from trainctl.remote.archive import INSTALL, RUN, VISIT, node_archive
 
 _MESSAGE_BYTES = 2**20
 _NUMBER = 32

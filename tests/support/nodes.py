@@ -22,8 +22,7 @@ from tests.support import node_forks
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.runs import LinesFrom
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.remote.archive import node_archive
-from trainctl.remote.bootstrap import RUN
+from trainctl.remote.archive import RUN, node_archive
 
 T = TypeVar("T")
 _ASK_SECONDS = 0.5

@@ -10,11 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.order import effective, waits_for
-from trainctl.apply.result import Result
-from trainctl.apply.step import Deferred, Handler, Step, StepFailed
-from trainctl.apply.turn import is_so, is_twins, wait_for_turn
-from trainctl.apply.walk import Walk
+from trainctl.apply.step import Deferred, Handler, Step, StepFailed, is_so, is_twins, wait_for_turn
+from trainctl.apply.walk import Result, Walk, effective, waits_for
 from trainctl.errors import (
     Busy,
     Interrupted,
@@ -23,9 +20,9 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
+from trainctl.ledger.fold import merge_outputs
 from trainctl.ledger.leases import LeaseKeeper
 from trainctl.ledger.ledger import Ledger, Start
-from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
@@ -227,7 +224,7 @@ class Engine:
         fresh = str(uuid.uuid4())
         try:
             intent = wait_for_turn(
-                lambda: self._ledger.begin_many([_start(change, change.resumes or fresh, plan)])[0],
+                lambda: self._ledger.begin(_start(change, change.resumes or fresh, plan)),
                 permit.lease_timeout,
                 self._interrupt,
             )
@@ -237,7 +234,7 @@ class Engine:
                 return recorded
             raise
         with keeper.holding(intent):
-            # Looked up under the lease: whoever held it before may have left something until the last moment,
+            # Looked up under the lease: the holder before may have left something until the last moment,
             # and all of that lies before the intent in the log.
             state = self._ledger.known()
             recorded = state.remembered(change.address)
@@ -272,7 +269,7 @@ class Engine:
         return replace(known, outputs=merge_outputs(known.outputs, left))
 
     def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
-        """Record a failure; an attempt of which nobody knows how it ended stays open for the next apply."""
+        """Record a failure; an attempt whose end is unknown stays open for the next apply."""
         if self._interrupt.cancelled.is_set():
             kind = Busy if self._lease_lost else Interrupted
             raise kind(

@@ -16,8 +16,8 @@ _SPOKEN_TO = (1, 2)
 class Interrupt:
     """Two flags. As a context manager it listens to SIGINT, SIGTERM and SIGHUP; only the main thread may enter it.
 
-    That a terminal was closed is told several times, by the kernel and by the shell: however often, it counts as the first. Who
-    ignores SIGHUP, as under nohup, goes on doing so.
+    A closed terminal sends several SIGHUPs, from the kernel and the shell; all of them count as one first interrupt. An ignored
+    SIGHUP, as under nohup, stays ignored.
 
     A signal may come in the middle of a write, or while a lock is held: its handler only hands the number to a thread.
 
@@ -82,7 +82,7 @@ class Interrupt:
 
     def _listen(self) -> None:
         while (number := self._arrived.get()) is not None:
-            with suppress(OSError):  # nobody reads what is said; that doesn't stop the stopping
+            with suppress(OSError):  # the reader is gone; that doesn't stop the stopping
                 self._react(number)
 
     def _let_go(self) -> None:

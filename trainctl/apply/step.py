@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from trainctl.apply.interrupt import Interrupt
 from trainctl.base.listing import ResolvedSource
-from trainctl.errors import Interrupted, TrainctlError
+from trainctl.errors import Busy, DoneByTwin, Interrupted, StalePlan, TrainctlError
 from trainctl.ledger.state import Intent, Recorded
-from trainctl.model.action import Action
+from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
 from trainctl.model.delivery import Foreseen
+from trainctl.plan.graph import REMOVES
+from trainctl.plan.values import Change
 
 Lookup = Callable[[Address], Recorded | None]
 """The present record of another resource: what steps before this one made."""
 
 MayStop = Callable[[str], bool]
 """Whether a live run of that id may be stopped."""
-
-
-def _nobody(text: str) -> None:
-    """For steps that nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Step:
     """Whether an earlier attempt had this key, and may have had its effect."""
     forecasts: Mapping[tuple[int, str], Foreseen] = field(default_factory=dict)
     """What the plan says of each delivery, by rank and weights."""
-    tell: Callable[[str], None] = _nobody
-    """Takes a sentence about what goes on, for whoever watches."""
+    tell: Callable[[str], None] = lambda _: None
+    """Prints a note on the work."""
 
     def needed(self, address: Address) -> Recorded:
         """The record of a resource that this one depends on; TrainctlError if there is none."""
@@ -88,7 +88,7 @@ class Deferred(TrainctlError):
 
 
 class WouldStop(TrainctlError):
-    """An attempt can't be undone, as its run is live, and nobody allowed it to be stopped."""
+    """An attempt can't be undone, as its run is live and may not be stopped."""
 
     usual_code = "live-run"
 
@@ -108,3 +108,39 @@ class Handler(Protocol):
         """Undo what an interrupted attempt may have left that the new plan does not carry on; what of it is to be recorded,
         as an observation would be. WouldStop where that is a live run that may not be stopped."""
         ...
+
+
+POLL_SECONDS = 1.0
+"""How often a lease that another holds is asked for again."""
+
+
+def wait_for_turn(begin: Callable[[], Intent], seconds: float, interrupt: Interrupt) -> Intent:
+    """Begin as soon as no other process holds the address. Busy after so many seconds; Interrupted if the user leaves."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return begin()
+        except Busy:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            if interrupt.stopping.wait(min(POLL_SECONDS, left)):
+                raise Interrupted("interrupted while it waited for its turn") from None
+
+
+def is_so(change: Change, recorded: Recorded | None) -> bool:
+    """Whether another apply has already made the record what this change was to make it.
+
+    Not of a run that was asked for: another's run with the same values is not it.
+    """
+    if change.reason is Reason.BY_REQUEST:
+        return False
+    if change.action in REMOVES:
+        return recorded is None
+    return recorded is not None and change.before != change.after == recorded.attributes
+
+
+def is_twins(change: Change, error: StalePlan) -> bool:
+    """Whether it is stale because another apply of the very same plan made this change. Not a run that was asked for: the
+    other's is not this one, and must not be stopped for it."""
+    return isinstance(error, DoneByTwin) and change.reason is not Reason.BY_REQUEST

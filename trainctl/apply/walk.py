@@ -1,15 +1,89 @@
-"""The state of a walk through the graph: which changes wait, run and are over."""
+"""A walk through the graph of changes: their order, which wait, run and are over, and the result."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from trainctl.apply.result import Result
 from trainctl.apply.step import Deferred
-from trainctl.errors import TrainctlError
+from trainctl.errors import Busy, Forbidden, Interrupted, PartlyDone, StalePlan, TrainctlError
+from trainctl.ledger.state import State
+from trainctl.model.action import Action
 from trainctl.model.address import RECORDS, Address
+from trainctl.plan import graph
 from trainctl.plan.values import Change
+
+_NOTHING = frozenset({Action.NOOP, Action.READ})
+
+
+def effective(changes: Iterable[Change]) -> dict[Address, Change]:
+    """The changes that do something, by address, in plan order."""
+    return {change.address: change for change in changes if change.action not in _NOTHING}
+
+
+def waits_for(changes: Mapping[Address, Change], state: State) -> dict[Address, set[Address]]:
+    """For each change, the changes before it in the plan that come first.
+
+    Only those before it: where records point in a circle, the plan has broken it, and a walk must not wait in it for ever.
+    """
+    waits = graph.waits_for(changes, state.resources)
+    place = {address: index for index, address in enumerate(changes)}
+    return {
+        address: {one for one in needed if place[one] < place[address]}
+        for address, needed in waits.items()
+    }
+
+
+@dataclass(slots=True)
+class Result:
+    """What was done, what failed and why, what was not tried because of which failure, what was left alone, and what waits.
+
+    ``interrupted``: the user stopped it before its end.
+    """
+
+    done: list[Change] = field(default_factory=list)
+    failed: dict[Address, TrainctlError] = field(default_factory=dict)
+    skipped: dict[Address, Address] = field(default_factory=dict)
+    left_alone: list[Change] = field(default_factory=list)
+    deferred: dict[Address, Deferred] = field(default_factory=dict)
+    not_started: list[Address] = field(default_factory=list)
+    interrupted: bool = False
+
+    def carried_on(self, later: Result) -> None:
+        """Take in how what waited here went later."""
+        self.done += later.done
+        self.left_alone += later.left_alone
+        ended = {change.address for change in (*later.done, *later.left_alone)}
+        for address in (*ended, *later.failed, *later.skipped, *later.deferred, *later.not_started):
+            self.deferred.pop(address, None)
+            self.skipped.pop(address, None)
+        self.failed |= later.failed
+        self.skipped |= later.skipped
+        self.deferred |= later.deferred
+        self.not_started += later.not_started
+        self.interrupted = self.interrupted or later.interrupted
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything the plan said is so."""
+        undone = (self.failed, self.skipped, self.left_alone, self.deferred, self.not_started)
+        return not any(undone)
+
+    @property
+    def exit_code(self) -> int:
+        """0; 130 if interrupted; 12 if some of it was done or left alone; else that of the only kind of failure, or 1."""
+        if self.complete:
+            return 0
+        if self.interrupted:
+            return Interrupted.exit_code
+        if self.done or self.left_alone or self.deferred:
+            return PartlyDone.exit_code
+        codes = {error.exit_code for error in self.failed.values()}
+        if len(codes) == 1 and codes <= {Busy.exit_code, StalePlan.exit_code, Forbidden.exit_code}:
+            return codes.pop()
+        return TrainctlError.exit_code
+
 
 RECORDED_AT_ONCE = 100
 """How many changes of records are handed out together: enough that an append costs little beside what it holds."""

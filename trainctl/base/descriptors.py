@@ -24,7 +24,7 @@ def close_all_but(*kept: int) -> None:
 
 
 def _program() -> Set[int]:
-    """The file in memory that this program was checked in and is loaded from (``trainctl/remote/bootstrap.py``)."""
+    """The file in memory that this program was checked in and is loaded from (``trainctl/remote/archive.py``)."""
     names = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
     return {int(name) for name in names if name.isdigit()}
 

@@ -10,7 +10,7 @@ from typer import Exit
 
 from trainctl.apply.engine import Permit
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.result import Result
+from trainctl.apply.walk import Result
 from trainctl.cli.options import Format, PlanFormat, PlanningFlags
 from trainctl.cli.plans import make_plan, show_plan
 from trainctl.cli.session import Session

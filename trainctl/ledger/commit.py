@@ -95,7 +95,7 @@ class Committer:
                 self._appoint()
 
     def _withdraw(self, request: Request) -> None:
-        """Whoever was interrupted doesn't want it any more; nobody else may append it later, or wait for it to lead."""
+        """Drop the request of an interrupted thread: no other thread may append it later, or wait for it to lead."""
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not request]
         self._hand_over(request)
@@ -124,7 +124,7 @@ class Committer:
             self._append(batch)
         except (StateError, Busy) as error:
             for request in (each for each in batch if not each.done):
-                # One each: whoever gets it may say on it which address it was for.
+                # A copy each, as its receiver may set the address on it.
                 request.error, request.done = copy.copy(error), True
         finally:
             # Not done only where this thread is interrupted: the others go on without it.
@@ -244,7 +244,7 @@ def _check(before: Mapping[str, Any], after: object, names: tuple[str, ...]) -> 
 SNAPSHOT_APPENDS = 200
 """A snapshot is due after so many appends, and half as many entries as the state has items."""
 REST_ENTRIES = 500
-"""When a command that appended comes to an end, fewer entries are left to whoever reads next than a snapshot costs."""
+"""A command that ends takes a snapshot if so many entries were appended since the last one."""
 
 
 class Head:

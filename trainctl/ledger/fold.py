@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from trainctl.ledger.entries import (
@@ -17,10 +18,58 @@ from trainctl.ledger.entries import (
     Released,
     Renewed,
 )
-from trainctl.ledger.layers import Layers
-from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address, Kind
+
+Json = Mapping[str, Any]
+
+
+def merge_outputs(outputs: Json, observed: Json) -> Json:
+    """Recorded outputs with what was observed; records of ``runs``, and ``run``, go in by their ids.
+
+    The same object if nothing changes.
+    """
+    changes = {name: value for name, value in observed.items() if name not in ("run", "runs")}
+    seen = [*(observed.get("runs") or ()), observed.get("run")]
+    runs = list(outputs.get("runs") or ())
+    for run in seen:
+        if isinstance(run, Mapping):
+            runs = _with_run(runs, run)
+    if runs:
+        changes["runs"] = runs
+    if all(name in outputs and outputs[name] == value for name, value in changes.items()):
+        return outputs
+    return {**outputs, **changes}
+
+
+def newest_run(outputs: Json) -> Json | None:
+    """The newest run's record, if there is one."""
+    runs = outputs.get("runs")
+    return runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], Mapping) else None
+
+
+def _with_run(runs: list[Any], run: Json) -> list[Any]:
+    for index, known in enumerate(runs):
+        if isinstance(known, Mapping) and known.get("id") == run.get("id"):
+            if _is_older(run, known):
+                return runs
+            return [*runs[:index], {**run, **_wish(run, known)}, *runs[index + 1 :]]
+    return [*runs, run]
+
+
+def _is_older(run: Json, known: Json) -> bool:
+    """Whether an observation is older than the known record: an end is final within its generation."""
+    generation, known_generation = run.get("generation") or 0, known.get("generation") or 0
+    if generation != known_generation:
+        return bool(generation < known_generation)
+    return known.get("ended_at") is not None and run.get("ended_at") is None
+
+
+def _wish(run: Json, known: Json) -> Json:
+    """``stop_asked`` stays, also if an observation that arrives now was begun before."""
+    same = run.get("generation") == known.get("generation")
+    return {"stop_asked": True} if same and known.get("stop_asked") else {}
+
 
 FORGET = "forget"
 """The action of an outcome that destroys nothing of what it takes out of the record."""
@@ -36,13 +85,13 @@ class Fold:
         self.lineage = start.lineage
         self.serial = start.serial
         self.position = start.position
-        self.resources: Layers[Address, Recorded] = Layers(start.resources)
-        self.open: Layers[Address, Intent] = Layers(start.open_intents)
-        self.versions: Layers[Address, int] = Layers(start.versions)
-        self.plans: Layers[Address, tuple[str, int]] = Layers(start.plans)
-        self.unfinished: Layers[Address, tuple[Intent, ...]] = Layers(start.unfinished)
-        self.approved: Layers[Address, str] = Layers(start.approved)
-        self.forgotten: Layers[Address, Recorded] = Layers(start.forgotten)
+        self.resources: dict[Address, Recorded] = dict(start.resources)
+        self.open: dict[Address, Intent] = dict(start.open_intents)
+        self.versions: dict[Address, int] = dict(start.versions)
+        self.plans: dict[Address, tuple[str, int]] = dict(start.plans)
+        self.unfinished: dict[Address, tuple[Intent, ...]] = dict(start.unfinished)
+        self.approved: dict[Address, str] = dict(start.approved)
+        self.forgotten: dict[Address, Recorded] = dict(start.forgotten)
         self.entries = 0
         self._by_id = {intent.id: address for address, intent in self.open.items()}
         self._state: State | None = None
@@ -66,26 +115,25 @@ class Fold:
         return None if address is None else self.open[address]
 
     def state(self) -> State:
-        """What the entries so far say, as an immutable value; the same one until something changes."""
+        """The state after the entries so far, as a copy; the same one until something changes."""
         if self._state is None:
             self._state = State(
                 self.lineage,
                 self.serial,
                 self.position,
-                self.resources.freeze(),
-                self.open.freeze(),
-                self.versions.freeze(),
-                self.plans.freeze(),
-                self.unfinished.freeze(),
-                self.approved.freeze(),
-                self.forgotten.freeze(),
+                MappingProxyType(dict(self.resources)),
+                MappingProxyType(dict(self.open)),
+                MappingProxyType(dict(self.versions)),
+                MappingProxyType(dict(self.plans)),
+                MappingProxyType(dict(self.unfinished)),
+                MappingProxyType(dict(self.approved)),
+                MappingProxyType(dict(self.forgotten)),
             )
         return self._state
 
     def remembered(self, address: Address) -> Recorded | None:
         """As ``State.remembered``, without making a state."""
-        found: Recorded | None = self.resources.get(address) or self.forgotten.get(address)
-        return found
+        return self.resources.get(address) or self.forgotten.get(address)
 
     def moved(self, address: Address, seen: int, plan: str) -> bool:
         """As ``State.moved``, without making a state."""
@@ -178,12 +226,12 @@ class Fold:
         if left is not None:
             self.forgotten[entry.address] = left
         elif entry.address.kind is Kind.CLUSTER:  # what was forgotten on it went with it
-            for address, one in self.forgotten.freeze().items():
+            for address, one in [*self.forgotten.items()]:
                 if entry.address in one.depends_on:
                     del self.forgotten[address]
 
     def _close(self, address: Address) -> Intent | None:
-        intent: Intent | None = self.open.pop(address, None)
+        intent = self.open.pop(address, None)
         if intent is not None:
             del self._by_id[intent.id]
         return intent
@@ -201,7 +249,7 @@ class Fold:
 
     def _count(self, address: Address, plan: str) -> int:
         """Count an outcome or a release, and remember under which plan this address moved last."""
-        version: int = self.versions.get(address, 0)
+        version = self.versions.get(address, 0)
         if plan == "" or self.plans.get(address, ("", 0))[0] != plan:
             self.plans[address] = (plan, version)
         self.versions[address] = version + 1

@@ -8,8 +8,7 @@ from typing import Any
 
 from trainctl.errors import UsageError
 from trainctl.ledger.entries import Entry, Failed, Note, Observed, Outcome, Released
-from trainctl.ledger.fold import Fold
-from trainctl.ledger.runs import newest_run
+from trainctl.ledger.fold import Fold, newest_run
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered, Mirrored
@@ -48,18 +47,18 @@ class Row:
 def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
     """What happened, the oldest first; of one address if it is given, and of one of many also by what they have in common."""
     fold, found = Fold(), []
-    told: set[str | None] = set()
+    reported: set[str | None] = set()
     for entry in entries:
         about = getattr(entry, "address", None)
         intent = fold.open.get(about) if about is not None else None
         changed = fold.apply(entry)
         if (address is None or _is_of(about, address)) and (changed or isinstance(entry, Note)):
             row = _row(entry, intent, fold)
-            if row is not None and row.deliveries and row.run in told:
+            if row is not None and row.deliveries and row.run in reported:
                 row = replace(row, deliveries=())
             if row is not None:
                 found.append(row)
-                told |= {row.run} if row.deliveries else set()
+                reported |= {row.run} if row.deliveries else set()
     return found
 
 

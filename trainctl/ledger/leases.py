@@ -1,16 +1,80 @@
-"""Keeping this process's leases alive, and noticing when that is no longer so."""
+"""Leases: this process as their holder, their renewal, and whether another holder has lost one."""
 
 from __future__ import annotations
 
+import getpass
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from trainctl.errors import TrainctlError
-from trainctl.ledger.ledger import Ledger
-from trainctl.ledger.state import Intent
+from trainctl.base import processes
+from trainctl.base.clock import Clock
+from trainctl.base.lease import Liveness
+from trainctl.errors import Busy, TrainctlError
+from trainctl.ledger.state import Holder, Intent
+
+if TYPE_CHECKING:
+    from trainctl.ledger.ledger import Ledger
+
+
+def this_process() -> Holder:
+    """This process as a holder of leases. Not cached, as a forked child is another holder."""
+    return Holder(*processes.process(), _who())
+
+
+def is_dead(holder: Holder) -> bool | None:
+    """True if the holder's process has certainly ended, False if it runs, None if this process can't tell."""
+    return processes.is_dead(
+        processes.Process(holder.machine, holder.boot, holder.pid, holder.started)
+    )
+
+
+@cache
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+class LeaseWatch:
+    """Decides whether leases of other holders are over."""
+
+    def __init__(self, me: Holder, clock: Clock, knows: Callable[[str], bool]) -> None:
+        self._me = me
+        self._knows = knows
+        self._liveness = Liveness(clock.elapsed)
+
+    def is_over(self, intent: Intent, read_at: float) -> bool:
+        """Whether the intent's holder has lost its lease, as of a read of the log that began at ``read_at``."""
+        if intent.holder == self._me:
+            return not self._knows(intent.id)
+        if is_dead(intent.holder):
+            return True
+        return self._liveness.is_stale(intent.id, intent.renewals, read_at)
+
+
+def held_by(intent: Intent) -> Busy:
+    """The error for an address that another process holds."""
+    last = max(intent.time, intent.renewed)
+    return Busy(
+        f"{intent.address} is being changed ({intent.action}) by {intent.holder.who} "
+        f"since {_clock_time(intent.time)}, until {_clock_time(last + intent.lease_seconds)} unless renewed",
+        "Wait for it: --lease-timeout 1m. "
+        f"If that command is gone for good: trainctl force-unlock {intent.id}",
+        address=str(intent.address),
+    )
+
+
+def _clock_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
 
 INTERVAL_SECONDS = 10.0
 TICK_SECONDS = 1.0
@@ -20,8 +84,8 @@ class LeaseKeeper:
     """Renews all leases of a ledger in one append every ``interval`` seconds, while it is entered.
 
     ``lost`` is called, from a thread, when a lease was ended by others or could not be renewed for its whole length:
-    whoever holds it must stop its work then. One thread renews and may hang on a dead disk; another only looks
-    at the clock.
+    its holder must stop its work then. One thread renews and may hang on a dead disk; another only watches
+    the clock.
     """
 
     def __init__(
@@ -31,7 +95,7 @@ class LeaseKeeper:
         self._lost = lost
         self._interval = interval
         self._stopped = threading.Event()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __enter__(self) -> Self:
         for work in (self._renew, self._look):
@@ -48,7 +112,7 @@ class LeaseKeeper:
 
     @contextmanager
     def holding(self, intent: Intent) -> Iterator[Intent]:
-        """While an effect is being caused. An intent that has no end by then is left open, for whoever comes next."""
+        """Hold the lease while an effect is caused. An intent without an end stays open, for the next apply."""
         try:
             yield intent
         finally:
@@ -62,8 +126,8 @@ class LeaseKeeper:
             for one in self._ledger.held()
             if now - one.since >= one.intent.lease_seconds
         }
-        if over - self._told:
-            self._told |= over
+        if over - self._reported:
+            self._reported |= over
             self._lost()
 
     def _renew(self) -> None:

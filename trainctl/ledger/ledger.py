@@ -25,23 +25,20 @@ from trainctl.ledger.entries import (
     Stamp,
     from_json,
 )
-from trainctl.ledger.fold import Fold
+from trainctl.ledger.fold import Fold, merge_outputs
 from trainctl.ledger.history import Row, rows, state_at
-from trainctl.ledger.holder import LeaseWatch, held_by, this_process
+from trainctl.ledger.leases import LeaseWatch, held_by, this_process
 from trainctl.ledger.records import intent_from_json
-from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Holder, Intent, Recorded, State
 from trainctl.model.address import Address
 from trainctl.spi.state import StateLog
-
-POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """An effect to begin. ``seen`` is the address's version in the plan; None: whatever it is now.
 
-    ``same`` says of an attempt whose end nobody recorded whether it was at this very effect: its key is used in place of ``key`` then.
+    ``same`` decides whether an attempt without a recorded end was at this very effect: its key replaces ``key`` then.
     """
 
     address: Address
@@ -123,41 +120,28 @@ class Ledger:
         """What an entry that is appended now begins with."""
         return self._stamp()
 
-    def begin(
-        self,
-        address: Address,
-        action: str,
-        provider: str,
-        key: str,
-        inputs: Mapping[str, Any],
-        plan: str = "",
-        *,
-        reason: str = "",
-        seen: int | None = None,
-        same: Callable[[Intent], bool] = lambda _: False,
-        lease_timeout: float = 0.0,
-    ) -> Intent:
-        """Take the lease on an address, before an effect is caused. ``lease_timeout`` in seconds is how long to wait for it.
+    def begin(self, start: Start) -> Intent:
+        """Take the lease on an address, before an effect is caused.
 
         Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``, DoneByTwin if that was under the
-        same plan: an intent to do again what is done would look like something to carry on, once its holder is dead.
+        same plan: an intent to do again what is done would be resumed once its holder is dead.
         """
-        start = Start(address, action, provider, key, inputs, plan, reason, seen, same)
-        return self.begin_many((start,), lease_timeout=lease_timeout)[0]
+        began = self._clock.elapsed()
+        intent = self._intent(start)
 
-    def begin_many(
-        self, starts: Sequence[Start], *, lease_timeout: float = 0.0
-    ) -> tuple[Intent, ...]:
-        """Take the leases of several addresses in one append: all or none. As ``begin`` otherwise."""
-        deadline = self._clock.elapsed() + lease_timeout
-        while True:
-            try:
-                return self._begin(starts)
-            except Busy:
-                left = deadline - self._clock.elapsed()
-                if left <= 0:
-                    raise
-                self._clock.sleep(min(POLL_SECONDS, left))
+        def decide(fold: Fold) -> list[Entry]:
+            self._check(fold, start)
+            return [replace(intent, key=_key(fold, start))]
+
+        with self._held_lock:
+            self._held[intent.id] = Held(intent, began)
+        request = Request((start.address,), decide)
+        try:
+            self._committer.submit(request)
+        except BaseException:
+            self.leave(intent)
+            raise
+        return intent_from_json(request.raw[0])
 
     def finish(self, intent: Intent, recorded: Recorded | None, *, error: str = "") -> None:
         """Record what came of an intent: the whole resource, or None as it is gone. Busy if the lease was lost meanwhile.
@@ -204,12 +188,12 @@ class Ledger:
         self._end(intent, lambda stamp: Failed(stamp, intent.id, intent.address, error, waits))
 
     def leave(self, intent: Intent) -> None:
-        """Stop renewing an intent of which nobody can say how it ended: it stays open, for whoever comes next."""
+        """Stop renewing an intent whose end is unknown: it stays open, for the next apply."""
         with self._held_lock:
             self._held.pop(intent.id, None)
 
     def release(self, intent_id: str) -> Intent:
-        """End a lease by hand, whoever holds it. UsageError, naming those that are open, if it isn't."""
+        """End a lease by hand, whatever process holds it. UsageError, with the open ones, if it isn't open."""
         released: list[Intent] = []
 
         def decide(fold: Fold) -> list[Entry]:
@@ -295,30 +279,6 @@ class Ledger:
     def state_at(self, serial: int) -> State:
         """The state as it was at that serial. UsageError if it has not been reached yet."""
         return state_at(map(from_json, self._head.log.replay()), serial)
-
-    def _begin(self, starts: Sequence[Start]) -> tuple[Intent, ...]:
-        began = self._clock.elapsed()
-        intents = {start.address: self._intent(start) for start in starts}
-        if len(intents) < len(starts):
-            raise UsageError("an address can be begun only once at a time")
-
-        def decide(fold: Fold) -> list[Entry]:
-            for start in starts:
-                self._check(fold, start)
-            return [replace(intents[one.address], key=_key(fold, one)) for one in starts]
-
-        with self._held_lock:
-            self._held.update({intent.id: Held(intent, began) for intent in intents.values()})
-        done = False
-        try:
-            request = Request(tuple(intents), decide)
-            self._committer.submit(request)
-            done = True
-        finally:
-            if not done:
-                for intent in intents.values():
-                    self.leave(intent)
-        return tuple(intent_from_json(raw) for raw in request.raw)
 
     def _check(self, fold: Fold, start: Start) -> None:
         holding = fold.open.get(start.address)

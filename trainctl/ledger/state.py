@@ -12,7 +12,7 @@ from trainctl.model.resource import Lifecycle
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lease: a process that can be told from every other, so that a dead one is known to be dead.
+    """The process that holds a lease, identified so that it is known when it is dead.
 
     ``machine`` and ``boot`` are the machine's and the boot's ids, ``started`` the process's start in clock ticks
     since boot (from ``/proc/PID/stat``). ``who`` is ``user@host`` for people.
@@ -27,11 +27,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An outside effect that is about to be caused, or was and nobody said how it ended.
+    """An outside effect that is about to be caused, or was and has no recorded end.
 
     ``id`` is the entry's UUID, ``key`` the effect's idempotency key, ``action`` create, update or delete.
     ``plan`` is the digest of the plan it belongs to, ``reason`` why it acts, for the history. ``renewals`` counts the
-    renewals seen, so that a watcher can tell a holder that moves from one that doesn't without comparing clocks;
+    renewals seen, so that a watcher recognises a stale holder without comparing clocks;
     ``renewed`` is when the last was, by the holder's clock, for people.
     """
 
@@ -87,7 +87,7 @@ class State:
     """How many outcomes and releases each address has had, removed ones included."""
     plans: Mapping[Address, tuple[str, int]] = field(default_factory=dict)
     """Of each address, the plan of its newest outcome or release, and its version before the first of the
-    consecutive ones under that plan: what tells a plan's own moves from those of others."""
+    consecutive ones under that plan: to distinguish a plan's own moves from those of others."""
     unfinished: Mapping[Address, tuple[Intent, ...]] = field(default_factory=dict)
     """Attempts that failed, were released by hand or superseded: their keys may have left something behind.
 

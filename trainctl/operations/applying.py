@@ -9,8 +9,7 @@ from typing import Any
 
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.order import effective
-from trainctl.apply.result import Result
+from trainctl.apply.walk import Result, effective
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.checkpoints import references
 from trainctl.jobs.environment import secret_environment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainctl.errors import Busy, NodeUnreachable
-from trainctl.ledger.holder import is_dead
-from trainctl.ledger.runs import merge_outputs
+from trainctl.ledger.fold import merge_outputs
+from trainctl.ledger.leases import is_dead
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus, run_id

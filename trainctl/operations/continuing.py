@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.result import Result
+from trainctl.apply.walk import Result
 from trainctl.errors import TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Severity

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainctl.base.protocol.host import INSPECT, InspectRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError
+from trainctl.ledger.ledger import Start
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -49,13 +50,9 @@ def forget(workspace: Workspace, name: str) -> Node:
     """
     state = workspace.ledger.state()
     cluster, node = recorded_node(state, name)
+    reason = Action.FORGET.name.lower()
     intent = workspace.ledger.begin(
-        cluster.address,
-        "update",
-        cluster.provider,
-        cluster.key,
-        {},
-        reason=Action.FORGET.name.lower(),
+        Start(cluster.address, "update", cluster.provider, cluster.key, {}, reason=reason)
     )
     recorded = workspace.ledger.recorded(cluster.address) or cluster
     left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]

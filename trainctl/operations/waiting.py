@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.result import Result
+from trainctl.apply.walk import Result
 from trainctl.errors import Interrupted, PartlyDone, TrainctlError
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from trainctl.ledger.runs import merge_outputs
+from trainctl.ledger.fold import merge_outputs
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind

@@ -14,10 +14,10 @@ from trainctl.base.protocol.runs import STATUS
 from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.errors import NodeError, StorageError
 from trainctl.model.exits import how_it_ended
-from trainctl.remote import bootstrap
+from trainctl.remote import archive as bootstrap
 from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
 from trainctl.remote.archive import Archive, node_archive
-from trainctl.remote.feed import Feed
+from trainctl.remote.programs import Feed
 from trainctl.remote.session import Call, Sessions
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output, Transport

@@ -13,7 +13,7 @@ from typing import Any
 from trainctl.base.protocol.frames import Frames, frame
 from trainctl.errors import NodeError, NodeSilent, NodeUnreachable
 from trainctl.remote.answers import readable
-from trainctl.remote.feed import Feed
+from trainctl.remote.programs import Feed
 from trainctl.spi.transport import Output, Transport
 
 VERB = "session"

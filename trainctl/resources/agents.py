@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainctl.ledger.state import Recorded
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import node_archive
-from trainctl.remote.compiled import compiled
+from trainctl.remote.archive import compiled, node_archive
 from trainctl.remote.session import Sessions
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport

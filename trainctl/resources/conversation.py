@@ -13,7 +13,7 @@ from trainctl.base.protocol.errors import error_to_json
 from trainctl.base.protocol.verb import Verb
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.feed import Feed
+from trainctl.remote.programs import Feed
 
 Result = TypeVar("Result")
 _BEAT_SECONDS = 0.2

@@ -31,7 +31,7 @@ class Transport(Protocol):
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Output:
-        """Run to the end. ``stdin`` is sent piece by piece and then closed. It may be a ``trainctl.remote.feed.Feed``, which may wait long for its next
+        """Run to the end. ``stdin`` is sent piece by piece and then closed. It may be a ``trainctl.remote.programs.Feed``, which may wait long for its next
         piece; what the program says is handed over meanwhile.
 
         With ``on_stdout`` each piece of standard output is handed over as it arrives, and the output holds none.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainctl.errors import NodeUnreachable
-from trainctl.remote.feed import Feed
+from trainctl.remote.programs import Feed
 from trainctl.spi.transport import Transport
 
 _PIECE = 2**16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainctl.apply.result import Result
+from trainctl.apply.walk import Result
 from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address

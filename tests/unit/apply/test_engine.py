@@ -20,6 +20,7 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
+from trainctl.ledger.ledger import Start
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
@@ -109,7 +110,7 @@ def test_records_are_made_together(desk: Desk) -> None:
 def test_a_record_that_another_holds_is_a_step_like_any(desk: Desk) -> None:
     """It is waited for, and undone is what the other left, while the records beside it are made at once."""
     other = ledger_on(desk.log, holder=elsewhere("ann"))
-    hers = other.begin(TEAM, "create", "local", "hers", {"attributes": {"v": 2}})
+    hers = other.begin(Start(TEAM, "create", "local", "hers", {"attributes": {"v": 2}}))
     ending = threading.Timer(0.2, lambda: other.fail(hers, "no"))
     ending.start()
     beside = change(Address.parse("project.beside"))
@@ -208,7 +209,7 @@ def test_what_another_left_while_one_waited_is_undone(desk: Desk) -> None:
 def test_an_address_that_moved_is_refused(desk: Desk) -> None:
     """The plan saw another version: exit code 11."""
     desk.run(change())
-    desk.ledger.release(desk.ledger.begin(SFT, "update", "local", "k", {}).id)
+    desk.ledger.release(desk.ledger.begin(Start(SFT, "update", "local", "k", {})).id)
     result = desk.run(change(after={"v": 2}, seen=1))
     assert isinstance(result.failed[SFT], StalePlan)
     assert result.exit_code == 11

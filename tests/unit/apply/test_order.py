@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from trainctl.apply.order import effective, waits_for
-from trainctl.apply.result import Result
-from trainctl.apply.walk import Walk
+from trainctl.apply.walk import Result, Walk, effective, waits_for
 from trainctl.errors import Busy, Forbidden, Interrupted, StalePlan, TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action

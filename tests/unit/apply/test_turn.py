@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.turn import is_so, is_twins, wait_for_turn
+from trainctl.apply.step import is_so, is_twins, wait_for_turn
 from trainctl.errors import Busy, DoneByTwin, Interrupted, StalePlan
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason

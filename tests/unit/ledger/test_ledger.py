@@ -21,7 +21,7 @@ from tests.support.ledgers import (
 )
 from trainctl.errors import Busy, DoneByTwin, Forbidden, StalePlan, StateError, UsageError
 from trainctl.ledger.entries import Note
-from trainctl.ledger.holder import this_process
+from trainctl.ledger.leases import this_process
 from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
 from trainctl.model.redaction import MASK, Redactor
@@ -166,32 +166,26 @@ def test_a_slow_read_is_no_silence() -> None:
     begin(watcher)
 
 
-def test_waiting_for_a_lease() -> None:
-    """With a lease timeout longer than the lease a silent holder is waited out; with a shorter one it is refused."""
+def test_a_silent_holder_loses_its_lease() -> None:
+    """Refused for the length of the lease, counted from the first look; then it is taken."""
     log, clock = MemoryLog(), FakeClock()
     begin(ledger_on(log, holder=elsewhere()))
-    with pytest.raises(Busy):
-        begin(ledger_on(log, clock), lease_timeout=10)
-    began = clock.at
-    begin(ledger_on(log, clock), lease_timeout=60)
-    assert 30 <= clock.at - began <= 33
+    ledger = ledger_on(log, clock)
+    for _ in range(2):
+        with pytest.raises(Busy):
+            begin(ledger)
+        clock.sleep(20)
+    begin(ledger)
 
 
-def test_waiting_ends_when_the_holder_is_done() -> None:
-    """An address that becomes free while one waits is taken then, on the state that the other left."""
+def test_a_holder_that_is_done_leaves_the_address() -> None:
+    """It is taken on the state that the other left."""
     log = MemoryLog()
     other = ledger_on(log, holder=elsewhere())
-    intent = begin(other)
-
-    class Ends(FakeClock):
-        def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            if self.at >= 1005 and other.held():
-                other.finish(intent, record())
-
+    other.finish(begin(other), record())
     with pytest.raises(StalePlan):
-        begin(ledger_on(log, Ends()), lease_timeout=20, seen=0)
-    assert begin(ledger_on(log, Ends()), seen=1).address == SFT
+        begin(ledger_on(log), seen=0)
+    assert begin(ledger_on(log), seen=1).address == SFT
 
 
 def test_an_address_that_moved_is_stale() -> None:
@@ -208,24 +202,6 @@ def test_an_address_that_moved_is_stale() -> None:
         begin(ledger, plan="p", seen=0)
     assert ledger.held() == ()
     assert ledger.state().open_intents == {}
-
-
-def test_many_begin_in_one_append() -> None:
-    """All or none: one append for all, and nothing if one of them is held."""
-    log = MemoryLog()
-    ledger = ledger_on(log)
-    starts = [
-        Start(Address.parse(f"job.j{number}"), "create", "local", f"k{number}", {})
-        for number in range(100)
-    ]
-    assert len(ledger.begin_many(starts)) == 100
-    assert log.read().next == 1
-    other = ledger_on(log, holder=elsewhere())
-    with pytest.raises(Busy):
-        other.begin_many([Start(PREP, "create", "local", "k", {}), starts[5]])
-    assert PREP not in other.state().open_intents
-    with pytest.raises(UsageError):
-        ledger.begin_many([Start(PREP, "create", "local", "k", {})] * 2)
 
 
 def test_records_are_made_in_one_append() -> None:
@@ -306,7 +282,7 @@ def test_secrets_do_not_enter() -> None:
         log, redact=redactor.redact, holder=replace(elsewhere(), who="hunter2-hunter2@x")
     )
     intent = ledger.begin(
-        SFT, "create", "local", "k", {"deep": [{"hunter2-hunter2": "xhunter2-hunter2"}]}
+        Start(SFT, "create", "local", "k", {"deep": [{"hunter2-hunter2": "xhunter2-hunter2"}]})
     )
     assert intent.inputs == {"deep": [{MASK: f"x{MASK}"}]}
     ledger.finish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainctl.ledger.runs import merge_outputs
+from trainctl.ledger.fold import merge_outputs
 
 
 def run(name: str, status: str = "RUNNING", **more: Any) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode
-from trainctl.remote.archive import Archive, node_archive, program_archive
-from trainctl.remote.bootstrap import INSTALL, RUN
+from trainctl.remote.archive import INSTALL, RUN, Archive, node_archive, program_archive
 
 OTHER, ANOTHER = "a" * 64, "b" * 64
 

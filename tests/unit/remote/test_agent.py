@@ -28,8 +28,7 @@ from trainctl.errors import (
 )
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import error_from, readable
-from trainctl.remote.archive import node_archive
-from trainctl.remote.bootstrap import MISSING
+from trainctl.remote.archive import MISSING, node_archive
 from trainctl.remote.session import VERB
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output

@@ -14,8 +14,7 @@ from tests.support.project import Project, project
 from trainctl.base.bytecode import is_sealed
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import Archive, node_archive
-from trainctl.remote.compiled import compiled
+from trainctl.remote.archive import Archive, compiled, node_archive
 from trainctl.spi.provider import Node
 from trainctl_local.transport import LocalTransport
 

@@ -16,7 +16,7 @@ from trainctl.base.protocol.frames import Frames, frame
 from trainctl.base.protocol.verb import untyped
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.feed import Feed
+from trainctl.remote.programs import Feed
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output
 from trainctl_local import LocalTransport

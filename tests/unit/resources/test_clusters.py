@@ -12,7 +12,7 @@ import pytest
 
 from trainctl.apply.step import Step, StepFailed
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.ledger.holder import this_process
+from trainctl.ledger.leases import this_process
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
