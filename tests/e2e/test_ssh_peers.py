@@ -15,6 +15,7 @@ from trainctl.base.listing import CHUNK_BYTES
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
@@ -47,7 +48,7 @@ def test_one_copy_leaves_the_operators_machine(
         agents = stack.enter_context(Agents(lambda name: provider))
         cluster = Cluster("lab", {"hosts": [host.settings for host in hosts]})
         nodes = [provider.create(cluster, f"gpu-{n}", f"key-{n}") for n in range(2)]
-        seats = [Seat(node, agents.of("ssh", node), {"provider": "ssh"}) for node in nodes]
+        seats = [Seat(node, agents.of("ssh", node), ClusterSpec("ssh")) for node in nodes]
         origins = DirectoryOrigins(agents, str(tmp_path / "mirror"), lambda token: token)
         home = Home(Path("/"), "lineage", "somebody", "project")
         recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})

@@ -362,8 +362,7 @@ def _start(change: Change, key: str, plan: Plan) -> Start:
 
 
 def _as_attempted(attempt: Intent) -> Recorded:
-    attributes = attempt.inputs.get("attributes") or {}
-    return Recorded(attempt.address, attempt.provider, attributes, {}, attempt.depends_on)
+    return Recorded(attempt.address, attempt.provider, attempt.attributes, {}, attempt.depends_on)
 
 
 def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded:

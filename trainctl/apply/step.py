@@ -15,6 +15,7 @@ from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
 from trainctl.model.delivery import Foreseen
+from trainctl.model.resource import Specified
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change
 
@@ -25,8 +26,8 @@ MayStop = Callable[[str], bool]
 """Whether a live run of that id may be stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+@dataclass(frozen=True)
+class Step(Specified):
     """What a handler is given. ``key`` is the effect's idempotency key: the same key twice must have one effect.
 
     ``attributes`` are the values to make so (of a deletion: those recorded); ``progress`` takes a phase in words,

@@ -25,6 +25,7 @@ from trainctl.manifest.tree import Node
 from trainctl.manifest.types.document import Manifest
 from trainctl.model.address import NAME, Address
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
+from trainctl.model.json_form import to_json
 from trainctl.model.resource import Resource
 
 _NAMING = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
@@ -200,7 +201,7 @@ def _digest(
                     "provider": resource.provider,
                     "attributes": resource.attributes,
                     "depends_on": [str(one) for one in resource.depends_on],
-                    "lifecycle": resource.lifecycle.to_json(),
+                    "lifecycle": to_json(resource.lifecycle),
                 }
                 for address, resource in resources.items()
             },

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,22 @@ from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.weights import WeightsInPlace, default_mount, is_source
 from trainctl.model.address import NAME, Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.job_spec import (
+    Compute,
+    HostMount,
+    Image,
+    JobCode,
+    JobSpec,
+    JobWeights,
+    LoadCheckpointConfig,
+    MatrixValue,
+    Retry,
+    Runtime,
+    SecretVersion,
+)
+from trainctl.model.json_form import from_json
 from trainctl.model.resource import Resource
+from trainctl.model.resource_specs import CacheSpec
 
 
 class Jobs:
@@ -95,29 +111,32 @@ class Jobs:
         address = self._address(name)
         project = self._names.chosen("project", section.project, (*path, "project"))
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
-        used = list(self._weights(name, section, path))
+        used = tuple(self._weights(name, section, path))
         self._check_mounts(name, section, used, path)
         loading = self._loading(address, section, project, path)
-        kept = kept_secrets(section, self._secrets, self._store)
-        attributes = {
-            "project": project,
-            "cluster": cluster,
-            "image": section.image.model_dump() if section.image else None,
-            "compute": section.compute.model_dump(),
-            "runtime": {**section.runtime.model_dump(), "load_checkpoint_config": loading},
-            "weights": used,
-            "mounts": [mount.model_dump() for mount in section.mounts],
-            "secrets": self._secrets_of(section, path),
-            **({"kept_secrets": kept} if kept else {}),
-            "matrix": _values(instance),
-            "max_parallel": section.max_parallel,
-            "depends_on": section.depends_on or None,
-            "priority": section.priority,
-            "max_duration": section.max_duration,
-            "retry": section.retry.model_dump(),
-            "labels": dict(section.labels),
-            "code": self._code_path(section.code, path),
-        }
+        runtime = section.runtime.model_dump(exclude={"load_checkpoint_config"})
+        values = instance.values if instance else {}
+        matrix = tuple(MatrixValue(name, spelled(value)) for name, value in values.items())
+        job = JobSpec(
+            project=project,
+            cluster=cluster,
+            image=from_json(Image, section.image.model_dump()) if section.image else None,
+            compute=from_json(Compute, section.compute.model_dump()),
+            runtime=replace(from_json(Runtime, runtime), load_checkpoint_config=loading),
+            weights=used,
+            mounts=tuple(from_json(HostMount, mount.model_dump()) for mount in section.mounts),
+            secrets=tuple(self._secrets_of(section, path)),
+            kept_secrets=tuple(kept_secrets(section, self._secrets, self._store)),
+            matrix=matrix or None,
+            max_parallel=section.max_parallel,
+            depends_on=tuple(section.depends_on) or None,
+            priority=section.priority,
+            max_duration=section.max_duration,
+            retry=from_json(Retry, section.retry.model_dump()),
+            labels=section.labels,
+            code=JobCode(self._code_path(section.code, path)),
+        )
+        attributes = job.to_attributes()
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
             self._names.complain(
@@ -126,9 +145,9 @@ class Jobs:
                 (*path, "max_parallel"),
                 code="needless-key",
             )
-        depends_on = [Address.parse(entry["address"]) for entry in used]
+        depends_on = [weights.address for weights in used]
         depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
-        depends_on += jobs_loaded(loading, address)
+        depends_on += jobs_loaded(job.runtime, address)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
             depends_on += self._cache_of_team(cluster)
@@ -151,13 +170,13 @@ class Jobs:
 
     def _loading(
         self, address: Address, section: Job, project: str, path: ManifestPath
-    ) -> dict[str, Any] | None:
+    ) -> LoadCheckpointConfig | None:
         here = (*path, "runtime", "load_checkpoint_config")
         config = section.runtime.load_checkpoint_config
         by = Referrer(address, project, self._projects, self._of_matrix)
         return load_config(config, by, self._names, here)
 
-    def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[dict[str, Any]]:
+    def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
         in_place = 0
         instance = self._instances.get(job)
         listed: set[str] = set()
@@ -200,13 +219,11 @@ class Jobs:
         return address
 
     def _check_mounts(
-        self, name: str, section: Job, used: list[dict[str, Any]], path: ManifestPath
+        self, name: str, section: Job, used: Sequence[JobWeights], path: ManifestPath
     ) -> None:
         mounts = [
-            Mounted(
-                entry["mount_location"], entry["address"], self._names.place((*path, "weights"))
-            )
-            for entry in used
+            Mounted(one.mount_location, str(one.address), self._names.place((*path, "weights")))
+            for one in used
         ]
         mounts += [
             Mounted(mount.mount_location, mount.host_path, self._names.place((*path, "mounts", at)))
@@ -227,7 +244,7 @@ class Jobs:
             mounts.append(Mounted(loading.download_folder, "loaded checkpoints", where))
         self._names.problems.extend(overlapping(mounts, f"job.{name}"))
 
-    def _secrets_of(self, section: Job, path: ManifestPath) -> list[dict[str, str | None]]:
+    def _secrets_of(self, section: Job, path: ManifestPath) -> list[SecretVersion]:
         environment = ("runtime", "environment_variables")
         used = {
             value.secret: (*path, *environment, variable, "secret")
@@ -237,11 +254,11 @@ class Jobs:
         if section.image is not None:
             references = _references(section.image.model_dump(), (*path, "image"))
             used.update((secret, here) for secret, here in references if secret not in used)
-        listed: list[dict[str, str | None]] = []
+        listed: list[SecretVersion] = []
         for secret, here in sorted(used.items()):
             if self._names.known("secret", secret, here):
                 spec = self._secrets.get(secret)
-                listed.append({"name": secret, "version": spec.version if spec else None})
+                listed.append(SecretVersion(secret, spec.version if spec else None))
         return listed
 
     def _code_path(self, code: str, path: ManifestPath) -> str:
@@ -315,13 +332,8 @@ class Jobs:
         depends_on = [Address(Kind.CLUSTER, cluster)]
         if project is not None:
             depends_on.append(Address(Kind.PROJECT, project))
-        attributes = {
-            "scope": section.scope,
-            "project": project,
-            "cluster": cluster,
-            "size": section.size,
-            "dir": section.dir,
-        }
+        cache = CacheSpec(section.scope, project, cluster, section.size, section.dir)
+        attributes = cache.to_attributes()
         self._add(
             Resource(
                 address,
@@ -352,23 +364,15 @@ class Jobs:
         self._resources[resource.address] = resource
 
 
-def _values(instance: Instance | None) -> list[dict[str, str]] | None:
-    """The values of a job of a matrix as text, in order, for tables."""
-    if instance is None:
-        return None
-    return [{"name": name, "value": spelled(value)} for name, value in instance.values.items()]
-
-
-def _used(resource: Resource) -> dict[str, Any]:
-    attributes = resource.attributes
-    location = attributes["mount_location"] or default_mount(str(attributes["source"]))
-    return {
-        "address": str(resource.address),
-        "mount_location": location,
-        "source": attributes["source"],
-        "allow_patterns": attributes["allow_patterns"],
-        "ignore_patterns": attributes["ignore_patterns"],
-    }
+def _used(resource: Resource) -> JobWeights:
+    weights = resource.weights_spec
+    return JobWeights(
+        resource.address,
+        weights.mount_location or default_mount(weights.source),
+        weights.source,
+        weights.allow_patterns,
+        weights.ignore_patterns,
+    )
 
 
 def _references(value: Any, path: ManifestPath) -> Iterator[tuple[str, ManifestPath]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.loading import CheckpointReference, LoadCheckpointConfig
+from trainctl.model import job_spec as config
 from trainctl.model.address import Address
 
 _RUN = re.compile(r"[a-z2-7]{7}")
@@ -28,48 +28,43 @@ class Referrer:
 
 def load_config(
     section: LoadCheckpointConfig | None, by: Referrer, names: Names, path: ManifestPath
-) -> dict[str, Any] | None:
-    """The section with each reference as ``{project, job, run, name, optional}``, ``job`` an address.
+) -> config.LoadCheckpointConfig | None:
+    """The section with each reference resolved, ``job`` to an address.
 
     What the job itself may be the first to save is ``optional``: a loop that resumes must be able to begin.
     """
     if section is None:
         return None
-    return {
-        "enabled": section.enabled,
-        "download_folder": section.download_folder,
-        "checkpoints": [
-            _reference(one, by, names, (*path, "checkpoints", at))
-            for at, one in enumerate(section.checkpoints)
-        ],
-    }
+    references = (
+        _reference(one, by, names, (*path, "checkpoints", at))
+        for at, one in enumerate(section.checkpoints)
+    )
+    return config.LoadCheckpointConfig(section.enabled, section.download_folder, tuple(references))
 
 
-def jobs_loaded(config: Mapping[str, Any] | None, own: Address) -> list[Address]:
+def jobs_loaded(runtime: config.Runtime, own: Address) -> list[Address]:
     """Declared jobs whose checkpoints a job begins with: they come before it."""
-    if not config or not config["enabled"]:
-        return []
-    jobs = (Address.parse(one["job"]) for one in config["checkpoints"] if one["job"])
+    jobs = (Address.parse(one.job) for one in runtime.loads if one.job)
     return [address for address in jobs if address != own]
 
 
 def _reference(
     one: CheckpointReference, by: Referrer, names: Names, path: ManifestPath
-) -> dict[str, Any]:
+) -> config.CheckpointReference:
     job = _job(one.job_id, by, names, (*path, "job_id")) if one.job_id else None
     run = one.job_id if job is None else None
     own = by.jobs.get(job, by.project) if job else by.project
     project = one.project_name or own
-    return {
-        "project": project,
-        "job": str(job) if job else None,
-        "run": run,
-        "name": one.checkpoint_name,
-        "optional": one.checkpoint_name is None
+    return config.CheckpointReference(
+        project,
+        str(job) if job else None,
+        run,
+        one.checkpoint_name,
+        optional=one.checkpoint_name is None
         and project == by.project
         and run is None
         and (job is None or job == by.address),
-    }
+    )
 
 
 def _job(text: str, by: Referrer, names: Names, path: ManifestPath) -> Address | None:

@@ -139,4 +139,4 @@ def _placed(desired: Desired, places: Mapping[str, Any], files: Mapping[str, byt
 
 def _code(desired: Desired) -> set[Path]:
     jobs = (one for one in desired.resources.values() if one.address.kind is Kind.JOB)
-    return {desired.directory / str(one.attributes["code"]) for one in jobs}
+    return {desired.directory / one.job_spec.code.path for one in jobs}

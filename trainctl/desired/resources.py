@@ -19,7 +19,9 @@ from trainctl.manifest.types.location import Location
 from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
+from trainctl.model.json_form import from_json
 from trainctl.model.resource import Lifecycle, Resource
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 
 OURS = "trainctl"
 """The provider of what no machine is needed for."""
@@ -164,14 +166,15 @@ def weights(
     if secret is not None:
         inner = ("auth", "auth_secret_name") if section.auth else ("auth_secret_name",)
         names.known("secret", secret, (*path, *inner))
-    attributes = {
-        "source": section.source,
-        "mount_location": section.mount_location,
-        "auth": section.opened_by,
-        "allow_patterns": section.allow_patterns,
-        "ignore_patterns": section.ignore_patterns,
-        "sha256": section.sha256,
-    }
+    spec = WeightsSpec(
+        section.source,
+        section.mount_location,
+        from_json(SourceAuth, section.opened_by) if section.opened_by else None,
+        None if section.allow_patterns is None else tuple(section.allow_patterns),
+        None if section.ignore_patterns is None else tuple(section.ignore_patterns),
+        section.sha256,
+    )
+    attributes = spec.to_attributes()
     return Resource(
         address,
         OURS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
+from trainctl.model.json_form import OMIT_EMPTY
 from trainctl.model.resource import Resource
 
 
@@ -26,34 +26,11 @@ class SecretSpec:
     version: str | None = None
     redact: bool = True
     where: Position | None = field(default=None, compare=False)
-    command: tuple[str, ...] = ()
-    region: str | None = None
-    key: str | None = None
-    service: str | None = None
-    persist: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Without the position, and without what was not said."""
-        said = {
-            "command": list(self.command) or None,
-            "region": self.region,
-            "key": self.key,
-            "service": self.service,
-            "persist": self.persist or None,
-        }
-        return {
-            "name": self.name,
-            "origin": self.origin,
-            "source": self.source,
-            "version": self.version,
-            "redact": self.redact,
-            **{name: value for name, value in said.items() if value is not None},
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> SecretSpec:
-        """Read what ``to_json`` wrote."""
-        return cls(**{**value, "command": tuple(value.get("command", ()))})
+    command: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
+    region: str | None = field(default=None, metadata=OMIT_EMPTY)
+    key: str | None = field(default=None, metadata=OMIT_EMPTY)
+    service: str | None = field(default=None, metadata=OMIT_EMPTY)
+    persist: bool = field(default=False, metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +79,4 @@ class Desired:
     def jobs_on(self, cluster: Address) -> list[Resource]:
         """The jobs that run on a cluster."""
         jobs = (one for one in self.resources.values() if one.address.kind is Kind.JOB)
-        return [one for one in jobs if one.attributes["cluster"] == cluster.name]
+        return [one for one in jobs if one.job_spec.cluster == cluster.name]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 from trainctl.errors import Forbidden, SourceDenied, TrainctlError
 from trainctl.jobs.asked_once import AskedOnce
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.model.source_uri import parse_source
-from trainctl.objects.place import Place, place_of
+from trainctl.objects.place import place_of
 from trainctl.spi.sources import Credential
 
 Value = Callable[[str], str]
@@ -20,38 +21,36 @@ _NOBODY = "nobody"
 
 
 def declared(
-    attributes: Mapping[str, Any], value: Value, environ: Mapping[str, str], asked: AskedOnce
+    weights: WeightsSpec, value: Value, environ: Mapping[str, str], asked: AskedOnce
 ) -> Credential | None:
     """By a source's own ``auth``; None where it names no method.
 
     ``value`` judges whether a secret may go there. What a role or an identity gives goes to no endpoint that only the manifest names.
     """
-    auth = attributes.get("auth") or {}
-    if "auth_method" not in auth:
+    auth = weights.auth
+    if auth is None or auth.auth_method is None:
         return None
-    place = _place(attributes, environ)
-    if auth["auth_method"] != "CUSTOM_SECRET" and not place.trusted:
-        raise _untrusted(auth["auth_method"], place.host)
-    if auth["auth_method"] == "CUSTOM_SECRET":
-        name = auth["auth_secret_name"]
+    place = place_of(weights.source, auth.endpoint_url, environ)
+    if auth.auth_method != "CUSTOM_SECRET" and not place.trusted:
+        raise _untrusted(auth.auth_method, place.host)
+    if auth.auth_method == "CUSTOM_SECRET":
+        name = auth.auth_secret_name or ""
         return Credential(value(name).strip(), f"secret {name}")
-    who = tuple(sorted((name, one) for name, one in auth.items() if name != "endpoint_url"))
-    return asked.get(who, lambda: _exchanged(auth, environ))
+    identity = replace(auth, endpoint_url=None)
+    return asked.get(identity, lambda: _exchanged(identity, environ))
 
 
-def usual(
-    attributes: Mapping[str, Any], environ: Mapping[str, str], asked: AskedOnce
-) -> Credential | None:
+def usual(weights: WeightsSpec, environ: Mapping[str, str], asked: AskedOnce) -> Credential | None:
     """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing.
 
     For any other it is empty, and says what isn't sent there.
     """
     from trainctl.objects.default_chain import default_credential, default_origin  # buckets only
 
-    place = _place(attributes, environ)
+    place = place_of(weights.source, weights.endpoint_url, environ)
     if not place.trusted:
         withheld = default_origin(place.scheme, place.account, environ)
-        return Credential("", _NOBODY, _endpoint(attributes), withheld=withheld)
+        return Credential("", _NOBODY, weights.endpoint_url, withheld=withheld)
     return asked.get(
         (place.scheme, place.account),
         lambda: default_credential(place.scheme, place.account, environ),
@@ -59,17 +58,17 @@ def usual(
 
 
 def masked(
-    credential: Credential | None, attributes: Mapping[str, Any], mask: Callable[[str], object]
+    credential: Credential | None, weights: WeightsSpec, mask: Callable[[str], object]
 ) -> Credential | None:
     """The credential, bound to the endpoint, its form checked, and what is secret of it masked; so will be all that follow it."""
-    endpoint = _endpoint(attributes)
+    endpoint = weights.endpoint_url
     if credential is None:
         return Credential("", _NOBODY, endpoint) if endpoint else None
     if not credential.value:
         return credential
     from trainctl.objects.access import access_of, secret_parts
 
-    scheme = parse_source(str(attributes["source"])).scheme
+    scheme = parse_source(weights.source).scheme
     access = access_of(scheme, credential.value, credential.origin)
     mask(credential.value)
     for part in secret_parts(access):
@@ -77,7 +76,7 @@ def masked(
     renew = credential.renew
 
     def renewed() -> Credential:
-        found = masked(renew() if renew else None, attributes, mask)
+        found = masked(renew() if renew else None, weights, mask)
         return found or credential
 
     return Credential(
@@ -113,24 +112,14 @@ def _untrusted(what: str, host: str) -> Forbidden:
     )
 
 
-def _place(attributes: Mapping[str, Any], environ: Mapping[str, str]) -> Place:
-    return place_of(str(attributes["source"]), _endpoint(attributes), environ)
-
-
-def _endpoint(attributes: Mapping[str, Any]) -> str | None:
-    return (attributes.get("auth") or {}).get("endpoint_url")
-
-
-def _exchanged(auth: Mapping[str, Any], environ: Mapping[str, str]) -> Credential:
-    method = auth["auth_method"]
+def _exchanged(auth: SourceAuth, environ: Mapping[str, str]) -> Credential:
     from trainctl.objects import aws, google  # only if a credential is exchanged
 
-    if method == "GCP_OIDC":
-        return google.federated_token(
-            auth["gcp_oidc_workload_id_provider"], auth["gcp_oidc_service_account"], environ
-        )
-    if method == "AWS_OIDC":
-        return aws.assume_role_by_identity(
-            auth["aws_oidc_role_arn"], auth["aws_oidc_region"], environ
-        )
-    return aws.assume_role(auth["aws_assume_role_arn"], auth["aws_assume_role_region"], environ)
+    if auth.auth_method == "GCP_OIDC":
+        provider, account = auth.gcp_oidc_workload_id_provider, auth.gcp_oidc_service_account
+        return google.federated_token(provider or "", account or "", environ)
+    if auth.auth_method == "AWS_OIDC":
+        role, region = auth.aws_oidc_role_arn, auth.aws_oidc_region
+        return aws.assume_role_by_identity(role or "", region or "", environ)
+    role, region = auth.aws_assume_role_arn, auth.aws_assume_role_region
+    return aws.assume_role(role or "", region or "", environ)

@@ -13,6 +13,7 @@ from trainctl.jobs.destinations import of_bucket
 from trainctl.jobs.environment import file_name
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.address import Address
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord
 from trainctl.model.trust import Destination
 from trainctl.spi.sources import Credential
@@ -49,12 +50,12 @@ class CheckpointAccess:
             "prefix": f"{project}/{file_name(address)}/{run.number}-{run.id}",
         }
 
-    def store(self, attributes: Mapping[str, Any], place: Mapping[str, Any]) -> Store:
+    def store(self, job: JobSpec, place: Mapping[str, Any]) -> Store:
         """``store`` of a run's specification."""
         settings = self._settings
         return {
             **cast(Store, place),
-            "enabled": bool(attributes["runtime"]["checkpointing_config"].get("enabled")),
+            "enabled": job.runtime.checkpointing_config.enabled,
             "keep_last": settings.keep_last,
             "keep_every": settings.keep_every,
             "max_rate": settings.max_rate,
@@ -116,13 +117,15 @@ class CheckpointAccess:
         return json.dumps({key: value for key, value in found.items() if value})
 
 
-def references(attributes: Mapping[str, Any]) -> list[Load]:
-    """The checkpoints that a job begins with, as its nodes are told."""
-    config = attributes["runtime"].get("load_checkpoint_config") or {}
-    if not config.get("enabled"):
-        return []
-    found: list[Load] = [*config["checkpoints"]]
+def references(job: JobSpec) -> list[Load]:
+    """The checkpoints that a job begins with, as its nodes need them."""
     return [
-        {**one, "job": file_name(Address.parse(one["job"])) if one["job"] else None}
-        for one in found
+        {
+            "project": one.project,
+            "job": file_name(Address.parse(one.job)) if one.job else None,
+            "run": one.run,
+            "name": one.name,
+            "optional": one.optional,
+        }
+        for one in job.runtime.loads
     ]

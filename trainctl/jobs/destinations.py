@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from trainctl.errors import SourceError
 from trainctl.jobs.registry import ECR, GOOGLES, registry_host
+from trainctl.model.job_spec import DockerAuth
+from trainctl.model.resource_specs import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Host, host_of_url
 from trainctl.objects.place import place_of
@@ -21,15 +22,14 @@ _REGISTRIES = frozenset(
 _HOST = re.compile(r"([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)(?::[0-9]{1,5})?")
 
 
-def of_source(attributes: Mapping[str, Any], environ: Mapping[str, str]) -> Destination:
+def of_source(weights: WeightsSpec, environ: Mapping[str, str]) -> Destination:
     """Who receives what opens a weights source."""
-    source = parse_source(str(attributes["source"]))
+    source = parse_source(weights.source)
     if source.scheme == "https":
         return Destination(host_of_url(source.text))
     if source.scheme == "hf":
         return Destination(host_of_url(environ.get("HF_ENDPOINT") or _HUB), given=True)
-    endpoint = (attributes.get("auth") or {}).get("endpoint_url")
-    return of_bucket(source.text, endpoint, environ)
+    return of_bucket(source.text, weights.endpoint_url, environ)
 
 
 def of_bucket(url: str, endpoint: str | None, environ: Mapping[str, str]) -> Destination:
@@ -41,9 +41,9 @@ def of_bucket(url: str, endpoint: str | None, environ: Mapping[str, str]) -> Des
     return Destination(host_of_url(place.endpoint or f"https://{place.host}"), given=place.trusted)
 
 
-def of_registry(auth: Mapping[str, Any]) -> Destination:
+def of_registry(auth: DockerAuth) -> Destination:
     """Who receives what ``docker_auth`` names, or what is made of it."""
-    text = registry_host(str(auth["registry"])).lower()
+    text = registry_host(auth.registry).lower()
     plain = _HOST.fullmatch(text)
     if plain is None:
         return Destination(Host(text))  # engines may read it otherwise than we would
@@ -52,5 +52,5 @@ def of_registry(auth: Mapping[str, Any]) -> Destination:
         "AWS_IAM": ECR.fullmatch(name) is not None,
         "GCP_SERVICE_ACCOUNT_JSON": GOOGLES.fullmatch(name) is not None,
     }
-    given = own.get(str(auth["auth_method"]), name in _REGISTRIES)
+    given = own.get(auth.auth_method, name in _REGISTRIES)
     return Destination(host_of_url(f"https://{text}"), given=given)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from trainctl.base.json import digest
 from trainctl.base.protocol.spec import Link
 from trainctl.model.address import Address
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord
 from trainctl.spi.provider import Node
 
@@ -90,33 +89,27 @@ def file_name(address: Address) -> str:
 
 def environment(
     address: Address,
-    attributes: Mapping[str, Any],
+    job: JobSpec,
     run: RunRecord,
     where: RunPlaces,
     lineage: str,
-    *,
     gpus: int | None,
     rank: int = 0,
-    group_size: int = 1,
 ) -> dict[str, str]:
     """Every variable of one rank but the secrets' values; what the user declares can't hide ours.
 
     Of a gang the node adds where rank 0 is reached. ``gpus`` are those of the node, which a job that asks for none by number has all of; the node itself tells the job which it got.
     """
-    runtime = attributes["runtime"]
-    plain = {
-        name: value
-        for name, value in runtime["environment_variables"].items()
-        if isinstance(value, str)
-    }
-    project, wanted = attributes["project"], gpus_wanted(attributes)
+    variables = job.runtime.environment_variables
+    plain = {name: value for name, value in variables.items() if isinstance(value, str)}
+    project, wanted = job.project, job.compute.gpus
     own = {
         "BT_TRAINING_JOB_ID": run.id,
         "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
         "BT_TRAINING_PROJECT_ID": project_id(lineage, project),
         "BT_TRAINING_PROJECT_NAME": project,
         "BT_NUM_GPUS": str((gpus or 0) if wanted is None else wanted),
-        "BT_GROUP_SIZE": str(group_size),
+        "BT_GROUP_SIZE": str(len(run.ranks) or 1),
         "BT_NODE_RANK": str(rank),
         "BT_LEADER_ADDR": "127.0.0.1",
         "BT_RETRY_COUNT": str(run.generation - 1),
@@ -124,16 +117,15 @@ def environment(
         "BT_SCRATCH_DIR": where.scratch,
         "BT_LOAD_CHECKPOINT_DIR": where.loaded,
     }
-    if (shown := loaded_directory(attributes, where)) is not None:
+    if (shown := loaded_directory(job, where)) is not None:
         own["BT_LOAD_CHECKPOINT_DIR"] = shown
-    for variable, (path, _) in kept_directories(attributes, where).items():
+    for variable, (path, _) in kept_directories(job, where).items():
         own[variable] = str(PurePosixPath(where.work) / path)
     if "BT_PROJECT_CACHE_DIR" in own:
         own["BT_RW_CACHE_DIR"] = own["BT_PROJECT_CACHE_DIR"]
-    for weights in attributes["weights"]:
-        own[weights_variable(weights["address"])] = str(
-            PurePosixPath(where.work) / weights["mount_location"]
-        )
+    for weights in job.weights:
+        place = PurePosixPath(where.work) / weights.mount_location
+        own[weights_variable(weights.address)] = str(place)
     return {**plain, **own}
 
 
@@ -142,70 +134,47 @@ def project_id(lineage: str, project: str) -> str:
     return digest([lineage, project])[7 : 7 + _SHORT]
 
 
-def kept_directories(attributes: Mapping[str, Any], where: RunPlaces) -> dict[str, tuple[str, str]]:
+def kept_directories(job: JobSpec, where: RunPlaces) -> dict[str, tuple[str, str]]:
     """Directories that outlive the run, by variable: where the job finds each, and where it really lies."""
-    runtime = attributes["runtime"]
-    checkpointing, cache = runtime["checkpointing_config"], runtime["cache_config"]
+    checkpointing, cache = job.runtime.checkpointing_config, job.runtime.cache_config
     found: dict[str, tuple[str, str]] = {}
-    if checkpointing.get("enabled"):
-        shown = checkpointing.get("checkpoint_path") or where.checkpoints
+    if checkpointing.enabled:
+        shown = checkpointing.checkpoint_path or where.checkpoints
         found["BT_CHECKPOINT_DIR"] = (shown, where.checkpoints)
-    if cache.get("enabled"):
-        base = cache.get("mount_base_path")
+    if cache.enabled:
+        base = cache.mount_base_path
         project, team = where.project_cache, where.team_cache
         found["BT_PROJECT_CACHE_DIR"] = (f"{base}/user_artifacts" if base else project, project)
         found["BT_TEAM_CACHE_DIR"] = (f"{base}/team_artifacts" if base else team, team)
     return found
 
 
-def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[Link]:
+def links(job: JobSpec, where: RunPlaces) -> list[Link]:
     """Directories that the job is to find elsewhere than where they lie, or may not write to."""
-    places = kept_directories(attributes, where).values()
+    places = kept_directories(job, where).values()
     found: list[Link] = [{"path": shown, "target": real} for shown, real in places if shown != real]
-    if (shown := loaded_directory(attributes, where)) is not None:
+    if (shown := loaded_directory(job, where)) is not None:
         found.append({"path": shown, "target": where.loaded, "read_only": True})
-    if attributes["runtime"]["cache_config"].get("enable_legacy_hf_mount"):
+    if job.runtime.cache_config.enable_legacy_hf_mount:
         hub = f"{where.project_cache}/huggingface"
         found.append({"path": "~/.cache/huggingface", "target": hub, "variable": "HF_HOME"})
     return found
 
 
-def loaded_directory(attributes: Mapping[str, Any], where: RunPlaces) -> str | None:
+def loaded_directory(job: JobSpec, where: RunPlaces) -> str | None:
     """Where the job finds the checkpoints it begins with; None if it begins with none."""
-    runtime = attributes["runtime"]
-    config = runtime.get("load_checkpoint_config") or {}
-    if not config.get("enabled"):
+    config = job.runtime.load_checkpoint_config
+    if config is None or not config.enabled:
         return None
-    in_container = attributes.get("image") and runtime.get("engine") != "host"
-    return config.get("download_folder") or (_IN_CONTAINER if in_container else where.loaded)
+    return config.download_folder or (_IN_CONTAINER if job.in_container else where.loaded)
 
 
-def caches(attributes: Mapping[str, Any], where: RunPlaces) -> list[str]:
+def caches(job: JobSpec, where: RunPlaces) -> list[str]:
     """The training caches that the run uses, the project's first."""
-    enabled = attributes["runtime"]["cache_config"].get("enabled")
+    enabled = job.runtime.cache_config.enabled
     return [where.project_cache, where.team_cache] if enabled else []
 
 
-def weights_variable(address: str) -> str:
+def weights_variable(address: Address) -> str:
     """``TRAINCTL_WEIGHTS_<NAME>`` of a weights address, the same in all jobs of a matrix."""
-    name = Address.parse(address).name
-    return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
-
-
-def gpus_wanted(attributes: Mapping[str, Any]) -> int | None:
-    """How many GPUs a node the job asks for; None where it takes all that there are."""
-    accelerator = attributes["compute"].get("accelerator")
-    return None if not accelerator else int(accelerator.partition(":")[2] or 1)
-
-
-def gpu_kind(attributes: Mapping[str, Any]) -> str:
-    """The accelerator that the job asks for, ``H100``; empty where any will do."""
-    return str(attributes["compute"].get("accelerator") or "").partition(":")[0]
-
-
-def secret_environment(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Which variable takes which secret's value."""
-    variables = attributes["runtime"]["environment_variables"]
-    return {
-        name: value["secret"] for name, value in variables.items() if isinstance(value, Mapping)
-    }
+    return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", address.name.upper())

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+
+from trainctl.model.job_spec import JobSpec
 
 _COMMAND = re.compile(
     r"\s*(?:[A-Za-z_]\w*=[\w./:,@%+-]*\s+)*(?P<program>[A-Za-z0-9_.+/~-]+)(?:\s+(?P<script>[A-Za-z0-9_.+/-]+))?(?=[\s;&|]|$)"
@@ -35,33 +36,31 @@ class HostNeeds:
     problem: str = ""
 
 
-def host_needs(attributes: Mapping[str, Any], files: Mapping[str, str]) -> HostNeeds:
+def host_needs(job: JobSpec, files: Mapping[str, str]) -> HostNeeds:
     """Needs of a job that runs on the host; ``files`` are those of its code by path with their kinds (``x``, ``-`` or ``l``)."""
-    runtime = attributes["runtime"]
-    command = next(iter(runtime["start_commands"]), "")
+    command = next(iter(job.runtime.start_commands), "")
     match = _COMMAND.match(command)
-    variables = runtime["environment_variables"]
+    variables = job.runtime.environment_variables
     if match is None or any(map(_SEARCH_PATHS.search, (command, *variables))):
         return HostNeeds()
     program, script = match["program"], match["script"] or ""
     if program in _SHELL_WORDS:
         return HostNeeds()
     if "/" in program and not program.startswith(("/", "~")):
-        problem = _missing(program, attributes, files)
+        problem = _missing(program, job, files)
         if not problem and files.get(str(PurePosixPath(program))) == "-":
             problem = f"{PurePosixPath(program)} in the code, which a start command runs, is not executable (chmod +x)"
         return HostNeeds("", problem)
     runs_script = _RUNS_SCRIPT.fullmatch(program) and script and not script.startswith("-")
-    return HostNeeds(program, _missing(script, attributes, files) if runs_script else "")
+    return HostNeeds(program, _missing(script, job, files) if runs_script else "")
 
 
-def _missing(name: str, attributes: Mapping[str, Any], files: Mapping[str, str]) -> str:
+def _missing(name: str, job: JobSpec, files: Mapping[str, str]) -> str:
     """The problem, if the script should be in the code and isn't; empty if it may be elsewhere."""
     script = PurePosixPath(name)
     if script.is_absolute() or ".." in script.parts or str(script) in files:
         return ""
-    mounts = (*attributes["weights"], *attributes["mounts"])
-    places = [PurePosixPath(mount["mount_location"]) for mount in mounts if mount["mount_location"]]
+    places = map(PurePosixPath, job.mount_locations)
     if any(place in script.parents for place in places):
         return ""
     return f"the code has no file {script}, which a start command runs"

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from trainctl.base.protocol.code import Login
 from trainctl.desired.values import SecretSpec
@@ -14,12 +13,14 @@ from trainctl.errors import TrainctlError
 from trainctl.jobs.asked_once import AskedOnce
 from trainctl.jobs.bucket_credentials import declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
-from trainctl.jobs.registry import registry_login, registry_secrets
+from trainctl.jobs.registry import registry_login
 from trainctl.jobs.secret_errors import missing
 from trainctl.jobs.secret_origins import Surroundings, check_allowed, is_at_hand, path_of, read
 from trainctl.manifest.tokens import sounds_secret
+from trainctl.model.job_spec import Image
 from trainctl.model.once import Once
 from trainctl.model.redaction import Redactor
+from trainctl.model.resource_specs import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Trust, nothing
 from trainctl.objects.place import SCHEMES
@@ -118,36 +119,34 @@ class Secrets:
                 with suppress(TrainctlError):  # reported where the value is used
                     self.value(name)
 
-    def declared_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """What opens a weights source by its own ``auth``; None where that names nothing that does. Forbidden where it may not go there."""
-        auth = attributes.get("auth")
-        if not auth:
+    def declared_credential(self, weights: WeightsSpec) -> Credential | None:
+        """What opens a weights source by its own ``auth``; None if that names nothing. Forbidden if it may not be sent there."""
+        if weights.auth is None:
             return None
-        to = of_source(attributes, self._environ)
-        if parse_source(str(attributes["source"])).scheme in SCHEMES:
-            opened = declared(
-                attributes, lambda name: self.sent(name, to), self._environ, self._asked
-            )
-            return masked(opened, attributes, self._mask) if opened else None
-        name = auth["auth_secret_name"]
+        to = of_source(weights, self._environ)
+        if parse_source(weights.source).scheme in SCHEMES:
+            opened = declared(weights, lambda name: self.sent(name, to), self._environ, self._asked)
+            return masked(opened, weights, self._mask) if opened else None
+        name = weights.auth.auth_secret_name or ""
         value = self.sent(name, to)
         return _checked(Credential(value.strip(), f"secret {name}"))
 
-    def usual_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """What opens a bucket by what lies in its platform's usual places; it is sent to no host that only the manifest names."""
-        return masked(usual(attributes, self._environ, self._asked), attributes, self._mask)
+    def usual_credential(self, weights: WeightsSpec) -> Credential | None:
+        """What opens a bucket by its platform's default credential chain; it is sent to no host that only the manifest names."""
+        return masked(usual(weights, self._environ, self._asked), weights, self._mask)
 
     def _mask(self, value: str) -> None:
         for part in (value, *_members(value)):
             self._redactor.register(part)
 
-    def registry_login(self, image: Mapping[str, Any]) -> Login | None:
-        """Who asks the registry for an image; None where it declares nobody."""
-        auth = image.get("docker_auth")
-        if auth:
-            for name in registry_secrets(auth):
-                self._trust().require_host(name, of_registry(auth))
-        return registry_login(image, self.value, self._redactor)
+    def registry_login(self, image: Image) -> Login | None:
+        """The login to an image's registry; None if it declares none."""
+        auth = image.docker_auth
+        if auth is None:
+            return None
+        for name in auth.secrets:
+            self._trust().require_host(name, of_registry(auth))
+        return registry_login(auth, self.value, self._redactor)
 
     def registered(self, credential: Credential | None) -> Credential | None:
         """A credential that was found elsewhere, masked from now on. One too short to be masked is no real token."""

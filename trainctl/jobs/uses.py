@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from trainctl.desired.values import Desired
 from trainctl.jobs.destinations import of_bucket, of_registry, of_source
-from trainctl.jobs.environment import secret_environment
-from trainctl.jobs.registry import registry_secrets
 from trainctl.model.address import Kind
 from trainctl.model.resource import Resource
 from trainctl.model.trust import Destination
@@ -44,18 +42,17 @@ def uses(desired: Desired, environ: Mapping[str, str]) -> Iterator[Use]:
 
 
 def _of_source(resource: Resource, environ: Mapping[str, str]) -> Iterator[Use]:
-    auth = resource.attributes.get("auth")
-    if auth and "auth_secret_name" in auth:
-        to = of_source(resource.attributes, environ)
-        yield Use(auth["auth_secret_name"], str(resource.address), "source", to, resource=resource)
+    weights = resource.weights_spec
+    if weights.auth and weights.auth.auth_secret_name:
+        to, name = of_source(weights, environ), weights.auth.auth_secret_name
+        yield Use(name, str(resource.address), "source", to, resource=resource)
 
 
 def _of_job(resource: Resource) -> Iterator[Use]:
-    attributes, by = resource.attributes, str(resource.address)
-    cluster = str(attributes["cluster"])
-    for name in sorted(set(secret_environment(attributes).values())):
-        yield Use(name, by, "environment", cluster=cluster, resource=resource)
-    auth = (attributes.get("image") or {}).get("docker_auth")
+    job, by = resource.job_spec, str(resource.address)
+    for name in sorted(set(job.runtime.secret_environment.values())):
+        yield Use(name, by, "environment", cluster=job.cluster, resource=resource)
+    auth = job.image.docker_auth if job.image else None
     if auth:
-        for name in registry_secrets(auth):
+        for name in auth.secrets:
             yield Use(name, by, "registry", of_registry(auth), resource=resource)

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainctl.ledger.state import Holder, Intent, Recorded
 from trainctl.model.address import Address
+from trainctl.model.json_form import from_json, to_json
 from trainctl.model.resource import Lifecycle
 
 Json = Mapping[str, Any]
@@ -56,7 +57,7 @@ def recorded_to_json(recorded: Recorded) -> dict[str, Any]:
         "attributes": recorded.attributes,
         "outputs": recorded.outputs,
         "depends_on": [str(address) for address in recorded.depends_on],
-        "lifecycle": recorded.lifecycle.to_json(),
+        "lifecycle": to_json(recorded.lifecycle),
         "key": recorded.key,
     }
 
@@ -69,7 +70,7 @@ def recorded_from_json(address: Address, raw: Json) -> Recorded:
         attributes=raw["attributes"],
         outputs=raw["outputs"],
         depends_on=tuple(Address.parse(text) for text in raw.get("depends_on", ())),
-        lifecycle=_lifecycle(raw.get("lifecycle", {})),
+        lifecycle=from_json(Lifecycle, raw.get("lifecycle", {})),
         version=raw.get("version", 1),
         key=raw.get("key", ""),
     )
@@ -87,12 +88,3 @@ def _holder_to_json(holder: Holder) -> dict[str, Any]:
 
 def _holder(raw: Json) -> Holder:
     return Holder(raw["machine"], raw["boot"], raw["pid"], raw["started"], raw["who"])
-
-
-def _lifecycle(raw: Json) -> Lifecycle:
-    default = Lifecycle()
-    return Lifecycle(
-        bool(raw.get("prevent_destroy", default.prevent_destroy)),
-        tuple(raw.get("ignore_changes", default.ignore_changes)),
-        tuple(raw.get("rerun_on", default.rerun_on)),
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.model.address import Address
-from trainctl.model.resource import Lifecycle
+from trainctl.model.resource import Lifecycle, Specified
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,18 @@ class Intent:
     renewed: float = 0.0
 
     @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes that it is to make so."""
+        return self.inputs.get("attributes") or {}
+
+    @property
     def depends_on(self) -> tuple[Address, ...]:
         """What its effect stands on."""
         return tuple(Address.parse(str(one)) for one in self.inputs.get("depends_on") or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+@dataclass(frozen=True)
+class Recorded(Specified):
     """A resource as the state knows it.
 
     ``attributes`` are the desired values as applied, ``outputs`` what came out of it; both in JSON.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from trainctl.model.json_form import from_json, to_json
 
 NODE, CLUSTER, PEERS, MIRROR = "node", "cluster", "peers", "mirror"
 """Where bytes were found: on the node, in the cluster's shared directory, on other nodes, in the mirror."""
@@ -41,12 +43,13 @@ class Mirrored:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Mirrored:
-        """Read what ``to_json`` wrote; what is not known here is left out."""
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+        """Read what ``to_json`` wrote."""
+        return from_json(cls, value)
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
-        return asdict(self)
+        found: dict[str, Any] = to_json(self)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,8 @@ class Delivered:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Delivered:
-        """Read what ``to_json`` wrote; what is not known here is left out."""
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+        """Read what ``to_json`` wrote."""
+        return from_json(cls, value)
 
     @property
     def moved(self) -> int:
@@ -91,4 +94,5 @@ class Delivered:
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
-        return asdict(self)
+        found: dict[str, Any] = to_json(self)
+        return found

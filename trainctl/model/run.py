@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from trainctl.model.json_form import OMIT_EMPTY, from_json, to_json
 
 
 class RunStatus(StrEnum):
@@ -46,9 +48,6 @@ class RankRecord:
     status: RunStatus
     exit_code: int | None = None
     error: str | None = None
-
-
-_NOT_RECORDED = frozenset({"waiting", "cause"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class RunRecord:
     rerun_of: str | None = None
     blamed: int | None = None
     """Of several ranks the one whose failure or loss ended the run."""
-    stop_asked: bool = False
+    stop_asked: bool = field(default=False, metadata=OMIT_EMPTY)
     """Whether somebody wanted its end: nothing begins it again, whatever became of its nodes meanwhile."""
 
     @property
@@ -108,27 +107,13 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
-        found = {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
-        if not self.stop_asked:
-            del found["stop_asked"]
+        found: dict[str, Any] = to_json(self)
         return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
-        """Read what ``to_json`` wrote; unknown keys are ignored so that older versions read newer states."""
-        known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
-        ranks = tuple(
-            RankRecord(
-                r["rank"], r["node"], RunStatus(r["status"]), r.get("exit_code"), r.get("error")
-            )
-            for r in known.pop("ranks", ())
-        )
-        status = RunStatus(known.pop("status", RunStatus.CREATED))
-        loaded = tuple(known.pop("loaded", ()))
-        deliveries = tuple(known.pop("deliveries", ()))
-        mirrored = tuple(known.pop("mirrored", ()))
-        run = replace(cls(**known), ranks=ranks, status=status)
-        return replace(run, loaded=loaded, deliveries=deliveries, mirrored=mirrored)
+        """Read what ``to_json`` wrote."""
+        return from_json(cls, value)
 
 
 def run_id(key: str) -> str:

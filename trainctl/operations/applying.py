@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import Result, effective
 from trainctl.errors import Forbidden, TrainctlError
-from trainctl.jobs.checkpoints import references
-from trainctl.jobs.environment import secret_environment
-from trainctl.jobs.registry import registry_secrets
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
+from trainctl.model.job_spec import JobSpec
+from trainctl.model.resource_specs import WeightsSpec
 from trainctl.operations.resending import send_again, waiting_runs
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
@@ -96,25 +94,26 @@ def _need_secrets(workspace: Workspace, plan: Plan) -> None:
             continue
         try:
             if change.after and change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE):
-                _read_secrets(workspace, change, change.after)
+                _read_secrets(workspace, change)
         except TrainctlError as error:
             error.address = error.address or str(change.address)
             raise
 
 
-def _read_secrets(workspace: Workspace, change: Change, after: Mapping[str, Any]) -> None:
+def _read_secrets(workspace: Workspace, change: Change) -> None:
     if change.address.kind is Kind.WEIGHTS:
-        workspace.secrets.declared_credential(after)
+        weights = WeightsSpec.from_attributes(change.after or {})
+        workspace.secrets.declared_credential(weights)
     elif change.address.kind is Kind.JOB and change.action is not Action.UPDATE:
-        for name in sorted(_of_job(workspace, after)):
+        for name in sorted(_of_job(workspace, change.job_spec)):
             workspace.secrets.value(name)
 
 
-def _of_job(workspace: Workspace, after: Mapping[str, Any]) -> set[str]:
+def _of_job(workspace: Workspace, job: JobSpec) -> set[str]:
     """The secrets that a run is given, that pull its image and that open its checkpoints' store."""
-    login = (after.get("image") or {}).get("docker_auth")
-    names = {*secret_environment(after).values(), *(registry_secrets(login) if login else ())}
-    keeps = after["runtime"]["checkpointing_config"].get("enabled") or references(after)
+    login = job.image.docker_auth if job.image else None
+    names = {*job.runtime.secret_environment.values(), *(login.secrets if login else ())}
+    keeps = job.runtime.checkpointing_config.enabled or job.runtime.loads
     store = workspace.desired.checkpoints.secret
     return names | {store} if keeps and store else names
 
@@ -148,7 +147,8 @@ def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
     wanted = _wanted(workspace, plan)
     if weights or (wanted is not None and lock.path.exists()):
         mirrored = (one.after for one in weights if one.action is Action.NOOP)
-        entries = (lock_entry(one, directory) for one in mirrored if one and one.get("pin"))
+        specs = [WeightsSpec.from_attributes(after) for after in mirrored if after]
+        entries = (lock_entry(one, directory) for one in specs if one.pin)
         lock.put(entries, wanted=wanted)
 
 
@@ -162,7 +162,7 @@ def _wanted(workspace: Workspace, plan: Plan) -> set[Key] | None:
     if part or desired.sources_vary:
         return None
     weights = (one for one in desired.resources.values() if one.address.kind is Kind.WEIGHTS)
-    return {wanted_of(one.attributes, workspace.setting.directory).key for one in weights}
+    return {wanted_of(one.weights_spec, workspace.setting.directory).key for one in weights}
 
 
 def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:

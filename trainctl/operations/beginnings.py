@@ -79,7 +79,7 @@ def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptio
     old = find_run(state, address, run)
     past = past_of(control(workspace), workspace.mirror.store, old.record)
     as_it_needs(past, state.resources.get)
-    commands = "; ".join(past.attributes["runtime"]["start_commands"])
+    commands = "; ".join(past.job.runtime.start_commands)
     note = f"repeats run {old.record.number} ({old.record.id}): {commands}"
     inputs = Inputs(
         desired=_as_recorded(workspace, state, old),

@@ -108,6 +108,7 @@ def _is_over(state: State, attempt: Intent) -> bool:
 
 def _with(known: Recorded | None, attempt: Intent, run: RunRecord) -> Recorded:
     """The job's record as it would be with the attempt's run: that of its newest run."""
-    attributes = attempt.inputs.get("attributes") or {}
     outputs = merge_outputs(known.outputs if known else {}, {"run": run.to_json()})
-    return Recorded(attempt.address, attempt.provider, attributes, outputs, attempt.depends_on)
+    return Recorded(
+        attempt.address, attempt.provider, attempt.attributes, outputs, attempt.depends_on
+    )

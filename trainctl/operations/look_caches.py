@@ -24,7 +24,7 @@ def look_at_caches(
     caches = [
         cache
         for address, cache in state.resources.items()
-        if address.kind is Kind.CACHE and (cache.attributes.get("size") or not only_sized)
+        if address.kind is Kind.CACHE and (cache.cache_spec.size or not only_sized)
     ]
     if not caches:
         return {}
@@ -45,7 +45,7 @@ def full_caches(workspace: Workspace) -> list[str]:
     state = workspace.ledger.state()
     found = []
     for address, facts in look_at_caches(workspace, state, _ASKED_AT_ONCE, only_sized=True).items():
-        size = state.resources[address].attributes["size"]
+        size = state.resources[address].cache_spec.size
         found.append(too_full(address, size, facts[0]))
     return [one for one in found if one]
 

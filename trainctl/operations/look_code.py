@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.jobs.code import Code, scan
@@ -12,7 +11,6 @@ from trainctl.jobs.host_needs import HostNeeds, host_needs
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.images import image_of
 from trainctl.plan.values import CodeTree
 
 
@@ -41,7 +39,7 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
-        path = str(resource.attributes["code"])
+        path = resource.job_spec.code.path
         if path not in read:
             read[path] = _read(workspace, path)
         found = read[path]
@@ -57,9 +55,10 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
             )
             continue
         seen.trees[address] = found.tree
-        if image_of(resource.attributes) is None:
-            needs = seen.needs[address] = host_needs(resource.attributes, found.files)
-            seen.lacks[address] = tuple(_lacking(resource.attributes, needs, found.files))
+        job = resource.job_spec
+        if not job.in_container:
+            needs = seen.needs[address] = host_needs(job, found.files)
+            seen.lacks[address] = tuple(_lacking(job.runtime.requirements, needs, found.files))
     return seen
 
 
@@ -77,11 +76,8 @@ def _read(workspace: Workspace, path: str) -> _Read | TrainctlError:
     return _Read(code.tree, {file.path: file.kind for file in code.files})
 
 
-def _lacking(
-    attributes: Mapping[str, Any], needs: HostNeeds, files: Mapping[str, str]
-) -> list[str]:
+def _lacking(requirements: str | None, needs: HostNeeds, files: Mapping[str, str]) -> list[str]:
     lacks = [needs.problem] if needs.problem else []
-    requirements = attributes["runtime"].get("requirements")
     if requirements and requirements not in files:
         lacks.append(f"the code has no file {requirements}, which runtime.requirements names")
     return lacks

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainctl.desired.values import Desired
-from trainctl.jobs.environment import gpu_kind, gpus_wanted
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
-from trainctl.plan.placement import Wanted
+from trainctl.plan.placement import large_enough
 from trainctl.plan.values import GpuFacts, NodeFacts
 from trainctl.spi.provider import Node
 
@@ -39,7 +38,7 @@ def gpu_problems(
     for job in jobs:
         yield from _of_job(job, desired.resources[cluster], nodes, said, unknown=unknown)
     broken = _broken(nodes, said)
-    if broken and any(gpus_wanted(job.attributes) is None for job in jobs):
+    if broken and any(job.job_spec.compute.gpus is None for job in jobs):
         yield warning(
             broken,
             "Jobs that name no compute.accelerator run without GPUs there; otherwise they would have all of them.",
@@ -57,10 +56,10 @@ def _of_job(
     *,
     unknown: bool,
 ) -> Iterator[Diagnostic]:
-    wanted, kind = gpus_wanted(job.attributes), gpu_kind(job.attributes)
     if unknown:
         return
-    needed = job.attributes["compute"]["node_count"]
+    compute = job.job_spec.compute
+    wanted, kind, needed = compute.gpus, compute.gpu_kind, compute.node_count
     usable = {node.id: _count(node, said.get(node.id), kind) for node in nodes}
     broken = _broken(nodes, said)
     seats = _seats(nodes, usable, wanted)
@@ -189,16 +188,13 @@ def machine_problems(
 
 
 def _job_lacks(job: Resource, cluster: Address, facts: Sequence[NodeFacts]) -> Iterator[Diagnostic]:
-    wanted = Wanted.by(job.attributes)
-    if (
-        wanted.nodes > len(facts)
-        or sum(wanted.fits(one.cpus, one.memory) for one in facts) >= wanted.nodes
-    ):
+    wanted = job.job_spec.compute
+    fitting = sum(large_enough(wanted, one.cpus, one.memory) for one in facts)
+    if wanted.node_count > len(facts) or fitting >= wanted.node_count:
         return  # too few nodes are another error
-    compute = job.attributes["compute"]
     asked = (
-        f"{wanted.cpus} processors" if wanted.cpus else "",
-        f"{compute['memory']} of memory" if wanted.memory else "",
+        f"{wanted.cpu_count} processors" if wanted.cpu_count else "",
+        f"{wanted.memory} of memory" if wanted.memory else "",
     )
     yield error(
         f"{' and '.join(filter(None, asked))} are wanted of each node, and {cluster} has too few such",

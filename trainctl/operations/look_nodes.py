@@ -14,13 +14,14 @@ from trainctl.base.protocol.host import FACTS, Facts, FactsRequest, Lacks, Vacan
 from trainctl.base.protocol.weights import Cached
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.jobs.checkout import came_with
-from trainctl.jobs.environment import gpu_kind
 from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.resource import Resource
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.model.serving import Serving
 from trainctl.operations.look_machines import gpu_problems, machine_problems, usable_gpus
 from trainctl.operations.look_mirror import MirrorSeen
@@ -110,7 +111,7 @@ class _Question:
     jobs: Mapping[Address, _Wanted]
     weights: Mapping[Address, SourceSurvey]
     rates: Mapping[str, float]
-    cluster: Mapping[str, Any]
+    cluster: ClusterSpec
     one_of_several: bool
 
 
@@ -136,7 +137,7 @@ def look_at_nodes(
             seen.names[address] = tuple(node.name for node in nodes)
             prices = {node.id: node.price_per_hour for node in planned}
             seen.prices |= {node: price for node, price in prices.items() if price is not None}
-            jobs = {one.address: one.attributes for one in workspace.desired.jobs_on(address)}
+            jobs = {one.address: one.job_spec for one in workspace.desired.jobs_on(address)}
             wanted = {job: _wanted(found, needs.get(job), directory) for job, found in jobs.items()}
             weights_there, rates = _needed(jobs.values(), weights.surveys), _rates(state, address)
             questions += [
@@ -148,7 +149,7 @@ def look_at_nodes(
                         wanted,
                         weights_there,
                         rates,
-                        resource.attributes,
+                        resource.cluster_spec,
                         one_of_several=len(nodes) > 1,
                     ),
                 )
@@ -201,7 +202,7 @@ def _unasked(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
 
 
 def _planned(workspace: Workspace, cluster: Resource) -> tuple[Node, ...]:
-    wish = section(cluster.address.name, cluster.attributes)
+    wish = section(cluster.address.name, cluster.cluster_spec)
     return tuple(workspace.provider(cluster.provider).plan(wish))
 
 
@@ -210,27 +211,26 @@ def _nodes(state: State, cluster: Resource, planned: Iterable[Node]) -> tuple[No
     return tuple(as_made(node, recorded) for node in planned)
 
 
-def _wanted(job: Mapping[str, Any], needs: HostNeeds | None, directory: Path) -> _Wanted:
-    places = [one["mount_location"] for one in (*job["weights"], *job["mounts"])]
+def _wanted(job: JobSpec, needs: HostNeeds | None, directory: Path) -> _Wanted:
     host, image = None, image_of(job)
-    if needs is not None and not job["runtime"].get("requirements"):
-        venv = job["runtime"].get("venv")
+    if needs is not None and not job.runtime.requirements:
+        venv = job.runtime.venv
         own = venv and came_with(Path(venv).expanduser(), directory)
         # An interpreter that came with the manifest is not run to be asked.
         host = (venv, "" if own else needs.program)
     return _Wanted(
-        tuple(place for place in places if place.startswith("/") and image is None),
-        tuple(mount["host_path"] for mount in job["mounts"]),
+        tuple(place for place in job.mount_locations if place.startswith("/") and image is None),
+        tuple(mount.host_path for mount in job.mounts),
         host,
-        gpu_kind(job),
+        job.compute.gpu_kind,
         image,
     )
 
 
 def _needed(
-    jobs: Iterable[Mapping[str, Any]], known: Mapping[Address, SourceSurvey]
+    jobs: Iterable[JobSpec], known: Mapping[Address, SourceSurvey]
 ) -> dict[Address, SourceSurvey]:
-    addresses = {Address.parse(weights["address"]) for job in jobs for weights in job["weights"]}
+    addresses = {weights.address for job in jobs for weights in job.weights}
     return {address: known[address] for address in sorted(addresses) if address in known}
 
 
@@ -250,7 +250,7 @@ def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:
     return [
         recorded
         for address, recorded in state.resources.items()
-        if address.kind is Kind.JOB and recorded.attributes.get("cluster") == cluster.name
+        if address.kind is Kind.JOB and recorded.job_spec.cluster == cluster.name
     ]
 
 

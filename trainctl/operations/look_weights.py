@@ -20,7 +20,7 @@ from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_options import LookOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
-from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
+from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.sources import source_for
 from trainctl.store.directory import SPARE_BYTES
 from trainctl.store.survey import SourceSurvey
@@ -48,7 +48,7 @@ def look_at_weights(
     seen = WeightsSeen()
     locked = LockFile(workspace.setting.directory).entries()
     wanted = {
-        address: wanted_of(resource.attributes, workspace.setting.directory)
+        address: wanted_of(resource.weights_spec, workspace.setting.directory)
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.WEIGHTS
     }
@@ -173,14 +173,8 @@ def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
     if look.refresh or look.upgrade:
         return True
     recorded = state.resources.get(question.resource.address)
-    wanted = question.resource.attributes
-    known = (
-        recorded is not None
-        and endpoint_url(recorded.attributes) == endpoint_url(wanted)
-        and all(
-            recorded.attributes.get(name) == wanted.get(name)
-            for name in ("source", "allow_patterns", "ignore_patterns", "sha256")
-        )
+    known = recorded is not None and question.wanted == wanted_of(
+        recorded.weights_spec, question.wanted.directory
     )
     return not known and question.locked is None
 
@@ -189,7 +183,7 @@ def _resolve(
     workspace: Workspace, question: _Question, once: Once[ResolvedSource], *, upgrade: bool
 ) -> _Found | TrainctlError:
     try:
-        credential = credential_of(question.resource.attributes, workspace.secrets)
+        credential = credential_of(question.resource.weights_spec, workspace.secrets)
     except TrainctlError as failure:
         return _unopened(workspace, question, failure, upgrade=upgrade)
     try:

@@ -24,6 +24,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.resource import Resource
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.objects.place import SCHEMES
 from trainctl.operations.places import data_home, directory_of
 from trainctl.resources.agents import as_made, nodes_of
@@ -86,12 +87,12 @@ def host_of(
             )
         return Place(known.provider, nodes[0], directory)
     provider = providers(cluster.provider)
-    declared = section(name, cluster.attributes)
+    declared = section(name, cluster.cluster_spec)
     planned = next(iter(provider.plan(declared)), None)
     if planned is None:
         raise NodeError(f"cluster {name} has no node that could keep the mirror")
     node = as_made(planned, known)
-    if not node.key and known and node.name in known.attributes.get("forgotten", ()):
+    if not node.key and known and node.name in known.cluster_spec.forgotten:
         raise NodeForgot(
             f"{node.id}, which keeps the mirror, was forgotten",
             f"Apply {address} to have it again, or name another host first in the manifest.",
@@ -175,22 +176,19 @@ class _BucketAccess:
 
     def __init__(self, kept: Kept, secrets: Secrets) -> None:
         self.url = str(kept.url).rstrip("/")
-        auth: dict[str, str] = {}
-        if kept.secret:
-            auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": kept.secret}
-        if kept.endpoint_url:
-            auth["endpoint_url"] = kept.endpoint_url
-        self._attributes = {"source": self.url, "auth": auth}
+        method = "CUSTOM_SECRET" if kept.secret else None
+        auth = SourceAuth(method, kept.secret, endpoint_url=kept.endpoint_url)
+        self._place = WeightsSpec(self.url, auth=auth)
         self._secrets = secrets
         self._used: Credential | None = None
 
     def credential(self) -> Credential | None:
         """Forbidden if the declared secret may not go to this bucket."""
         try:
-            declared = self._secrets.declared_credential(self._attributes)
+            declared = self._secrets.declared_credential(self._place)
         except Forbidden as error:
             raise self._named(error) from None
-        self._used = declared or self._secrets.usual_credential(self._attributes)
+        self._used = declared or self._secrets.usual_credential(self._place)
         return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:

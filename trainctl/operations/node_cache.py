@@ -45,7 +45,7 @@ def evict(
 
     def ask(node: Node, cluster: Recorded) -> CacheAnswer:
         agent = workspace.agents.to_look(cluster.provider, node)
-        where = at(node, cluster.attributes)
+        where = at(node, cluster.cluster_spec)
         return agent.call(CACHE_EVICT, EvictRequest(**where, listings=listings, dry_run=dry_run))
 
     return _each(state, which, ask)
@@ -60,7 +60,7 @@ def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> Cach
                 tell(node.id, int(event["done"]), int(event["total"]))
 
         agent = workspace.agents.to_look(cluster.provider, node)
-        return agent.call(CACHE_VERIFY, at(node, cluster.attributes), on_event=on_event)
+        return agent.call(CACHE_VERIFY, at(node, cluster.cluster_spec), on_event=on_event)
 
     return _each(workspace.ledger.state(), which, ask)
 

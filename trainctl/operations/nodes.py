@@ -14,6 +14,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.nodes import NodeReport, run_words
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import away_nodes, nodes_of
 from trainctl.resources.clusters import section
@@ -26,11 +27,11 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A node, made or planned, with the provider and the attributes of its cluster."""
+    """A node, made or planned, with the provider and its cluster."""
 
     provider: str
     node: Node
-    cluster: Mapping[str, Any]
+    cluster: ClusterSpec
 
 
 def look_at_all(workspace: Workspace) -> list[NodeReport]:
@@ -57,7 +58,7 @@ def forget(workspace: Workspace, name: str) -> Node:
     recorded = workspace.ledger.recorded(cluster.address) or cluster
     left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]
     away = [one.to_json() for one in away_nodes(recorded) if one.id != node.id]
-    forgotten = [*recorded.attributes.get("forgotten", ()), node.name]
+    forgotten = [*recorded.cluster_spec.forgotten, node.name]
     outputs = {key: value for key, value in recorded.outputs.items() if key != "away"}
     changed = replace(
         recorded,
@@ -91,13 +92,13 @@ def _clusters(state: State) -> list[Recorded]:
 def _known(workspace: Workspace, state: State) -> Iterator[_Known]:
     recorded = {one.address: one for one in _clusters(state)}
     for one in recorded.values():
-        yield from (_Known(one.provider, node, one.attributes) for node in nodes_of(one))
+        yield from (_Known(one.provider, node, one.cluster_spec) for node in nodes_of(one))
     for address, resource in _wanted(workspace).items():
         made = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
-        cluster = section(address.name, resource.attributes)
+        cluster = section(address.name, resource.cluster_spec)
         for node in workspace.provider(resource.provider).plan(cluster):
             if node.name not in made:
-                yield _Known(resource.provider, node, resource.attributes)
+                yield _Known(resource.provider, node, resource.cluster_spec)
 
 
 def _wanted(workspace: Workspace) -> Mapping[Address, Any]:

@@ -58,7 +58,7 @@ def entangled(workspace: Workspace) -> Iterator[Diagnostic]:
     for address, resource in desired.resources.items():
         if mirror is None or address.kind is not Kind.WEIGHTS:
             continue
-        wanted = wanted_of(resource.attributes, setting.directory)
+        wanted = wanted_of(resource.weights_spec, setting.directory)
         told = _problem(wanted, mirror, setting.environ)
         if told is not None:
             yield error(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from trainctl.desired.values import Desired
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
+from trainctl.model.resource import Resource
+from trainctl.model.resource_specs import CacheSpec, CacheTier
 from trainctl.model.trust import Trust
 
 
@@ -43,11 +44,7 @@ def stores(desired: Desired, state_url: str | None, environ: Mapping[str, str]) 
     """The directories in which trainctl keeps things, as far as they may be on this machine; links followed."""
     urls = (desired.mirror.url, desired.checkpoints.url, state_url)
     named = [_path(url) for url in urls if url and url.startswith(_FILE)]
-    caches = [
-        tier.get("dir")
-        for one in desired.resources.values()
-        for tier in _tiers(one.address.kind, one.attributes)
-    ]
+    caches = [tier.dir for one in desired.resources.values() for tier in _tiers(one) if tier]
     usual = (data_home(environ), cache_home(environ))
     return tuple(one.resolve() for one in (*usual, *named, *map(Path, filter(None, caches))))
 
@@ -62,13 +59,12 @@ def own_output() -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _tiers(kind: Kind, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _tiers(resource: Resource) -> tuple[CacheSpec | CacheTier | None, ...]:
     """What may name a directory: a training cache itself, and the caches of weights of a cluster."""
-    if kind is Kind.CACHE:
-        yield attributes
-    elif kind is Kind.CLUSTER:
-        cache = attributes.get("cache") or {}
-        yield from filter(None, (cache.get("node"), cache.get("cluster")))
+    if resource.address.kind is Kind.CACHE:
+        return (resource.cache_spec,)
+    cache = resource.cluster_spec.cache if resource.address.kind is Kind.CLUSTER else None
+    return (cache.node, cache.cluster) if cache else ()
 
 
 _FILE = "file:///"

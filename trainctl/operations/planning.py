@@ -167,7 +167,7 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
     for change in plan.changes:
         if change.address not in plan.code or change.action is Action.NOOP:
             continue
-        tree = tree_of(workspace, str((change.after or {})["code"]["path"]))
+        tree = tree_of(workspace, change.job_spec.code.path)
         if isinstance(tree, TrainctlError):
             yield f"{change.address}: {tree.summary}"
         elif tree.digest != plan.code[change.address].digest:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.errors import TrainctlError
-from trainctl.jobs.environment import secret_environment
 from trainctl.ledger.state import Recorded
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.following import run_event
@@ -58,7 +57,7 @@ def _send(workspace: Workspace, run: Run) -> Run:
 
 
 def _values(workspace: Workspace, run: Run) -> dict[str, str]:
-    names = sorted(set(secret_environment(run.job.attributes).values()))
+    names = sorted(set(run.job.job_spec.runtime.secret_environment.values()))
     values = {name: workspace.secrets.value(name) for name in names}
     values.update(workspace.checkpoints.values(run.record.store or {}))
     return values
@@ -67,4 +66,4 @@ def _values(workspace: Workspace, run: Run) -> dict[str, str]:
 def _names(job: Recorded, run: Run) -> set[str]:
     """The secrets that the run has."""
     store = (run.record.store or {}).get("secret")
-    return {*secret_environment(job.attributes).values(), *([str(store)] if store else [])}
+    return {*job.job_spec.runtime.secret_environment.values(), *([str(store)] if store else [])}

@@ -26,7 +26,7 @@ class Run:
     @property
     def project(self) -> str:
         """The project it is filed under."""
-        return str(self.job.attributes["project"])
+        return self.job.job_spec.project
 
 
 def job_address(text: str) -> Address:

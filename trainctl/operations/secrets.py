@@ -60,7 +60,7 @@ def _require_form(workspace: Workspace, rows: list[Used]) -> None:
     """TrainctlError where the value can't be what a source is opened by: a token, or a credential of its platform."""
     for one in rows:
         if one.allowed and one.use.purpose == "source" and one.use.resource is not None:
-            workspace.secrets.declared_credential(one.use.resource.attributes)
+            workspace.secrets.declared_credential(one.use.resource.weights_spec)
 
 
 def storable(workspace: Workspace, name: str) -> SecretSpec:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from trainctl.base.units import parse_duration
 from trainctl.errors import NodeError, StorageError, TrainctlError
 from trainctl.jobs.environment import work_directory
 from trainctl.model.address import Address, Kind
@@ -67,8 +66,7 @@ def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobSt
             found, missing = known_checkpoints(workspace, run)
     except (NodeError, StorageError) as error:
         problem = problem or error
-    values = run.job.attributes.get("matrix") or ()
-    matrix = tuple((str(one["name"]), str(one["value"])) for one in values)
+    matrix = tuple((one.name, one.value) for one in run.job.job_spec.matrix or ())
     why = [problem.summary] if problem else [one.why for one in missing]
     like = _like(run) if run.record.status.live else None
     return JobStatus(
@@ -100,18 +98,17 @@ def _work(workspace: Workspace, run: RunRecord) -> dict[int, str]:
 
 def _may_have_checkpoints(run: Run) -> bool:
     """Nobody is asked about those of a run that never began, or whose job keeps none."""
-    runtime = run.job.attributes.get("runtime") or {}
-    enabled = (runtime.get("checkpointing_config") or {}).get("enabled")
+    enabled = run.job.job_spec.runtime.checkpointing_config.enabled
     newest = run.job.outputs["runs"][-1]["id"] == run.record.id
-    return run.record.started_at is not None and bool(enabled or not newest)
+    return run.record.started_at is not None and (enabled or not newest)
 
 
 def _deadline(run: Run) -> float | None:
     """When the run is ended, if it still runs and may not last for ever."""
-    longest, record = run.job.attributes.get("max_duration"), run.record
+    longest, record = run.job.job_spec.max_duration_seconds, run.record
     if longest is None or record.started_at is None or not record.status.live:
         return None
-    return record.started_at + parse_duration(longest)
+    return record.started_at + longest
 
 
 def _like(run: Run) -> RunRecord | None:

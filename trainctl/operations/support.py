@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from trainctl.desired.values import Desired
 from trainctl.jobs.environment import weights_variable
-from trainctl.model.address import Kind
+from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.resource import Resource
-from trainctl.plan.images import image_of
 from trainctl.spi import discovery
 
 
@@ -45,8 +44,8 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
             detail,
             code="missing-provider",
         )
-    shared = (cluster.attributes.get("cache") or {}).get("cluster")
-    if shared and not shared.get("dir"):
+    shared = cluster.cluster_spec.cache.cluster
+    if shared and not shared.dir:
         yield _at(
             cluster,
             "`cache.cluster` names no directory",
@@ -56,8 +55,8 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
 
 
 def _of_job(job: Resource) -> Iterator[Diagnostic]:
-    runtime = job.attributes["runtime"]
-    if image_of(job.attributes) and (runtime.get("venv") or runtime.get("requirements")):
+    spec = job.job_spec
+    if spec.in_container and (spec.runtime.venv or spec.runtime.requirements):
         detail = "Install what the job needs in its image, or set runtime.engine: host."
         summary = "runtime.venv and runtime.requirements are for jobs on the host"
         yield _at(job, summary, detail, code="host-only")
@@ -66,9 +65,8 @@ def _of_job(job: Resource) -> Iterator[Diagnostic]:
 
 def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
     """Names that differ in punctuation only would be one environment variable."""
-    first: dict[str, str] = {}
-    for weights in job.attributes["weights"]:
-        address = str(weights["address"])
+    first: dict[str, Address] = {}
+    for address in (weights.address for weights in job.job_spec.weights):
         other = first.setdefault(weights_variable(address), address)
         if other != address:
             detail = "Rename one of them: letters and digits tell them apart, punctuation does not."

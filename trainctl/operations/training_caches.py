@@ -16,7 +16,7 @@ from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent, CachedFile, Cleared
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.caches import Keeper, keeper, other_keepers, scope_of
+from trainctl.resources.caches import Keeper, keeper, other_keepers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def choose(
         declared = (
             one
             for one in _caches(state, None)
-            if one.attributes["cluster"] == cache.attributes["cluster"]
+            if one.cache_spec.cluster == cache.cache_spec.cluster
         )
         shared = next(declared, None)
         kept = keeper(shared or cache, state.resources.get)
@@ -78,7 +78,7 @@ def summarize(workspace: Workspace, chosen: Chosen) -> Summary:
             silent.append((kept, error))
         else:
             away = tuple(Away(one.node.id, (), why.summary) for one, why in silent)
-            return Summary(content, away, not away or bool(chosen.cache.attributes.get("dir")))
+            return Summary(content, away, not away or bool(chosen.cache.cache_spec.dir))
     raise silent[0][1]
 
 
@@ -88,7 +88,7 @@ def _content(workspace: Workspace, chosen: Chosen, kept: Keeper) -> CacheContent
     agent = workspace.agents.to_look(kept.provider, kept.node)
     request = CacheRequest(root=kept.node.root, directory=directory)
     *rows, total = _lines(pieces(lambda take: agent.read(READ_CACHE, request, take)))
-    size = chosen.cache.attributes.get("size") if own else None
+    size = chosen.cache.cache_spec.size if own else None
     return CacheContent(
         address=str(chosen.cache.address),
         directory=directory,
@@ -123,15 +123,15 @@ def _caches(state: State, project: str | None) -> list[Recorded]:
         one
         for address, one in sorted(state.resources.items())
         if address.kind is Kind.CACHE
-        and (scope_of(one), one.attributes.get("project")) == (scope, project)
+        and (one.cache_spec.scope, one.cache_spec.project) == (scope, project)
     ]
 
 
 def _on_one_cluster(caches: list[Recorded], project: str, cluster: str | None) -> Recorded | None:
-    places = ", ".join(str(one.attributes["cluster"]) for one in caches)
+    places = ", ".join(one.cache_spec.cluster for one in caches)
     if cluster is not None:
         wanted = cluster.removeprefix("cluster.")
-        caches = [one for one in caches if one.attributes["cluster"] == wanted]
+        caches = [one for one in caches if one.cache_spec.cluster == wanted]
         if not caches:
             raise UsageError(
                 f"{project} has no training cache on {wanted}",

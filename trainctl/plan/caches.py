@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from trainctl.base.units import format_bytes, parse_size
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.resource_specs import CacheSpec
 from trainctl.plan.seats import seats, starting
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import CacheFacts, Change, Inputs
@@ -22,10 +22,10 @@ def outlives_its_jobs(inputs: Inputs, one: Subject) -> bool:
     """Whether a recorded cache that no block declares stays: it came with a job, and goes with its project or cluster."""
     if one.address.kind is not Kind.CACHE or one.destroying or one.recorded is None:
         return False
-    of = one.recorded.attributes
-    named = one.address.name == f"{of.get('project')}-{of['cluster']}"
-    declared = of.get("dir") or of.get("size") or not named
-    needs = (Address(Kind.PROJECT, str(of.get("project"))), Address(Kind.CLUSTER, of["cluster"]))
+    of = one.recorded.cache_spec
+    named = one.address.name == f"{of.project}-{of.cluster}"
+    declared = of.dir or of.size or not named
+    needs = (Address(Kind.PROJECT, str(of.project)), of.cluster_address)
     return not declared and all(address in inputs.desired.resources for address in needs)
 
 
@@ -69,10 +69,10 @@ def cache_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagno
     if not inputs.options.destroy:
         yield from _too_full(inputs, found)
     for job in starting(found):
-        config = (job.after or {}).get("runtime", {}).get("cache_config") or {}
-        if config.get("enabled"):
-            yield from _left_behind(inputs, job, must_stay=config.get("require_cache_affinity"))
-        if config.get("enable_legacy_hf_mount"):
+        config = job.job_spec.runtime.cache_config
+        if config.enabled:
+            yield from _left_behind(inputs, job, must_stay=config.require_cache_affinity)
+        if config.enable_legacy_hf_mount:
             yield from _no_mount_at_home(inputs, job)
 
 
@@ -89,44 +89,46 @@ def _fate(facts: CacheFacts, going: frozenset[str]) -> str:
 
 def _too_full(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     for change in changes:
-        size = (change.after or {}).get("size")
+        if change.address.kind is not Kind.CACHE or change.after is None:
+            continue
+        cache = CacheSpec.from_attributes(change.after)
         facts = next(iter(inputs.caches.get(change.address, ())), None)
-        excess = too_full(change.address, size, facts) if facts else None
+        excess = too_full(change.address, cache.size, facts) if facts else None
         if excess is None:
             continue
         resource = inputs.desired.resources.get(change.address)
         yield warning(
             excess,
-            f"Jobs go on. Make room: {_clear_command(change.after or {})}.",
+            f"Jobs go on. Make room: {_clear_command(cache)}.",
             code="cache-too-full",
             address=str(change.address),
             where=resource.where if resource else None,
         )
 
 
-def _clear_command(of: Mapping[str, Any]) -> str:
-    """What empties a cache of what is old."""
-    if of.get("scope") == "team":
-        return f"trainctl cache clear PROJECT --team --cluster {of.get('cluster')} --older-than 30d"
-    return f"trainctl cache clear {of.get('project')} --older-than 30d"
+def _clear_command(of: CacheSpec) -> str:
+    """The command that deletes old files from a cache."""
+    if of.scope == "team":
+        return f"trainctl cache clear PROJECT --team --cluster {of.cluster} --older-than 30d"
+    return f"trainctl cache clear {of.project} --older-than 30d"
 
 
-def _left_behind(inputs: Inputs, job: Change, *, must_stay: object) -> Iterator[Diagnostic]:
+def _left_behind(inputs: Inputs, job: Change, *, must_stay: bool) -> Iterator[Diagnostic]:
     """A job that starts where its project has no cache yet, though it has one elsewhere that holds something."""
-    project, cluster = (job.after or {})["project"], (job.after or {})["cluster"]
-    caches = _caches_of(inputs, str(project))
-    if not caches or any(cache.attributes["cluster"] == cluster for cache in caches):
+    project, cluster = job.job_spec.project, job.job_spec.cluster
+    caches = _caches_of(inputs, project)
+    if not caches or any(cache.cache_spec.cluster == cluster for cache in caches):
         return
     cache = caches[0]
     facts = next(iter(inputs.caches.get(cache.address, ())), None)
     if facts is not None and facts.whole and not facts.files:
         return
-    where = f"{cache.address} on cluster.{cache.attributes['cluster']}"
+    where = f"{cache.address} on cluster.{cache.cache_spec.cluster}"
     what = f"{held(facts)} in {facts.directory}" if facts else "its size could not be asked"
     resource = inputs.desired.resources.get(job.address)
     place = resource.where if resource else None
     moved = job.before is not None and job.before.get("cluster") != cluster
-    if moved and must_stay is not False:
+    if moved and must_stay:
         yield error(
             f"{job.address} would leave the training cache of {project} behind: {where} ({what})",
             f"Set runtime.cache_config.require_cache_affinity: false to begin with an empty one on cluster.{cluster}; or move it: "
@@ -149,7 +151,7 @@ def _caches_of(inputs: Inputs, project: str) -> list[Recorded]:
     return [
         recorded
         for address, recorded in sorted(inputs.state.resources.items())
-        if address.kind is Kind.CACHE and recorded.attributes.get("project") == project
+        if address.kind is Kind.CACHE and recorded.cache_spec.project == project
     ]
 
 

@@ -184,12 +184,11 @@ def _unmet(change: Change, needed: Subject | None, its: Change | None) -> str:
     if needed is None or its is None or needed.address.kind is not Kind.JOB:
         return ""
     run, new = needed.newest_run, its.action in _NEW_RUN
-    after, before = change.after or {}, its.after or its.before or {}
     if not new and run is None:
         return f"{needed.address} has not run"
     if new or (run is not None and run.status.live):
-        elsewhere = after.get("cluster") != before.get("cluster")
-        return f"{needed.address} runs on cluster {before.get('cluster')}" if elsewhere else ""
+        elsewhere = change.job_spec.cluster != its.job_spec.cluster
+        return f"{needed.address} runs on cluster {its.job_spec.cluster}" if elsewhere else ""
     if run is not None and run.status is not RunStatus.COMPLETED:
         return f"run {run.number} of {needed.address} {ENDED[run.status]}"
     return ""

@@ -57,8 +57,7 @@ def _may_be_tried_again(change: Change) -> bool:
     runs = [RunRecord.from_json(one) for one in change.outputs.get("runs", ())]
     ends = [run.status is RunStatus.LOST for run in reversed(runs)]
     in_a_row = ends.index(False) if False in ends else len(ends)
-    retry = (change.after or {}).get("retry") or {}
-    return max(in_a_row, 1) < int(retry.get("max_attempts", 1))
+    return max(in_a_row, 1) < change.job_spec.retry.max_attempts
 
 
 def _wanted(values: Mapping[str, Any] | None) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.serving import cut_off
-from trainctl.plan.images import image_of
 from trainctl.plan.room import room_of, room_problems
-from trainctl.plan.runs import node_count
 from trainctl.plan.seats import Seat, seats, starting
 from trainctl.plan.values import (
     Change,
@@ -34,7 +33,7 @@ def delivery_lines(
         places = list(seats(inputs, job))
         known = [seat.facts for seat in places if seat.facts]
         near = sum(1 for facts in known if facts.mirror_on and facts.near)
-        far = _far(known, node_count((job.after or {}).get("compute")) - near)
+        far = _far(known, job.job_spec.compute.node_count - near)
         found += [line for seat in places for line in _of_rank(job, seat, lines, far)]
     sources = {
         one: content_of(seen.resolved) for one, seen in inputs.weights.items() if seen.resolved
@@ -90,12 +89,12 @@ def _unserved(
 def _of_rank(
     job: Change, seat: Seat, lines: Mapping[Address, WeightsLine], far: Far
 ) -> Iterator[DeliveryLine]:
-    for wanted in (job.after or {}).get("weights") or ():
-        address = Address.parse(wanted["address"])
+    for wanted in job.job_spec.weights:
+        address = wanted.address
         line = lines.get(address)
         tiers = _tiers(seat.facts, line, address)
         way = way_of(tiers, seat.facts, far)
-        sharing = far.count if way.path == "peers" else node_count((job.after or {}).get("compute"))
+        sharing = far.count if way.path == "peers" else job.job_spec.compute.node_count
         seconds = forecast(tiers, way.path, seat.facts, sharing)
         yield DeliveryLine(
             job=job.address,
@@ -106,7 +105,7 @@ def _of_rank(
             path=way.path,
             why=way.why,
             mount=_mount(job, seat),
-            mount_location=str(wanted.get("mount_location") or ""),
+            mount_location=wanted.mount_location,
             forecast_seconds=seconds.whole,
             last_hop_seconds=seconds.last_hop,
             room=room_of(seat.facts) if seat.facts else None,
@@ -114,7 +113,7 @@ def _of_rank(
 
 
 def _mount(job: Change, seat: Seat) -> str:
-    if image_of(job.after or {}):
+    if job.job_spec.in_container:
         return "container"
     return seat.facts.mount if seat.facts else ""
 
@@ -126,10 +125,8 @@ def _tiers(facts: NodeFacts | None, line: WeightsLine | None, address: Address) 
 
 
 def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
-    after = job.after or {}
-    cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
+    cluster, wanted = job.job_spec.cluster_address, job.job_spec.compute.node_count
     names = inputs.node_names.get(cluster)
-    wanted = node_count(after.get("compute"))
     if names is not None and wanted > len(names):
         have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
         yield error(
@@ -153,7 +150,7 @@ def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
 
 
 def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
-    absolute = [] if image_of(job.after or {}) else sorted(_absolute_mounts(job))
+    absolute = [] if job.job_spec.in_container else sorted(_absolute_mounts(job.job_spec))
     unable = [s for s in seats(inputs, job) if s.facts and s.facts.mount == "link"]
     if not absolute or not unable:
         return
@@ -169,11 +166,8 @@ def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
     )
 
 
-def _absolute_mounts(job: Change) -> set[str]:
-    after = job.after or {}
-    wanted = [*(after.get("weights") or ()), *(after.get("mounts") or ())]
-    places = {str(one.get("mount_location") or "") for one in wanted}
-    return {place for place in places if place.startswith("/")}
+def _absolute_mounts(job: JobSpec) -> set[str]:
+    return {place for place in job.mount_locations if place.startswith("/")}
 
 
 def _relative(place: str) -> str:

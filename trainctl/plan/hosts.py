@@ -44,10 +44,10 @@ def host_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnos
 
 def _advisory(job: Change) -> Iterator[Diagnostic]:
     """Directories of the host that a job could write to although they are meant to be read-only."""
-    for mount in (job.after or {}).get("mounts") or ():
-        if mount["read_only"] and not mount["mount_location"].startswith("/"):
+    for mount in job.job_spec.mounts:
+        if mount.read_only and not mount.mount_location.startswith("/"):
             yield warning(
-                f"{mount['host_path']} is linked, not mounted: nothing keeps the job from writing to it",
+                f"{mount.host_path} is linked, not mounted: nothing keeps the job from writing to it",
                 "Private mounts don't work on its node.",
                 address=str(job.address),
                 code="writable-mount",

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.job_spec import JobSpec
 from trainctl.plan.seats import Seat, seats, starting
 from trainctl.plan.values import Change, ImageFacts, ImageLine, ImageWish, Inputs
 
 _WITHOUT_SHM_SIZE = ("apptainer",)
 
 
-def image_of(attributes: Mapping[str, Any]) -> ImageWish | None:
+def image_of(job: JobSpec) -> ImageWish | None:
     """The image that a job runs in, and the engine it insists on; None for a job that runs on the host."""
-    image, engine = attributes.get("image"), attributes["runtime"].get("engine")
-    if not image or engine == "host":
+    if job.image is None or not job.in_container:
         return None
-    return ImageWish(str(image["base_image"]), engine)
+    return ImageWish(job.image.base_image, job.runtime.engine)
 
 
 def image_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[ImageLine, ...]:
@@ -25,7 +25,7 @@ def image_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[ImageLine, .
     return tuple(
         _line(job, wish, seat)
         for job in starting(changes)
-        if (wish := image_of(job.after or {})) is not None
+        if (wish := image_of(job.job_spec)) is not None
         for seat in seats(inputs, job)
     )
 
@@ -33,8 +33,8 @@ def image_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[ImageLine, .
 def image_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Jobs that need a container on a node where no engine works, or where it can't be as they want it."""
     for job in starting(changes):
-        wish = image_of(job.after or {})
-        if wish is None and (job.after or {})["runtime"].get("shm_size"):
+        wish = image_of(job.job_spec)
+        if wish is None and job.job_spec.runtime.shm_size:
             yield _on_the_host(inputs, job)
         for seat in seats(inputs, job) if wish is not None else ():
             found = seat.facts.images.get(wish) if seat.facts and wish else None
@@ -54,7 +54,7 @@ def _problem(inputs: Inputs, job: Change, seat: Seat, found: ImageFacts) -> Diag
             code="no-engine",
             **at,
         )
-    if found.engine in _WITHOUT_SHM_SIZE and (job.after or {})["runtime"].get("shm_size"):
+    if found.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
         return warning(
             f"{job.address} asks for a shm_size, which {found.engine} on {seat.node} knows nothing of",
             "Shared memory is half of the node's memory there. Leave shm_size out, or name another engine.",

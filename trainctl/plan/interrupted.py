@@ -53,7 +53,7 @@ def never_recorded(subject: Subject) -> Change | None:
         action=Action.DELETE,
         provider=intent.provider,
         reason=Reason.INTERRUPTED,
-        before=plain(intent.inputs.get("attributes")) or {},
+        before=plain(intent.attributes),
         depends_on=intent.depends_on,
         seen=subject.seen,
         note="what an interrupted attempt left is removed",

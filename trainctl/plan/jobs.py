@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from trainctl.model.action import Action, Reason
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.diff import Path, changed_paths
 from trainctl.plan.interrupted import UNDONE, attempted
@@ -33,11 +33,11 @@ _WORDS = {"config": "configuration", "code": "code", "weights": "weights"}
 
 def job_wish(subject: Subject, code: CodeTree | None, pins: dict[str, Any]) -> dict[str, Any]:
     """A job's attributes with its code and the pins of its weights, as of today."""
-    wanted: Mapping[str, Any] = subject.resource.attributes if subject.resource else {}
-    weights = [str(one["address"]) for one in wanted.get("weights") or ()]
+    job = subject.resource.job_spec if subject.resource else JobSpec()
+    weights = [str(one.address) for one in job.weights]
     return subject.wanted(
         {
-            "code": _code(subject, wanted.get("code"), code),
+            "code": _code(subject, job.code.path, code),
             "weight_pins": {address: pins.get(address) for address in weights},
         }
     )
@@ -102,16 +102,15 @@ class _Verdict:
 
     @property
     def _configuration_changed(self) -> bool:
-        if _configuration(self.before) == _configuration(self.today):
-            return False
-        return _configuration(self.known) != _configuration(self.today)
+        same = _configuration(self.before) == _configuration(self.today)
+        return not same and _configuration(self.known[0]) != _configuration(self.known[1])
 
     @cached_property
-    def known(self) -> dict[str, Any]:
-        """What was recorded, as this release would have."""
-        from trainctl.desired.defaults import completed  # the types of manifests take long to load
-
-        return completed(self.before, self.today)
+    def known(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both with the keys of this release, so that one that knows more or fewer plans no new run."""
+        both = (JobSpec.from_attributes(one) for one in (self.before, self.today))
+        before, today = (one.to_attributes() for one in both)
+        return before, today
 
     def new_run(self) -> tuple[Reason, tuple[Path, ...]] | None:
         """Why a new run is due and which paths force it, or None."""
@@ -128,7 +127,9 @@ class _Verdict:
         """What remains to be done without a new run: the record of the last one stays, but for what is updated in place."""
         subject, kept = self.subject, dict(self.before)
         for key in _IN_PLACE:
-            if self.today.get(key) != kept.get(key) and self.today.get(key) != self.known.get(key):
+            if self.today.get(key) != kept.get(key) and self.today.get(key) != self.known[0].get(
+                key
+            ):
                 kept[key] = self.today[key]
         cause = self.causes[0] if self.causes else None
         reason = _REASONS[cause] if cause else None
@@ -170,7 +171,7 @@ class _Verdict:
     def _paths(self, causes: list[str]) -> tuple[Path, ...]:
         paths: list[Path] = []
         if "config" in causes:
-            paths += changed_paths(_configuration(self.known), _configuration(self.today))
+            paths += changed_paths(*map(_configuration, self.known))
         if "code" in causes:
             paths.append(("code", "digest"))
         if "weights" in causes:
@@ -199,7 +200,7 @@ def _digest(attributes: dict[str, Any]) -> Any:
     return (attributes.get("code") or {}).get("digest")
 
 
-def _code(subject: Subject, path: Any, code: CodeTree | None) -> dict[str, Any]:
+def _code(subject: Subject, path: str, code: CodeTree | None) -> dict[str, Any]:
     """The code as far as it could be read; what could not be is taken to be as recorded."""
     if code is not None:
         return {

@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
 
-from trainctl.base.units import parse_size
-from trainctl.plan.runs import gpu_count, node_count
+from trainctl.model.job_spec import Compute
 from trainctl.plan.values import GpuFacts
 
 _NOMINAL = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a run asks for: nodes, and GPUs of each (None: all that jobs may use there), of a kind if one is named.
-
-    Also processors and bytes of memory of each, which are shared with other runs; 0 where nobody said.
-    """
-
-    nodes: int
-    gpus: int | None
-    kind: str
-    cpus: int = 0
-    memory: int = 0
-
-    @classmethod
-    def by(cls, attributes: Mapping[str, Any]) -> Wanted:
-        """What a job's attributes ask for."""
-        compute = attributes.get("compute") or {}
-        accelerator = str(compute.get("accelerator") or "")
-        gpus = gpu_count(compute) if accelerator else None
-        cpus, memory = int(compute.get("cpu_count") or 0), parse_size(compute.get("memory") or 0)
-        return cls(node_count(compute), gpus, accelerator.partition(":")[0], cpus, memory)
-
-    def fits(self, cpus: int, memory: int) -> bool:
-        """Whether a machine with these is large enough; 0: not known. What is sold as 64Gi has a little less that can be used."""
-        enough = not memory or memory >= self.memory * _NOMINAL
-        return enough and (not cpus or cpus >= self.cpus)
 
 
 class Room(IntEnum):
@@ -82,18 +52,24 @@ class Offer:
         """How many of these nobody uses now."""
         return sum(1 for one in self.gpus or () if one.is_a(kind) and one.free)
 
-    def can_hold(self, wanted: Wanted) -> bool:
+    def can_hold(self, wanted: Compute) -> bool:
         """Whether the GPUs that are wanted exist there, and the machine is large enough."""
-        seated = self.gpus is None or self.usable(wanted.kind) >= (wanted.gpus or 0)
-        return seated and wanted.fits(self.cpus, self.memory)
+        seated = self.gpus is None or self.usable(wanted.gpu_kind) >= (wanted.gpus or 0)
+        return seated and large_enough(wanted, self.cpus, self.memory)
 
-    def has_room(self, wanted: Wanted) -> bool:
+    def has_room(self, wanted: Compute) -> bool:
         """Whether they are free now."""
-        count = self.usable(wanted.kind) if wanted.gpus is None else wanted.gpus
-        return self.free(wanted.kind) >= count
+        count = self.usable(wanted.gpu_kind) if wanted.gpus is None else wanted.gpus
+        return self.free(wanted.gpu_kind) >= count
 
 
-def place(wanted: Wanted, offers: Sequence[Offer]) -> tuple[str, ...]:
+def large_enough(wanted: Compute, cpus: int, memory: int) -> bool:
+    """Whether a machine has the processors and memory; 0: not known. A machine sold with 64Gi has a little less that can be used."""
+    enough = not memory or memory >= (wanted.memory_bytes or 0) * _NOMINAL
+    return enough and (not cpus or cpus >= (wanted.cpu_count or 0))
+
+
+def place(wanted: Compute, offers: Sequence[Offer]) -> tuple[str, ...]:
     """The nodes of a run by rank: fewer than it wants if there are not as many that could ever hold it.
 
     Those that never have room for the weights come last. Of the others, in their declared order, those whose GPUs are free come
@@ -107,16 +83,16 @@ def place(wanted: Wanted, offers: Sequence[Offer]) -> tuple[str, ...]:
         waits = (one.room is Room.NEVER, not one.has_room(wanted), one.room)
         return (*waits, not one.planned, -one.bytes_there, one.runs, at)
 
-    chosen = sorted(numbered, key=preference)[: wanted.nodes]
+    chosen = sorted(numbered, key=preference)[: wanted.node_count]
     return tuple(one.node for _, one in sorted(chosen, key=lambda numbered: numbered[0]))
 
 
-def with_run(offer: Offer, wanted: Wanted) -> Offer:
+def with_run(offer: Offer, wanted: Compute) -> Offer:
     """The offer once such a run has begun there, as far as there is room for it."""
-    left = offer.usable(wanted.kind) if wanted.gpus is None else wanted.gpus
+    left = offer.usable(wanted.gpu_kind) if wanted.gpus is None else wanted.gpus
     gpus = []
     for one in offer.gpus or ():
-        taken = left > 0 and one.free and one.is_a(wanted.kind)
+        taken = left > 0 and one.free and one.is_a(wanted.gpu_kind)
         left -= taken
         gpus.append(replace(one, free=False) if taken else one)
     kept = None if offer.gpus is None else tuple(gpus)

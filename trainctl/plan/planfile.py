@@ -14,7 +14,7 @@ from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.codec import plan_from_json, to_json
+from trainctl.model.json_form import from_json, to_json
 from trainctl.plan.digest import plan_digest
 from trainctl.plan.values import Change, Plan
 
@@ -42,7 +42,7 @@ def write_plan(plan: Plan, desired: Desired, version: str) -> str:
     kept = clusters.union(one.address for one in plan.changes)  # one of them may keep the mirror
     body = {
         "plan": to_json(replace(plan, resolved=short)),
-        "desired": to_json(desired_to_json(desired, kept)),
+        "desired": desired_to_json(desired, kept),
     }
     head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
     return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
@@ -53,7 +53,7 @@ def read_plan(text: str, name: str) -> SavedPlan:
     document = _document(text, name)
     try:
         saved = SavedPlan(
-            plan_from_json(document["plan"]),
+            from_json(Plan, document["plan"]),
             desired_from_json(document["desired"]),
             document["written_by"],
         )

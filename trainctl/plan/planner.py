@@ -19,7 +19,7 @@ from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job, plan_start
 from trainctl.plan.policies import violations
 from trainctl.plan.resources import Wish, plan_resource
-from trainctl.plan.runs import begun_run, live_run, node_count
+from trainctl.plan.runs import begun_run, live_run
 from trainctl.plan.seats import claiming, likely, starting
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Drift, Inputs, Plan, WeightsLine
@@ -182,19 +182,17 @@ def hourly_cost(inputs: Inputs, changes: Iterable[Change]) -> float:
     used: dict[Address, set[str]] = {}
     unknown: dict[Address, int] = {}
     for job in starting(changes):
-        after = job.after or {}
-        cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
+        cluster = job.job_spec.cluster_address
         seats = inputs.seats.get(job.address, ())
         used.setdefault(cluster, set()).update(seats)
-        more = node_count(after.get("compute")) - len(seats)
+        more = job.job_spec.compute.node_count - len(seats)
         unknown[cluster] = unknown.get(cluster, 0) + more
     return round(sum(_of_cluster(inputs, *one, unknown[one[0]]) for one in used.items()), 6)
 
 
 def _of_cluster(inputs: Inputs, cluster: Address, used: Set[str], unknown: int) -> float:
     resource = inputs.desired.resources.get(cluster)
-    declared = resource.attributes.get("price_per_hour") if resource else None
-    usual = float(declared) if isinstance(declared, int | float) else 0.0
+    usual = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
     nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
     left = sorted(inputs.prices.get(node, usual) for node in nodes if node not in used)
     known = sum(inputs.prices.get(node, usual) for node in used)

@@ -32,7 +32,7 @@ def violations(
 def _limited(policy: Policy, resource: Resource) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What of a resource a policy speaks of: what it is, its value, and the patterns one of which it must match."""
     if resource.address.kind is Kind.WEIGHTS and policy.sources is not None:
-        yield "the source", _plain(str(resource.attributes["source"])), policy.sources
+        yield "the source", _plain(resource.weights_spec.source), policy.sources
     if resource.address.kind is not Kind.CLUSTER:
         return
     if policy.providers is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
-from trainctl.plan.runs import node_count
+from trainctl.model.job_spec import Compute
+from trainctl.plan.placement import Offer, Room, place, with_run
 from trainctl.plan.values import Change, Inputs, NodeFacts, Plan
 from trainctl.plan.weights import content_of
 
@@ -31,10 +31,9 @@ def starting(changes: Iterable[Change]) -> list[Change]:
 
 def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
     """The nodes of a job by rank, as ``likely`` found them; None where there are not enough."""
-    cluster = _cluster(job)
-    by_id = {facts.id: facts for facts in inputs.nodes.get(cluster, ())}
+    by_id = {facts.id: facts for facts in inputs.nodes.get(job.job_spec.cluster_address, ())}
     chosen = inputs.seats.get(job.address, ())
-    for rank in range(node_count((job.after or {}).get("compute"))):
+    for rank in range(job.job_spec.compute.node_count):
         node = chosen[rank] if rank < len(chosen) else None
         yield Seat(rank, node, by_id.get(node) if node else None)
 
@@ -43,7 +42,7 @@ def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
 class Planned:
     """A new run of a plan: what it asks for, and its nodes as far as the plan tells them."""
 
-    wanted: Wanted
+    wanted: Compute
     nodes: frozenset[str]
 
 
@@ -54,15 +53,14 @@ def planned(plan: Plan) -> dict[Address, Planned]:
         if line.node is not None:
             nodes.setdefault(line.job, set()).add(line.node)
     return {
-        job.address: Planned(Wanted.by(job.after or {}), frozenset(nodes.get(job.address, ())))
+        job.address: Planned(job.job_spec.compute, frozenset(nodes.get(job.address, ())))
         for job in starting(plan.changes)
     }
 
 
 def claiming(inputs: Inputs, change: Change) -> Change:
     """The change, with a word on what a new run gets whose job names no accelerator: all GPUs of its nodes."""
-    compute = (change.after or {}).get("compute") or {}
-    if not starting([change]) or compute.get("accelerator"):
+    if not starting([change]) or change.job_spec.compute.accelerator:
         return change
     most = max((seat.facts.usable_gpus for seat in seats(inputs, change) if seat.facts), default=0)
     said = f"claims all GPUs of its node: {most}" if most else ""
@@ -74,20 +72,16 @@ def likely(inputs: Inputs, changes: Iterable[Change]) -> dict[Address, tuple[str
     offers: dict[Address, dict[str, Offer]] = {}
     found: dict[Address, tuple[str, ...]] = {}
     for job in starting(changes):
-        cluster, after = _cluster(job), job.after or {}
+        cluster, wanted = job.job_spec.cluster_address, job.job_spec.compute
         if cluster not in offers:
             offers[cluster] = {one.node: one for one in _offers(inputs, cluster)}
-        wanted, there = Wanted.by(after), offers[cluster]
-        weights = [Address.parse(one["address"]) for one in after.get("weights") or ()]
+        there = offers[cluster]
+        weights = [one.address for one in job.job_spec.weights]
         seen = [_with_weights(inputs, cluster, one, weights) for one in there.values()]
         chosen = place(wanted, seen)
         there.update({node: with_run(there[node], wanted) for node in chosen})
         found[job.address] = chosen
     return found
-
-
-def _cluster(job: Change) -> Address:
-    return Address(Kind.CLUSTER, str((job.after or {}).get("cluster")))
 
 
 def _offers(inputs: Inputs, cluster: Address) -> Iterator[Offer]:

@@ -138,9 +138,10 @@ def _observed(inputs: Inputs, address: Address) -> Observation | None:
     """What a look found; a job that can't be asked about is gone where its only machine is."""
     found = inputs.observed.get(address)
     recorded = inputs.state.resources.get(address)
-    if found is None or recorded is None or found.presence is not Presence.UNREACHABLE:
+    unreachable = found is not None and found.presence is Presence.UNREACHABLE
+    if found is None or recorded is None or address.kind is not Kind.JOB or not unreachable:
         return found
-    cluster = Address(Kind.CLUSTER, str(recorded.attributes.get("cluster")))
+    cluster = recorded.job_spec.cluster_address
     seen, machine = inputs.observed.get(cluster), inputs.state.resources.get(cluster)
     only_one = machine is not None and len(machine.outputs.get("nodes") or ()) == 1
     if seen is not None and seen.presence is Presence.GONE and only_one:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource
@@ -13,6 +14,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Severity
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunRecord
 from trainctl.model.serving import TO_ALL, Serving
@@ -271,7 +273,7 @@ class LiveRun:
     """Of all ranks together; 0 where the job names no accelerator."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Change:
     """What happens to one resource.
 
@@ -298,6 +300,11 @@ class Change:
     """Outputs as far as they are known, before and after; ``attributes`` to record are in ``after`` alone."""
     resumes: str | None = None
     """The key of an interrupted attempt at this very change, which apply carries on instead of starting anew."""
+
+    @cached_property
+    def job_spec(self) -> JobSpec:
+        """Of a job, the values after the change, or before it if it goes."""
+        return JobSpec.from_attributes(self.after or self.before or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainctl.apply.step import Lookup, Step
 from trainctl.errors import NodeForgot, TrainctlError
 from trainctl.ledger.state import Recorded
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
+from trainctl.model.job_spec import CheckpointReference, Image, JobSpec, LoadCheckpointConfig
 from trainctl.model.run import RunRecord
 from trainctl.resources.run_control import RunControl
 from trainctl.store.store import Store
@@ -20,10 +20,10 @@ RERUN, RESUME = "rerun_of", "resume_from"
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What an earlier run was made of: its job's attributes, and listings by weights address."""
+    """What an earlier run was made of: its job, and listings by weights address."""
 
     run: RunRecord
-    attributes: Mapping[str, Any]
+    job: JobSpec
     listings: Mapping[str, str]
 
 
@@ -50,7 +50,7 @@ def past_of(control: RunControl, store: Store, run: RunRecord) -> Past:
                 f"{address} as it was then is gone from the mirror",
                 f"Its listing was {listing[:12]}. A new run takes today's: trainctl run.",
             )
-    return Past(run, made_of["attributes"], listings)
+    return Past(run, JobSpec.from_attributes(made_of["attributes"]), listings)
 
 
 def _unrepeatable(run: RunRecord, why: str, detail: str = "") -> TrainctlError:
@@ -62,32 +62,28 @@ def _unrepeatable(run: RunRecord, why: str, detail: str = "") -> TrainctlError:
 def as_it_was(step: Step, past: Past) -> Step:
     """The step with the earlier run's attributes, and weights as they were then."""
     as_it_needs(past, step.lookup)
-    attributes = {**past.attributes, RERUN: past.run.id}
-    if past.run.image_digest and attributes.get("image"):
-        attributes["image"] = _by_digest(attributes["image"], past.run.image_digest)
-    return replace(step, attributes=attributes, lookup=_as_then(step.lookup, past))
+    job = replace(past.job, rerun_of=past.run.id)
+    if past.run.image_digest and job.image:
+        job = replace(job, image=_by_digest(job.image, past.run.image_digest))
+    return replace(step, attributes=job.to_attributes(), lookup=_as_then(step.lookup, past))
 
 
-def _by_digest(image: Mapping[str, Any], digest: str) -> dict[str, Any]:
+def _by_digest(image: Image, digest: str) -> Image:
     """The image that a tag meant then; one of this machine's own has no name by digest."""
-    name = str(image["base_image"])
+    name = image.base_image
     if "@" in name or name.startswith("localhost/"):
-        return dict(image)
+        return image
     folder, slash, last = name.rpartition("/")
-    return {**image, "base_image": f"{folder}{slash}{last.partition(':')[0]}@{digest}"}
+    return replace(image, base_image=f"{folder}{slash}{last.partition(':')[0]}@{digest}")
 
 
 def as_it_needs(past: Past, lookup: Lookup) -> None:
     """TrainctlError names what the run needed and the state has no more."""
-    gone = [str(address) for address in _needed(past.attributes) if lookup(address) is None]
+    needed = [past.job.cluster_address, *(one.address for one in past.job.weights)]
+    gone = [str(address) for address in needed if lookup(address) is None]
     if gone:
         detail = "It was taken out of the manifest since."
         raise _unrepeatable(past.run, f"{', '.join(gone)} is gone", detail)
-
-
-def _needed(attributes: Mapping[str, Any]) -> list[Address]:
-    weights = [Address.parse(str(one["address"])) for one in attributes["weights"]]
-    return [Address(Kind.CLUSTER, str(attributes["cluster"])), *weights]
 
 
 def _as_then(lookup: Lookup, past: Past) -> Lookup:
@@ -114,42 +110,31 @@ class Beginning:
 
 def begin(control: RunControl, store: Store, step: Step, earlier: Sequence[RunRecord]) -> Beginning:
     """How the step's run begins; TrainctlError if what it is to begin from is gone."""
-    if step.attributes.get(RESUME):
-        newest = _reference(str(step.attributes["project"]), job=str(step.address))
-        return Beginning(_loading(step, [*_references(step.attributes), newest]))
-    repeated = next((run for run in earlier if run.id == step.attributes.get(RERUN)), None)
+    job = step.job_spec
+    if job.resume_from:
+        newest = CheckpointReference(job.project, str(step.address))
+        return Beginning(_loading(step, [*job.runtime.loads, newest]))
+    repeated = next((run for run in earlier if run.id == job.rerun_of), None)
     if repeated is None:
         return Beginning(step)
     again = as_it_was(step, past_of(control, store, repeated))
     return Beginning(_loading(again, _exactly(repeated)) if repeated.loaded else again, repeated)
 
 
-def _loading(step: Step, references: Sequence[Mapping[str, Any]]) -> Step:
+def _loading(step: Step, references: Sequence[CheckpointReference]) -> Step:
     """The step with other checkpoints to begin with; the node finds them when the run starts."""
-    runtime = step.attributes["runtime"]
-    before = runtime.get("load_checkpoint_config") or {"download_folder": None}
-    config = {**before, "enabled": True, "checkpoints": list(references)}
-    attributes = {**step.attributes, "runtime": {**runtime, "load_checkpoint_config": config}}
-    return replace(step, attributes=attributes)
+    job = step.job_spec
+    before = job.runtime.load_checkpoint_config or LoadCheckpointConfig()
+    config = replace(before, enabled=True, checkpoints=tuple(references))
+    job = replace(job, runtime=replace(job.runtime, load_checkpoint_config=config))
+    return replace(step, attributes=job.to_attributes())
 
 
-def _references(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    config = attributes["runtime"].get("load_checkpoint_config") or {}
-    return list(config["checkpoints"]) if config.get("enabled") else []
-
-
-def _exactly(run: RunRecord) -> list[dict[str, Any]]:
+def _exactly(run: RunRecord) -> list[CheckpointReference]:
     """The very checkpoints that a run began with, whatever there is by now."""
     found = []
     for one in run.loaded:
         project, _, folder = str(one["run"]).split("/")
-        reference = _reference(project, run=folder.partition("-")[2], name=str(one["name"]))
-        if reference not in found:
-            found.append(reference)
-    return found
-
-
-def _reference(
-    project: str, *, job: str | None = None, run: str | None = None, name: str | None = None
-) -> dict[str, Any]:
-    return {"project": project, "job": job, "run": run, "name": name, "optional": False}
+        run_id = folder.partition("-")[2]
+        found.append(CheckpointReference(project, run=run_id, name=str(one["name"])))
+    return list(dict.fromkeys(found))

@@ -12,6 +12,7 @@ from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address, Kind
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.run_control import LOOK_SECONDS, Answer
@@ -94,7 +95,7 @@ def _run(attempt: Intent, heard: Mapping[str, Answer], place: Place) -> RunRecor
         return None
     by_rank = sorted(answers.items(), key=lambda one: one[1]["rank"])
     first = by_rank[0][1]
-    attributes = attempt.inputs.get("attributes") or {}
+    job = JobSpec.from_attributes(attempt.attributes)
     run = RunRecord(
         run_id(attempt.key),
         first["number"],
@@ -104,7 +105,7 @@ def _run(attempt: Intent, heard: Mapping[str, Answer], place: Place) -> RunRecor
             RankRecord(answer["rank"], node, RunStatus.CREATED) for node, answer in by_rank
         ),
         created_at=attempt.time,
-        code=(attributes.get("code") or {}).get("digest"),
+        code=job.code.digest,
     )
     run = with_status(run, [answer for _, answer in by_rank])
-    return replace(run, store=place(attempt.address, str(attributes.get("project")), run))
+    return replace(run, store=place(attempt.address, job.project, run))

@@ -14,7 +14,8 @@ from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
+from trainctl.model.resource_specs import CacheSpec
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.spi.provider import Node, Presence
@@ -43,10 +44,10 @@ class CacheHandler:
         """Make the directory, or find it there; a replacement removes the old one with what jobs kept in it."""
         if step.action is Action.REPLACE:
             self.delete(step)
-        cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
+        cluster = step.needed(step.cache_spec.cluster_address)
         made: list[str] = []
         away: list[NodeUnreachable] = []
-        for kept in _keepers(cluster, step.attributes):
+        for kept in _keepers(cluster, step.cache_spec):
             try:
                 self.make_on(step.address, kept)
                 made.append(kept.node.name)
@@ -54,7 +55,7 @@ class CacheHandler:
                 away.append(error)
         if not made and away:
             raise away[0]
-        return {"directory": _place(_first(cluster), step.attributes), "on": made}
+        return {"directory": _place(_first(cluster), step.cache_spec), "on": made}
 
     def delete(self, step: Step) -> None:
         """Let go of its directories; those that nobody else refers to go with what jobs kept in them."""
@@ -63,8 +64,8 @@ class CacheHandler:
         if recorded is None or first is None:
             return
         self._tell(REMOVE_CACHE, step.address, first)
-        cluster = step.needed(Address(Kind.CLUSTER, str(recorded.attributes["cluster"])))
-        for kept in _keepers(cluster, recorded.attributes)[1:]:
+        cluster = step.needed(recorded.cache_spec.cluster_address)
+        for kept in _keepers(cluster, recorded.cache_spec)[1:]:
             self._tell(REMOVE_CACHE, step.address, kept)
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
@@ -94,59 +95,54 @@ def have_on(agents: Agents, lineage: str, cache: Recorded, provider: str, node: 
     """Make a recorded cache on a node that was not there, or away, when the others got theirs."""
     made = cache.outputs.get("on")
     if made is not None and node.name not in made:
-        directories = _with_team(node, _place(node, cache.attributes), cache.attributes)
+        directories = _with_team(node, _place(node, cache.cache_spec), cache.cache_spec)
         kept = Keeper(provider, node, directories)
         CacheHandler(agents, lineage).make_on(cache.address, kept)
 
 
 def directory_on(node: Node, cache: Recorded | None) -> str | None:
     """Where a recorded cache lies on a node of its cluster; None without one."""
-    return _place(node, cache.attributes) if cache else None
+    return _place(node, cache.cache_spec) if cache else None
 
 
-def _keepers(cluster: Recorded, attributes: Mapping[str, Any]) -> list[Keeper]:
+def _keepers(cluster: Recorded, cache: CacheSpec) -> list[Keeper]:
     """Every node keeps one of its own; where ``dir`` names a directory that they share, they keep the same."""
     return [
-        Keeper(cluster.provider, node, _with_team(node, _place(node, attributes), attributes))
+        Keeper(cluster.provider, node, _with_team(node, _place(node, cache), cache))
         for node in nodes_of(cluster)
     ]
 
 
-def _place(node: Node, attributes: Mapping[str, Any]) -> str:
-    return str(attributes.get("dir") or _own_place(node, attributes))
+def _place(node: Node, cache: CacheSpec) -> str:
+    return cache.dir or _own_place(node, cache)
 
 
 def keeper(cache: Recorded, lookup: Lookup) -> Keeper | None:
     """Who keeps a recorded cache; None if it was never made, or its cluster is gone."""
-    cluster = lookup(Address(Kind.CLUSTER, str(cache.attributes["cluster"])))
+    cluster = lookup(cache.cache_spec.cluster_address)
     directory = cache.outputs.get("directory")
     if cluster is None or not directory or not nodes_of(cluster):
         return None
     node = _first(cluster)
-    return Keeper(cluster.provider, node, _with_team(node, str(directory), cache.attributes))
+    return Keeper(cluster.provider, node, _with_team(node, str(directory), cache.cache_spec))
 
 
 def other_keepers(cache: Recorded, lookup: Lookup) -> list[Keeper]:
     """The cluster's other nodes that have a cache of that name: their own, or the same where ``dir`` names a directory that they share."""
-    cluster = lookup(Address(Kind.CLUSTER, str(cache.attributes["cluster"])))
+    cluster = lookup(cache.cache_spec.cluster_address)
     made = cache.outputs.get("on")
-    keepers = _keepers(cluster, cache.attributes)[1:] if cluster else []
+    keepers = _keepers(cluster, cache.cache_spec)[1:] if cluster else []
     return [one for one in keepers if made is None or one.node.name in made]
 
 
-def scope_of(cache: Recorded) -> str:
-    """``project`` or ``team``."""
-    return str(cache.attributes.get("scope") or "project")
+def _with_team(node: Node, directory: str, cache: CacheSpec) -> tuple[str, ...]:
+    return (directory,) if cache.scope == "team" else (directory, team_cache(node))
 
 
-def _with_team(node: Node, directory: str, attributes: Mapping[str, Any]) -> tuple[str, ...]:
-    return (directory,) if attributes.get("scope") == "team" else (directory, team_cache(node))
-
-
-def _own_place(node: Node, attributes: Mapping[str, Any]) -> str:
-    if attributes.get("scope") == "team":
+def _own_place(node: Node, cache: CacheSpec) -> str:
+    if cache.scope == "team":
         return team_cache(node)
-    return str(PurePosixPath(node.root) / "caches" / str(attributes["project"]))
+    return str(PurePosixPath(node.root) / "caches" / str(cache.project))
 
 
 def _first(cluster: Recorded) -> Node:

@@ -14,6 +14,7 @@ from trainctl.errors import NodeError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, away_nodes, nodes_of
 from trainctl.resources.making import AT_ONCE, Maker, reachable
@@ -33,9 +34,9 @@ class ClusterHandler:
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """Make the nodes that are missing, remove those that are not asked for any more; a replacement removes all first."""
-        name = str(step.attributes["provider"])
+        name = step.cluster_spec.provider
         provider = self._providers(name)
-        cluster = section(step.address.name, step.attributes)
+        cluster = section(step.address.name, step.cluster_spec)
         if step.action is Action.REPLACE:
             self.delete(step)
         kept = step.recorded
@@ -54,17 +55,17 @@ class ClusterHandler:
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Remove the nodes that an interrupted attempt made and nobody recorded."""
-        attributes = intent.inputs.get("attributes")
-        if not attributes:
+        if not intent.attributes:
             return {}
+        spec = ClusterSpec.from_attributes(intent.attributes)
         provider = self._providers(intent.provider)
-        cluster = section(intent.address.name, attributes)
+        cluster = section(intent.address.name, spec)
         recorded = lookup(intent.address)
         kept = {node.key for node in nodes_of(recorded)} if recorded else set()
         for planned in provider.plan(cluster):
             node = provider.find(cluster, f"{intent.key}/{planned.name}")
             if node is not None and node.key not in kept:
-                self._remove(intent.provider, node, attributes)
+                self._remove(intent.provider, node, spec)
         return {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
@@ -74,7 +75,7 @@ class ClusterHandler:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read") as pool:
             read = pool.map(provider.read, nodes)
             found = {node.id: one for node, one in zip(nodes, read, strict=True)}
-        cluster = section(recorded.address.name, recorded.attributes)
+        cluster = section(recorded.address.name, recorded.cluster_spec)
         back = reachable(provider, cluster, away)
         found |= {node.id: Presence.UNREACHABLE for node in away if node.name not in back}
         worst = max(found.values(), key=_WORST.index, default=Presence.PRESENT)
@@ -89,12 +90,12 @@ class ClusterHandler:
     def _remove_others(self, recorded: Recorded, kept: Set[str]) -> None:
         """Remove the recorded nodes but those with these keys: all that can be, before the first error is raised."""
         provider = self._providers(recorded.provider)
-        cluster = section(recorded.address.name, recorded.attributes)
+        cluster = section(recorded.address.name, recorded.cluster_spec)
 
         def remove(node: Node) -> NodeError | None:
             try:
                 made = node if node.root else provider.locate(cluster, node)
-                self._remove(recorded.provider, made, recorded.attributes)
+                self._remove(recorded.provider, made, recorded.cluster_spec)
             except NodeError as error:
                 return error
             return None
@@ -107,14 +108,14 @@ class ClusterHandler:
 
     def _leave_old_cache(self, step: Step, recorded: Recorded, nodes: Sequence[Node]) -> None:
         """Let go of the caches that the nodes had elsewhere; what live runs need of them stays until they are forgotten."""
-        before, after = (_cache_directories(one.attributes) for one in (recorded, step))
+        before, after = (_cache_directories(one.cluster_spec) for one in (recorded, step))
         if before == after:
             return
         for node in nodes:
-            request = OfLineage(**at(node, recorded.attributes), lineage=self._lineage)
+            request = OfLineage(**at(node, recorded.cluster_spec), lineage=self._lineage)
             self._agents.of(recorded.provider, node).call(FORGET_CACHE, request)
 
-    def _remove(self, provider_name: str, node: Node, attributes: Mapping[str, Any]) -> None:
+    def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> None:
         provider = self._providers(provider_name)
         presence = provider.read(node)
         if presence is Presence.GONE:
@@ -128,17 +129,19 @@ class ClusterHandler:
         agent = self._agents.of(provider_name, node)
         team = OwnedRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
         agent.call(REMOVE_CACHE, team)
-        agent.call(FORGET, OfLineage(**at(node, attributes), lineage=self._lineage))
+        agent.call(
+            FORGET,
+            OfLineage(**at(node, cluster), lineage=self._lineage),
+        )
         provider.delete(node)  # takes only what nobody else has a part in
 
 
-def _cache_directories(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
     """Where weights are cached, on each node and by all together."""
-    shared = shared_settings(attributes)
-    return cache_settings(attributes)["dir"], shared["dir"] if shared else None
+    shared = shared_settings(cluster)
+    return cache_settings(cluster)["dir"], shared["dir"] if shared else None
 
 
-def section(name: str, attributes: Mapping[str, Any]) -> Cluster:
-    """The provider's view of a cluster's attributes: what is not ours."""
-    ours = {"provider", "cache", "price_per_hour", "forgotten"}
-    return Cluster(name, {key: value for key, value in attributes.items() if key not in ours})
+def section(name: str, cluster: ClusterSpec) -> Cluster:
+    """The provider's view of a cluster."""
+    return Cluster(name, cluster.settings)

@@ -15,6 +15,7 @@ from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import Interrupted, NodeUnreachable, NoRoomYet, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered, Foreseen
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home
@@ -27,16 +28,16 @@ from trainctl.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A node that a rank of a run gets, how it is asked, and the attributes of its cluster."""
+    """A node that a rank of a run gets, how it is asked, and its cluster."""
 
     node: Node
     agent: NodeAgent
-    cluster: Mapping[str, Any]
+    cluster: ClusterSpec
 
     @property
     def provider(self) -> str:
         """The name of its cluster's provider."""
-        return str(self.cluster["provider"])
+        return self.cluster.provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Delivery:
                 "lineage": self._home.lineage,
                 "owner": self._home.owner,
                 "lease": step.key,
-                "source": str(step.needed(Address.parse(address)).attributes["source"]),
+                "source": step.needed(Address.parse(address)).weights_spec.source,
                 **order.more,
             }
             answer = order.mirror.call(DELIVER, request, progress.of(order.rank, address), listing)
@@ -217,8 +218,7 @@ def _rank(error: TrainctlError) -> int:
 
 def listings_of(step: Step) -> dict[str, str]:
     """The mirrored listing of each of a job's weights, by address; TrainctlError for one that is not mirrored yet."""
-    addresses = [Address.parse(weights["address"]) for weights in step.attributes["weights"]]
-    return {str(address): _listing(step, address) for address in addresses}
+    return {str(one.address): _listing(step, one.address) for one in step.job_spec.weights}
 
 
 def _listing(step: Step, address: Address) -> str:

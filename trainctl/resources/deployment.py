@@ -21,18 +21,17 @@ from trainctl.base.protocol.verb import AtRoot
 from trainctl.errors import NodeError, NodeUnreachable, NoRoomYet, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import Code, packed, scan
-from trainctl.jobs.environment import places, secret_environment
+from trainctl.jobs.environment import places
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.plan.placement import Wanted
 from trainctl.plan.seats import Planned
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning
-from trainctl.resources.caches import directory_on, have_on, scope_of
+from trainctl.resources.caches import directory_on, have_on
 from trainctl.resources.delivery import Delivery, Seat, listings_of
 from trainctl.resources.following import Ahead, ahead, possible_nodes
 from trainctl.resources.home import Home
@@ -41,8 +40,8 @@ from trainctl.resources.node_cache import cache_settings
 from trainctl.resources.origins import origins_of
 from trainctl.resources.replaced import Replaced
 from trainctl.resources.run_control import RunControl
-from trainctl.resources.runs import specification
 from trainctl.resources.seating import Seating, leader_addresses
+from trainctl.resources.specification import specification
 from trainctl.resources.starting import Equipped, Rank, start_together
 from trainctl.weights.mirrors import Mirror
 
@@ -83,7 +82,7 @@ class Deployment:
         try:
             run, ranks, requests = self._prepare(begun, run, replaced)
         except NodeUnreachable as error:
-            wanted = Wanted.by(step.attributes).nodes
+            wanted = step.job_spec.compute.node_count
             if step.resumed or len(nodes_of(self._cluster(step))) <= wanted:
                 raise
             raise NodeError(error.summary, error.detail, code=error.code) from error
@@ -109,7 +108,7 @@ class Deployment:
         run = replace(
             run,
             image_digest=image.digest if image else None,
-            code=step.attributes["code"]["digest"],
+            code=step.job_spec.code.digest,
             code_archive=equipped[0].archive,
             delivered=sum(one.moved for one in moved),
             deliveries=tuple(one.to_json() for one in moved),
@@ -121,9 +120,7 @@ class Deployment:
                 "mirroring": max(
                     (step.seconds_of(Address.parse(address)) for address in listings), default=0.0
                 ),
-                "provisioning": step.seconds_of(
-                    Address(Kind.CLUSTER, str(step.attributes["cluster"]))
-                ),
+                "provisioning": step.seconds_of(step.job_spec.cluster_address),
                 "delivering": round(time.monotonic() - began, 3),
             },
         )
@@ -132,7 +129,7 @@ class Deployment:
 
     def _ahead(self, step: Step) -> Ahead:
         """What the run has to follow. Deferred if nobody could wait for it."""
-        nodes = possible_nodes(self._cluster(step), step.attributes)
+        nodes = possible_nodes(self._cluster(step), step.job_spec)
         before = ahead(RunControl(self._agents, step.lookup), step.lookup, step.depends_on, nodes)
         if before.why_not:
             raise Deferred(before.why_not, "Apply again once it has completed.")
@@ -154,7 +151,7 @@ class Deployment:
             raise Deferred(f"waits: {error.summary}", error.detail, code=error.code) from error
 
     def _cluster(self, step: Step) -> Recorded:
-        return step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
+        return step.needed(step.job_spec.cluster_address)
 
     def _place(
         self,
@@ -170,15 +167,15 @@ class Deployment:
             cluster,
             step.address,
             run.key,
-            step.attributes,
+            step.job_spec.compute,
             listings,
             among,
             leaving=replaced.key,
             resumed=step.resumed,
         )
-        project = str(step.attributes["project"])
+        project = step.job_spec.project
         used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
-        caches = {scope_of(cache): cache for cache in used if cache}
+        caches = {cache.cache_spec.scope: cache for cache in used if cache}
         found = []
         for number, node in enumerate(nodes):
             for cache in caches.values():
@@ -193,7 +190,7 @@ class Deployment:
                 team=directory_on(node, caches.get("team")),
             )
             agent = self._agents.of(cluster.provider, node)
-            found.append(Rank(number, Seat(node, agent, cluster.attributes), where))
+            found.append(Rank(number, Seat(node, agent, cluster.cluster_spec), where))
         return found
 
     def _equip(self, begun: Beginning, rank: Rank) -> Equipped:
@@ -207,7 +204,7 @@ class Deployment:
     def _ship_code(self, begun: Beginning, rank: Rank) -> str:
         """Have the code on the node; the sha256 of the archive there. Jobs that share it don't send it at the same time."""
         step, repeated = begun.step, begun.repeats
-        digest = step.attributes["code"]["digest"]
+        digest = step.job_spec.code.digest or ""
 
         def archive() -> AbstractContextManager[Iterator[bytes]]:
             if repeated is not None:
@@ -228,9 +225,9 @@ class Deployment:
             yield tar
 
     def _planned_code(self, step: Step) -> Code:
-        planned = step.attributes["code"]
-        code = scan(self._home.directory, planned["path"], self._home.withheld)
-        if code.tree.digest != planned["digest"]:
+        planned = step.job_spec.code
+        code = scan(self._home.directory, planned.path, self._home.withheld)
+        if code.tree.digest != planned.digest:
             raise StalePlan(
                 "the code changed after it was planned",
                 f"{_newest(code)} was written last. Plan again; what is no code, .trainctlignore leaves out.",
@@ -240,7 +237,7 @@ class Deployment:
 
     def _environment(self, step: Step, rank: Rank) -> str | None:
         """The environment that the job's requirements make on the node, if it has any: built before anything large moves."""
-        requirements = step.attributes["runtime"].get("requirements")
+        requirements = step.job_spec.runtime.requirements
         if not requirements:
             return None
 
@@ -249,15 +246,15 @@ class Deployment:
 
         request = EnvironmentRequest(
             root=rank.node.root,
-            code=step.attributes["code"]["digest"],
+            code=step.job_spec.code.digest or "",
             requirements=requirements,
         )
         return rank.agent.call(BUILD_ENVIRONMENT, request, on_event=on_event)["venv"]
 
     def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
         """What opens the store, if the run has to do with it."""
-        keeps = step.attributes["runtime"]["checkpointing_config"].get("enabled")
-        if not keeps and not references(step.attributes):
+        runtime = step.job_spec.runtime
+        if not runtime.checkpointing_config.enabled and not runtime.loads:
             return {}
         return self._checkpoints.values(run.store or {})
 
@@ -270,9 +267,8 @@ class Deployment:
         before: Ahead,
     ) -> list[StartRequest]:
         """What starts each rank."""
-        nodes = [one.rank.node.id for one in equipped]
-        gang = self._gang(equipped[0].rank) if len(nodes) > 1 else None
-        names = sorted(set(secret_environment(step.attributes).values()))
+        gang = self._gang(equipped[0].rank) if len(equipped) > 1 else None
+        names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
         found: list[StartRequest] = []
@@ -281,24 +277,12 @@ class Deployment:
                 "follows": [{"key": run.key, "address": str(job)} for job, run in before.follows],
                 "turn": {"apply": self._apply, "index": self._turns.get(step.address, 0)},
                 "cache": cache_settings(one.rank.seat.cluster)["dir"],
-                "store": self._checkpoints.store(step.attributes, run.store or {}),
-                "load": references(step.attributes),
+                "store": self._checkpoints.store(step.job_spec, run.store or {}),
+                "load": references(step.job_spec),
                 "gang": gang,
                 "container": one.image.container if one.image else None,
             }
-            spec = specification(
-                step.address,
-                step.attributes,
-                run,
-                one.rank.where,
-                self._home.lineage,
-                listings,
-                gpus=one.rank.node.gpus,
-                nodes=nodes,
-                rank=one.rank.number,
-                surroundings=surroundings,
-                venv=one.venv,
-            )
+            spec = specification(step, run, one, self._home.lineage, listings, surroundings)
             node = one.rank.node
             found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return found

@@ -5,15 +5,14 @@ Nor does anyone wait on a node for a run of several ranks, of which each node kn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainctl.apply.step import Lookup
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.plan.runs import node_count
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.run_control import RunControl, Told, runs_of
 
@@ -63,10 +62,10 @@ def ahead(
     return Ahead(why_not=f"waits: {found.blockers[0]}{more}")
 
 
-def possible_nodes(cluster: Recorded | None, attributes: Mapping[str, Any]) -> list[str]:
+def possible_nodes(cluster: Recorded | None, job: JobSpec) -> list[str]:
     """The nodes, by id, on which a job's next run could follow another: none for a run on several nodes."""
     nodes = nodes_of(cluster) if cluster else ()
-    return [node.id for node in nodes] if node_count(attributes.get("compute")) == 1 else []
+    return [node.id for node in nodes] if job.compute.node_count == 1 else []
 
 
 def _is_job(address: Address) -> bool:

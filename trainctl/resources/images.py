@@ -11,7 +11,6 @@ from trainctl.base.protocol.code import PULL_IMAGE, ImageRequest
 from trainctl.base.protocol.spec import Container
 from trainctl.base.units import parse_size
 from trainctl.jobs.secrets import Secrets
-from trainctl.plan.images import image_of
 from trainctl.remote.agent import NodeAgent
 
 
@@ -30,10 +29,10 @@ def pulled_image(
 
     NodeError says what the registry or the engine objects to.
     """
-    wish = image_of(step.attributes)
-    if wish is None:
+    job = step.job_spec
+    if job.image is None or not job.in_container:
         return None
-    began = f"pulling {wish.image}"
+    began = f"pulling {job.image.base_image}"
 
     def on_event(event: Mapping[str, Any]) -> None:
         line = str(event["line"])
@@ -42,21 +41,19 @@ def pulled_image(
     request = ImageRequest(
         root=root,
         lineage=lineage,
-        image=wish.image,
-        engine=wish.engine,
-        login=secrets.registry_login(step.attributes["image"]),
+        image=job.image.base_image,
+        engine=job.runtime.engine,
+        login=secrets.registry_login(job.image),
     )
     found = agent.call(PULL_IMAGE, request, on_event=on_event)
     if found["note"]:
         step.progress(found["note"], 0, 0)
-    compute, shared = step.attributes["compute"], step.attributes["runtime"].get("shm_size")
-    memory = compute.get("memory")
     container = Container(
         engine=found["engine"]["name"],
         image=found["id"],
         workdir=found["workdir"],
-        shm_size=parse_size(shared) if shared else None,
-        memory=parse_size(memory) if memory else None,
-        cpus=compute.get("cpu_count"),
+        shm_size=parse_size(job.runtime.shm_size) if job.runtime.shm_size else None,
+        memory=job.compute.memory_bytes,
+        cpus=job.compute.cpu_count,
     )
     return PulledImage(found["digest"], container)

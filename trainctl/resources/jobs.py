@@ -33,8 +33,8 @@ from trainctl.resources.home import Home
 from trainctl.resources.node_cache import at
 from trainctl.resources.replaced import Replaced, goes_on
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
-from trainctl.resources.runs import order
 from trainctl.resources.seating import missing_ranks
+from trainctl.resources.specification import order
 from trainctl.spi.provider import Presence
 from trainctl.weights.mirrors import Mirror
 
@@ -85,15 +85,13 @@ class JobHandler:
         if step.action is Action.UPDATE:
             if earlier and earlier[-1].status.live:
                 control = RunControl(self._agents, step.lookup)
-                control.reorder(
-                    earlier[-1], order(step.address, step.attributes, self._home.lineage)
-                )
+                control.reorder(earlier[-1], order(step.address, step.job_spec, self._home.lineage))
             return _outputs(*earlier)
         control = RunControl(self._agents, step.lookup)
         replaced = Replaced(step, control, earlier)
         run = RunRecord(run_id(step.key), len(earlier) + 1, step.key, created_at=time.time())
-        project = str(step.attributes["project"])
-        run = replace(run, store=self._checkpoints.place(step.address, project, run))
+        store = self._checkpoints.place(step.address, step.job_spec.project, run)
+        run = replace(run, store=store)
         try:
             beginning = begin(control, self._mirror.store, step, earlier)
             run = self._deployment.deploy(beginning, beginning.mark(run), replaced)
@@ -129,7 +127,7 @@ class JobHandler:
             control.stop(run)
         control.remove(run)
         if self._delete_checkpoints:
-            project = str(step.attributes["project"])
+            project = step.job_spec.project
             Checkpoints(control, self._checkpoints, step.address, project, run).remove()
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
@@ -153,7 +151,7 @@ class JobHandler:
             request = StopRequest(root=node.root, key=intent.key, grace_seconds=STOP_GRACE_SECONDS)
             agent.call(STOP, request)
             if not keep:
-                agent.call(REMOVE, RunInCache(**at(node, cluster.attributes), key=intent.key))
+                agent.call(REMOVE, RunInCache(**at(node, cluster.cluster_spec), key=intent.key))
         return {"run": run.to_json()} if run is not None and keep else {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
@@ -165,11 +163,11 @@ def why_not_yet(change: Change, agents: Agents, lookup: Lookup) -> str:
     """Why a change has to wait for other runs, of which only a later apply can know the end; empty if it hasn't to."""
     if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
         return ""
-    after = change.after or {}
-    cluster = lookup(Address(Kind.CLUSTER, str(after["cluster"])))
-    nodes = possible_nodes(cluster, after)
+    job = change.job_spec
+    cluster = lookup(job.cluster_address)
+    nodes = possible_nodes(cluster, job)
     why = ahead(RunControl(agents, lookup), lookup, change.depends_on, nodes).why_not
-    return why or (missing_ranks(agents, cluster, after) if cluster else "")
+    return why or (missing_ranks(agents, cluster, job.compute.node_count) if cluster else "")
 
 
 def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Observation]:

@@ -1,24 +1,12 @@
-"""One run on its nodes: the specification a node gets, and what its nodes' answers add up to."""
+"""The record of a run, from what its nodes report of its ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from trainctl.base.protocol.runs import Blame, RunReport, Sync
-from trainctl.base.protocol.spec import Order, Prepare, Retry, RunSpec, Slots, Surroundings
-from trainctl.base.units import parse_duration
-from trainctl.jobs.environment import (
-    RunPlaces,
-    caches,
-    environment,
-    gpu_kind,
-    gpus_wanted,
-    links,
-    secret_environment,
-)
-from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 
 _LIVE_FIRST = (
@@ -33,96 +21,6 @@ _LIVE_FIRST = (
     RunStatus.COMPLETED,
 )
 """A run goes on as long as one of its ranks does; then it is what its worst rank is, and has completed when all of them have."""
-
-
-def specification(
-    address: Address,
-    attributes: Mapping[str, Any],
-    run: RunRecord,
-    where: RunPlaces,
-    lineage: str,
-    listings: Mapping[str, str],
-    *,
-    gpus: int | None,
-    nodes: Sequence[str],
-    rank: int = 0,
-    surroundings: Surroundings,
-    venv: str | None = None,
-) -> RunSpec:
-    """What one node needs to know to run one rank: everything but secret values.
-
-    ``nodes`` are the run's, by rank; ``listings`` by weights address; ``venv`` is the environment that was built for it there.
-    """
-    plain = environment(
-        address, attributes, run, where, lineage, gpus=gpus, rank=rank, group_size=len(nodes)
-    )
-    secret, longest = secret_environment(attributes), attributes.get("max_duration")
-    return {
-        "key": run.key,
-        "id": run.id,
-        "number": run.number,
-        "generation": run.generation,
-        "lineage": lineage,
-        "address": str(address),
-        "project": attributes["project"],
-        "job": address.name,
-        "rank": rank,
-        "group_size": len(nodes),
-        "nodes": list(nodes),
-        "code": attributes["code"]["digest"],
-        "commands": list(attributes["runtime"]["start_commands"]),
-        "environment": plain,
-        "secret_environment": {name: secret[name] for name in secret if name not in plain},
-        "weights": [
-            {
-                "name": weights["address"],
-                "listing": listings[weights["address"]],
-                "mount_location": weights["mount_location"],
-            }
-            for weights in attributes["weights"]
-        ],
-        "links": links(attributes, where),
-        "mounts": list(attributes.get("mounts") or ()),
-        "host": {"venv": venv or attributes["runtime"].get("venv")},
-        "grace_seconds": 30,
-        "gpus": {
-            "count": gpus_wanted(attributes),
-            "kind": gpu_kind(attributes),
-            "declared": gpus,
-        },
-        **order(address, attributes, lineage),
-        **surroundings,
-        "keeps_secrets": bool(attributes.get("kept_secrets")),
-        "made_of": {"attributes": attributes, "listings": listings},
-        "caches": caches(attributes, where),
-        "prepare": _prepare(attributes, where),
-        "retry": _retry(attributes),
-        "max_duration_seconds": parse_duration(longest) if longest is not None else None,
-    }
-
-
-def _prepare(attributes: Mapping[str, Any], where: RunPlaces) -> Prepare | None:
-    config = attributes["runtime"]["cache_config"]
-    commands = config.get("prepare_commands") if config.get("enabled") else None
-    return {"commands": [*commands], "directory": where.project_cache} if commands else None
-
-
-def _retry(attributes: Mapping[str, Any]) -> Retry | None:
-    retry = attributes.get("retry")
-    if not retry:
-        return None
-    return {
-        "max_attempts": retry["max_attempts"],
-        "delay_seconds": parse_duration(retry["delay"]),
-    }
-
-
-def order(address: Address, attributes: Mapping[str, Any], lineage: str) -> Order:
-    """Who goes first where runs wait, and how many of a sweep go on at once: what may change while a run waits."""
-    most = attributes.get("max_parallel")
-    name = f"{lineage} job.{address.name}"
-    slots: Slots | None = None if most is None else {"name": name, "count": most}
-    return {"priority": attributes.get("priority") or 0, "slots": slots}
 
 
 def with_status(run: RunRecord, answers: Sequence[RunReport | None]) -> RunRecord:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from typing import Any
 
 from trainctl.base.listing import ListedFile
 from trainctl.base.protocol.host import VACANCY, VacancyRequest
@@ -16,7 +15,8 @@ from trainctl.base.protocol.weights import Cached, CacheQuery
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
-from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
+from trainctl.model.job_spec import Compute
+from trainctl.plan.placement import Offer, Room, place, with_run
 from trainctl.plan.seats import Planned
 from trainctl.plan.values import GpuFacts
 from trainctl.resources.agents import Agents, away_nodes, nodes_of
@@ -45,7 +45,7 @@ class _Taken:
 
     job: Address
     key: str
-    wanted: Wanted
+    wanted: Compute
     nodes: tuple[str, ...]
 
 
@@ -67,7 +67,7 @@ class Seating:
         cluster: Recorded,
         job: Address,
         key: str,
-        attributes: Mapping[str, Any],
+        wanted: Compute,
         listings: Sequence[str],
         among: Sequence[str] | None = None,
         *,
@@ -80,8 +80,7 @@ class Seating:
         earlier attempt (``resumed``) may have started it where nobody can ask.
         """
         nodes = nodes_of(cluster)
-        wanted = Wanted.by(attributes)
-        if len(nodes) == 1 == wanted.nodes and not away_nodes(cluster):
+        if len(nodes) == 1 == wanted.node_count and not away_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
         said = self._ask(cluster, nodes, key, leaving, wanted, listings)
@@ -93,7 +92,7 @@ class Seating:
         offered = [one for one in said if among is None or one.offer.node in among]
         with self._lock:
             chosen = place(wanted, [self._left_for(job, one) for one in offered])
-            if len(chosen) < wanted.nodes:
+            if len(chosen) < wanted.node_count:
                 raise _too_few(cluster, wanted, {one.offer.node for one in said})
             self._taken.append(_Taken(job, key, wanted, chosen))
         return tuple(by_id[node] for node in chosen)
@@ -117,7 +116,7 @@ class Seating:
         nodes: Sequence[Node],
         key: str,
         leaving: str | None,
-        wanted: Wanted,
+        wanted: Compute,
         listings: Sequence[str],
     ) -> list[_Said]:
         """What those that can be asked say. Where none can, the first one's error."""
@@ -132,9 +131,9 @@ class Seating:
                 key=key,
                 leaving=leaving,
                 declared=node.gpus,
-                accelerators=[wanted.kind] if wanted.kind else [],
+                accelerators=[wanted.gpu_kind] if wanted.gpu_kind else [],
                 cached=CacheQuery(
-                    **at(node, cluster.attributes),
+                    **at(node, cluster.cluster_spec),
                     listings=[*files],
                     blobs=digests,
                     room=bool(files),
@@ -194,9 +193,8 @@ def _room(files: Mapping[str, Sequence[ListedFile]], cached: Cached) -> Room:
     return Room.of(missing, total, cached.get("room"), cached.get("most"))
 
 
-def missing_ranks(agents: Agents, cluster: Recorded, attributes: Mapping[str, Any]) -> str:
+def missing_ranks(agents: Agents, cluster: Recorded, wanted: int) -> str:
     """Why a run on several nodes can't have them now: those that are away. Empty if enough can be reached."""
-    wanted = Wanted.by(attributes).nodes
     if wanted == 1:
         return ""
 
@@ -243,17 +241,17 @@ def _perhaps_elsewhere(nodes: Sequence[Node], said: Set[str]) -> NodeUnreachable
     )
 
 
-def _too_few(cluster: Recorded, wanted: Wanted, said: Set[str]) -> TrainctlError:
+def _too_few(cluster: Recorded, wanted: Compute, said: Set[str]) -> TrainctlError:
     """Nodes that are away may have what is wanted; otherwise nothing will have it."""
     away = [one.id for one in (*nodes_of(cluster), *away_nodes(cluster)) if one.id not in said]
     if away:
-        nodes = f"{wanted.nodes} node{'s' if wanted.nodes > 1 else ''}"
+        nodes = f"{wanted.node_count} node{'s' if wanted.node_count > 1 else ''}"
         return NodeUnreachable(
-            f"{nodes} {'are' if wanted.nodes > 1 else 'is'} wanted, and {', '.join(away)} can't be reached",
+            f"{nodes} {'are' if wanted.node_count > 1 else 'is'} wanted, and {', '.join(away)} can't be reached",
             "Apply again once that is possible, or lower compute.node_count.",
         )
     return TrainctlError(
-        f"{wanted.nodes} nodes with {wanted.gpus or 'no'} {wanted.kind + ' ' if wanted.kind else ''}GPUs are wanted, and {cluster.address} has fewer",
+        f"{wanted.node_count} nodes with {wanted.gpus or 'no'} {wanted.gpu_kind + ' ' if wanted.gpu_kind else ''}GPUs are wanted, and {cluster.address} has fewer",
         "Lower compute.node_count or compute.accelerator.",
         code="too-few-nodes",
     )

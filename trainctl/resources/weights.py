@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.delivery import Mirrored
 from trainctl.model.mirror_site import MirrorSite
+from trainctl.model.resource_specs import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_of
@@ -66,7 +68,7 @@ class WeightsHandler:
         resolved = step.resolved
         if resolved is None:
             resolved = self._resolve(step)
-        if step.attributes.get("pin") not in (None, resolved.pin):
+        if step.weights_spec.pin not in (None, resolved.pin):
             raise self._moved(step, None, resolved)
         reference = Reference(
             lineage=self._home.lineage,
@@ -95,7 +97,7 @@ class WeightsHandler:
         store = self._mirror.store
         (before,) = store.survey([resolved]).sources
         # A source that is complete needs no credential, so a missing one stops nothing.
-        credential = None if before.listing else credential_of(step.attributes, self._secrets)
+        credential = None if before.listing else credential_of(step.weights_spec, self._secrets)
         source = source_for(parse_source(resolved.source).scheme)
         upstream = SourceUpstream(source, resolved, credential)
         began = time.monotonic()
@@ -121,13 +123,13 @@ class WeightsHandler:
         if self._left(step):
             # Two URLs may be one place, by a link or a share: then that was the reference that has just been written.
             listing = ingest()
-        version = {
+        version: dict[str, Any] = {
             "revision": resolved.revision,
             "pin": resolved.pin,
             "files": len(resolved.files),
             "bytes": resolved.size,
         }
-        self._lock(lock_entry({**step.attributes, **version}, self._home.directory))
+        self._lock(lock_entry(replace(step.weights_spec, **version), self._home.directory))
         return {
             **version,
             "listing": listing.id,
@@ -142,10 +144,10 @@ class WeightsHandler:
     def _resolve(self, step: Step) -> ResolvedSource:
         """The source as it was planned: at the planned revision, where upstream keeps revisions."""
         directory = self._home.directory
-        planned = lock_entry(step.attributes, directory) if step.attributes.get("pin") else None
-        wanted = wanted_of(step.attributes, directory)
+        planned = lock_entry(step.weights_spec, directory) if step.weights_spec.pin else None
+        wanted = wanted_of(step.weights_spec, directory)
         try:
-            credential = credential_of(step.attributes, self._secrets)
+            credential = credential_of(step.weights_spec, self._secrets)
         except TrainctlError as why:
             return resolve_unopened(wanted, why, locked=planned, store=self._mirror.store).resolved
         if planned is not None and wanted.uri.scheme not in ("hf", "file"):
@@ -160,7 +162,7 @@ class WeightsHandler:
 
     def _now(self, step: Step, credential: Credential | None) -> ResolvedSource | None:
         """The source as upstream shows it by now; None where it can't be told, or where its revisions stay what they are."""
-        wanted = wanted_of(step.attributes, self._home.directory)
+        wanted = wanted_of(step.weights_spec, self._home.directory)
         if wanted.uri.scheme == "hf" or wanted.sha256:
             return None
         try:
@@ -170,7 +172,7 @@ class WeightsHandler:
 
     def _moved(self, step: Step, planned: ResolvedSource | None, now: ResolvedSource) -> StalePlan:
         """``planned`` is None where the plan kept no files, which it doesn't of very many."""
-        before = planned.revision if planned else step.attributes.get("revision")
+        before = planned.revision if planned else step.weights_spec.revision
         lines = [f"It was at {before} and is at {now.revision}."]
         if planned is not None:
             lines += difference(planned.files, now.files)
@@ -219,48 +221,42 @@ class WeightsHandler:
         return Observation(Presence.PRESENT if here else Presence.GONE)
 
 
-def wanted_of(attributes: Mapping[str, Any], directory: Path) -> Wanted:
+def wanted_of(weights: WeightsSpec, directory: Path) -> Wanted:
     """What a weights resource wants of its source."""
-    allow, ignore = attributes.get("allow_patterns"), attributes.get("ignore_patterns")
     return Wanted(
-        source=str(attributes["source"]),
+        source=weights.source,
         directory=directory,
-        allow=tuple(allow) if allow else None,
-        ignore=tuple(ignore) if ignore else None,
-        sha256=attributes.get("sha256"),
-        endpoint_url=endpoint_url(attributes),
+        allow=weights.allow_patterns or None,
+        ignore=weights.ignore_patterns or None,
+        sha256=weights.sha256,
+        endpoint_url=weights.endpoint_url,
     )
 
 
-def endpoint_url(attributes: Mapping[str, Any]) -> str | None:
-    """The server that the manifest names for a source."""
-    return (attributes.get("auth") or {}).get("endpoint_url")
-
-
-def credential_of(attributes: Mapping[str, Any], secrets: Secrets) -> Credential | None:
+def credential_of(weights: WeightsSpec, secrets: Secrets) -> Credential | None:
     """What opens the source: its declared auth, else what its platform usually finds, else nothing."""
-    declared = secrets.declared_credential(attributes)
-    scheme = parse_source(str(attributes["source"])).scheme
+    declared = secrets.declared_credential(weights)
+    scheme = parse_source(weights.source).scheme
     if declared is not None or scheme in ("file", "https"):
         return declared
     if scheme != "hf":
-        return secrets.usual_credential(attributes)
+        return secrets.usual_credential(weights)
     # Heavy: only who has such a source pays for it.
     from trainctl.sources.hf import usual_credential
 
     return secrets.registered(usual_credential())
 
 
-def lock_entry(attributes: Mapping[str, Any], directory: Path) -> LockEntry:
-    """What the lock file says of a weights resource whose source was resolved."""
-    wanted = wanted_of(attributes, directory)
+def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
+    """What the lock file says of a weights resource whose source was resolved; it has a revision and a pin."""
+    wanted = wanted_of(weights, directory)
     return LockEntry(
         source=wanted.source,
         allow_patterns=wanted.allow,
         ignore_patterns=wanted.ignore,
-        revision=attributes["revision"],
-        pin=attributes["pin"],
-        files=attributes["files"],
-        bytes=attributes["bytes"],
+        revision=weights.revision or "",
+        pin=weights.pin or "",
+        files=weights.files or 0,
+        bytes=weights.bytes or 0,
         endpoint_url=wanted.endpoint_url,
     )

@@ -11,16 +11,15 @@ from trainctl.errors import SourceUnreachable
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.once import Once
 from trainctl.model.redaction import Redactor
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.spi.sources import Credential
 
 
 def credential(secrets: Secrets, source: str, account: str = "reader@demo") -> Credential:
-    auth = {
-        "auth_method": "GCP_OIDC",
-        "gcp_oidc_service_account": account,
-        "gcp_oidc_workload_id_provider": POOL,
-    }
-    found = secrets.declared_credential({"source": source, "auth": auth})
+    auth = SourceAuth(
+        "GCP_OIDC", gcp_oidc_service_account=account, gcp_oidc_workload_id_provider=POOL
+    )
+    found = secrets.declared_credential(WeightsSpec(source, auth=auth))
     assert found is not None
     return found
 

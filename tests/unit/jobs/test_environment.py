@@ -17,10 +17,10 @@ from trainctl.jobs.environment import (
     file_name,
     links,
     places,
-    secret_environment,
     weights_variable,
 )
 from trainctl.model.address import Address
+from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord
 from trainctl.spi.provider import Node
 
@@ -35,29 +35,29 @@ def job(
     checkpointing: Mapping[str, Any] | None = None,
     cache: Mapping[str, Any] | None = None,
     accelerator: str | None = None,
-) -> dict[str, Any]:
-    """A job's attributes, as far as its environment looks at them."""
+) -> JobSpec:
+    """A job, as far as its environment looks at it."""
     weights = [
         {"address": "weights.qwen3", "mount_location": "/app/models/qwen3"},
         {"address": "weights.sft-1", "mount_location": "weights/tiny.en"},
     ]
-    return {
-        "project": "demo",
-        "compute": {"accelerator": accelerator},
-        "weights": weights,
-        "runtime": {
-            "environment_variables": variables or {},
-            "checkpointing_config": checkpointing or {"enabled": False},
-            "cache_config": cache or {"enabled": False},
-        },
-    }
+    return JobSpec.from_attributes(
+        {
+            "project": "demo",
+            "compute": {"accelerator": accelerator},
+            "weights": weights,
+            "runtime": {
+                "environment_variables": variables or {},
+                "checkpointing_config": checkpointing or {"enabled": False},
+                "cache_config": cache or {"enabled": False},
+            },
+        }
+    )
 
 
-def made(
-    attributes: Mapping[str, Any], address: Address = JOB, where: RunPlaces = WHERE
-) -> dict[str, str]:
+def made(spec: JobSpec, address: Address = JOB, where: RunPlaces = WHERE) -> dict[str, str]:
     """The environment of the run."""
-    return environment(address, attributes, RUN, where, "lineage", gpus=NODE.gpus)
+    return environment(address, spec, RUN, where, "lineage", gpus=NODE.gpus)
 
 
 def test_every_variable_of_the_design_is_set() -> None:
@@ -99,25 +99,25 @@ def test_directories_that_are_off_have_no_variable() -> None:
 
 def test_kept_directories_are_named_where_they_lie() -> None:
     """Without wishes of the job's nothing is linked: the variables name the real places."""
-    attributes = job(checkpointing={"enabled": True}, cache={"enabled": True})
-    found = made(attributes)
+    spec = job(checkpointing={"enabled": True}, cache={"enabled": True})
+    found = made(spec)
     assert found["BT_CHECKPOINT_DIR"] == "/data/checkpoints/demo/sft/3-abc1234/rank-0"
     assert found["BT_PROJECT_CACHE_DIR"] == found["BT_RW_CACHE_DIR"] == "/cache/lab-0/caches/demo"
     assert found["BT_TEAM_CACHE_DIR"] == "/cache/lab-0/caches/.team"
-    assert links(attributes, WHERE) == []
+    assert links(spec, WHERE) == []
 
 
 def test_kept_directories_are_where_the_job_wants_them() -> None:
     """The variable names the wished place, and a link leads from there to the real one."""
-    attributes = job(
+    spec = job(
         checkpointing={"enabled": True, "checkpoint_path": "out"},
         cache={"enabled": True, "mount_base_path": "/root/.cache"},
     )
-    found = made(attributes)
+    found = made(spec)
     assert found["BT_CHECKPOINT_DIR"] == f"{WHERE.work}/out"
     assert found["BT_RW_CACHE_DIR"] == "/root/.cache/user_artifacts"
     assert found["BT_TEAM_CACHE_DIR"] == "/root/.cache/team_artifacts"
-    assert links(attributes, WHERE) == [
+    assert links(spec, WHERE) == [
         {"path": "out", "target": WHERE.checkpoints},
         {"path": "/root/.cache/user_artifacts", "target": WHERE.project_cache},
         {"path": "/root/.cache/team_artifacts", "target": WHERE.team_cache},
@@ -129,7 +129,7 @@ def test_weights_are_named_where_they_can_be_read() -> None:
     found = made(job())
     assert found["TRAINCTL_WEIGHTS_QWEN3"] == "/app/models/qwen3"
     assert found["TRAINCTL_WEIGHTS_SFT_1"] == f"{WHERE.work}/weights/tiny.en"
-    assert weights_variable("weights.a.b-c") == "TRAINCTL_WEIGHTS_A_B_C"
+    assert weights_variable(Address.parse("weights.a.b-c")) == "TRAINCTL_WEIGHTS_A_B_C"
 
 
 def test_declared_variables_are_there_and_hide_none_of_ours() -> None:
@@ -140,9 +140,9 @@ def test_declared_variables_are_there_and_hide_none_of_ours() -> None:
 
 def test_secrets_are_told_apart() -> None:
     """The environment of the specification never holds one; which variable takes which is said beside it."""
-    attributes = job({"LR": "1e-5", "WANDB_API_KEY": {"secret": "wandb"}})
-    assert "WANDB_API_KEY" not in made(attributes)
-    assert secret_environment(attributes) == {"WANDB_API_KEY": "wandb"}
+    spec = job({"LR": "1e-5", "WANDB_API_KEY": {"secret": "wandb"}})
+    assert "WANDB_API_KEY" not in made(spec)
+    assert spec.runtime.secret_environment == {"WANDB_API_KEY": "wandb"}
 
 
 def test_one_of_many_has_places_of_its_own() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trainctl.jobs.host_needs import HostNeeds, host_needs
+from trainctl.model.job_spec import JobSpec
 
 FILES = {"train.py": "-", "run.sh": "x", "noexec.sh": "-", "sub/run.py": "-"}
 
@@ -14,7 +15,7 @@ FILES = {"train.py": "-", "run.sh": "x", "noexec.sh": "-", "sub/run.py": "-"}
 def needs(*commands: str, **more: Any) -> HostNeeds:
     """Of a job with the code above."""
     runtime = {"start_commands": commands, "environment_variables": more.pop("variables", {})}
-    return host_needs({"runtime": runtime, "weights": [], "mounts": [], **more}, FILES)
+    return host_needs(JobSpec.from_attributes({"runtime": runtime, **more}), FILES)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,12 @@ def test_variables_that_change_what_is_found(name: str) -> None:
     assert needs("python gone.py", variables={name: "/x"}) == HostNeeds()
 
 
-@pytest.mark.parametrize("section", ["mounts", "weights"])
-def test_a_script_may_be_mounted(section: str) -> None:
+@pytest.mark.parametrize(
+    ("section", "needed"),
+    [("mounts", {"host_path": "/data"}), ("weights", {"address": "weights.m"})],
+)
+def test_a_script_may_be_mounted(section: str, needed: dict[str, str]) -> None:
     """It is not missing in the code then."""
-    places = {section: [{"mount_location": "weights/m"}]}
+    places = {section: [{**needed, "mount_location": "weights/m"}]}
 
     assert needs("python weights/m/run.py", **places) == HostNeeds("python")

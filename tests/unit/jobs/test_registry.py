@@ -12,6 +12,8 @@ from moto.server import ThreadedMotoServer
 from tests.support.identities import POOL, identity_servers
 from trainctl.errors import TrainctlError
 from trainctl.jobs.registry import registry_login
+from trainctl.model.job_spec import DockerAuth
+from trainctl.model.json_form import from_json
 from trainctl.model.redaction import Redactor
 
 pytestmark = pytest.mark.integration
@@ -26,9 +28,10 @@ VALUES = {
 }
 
 
-def login(auth: dict[str, Any] | None) -> Any:
+def login(auth: dict[str, Any], redactor: Redactor | None = None) -> Any:
     """The login that a job's ``docker_auth`` gives."""
-    return registry_login({"docker_auth": auth}, VALUES.__getitem__, Redactor())
+    parsed = from_json(DockerAuth, auth)
+    return registry_login(parsed, VALUES.__getitem__, redactor or Redactor())
 
 
 def by_secret(name: str) -> dict[str, Any]:
@@ -63,11 +66,6 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.stop()
 
 
-def test_a_job_without_docker_auth_asks_as_nobody() -> None:
-    """The engine's own logins then count."""
-    assert login(None) is None
-
-
 def test_a_secret_holds_user_and_password() -> None:
     """Separated by the first colon; white space around them is not part of them."""
     assert login(by_secret("login")) == {
@@ -99,9 +97,8 @@ def test_a_service_accounts_key_is_the_password() -> None:
 def test_aws_gives_a_password_for_a_key(aws: None) -> None:
     """What goes to the node is AWS's own short-lived password, and not the key; it is masked from then on."""
     redactor = Redactor()
-    found = registry_login({"docker_auth": by_access_key()}, VALUES.__getitem__, redactor)
+    found = login(by_access_key(), redactor)
 
-    assert found is not None
     assert (found["registry"], found["username"]) == (ECR, "AWS")
     assert found["password"] not in VALUES.values()
     assert redactor.redact(f"it is {found['password']}!") == "it is (redacted)!"

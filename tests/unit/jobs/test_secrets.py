@@ -10,6 +10,7 @@ from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import MASK, Redactor
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.spi.sources import Credential
 
 VALUE = "hf_0123456789abcdef"
@@ -107,14 +108,14 @@ def test_what_opens_a_source(tmp_path: Path) -> None:
     A host that only the manifest names gets none.
     """
     found = secrets(tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), HF_TOKEN=f" {VALUE}\n")
-    auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "hf"}
-    hub = {"source": "hf://a/b", "auth": auth}
+    auth = SourceAuth("CUSTOM_SECRET", "hf")
+    hub = WeightsSpec("hf://a/b", auth=auth)
     assert found.declared_credential(hub) == Credential(VALUE, "secret hf")
-    assert found.declared_credential({**hub, "auth": None}) is None
-    web = {"source": "https://files.example:8443/w.bin", "auth": auth}
+    assert found.declared_credential(WeightsSpec(hub.source)) is None
+    web = WeightsSpec("https://files.example:8443/w.bin", auth=auth)
     with pytest.raises(Forbidden, match=r"secret 'hf' is not sent to files\.example:8443"):
         found.declared_credential(web)
-    assert found.declared_credential({**web, "auth": None}) is None
+    assert found.declared_credential(WeightsSpec(web.source)) is None
 
 
 def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:

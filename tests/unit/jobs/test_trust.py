@@ -8,6 +8,8 @@ import pytest
 
 from trainctl.errors import Forbidden
 from trainctl.jobs.destinations import of_bucket, of_registry, of_source
+from trainctl.model.job_spec import DockerAuth
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.model.trust import Allow, Destination, Host, Trust, host_of_url
 
 
@@ -79,7 +81,8 @@ def test_who_receives_what_opens_a_source(
     source: str, auth: dict[str, Any], environ: dict[str, str], host: str, *, given: bool
 ) -> None:
     """The platform of its scheme and what the environment names are given; what only the manifest names is not."""
-    to = of_source({"source": source, "auth": {"auth_secret_name": "a", **auth}}, environ)
+    weights = WeightsSpec(source, auth=SourceAuth(auth_secret_name="a", **auth))
+    to = of_source(weights, environ)
     assert (str(to.host), to.given) == (host, given)
 
 
@@ -105,7 +108,7 @@ def test_who_receives_what_opens_a_source(
 )
 def test_who_receives_a_registrys_login(method: str, registry: str, *, given: bool) -> None:
     """A key goes to its own platform, a login to registries for everybody's images; all else needs an entry."""
-    assert of_registry({"auth_method": method, "registry": registry}).given is given
+    assert of_registry(DockerAuth(method, registry)).given is given
 
 
 def test_an_endpoint_of_the_environment_is_that_server_only() -> None:

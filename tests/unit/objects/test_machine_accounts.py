@@ -13,6 +13,7 @@ import pytest
 
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import Redactor
+from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.objects.access import AwsKeys, Bearer, access_of
 from trainctl.objects.default_chain import default_credential, is_machine_of
 from trainctl.spi.sources import Credential
@@ -197,7 +198,7 @@ def test_a_manifest_gets_nothing_for_its_own_servers(
         "AZURE_POD_IDENTITY_AUTHORITY_HOST": metadata.url,
     }
     secrets = Secrets({}, tmp_path, environ, Redactor())
-    hostile = {"source": source, "auth": {"endpoint_url": "http://127.0.0.1:9"}}
+    hostile = WeightsSpec(source, auth=SourceAuth(endpoint_url="http://127.0.0.1:9"))
     found = secrets.usual_credential(hostile)
     assert found is None or found.value == ""
     assert metadata.asked == []

@@ -11,6 +11,7 @@ from tests.support.plans import at, desired, resource
 from trainctl.desired.values import Desired, Kept
 from trainctl.errors import NodeForgot, UsageError
 from trainctl.ledger.state import Recorded
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.operations.mirrors import host_of, mirror_url
 from trainctl.resources.clusters import section
 from trainctl.spi.provider import Node, Provider
@@ -39,7 +40,7 @@ def recorded(node: Node | None, *forgotten: str) -> Recorded:
 
 def made(name: str = "gpu-0") -> Node:
     """A node that was made."""
-    cluster = section("lab", {"hosts": ["gpu-0", "gpu-1"]})
+    cluster = section("lab", ClusterSpec(settings={"hosts": ["gpu-0", "gpu-1"]}))
     planned = next(one for one in PROVIDERS["ssh"].plan(cluster) if one.name == name)
     return replace(planned, root="/root", data="/data", python="/python", key="key")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.plans import World, at
-from trainctl.plan.codec import plan_from_json, to_json
+from trainctl.model.json_form import from_json, to_json
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import ImageFacts, ImageWish, Plan
 
@@ -36,7 +36,7 @@ def test_an_image_is_named_with_its_engine() -> None:
     )
     assert [one.mount for one in plan.deliveries] == ["container"]
     assert plan.usable
-    assert plan_from_json(to_json(plan)).images == plan.images
+    assert from_json(Plan, to_json(plan)).images == plan.images
 
 
 def test_without_an_engine_nothing_can_be_applied() -> None:

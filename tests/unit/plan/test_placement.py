@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
+from trainctl.model.job_spec import Compute
+from trainctl.plan.placement import Offer, Room, place, with_run
 from trainctl.plan.seats import claiming
 from trainctl.plan.values import Change, GpuFacts, Inputs, NodeFacts
 
@@ -20,23 +21,27 @@ def gpus(*kinds: str, busy: int = 0) -> tuple[GpuFacts, ...]:
     return tuple(GpuFacts(kind, (kind,), at >= busy) for at, kind in enumerate(kinds))
 
 
+def wanting(nodes: int, accelerator: str | None = None) -> Compute:
+    """Nodes with so many GPUs each, or all that they have."""
+    return Compute(nodes, accelerator=accelerator)
+
+
 def test_what_the_run_can_never_have_is_no_choice() -> None:
     """Nodes without the GPUs that are wanted are left out, even if that leaves too few."""
     offers = [Offer("a"), Offer("b", gpus("A100")), Offer("c", gpus("H100", "H100"))]
-    assert place(Wanted(1, 2, "H100"), offers) == ("c",)
-    assert place(Wanted(2, 2, "H100"), offers) == ("c",)
-    assert place(Wanted(1, 4, ""), offers) == ()
+    assert place(wanting(1, "H100:2"), offers) == ("c",)
+    assert place(wanting(2, "H100:2"), offers) == ("c",)
+    assert place(wanting(1, "A100:2"), offers) == ()
 
 
 def test_a_machine_that_is_too_small_is_no_choice() -> None:
     """By processors and by memory, of which a tenth may be missing; what is not known is taken for enough."""
     gib = 2**30
     offers = [Offer("a", cpus=8, memory=58 * gib), Offer("b", cpus=4, memory=128 * gib), Offer("c")]
-    by = Wanted.by
-    assert place(by({"compute": {"memory": "64Gi", "cpu_count": 8}}), offers[:2]) == ("a",)
-    assert place(by({"compute": {"memory": "65Gi"}}), offers[:2]) == ("b",)
-    assert place(by({"compute": {"memory": "65Gi", "cpu_count": 8}}), offers) == ("c",)
-    assert place(by({"compute": {"memory": "1Ti"}}), offers[:2]) == ()
+    assert place(Compute(memory="64Gi", cpu_count=8), offers[:2]) == ("a",)
+    assert place(Compute(memory="65Gi"), offers[:2]) == ("b",)
+    assert place(Compute(memory="65Gi", cpu_count=8), offers) == ("c",)
+    assert place(Compute(memory="1Ti"), offers[:2]) == ()
 
 
 def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
@@ -44,11 +49,11 @@ def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
     busy = Offer("busy", gpus("H100", busy=1), bytes_there=9)
     full = Offer("full", gpus("H100"), runs=3, bytes_there=5)
     idle = Offer("idle", gpus("H100"))
-    wanted = Wanted(1, 1, "H100")
+    wanted = wanting(1, "H100:1")
     assert place(wanted, [busy, idle, full]) == ("full",)
     assert place(wanted, [busy, idle]) == ("idle",)
-    assert place(Wanted(1, 0, ""), [Offer("a", runs=1), Offer("b"), Offer("c")]) == ("b",)
-    assert place(Wanted(1, 0, ""), [Offer("a"), Offer("b")]) == ("a",)
+    assert place(wanting(1, None), [Offer("a", runs=1), Offer("b"), Offer("c")]) == ("b",)
+    assert place(wanting(1, None), [Offer("a"), Offer("b")]) == ("a",)
 
 
 def test_weights_go_where_there_is_room_for_them() -> None:
@@ -57,7 +62,7 @@ def test_weights_go_where_there_is_room_for_them() -> None:
     idle = Offer("idle", gpus("H100"), runs=3)
     busy = Offer("busy", gpus("H100", busy=1))
     small = Offer("small", gpus("H100"), room=Room.NEVER)
-    wanted = Wanted(1, 1, "H100")
+    wanted = wanting(1, "H100:1")
     assert place(wanted, [crowded, idle]) == ("idle",)
     assert place(wanted, [busy, crowded]) == ("crowded",)
     assert place(wanted, [small, busy]) == ("busy",)
@@ -75,19 +80,19 @@ def test_when_there_is_room_for_weights() -> None:
 def test_a_run_waits_on_the_best_of_nodes_that_are_all_busy() -> None:
     """It gets one all the same, where it waits."""
     offers = [Offer("a", gpus("H100", busy=1), runs=2), Offer("b", gpus("H100", busy=1), runs=1)]
-    assert place(Wanted(1, 1, ""), offers) == ("b",)
+    assert place(wanting(1, "H100"), offers) == ("b",)
 
 
 def test_ranks_are_numbered_in_the_declared_order() -> None:
     """Whatever made the nodes the best ones."""
     offers = [Offer("a", bytes_there=1), Offer("b", runs=1), Offer("c", bytes_there=2)]
-    assert place(Wanted(2, None, ""), offers) == ("a", "c")
+    assert place(wanting(2, None), offers) == ("a", "c")
 
 
 def test_what_was_placed_counts_for_the_next() -> None:
     """Two runs of one apply that want a GPU each go to two nodes."""
     offers = [Offer("a", gpus("H100")), Offer("b", gpus("H100"))]
-    wanted = Wanted(1, 1, "H100")
+    wanted = wanting(1, "H100:1")
     first = place(wanted, offers)[0]
     left = [with_run(one, wanted) if one.node == first else one for one in offers]
     assert (first, place(wanted, left)) == ("a", ("b",))
@@ -96,7 +101,7 @@ def test_what_was_placed_counts_for_the_next() -> None:
 def test_where_no_node_was_asked_the_declared_order_holds() -> None:
     """Nobody is refused for GPUs that nobody has counted."""
     offers = [Offer(name, gpus=None) for name in "abc"]
-    assert place(Wanted(2, 8, "H100"), offers) == ("a", "b")
+    assert place(wanting(2, "H100:8"), offers) == ("a", "b")
 
 
 @given(
@@ -110,7 +115,7 @@ def test_no_node_is_given_twice(offers: list[Offer], count: int) -> None:
     numbered = [
         Offer(str(at), one.gpus, one.runs, one.bytes_there) for at, one in enumerate(offers)
     ]
-    chosen = place(Wanted(count, None, ""), numbered)
+    chosen = place(wanting(count, None), numbered)
     assert len(chosen) == len(set(chosen)) == min(count, len(offers))
     assert list(chosen) == sorted(chosen, key=int)
 

@@ -22,6 +22,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.remote import agent
 from trainctl.resources import sent_listings
 from trainctl.resources.agents import Agents
@@ -60,7 +61,8 @@ class Lab:
         attributes = {**CLUSTER, "cache": {"cluster": {"dir": str(shared)}} if shared else None}
         cluster = Cluster("lab", {"nodes": count})
         nodes = [self.provider.create(cluster, f"lab-{n}", f"key-{n}") for n in range(count)]
-        return [Seat(node, self.agents.of("far", node), attributes) for node in nodes]
+        spec = ClusterSpec.from_attributes(attributes)
+        return [Seat(node, self.agents.of("far", node), spec) for node in nodes]
 
     @cached_property
     def listing(self) -> Listing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.resources.node_cache import at
 from trainctl.spi.provider import Node
 
@@ -25,4 +26,4 @@ def test_a_limit_of_the_mirrors_rate_is_told(
     """In bytes a second; nothing is said where there is none."""
     everywhere = {"root": "/root-of-it", "cache": {"dir": None, "size": None}}
 
-    assert at(NODE, {"cache": cache}) == {**everywhere, **told}
+    assert at(NODE, ClusterSpec.from_attributes({"cache": cache})) == {**everywhere, **told}

@@ -11,8 +11,14 @@ import pytest
 from trainctl.base.protocol.runs import RunReport
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
+from trainctl.model.resource import Resource
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.resources.runs import lost, specification, with_some, with_status
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.delivery import Seat
+from trainctl.resources.runs import lost, with_some, with_status
+from trainctl.resources.specification import specification
+from trainctl.resources.starting import Equipped, Rank
 from trainctl.spi.provider import Node
 
 JOB = Address.parse("job.sft")
@@ -184,16 +190,14 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
     }
     run = run_of(S.DEPLOYING)
     where = places(node, JOB, "demo", run, 0)
+    seat = Seat(node, cast(NodeAgent, None), ClusterSpec())
     told = specification(
-        JOB,
-        attributes,
+        Resource(JOB, "local", attributes),
         run,
-        where,
+        Equipped(Rank(0, seat, where), "sha256:a", None, None),
         "lineage",
         {"weights.qwen3": "1157"},
-        gpus=0,
-        nodes=["lab/lab-0"],
-        surroundings={
+        {
             "store": {},
             "load": [],
             "follows": [],

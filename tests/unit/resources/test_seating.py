@@ -11,7 +11,7 @@ import pytest
 from trainctl.base.protocol.verb import Untyped
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
-from trainctl.plan.placement import Wanted
+from trainctl.model.job_spec import Compute
 from trainctl.plan.seats import Planned
 from trainctl.resources.agents import Agents
 from trainctl.resources.seating import Seating
@@ -20,10 +20,7 @@ from trainctl.store.store import Store
 
 NODES = [Node("lab", f"gpu-{at}", "local", "/root", "/data", "python3") for at in range(3)]
 GANG, SINGLE = Address.parse("job.gang"), Address.parse("job.single")
-WISHES: Mapping[Address, dict[str, Any]] = {
-    GANG: {"compute": {"node_count": 2, "accelerator": "H100:1"}},
-    SINGLE: {"compute": {"accelerator": "H100:2"}},
-}
+WANTED = {GANG: Compute(2, accelerator="H100:1"), SINGLE: Compute(accelerator="H100:2")}
 
 
 def seating(*planned: str, busy: str = "") -> Seating:
@@ -38,8 +35,8 @@ def seating(*planned: str, busy: str = "") -> Seating:
         of=lambda _, node: SimpleNamespace(call=lambda *a, **k: call(node, *a, **k))
     )
     runs = {
-        GANG: Planned(Wanted.by(WISHES[GANG]), frozenset(planned)),
-        SINGLE: Planned(Wanted.by(WISHES[SINGLE]), frozenset()),
+        GANG: Planned(WANTED[GANG], frozenset(planned)),
+        SINGLE: Planned(WANTED[SINGLE], frozenset()),
     }
     return Seating(cast(Agents, agents), cast(Store, None), runs)
 
@@ -48,7 +45,7 @@ def seats(made: Seating, job: Address) -> list[str]:
     """The nodes that the job's run gets."""
     outputs = {"nodes": [node.to_json() for node in NODES]}
     cluster = Recorded(Address.parse("cluster.lab"), "ssh", {}, outputs)
-    return [one.id for one in made.seats(cluster, job, f"key-{job.name}", WISHES[job], [])]
+    return [one.id for one in made.seats(cluster, job, f"key-{job.name}", WANTED[job], [])]
 
 
 @pytest.mark.parametrize("order", [(GANG, SINGLE), (SINGLE, GANG)], ids=["first", "last"])

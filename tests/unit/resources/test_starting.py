@@ -14,6 +14,7 @@ from trainctl.base.protocol.verb import Untyped
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
+from trainctl.model.resource_specs import ClusterSpec
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat
@@ -35,7 +36,9 @@ def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None
         return {}
 
     agent = cast(NodeAgent, SimpleNamespace(call=call))
-    return Rank(0, Seat(NODE, agent, {}), places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
+    return Rank(
+        0, Seat(NODE, agent, ClusterSpec()), places(NODE, Address.parse("job.sft"), "demo", RUN, 0)
+    )
 
 
 def test_who_is_cut_off_learns_that_the_run_may_go_on() -> None:

@@ -16,6 +16,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.redaction import Redactor
+from trainctl.model.resource_specs import WeightsSpec
 from trainctl.resources.home import Home
 from trainctl.resources.weights import WeightsHandler, wanted_of
 from trainctl.spi.provider import Presence
@@ -50,7 +51,7 @@ class Shelf:
 
     def planned(self) -> dict[str, Any]:
         """The attributes as a plan made now has them."""
-        entry = resolve(wanted_of(SOURCE, self.directory)).entry
+        entry = resolve(wanted_of(WeightsSpec.from_attributes(SOURCE), self.directory)).entry
         known = {name: getattr(entry, name) for name in ("revision", "pin", "files", "bytes")}
         return {**SOURCE, **known}
 
@@ -90,7 +91,11 @@ def test_only_what_is_mirrored_is_locked(shelf: Shelf) -> None:
 def test_what_was_planned_is_mirrored(shelf: Shelf, looked: bool) -> None:
     """Whether the plan asked upstream or took the lock's word: it is resolved again where it must be."""
     attributes = shelf.planned()
-    found = resolve(wanted_of(SOURCE, shelf.directory)).resolved if looked else None
+    found = (
+        resolve(wanted_of(WeightsSpec.from_attributes(SOURCE), shelf.directory)).resolved
+        if looked
+        else None
+    )
     outputs = shelf.carry_out(attributes, resolved=found)
     assert {name: outputs[name] for name in ("revision", "pin", "files", "bytes")} == {
         name: attributes[name] for name in ("revision", "pin", "files", "bytes")
