@@ -21,6 +21,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A job started with & inherits SIGINT ignored, and would hand that on to every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# No test cuts the power, and a killed process loses nothing it wrote.
+os.fsync = lambda fd: None
+
 tiers.register_profiles()
 
 
