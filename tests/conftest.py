@@ -13,6 +13,8 @@ import pytest
 from tests.support import tiers
 
 _TESTS = Path(__file__).parent
+_OF_INTEGRATION = b"\npytestmark = pytest.mark.integration\n"
+"""A line of files whose tests are all in the integration tier."""
 
 # Without bytecode each worker, and each program that a test starts, compiles everything anew.
 sys.dont_write_bytecode = False
@@ -49,10 +51,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Don't even import the directories of other tiers for the default one."""
-    folder = f"{collection_path.relative_to(_TESTS)}/" if collection_path != _TESTS else ""
-    left_out = config.option.markexpr == tiers.DEFAULT and folder in tiers.INTEGRATION
-    return True if left_out else None
+    """Don't even import directories and files of other tiers for the default tier."""
+    if config.option.markexpr != tiers.DEFAULT or collection_path == _TESTS:
+        return None
+    if collection_path.suffix == ".py":
+        return True if _OF_INTEGRATION in collection_path.read_bytes() else None
+    folder = f"{collection_path.relative_to(_TESTS)}/"
+    return True if folder in tiers.INTEGRATION else None
 
 
 @pytest.hookimpl(tryfirst=True)

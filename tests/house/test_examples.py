@@ -58,6 +58,7 @@ def test_the_quickstart_weights_are_what_their_script_makes(tmp_path: Path) -> N
     assert 200_000 < len(data) < 1_000_000
 
 
+@pytest.mark.integration
 def test_the_quickstart_script_learns(tmp_path: Path) -> None:
     """Run by hand on its weights, train.py lowers the loss, leaves a checkpoint and finds its cache the second time."""
     source = ROOT / "examples" / "quickstart"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.support.identities import POOL, identity_servers
 from trainctl.errors import TrainctlError
@@ -15,8 +13,6 @@ from trainctl.jobs.registry import registry_login
 from trainctl.model.job_spec import DockerAuth
 from trainctl.model.json_form import from_json
 from trainctl.model.redaction import Redactor
-
-pytestmark = pytest.mark.integration
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 VALUES = {
@@ -55,17 +51,6 @@ def by_access_key(registry: str = ECR) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A stand-in for AWS on loopback."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    yield
-    server.stop()
-
-
 def test_a_secret_holds_user_and_password() -> None:
     """Separated by the first colon; white space around them is not part of them."""
     assert login(by_secret("login")) == {
@@ -94,16 +79,6 @@ def test_a_service_accounts_key_is_the_password() -> None:
     }
 
 
-def test_aws_gives_a_password_for_a_key(aws: None) -> None:
-    """What goes to the node is AWS's own short-lived password, and not the key; it is masked from then on."""
-    redactor = Redactor()
-    found = login(by_access_key(), redactor)
-
-    assert (found["registry"], found["username"]) == (ECR, "AWS")
-    assert found["password"] not in VALUES.values()
-    assert redactor.redact(f"it is {found['password']}!") == "it is (redacted)!"
-
-
 def test_aws_is_asked_for_its_own_registries_only() -> None:
     """The region is in the registry's name."""
     with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of AWS"):
@@ -118,22 +93,6 @@ def by_role(method: str, registry: str = ECR) -> dict[str, Any]:
         "registry": registry,
         f"{method.lower()}_docker_auth": block,
     }
-
-
-@pytest.mark.parametrize("method", ["AWS_OIDC", "AWS_ASSUME_ROLE"])
-def test_aws_gives_a_password_for_a_role(
-    aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
-) -> None:
-    """The role is assumed by an identity token or by the operator's own key; what goes to the node is the short-lived password."""
-    (tmp_path / "token").write_text("header.claims.signature")
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", VALUES["id"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", VALUES["secret"])
-
-    found = login(by_role(method))
-
-    assert (found["registry"], found["username"]) == (ECR, "AWS")
-    assert found["password"]
 
 
 @pytest.mark.parametrize("method", ["AWS_OIDC", "AWS_ASSUME_ROLE"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, rclone
+from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.google_xml import google_xml
 from tests.support.mirrors import impatient
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
@@ -24,6 +26,31 @@ pytestmark = pytest.mark.integration
 KEYS = Credential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Bucket]:
+    """By moto."""
+    with moto() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(server: Bucket) -> Any:
+    """A client that nobody here wrote, of an empty bucket."""
+    client = boto3.client(
+        "s3", endpoint_url=server.endpoint, region_name="us-east-1",
+        aws_access_key_id=KEY_ID, aws_secret_access_key=SECRET,
+    )  # fmt: skip
+    for one in client.list_objects_v2(Bucket="models").get("Contents", []):
+        client.delete_object(Bucket="models", Key=one["Key"])
+    return client
+
+
+@pytest.fixture
+def source(server: Bucket) -> BucketSource:
+    """The source of that server's buckets."""
+    return BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
 
 
 def put(s3: Any, **objects: bytes) -> None:

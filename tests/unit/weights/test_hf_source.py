@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from huggingface_hub import HfApi
 
 from tests.support.hub import serve
 from tests.support.weights_data import noise
@@ -49,8 +48,11 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(expands: bool) -
         assert {one.query for one in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
 
 
+@pytest.mark.integration
 def test_the_hubs_own_library_asks_the_same_way() -> None:
     """What huggingface_hub asks for with ``expand`` is what we ask for, and it knows both names."""
+    from huggingface_hub import HfApi
+
     with serve() as hub:
         commit = hub.add("acme/tiny", {"config.json": b"{}"})
         info = HfApi(hub.url, token=False).model_info(
