@@ -32,7 +32,7 @@ def loaded(
     run: SavedRun, name: str | None = None, job: str | None = "sft"
 ) -> list[tuple[str, str]]:
     """What a next run of the project begins with: run and checkpoint."""
-    reference = {"project": "demo", "job": job, **({"name": name} if name else {})}
+    reference = {"project": "demo", "job": job, "run": None, "name": name, "optional": False}
     spec: Any = {**run.spec, "load": [reference]}
     found = load(Run(run.run.layout, "run-9"), spec, run.secrets, run.data)
     return [(one["run"], one["name"]) for one in found]

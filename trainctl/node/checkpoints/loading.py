@@ -14,7 +14,7 @@ from trainctl.base.checkpoints.ranking import age, kind, newest
 from trainctl.base.checkpoints.stores import CheckpointStore, blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.spec import Load, RunSpec
 from trainctl.node.checkpoints.uploader_process import left_behind, upload
 from trainctl.node.runs.record import Run
 
@@ -54,21 +54,21 @@ def load(run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> Lis
     return said
 
 
-def _find(store: CheckpointStore, reference: Mapping[str, Any]) -> List[_Loaded]:
+def _find(store: CheckpointStore, reference: Load) -> List[_Loaded]:
     """The ranks of the newest checkpoint that the reference can mean: the newest of each job, of those the last written."""
     jobs: Dict[str, Dict[RunCheckpoints, List[Manifest]]] = {}
-    wanted = reference.get("name")
-    for kept in runs_below(store, str(reference["project"])):
+    wanted = reference["name"]
+    for kept in runs_below(store, reference["project"]):
         _, job, run = kept.prefix.split("/")
-        if reference.get("job") not in (None, job):
+        if reference["job"] not in (None, job):
             continue
-        if reference.get("run") not in (None, run.partition("-")[2]):
+        if reference["run"] not in (None, run.partition("-")[2]):
             continue
         meant = [one for one in kept.manifests() if wanted in (None, one["name"])]
         jobs.setdefault(job, {})[kept] = meant
     best = [found for found in map(newest, jobs.values()) if found is not None]
     if not best:
-        if reference.get("optional"):
+        if reference["optional"]:
             return []
         raise Failure(
             "missing",
@@ -79,17 +79,17 @@ def _find(store: CheckpointStore, reference: Mapping[str, Any]) -> List[_Loaded]
     return [_Loaded(kept, one) for one in ranks]
 
 
-def _words(reference: Mapping[str, Any]) -> str:
-    parts = [repr(reference["name"])] if reference.get("name") else []
-    parts += [f"of run {reference['run']}"] if reference.get("run") else []
-    parts += [f"of job {reference['job']}"] if reference.get("job") else []
+def _words(reference: Load) -> str:
+    parts = [repr(reference["name"])] if reference["name"] else []
+    parts += [f"of run {reference['run']}"] if reference["run"] else []
+    parts += [f"of job {reference['job']}"] if reference["job"] else []
     return " ".join([*parts, f"in project {reference['project']}"])
 
 
-def _known(store: CheckpointStore, reference: Mapping[str, Any]) -> str:
+def _known(store: CheckpointStore, reference: Load) -> str:
     names = [
         f"{kept.prefix}: {one['name']}"
-        for kept in runs_below(store, str(reference["project"]))
+        for kept in runs_below(store, reference["project"])
         for one in kept.manifests()
     ]
     return f"There are: {', '.join(names[-10:])}." if names else "The project has none yet."

@@ -6,6 +6,7 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from trainctl.base.checkpoints.ranking import kind
+from trainctl.base.protocol.spec import Store
 from trainctl.node.checkpoints.describe import step_of
 from trainctl.node.checkpoints.saved import File, Inode, Place, Saved, open_for_writing
 
@@ -44,9 +45,9 @@ class _Seen(NamedTuple):
 class Watch:
     """Remembers since when each file is as it is, by a clock that neither jobs nor people set."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settle = float(settings.get("settle_seconds", SETTLE_SECONDS))
-        self._quiet = float(settings.get("quiet_seconds", QUIET_SECONDS))
+    def __init__(self, settings: Store) -> None:
+        self._settle = settings.get("settle_seconds", SETTLE_SECONDS)
+        self._quiet = settings.get("quiet_seconds", QUIET_SECONDS)
         self._seen: Dict[Place, _Seen] = {}
 
     def look(self, saved: Sequence[Saved], end: Optional[End]) -> None:

@@ -11,6 +11,7 @@ import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from trainctl.base.descriptors import start_child
+from trainctl.base.protocol.spec import Gang
 
 Value = Dict[str, Any]
 _READ_BYTES = 2**16
@@ -79,11 +80,11 @@ class Helper:
 class Limits:
     """When the other side counts as gone, in seconds: after its connection closed and did not come back, or after it was silent."""
 
-    def __init__(self, found: Optional[Dict[str, Any]] = None) -> None:
+    def __init__(self, found: Optional[Gang] = None) -> None:
         """``found`` is the specification's ``gang``."""
-        found = found or {}
-        self.closed = float(found.get("closed_seconds", 10.0))
-        self.silent = float(found.get("silent_seconds", 60.0))
+        found = found or Gang()
+        self.closed = found.get("closed_seconds", 10.0)
+        self.silent = found.get("silent_seconds", 60.0)
 
     @property
     def pulse(self) -> float:

@@ -13,7 +13,7 @@ from trainctl.base.files import read_json, write_json
 from trainctl.base.listening import listen
 from trainctl.base.ports import ports_of
 from trainctl.base.processes import boot_id
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.spec import Gang, RunSpec
 from trainctl.node.gang.blame import is_consequence
 from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.helper_process import Helper, Limits, Line
@@ -55,7 +55,7 @@ class GangMember(Peers):
         self._deploying = deploying
         self._meeting = meeting
         self._rank = int(spec["rank"])
-        self._gang: Dict[str, Any] = dict(spec["gang"] or {})
+        self._gang = spec["gang"] or Gang()
         self._limits = Limits(self._gang)
         self._helper: Optional[Helper] = None
         self._layout: Dict[str, Any] = {}
@@ -69,7 +69,7 @@ class GangMember(Peers):
         self._helper = self._lead() if self._rank == 0 else self._follow()
 
     def _lead(self) -> Helper:
-        addresses = [str(one) for one in self._gang["addresses"]]
+        addresses = self._gang["addresses"]
         ports = ports_of(self._gang.get("ports"))
         token, rendezvous, retry = secrets.token_hex(32), Rendezvous(ports), Retry.of(self._spec)
         listeners = listen(addresses, ports)
@@ -97,7 +97,7 @@ class GangMember(Peers):
         if self._meeting is None:
             raise Failure("request", "a rank of a gang was started without the way to rank 0")
         hello = {"host": boot_id(), "generation": int(self._spec["generation"])}
-        addresses = [str(one) for one in self._gang["addresses"]]
+        addresses = self._gang["addresses"]
         port, token = int(self._meeting["port"]), str(self._meeting["token"])
         link = Link(self._rank, hello, addresses, port, token, self._limits)
         return Helper(link.work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from trainctl.base.files import make_directory, write_atomic
 from trainctl.base.protocol.spec import RunSpec
@@ -55,16 +55,17 @@ def launch(
     gpus: Sequence[str] = (),
 ) -> Launch:
     """The engine's command line for the prepared job, which writes to ``output``; ``variables`` are all of the job's, secrets among them."""
-    asked: Mapping[str, Any] = spec["container"] or {}
-    engine = str(asked["engine"])
+    asked = spec["container"]
+    assert asked is not None  # noqa: S101  (callers look first)
+    engine = asked["engine"]
     secret = {name: variables[name] for name in spec.get("secret_environment", {})}
     shown = _plain(spec, variables, secret)
     places = _places(run, prepared, shown)
     binds = _binds(run, output, prepared, places)
     targets = [bind.target for bind in binds]
-    _write_programs(run, spec, str(asked.get("workdir") or ""), targets, asked=engine == DOCKER)
+    _write_programs(run, spec, asked["workdir"], targets, asked=engine == DOCKER)
     wanted = Wanted(
-        image=str(asked["image"]),
+        image=asked["image"],
         directory=str(run.directory),
         temporary=str(leftovers.temporary(run.directory)),
         name=command_line.described(spec, os.urandom(3).hex()),
@@ -72,9 +73,9 @@ def launch(
         binds=binds,
         variables=_moved(shown, places),
         gpus=_gpus(gpus, variables),
-        shm_size=int(asked.get("shm_size") or half_of_memory()),
-        memory=asked.get("memory"),
-        cpus=asked.get("cpus"),
+        shm_size=asked["shm_size"] or half_of_memory(),
+        memory=asked["memory"],
+        cpus=asked["cpus"],
     )
     argv, more = _called(engine, wanted)
     kept = {str(link["target"]) for link in spec.get("links", [])}

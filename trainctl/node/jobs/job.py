@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.spec import Link, RunSpec, Weights
+from trainctl.base.protocol.spec import Mount as HostMount
 from trainctl.node.cache import codes
 from trainctl.node.cache.leases import hold
 from trainctl.node.runs.mount import Mount, check, private_mounts
@@ -134,7 +135,7 @@ def _place(run: Run, spec: RunSpec, private: bool, *, linked: bool = True) -> _P
 def _place_kept(
     run: Run,
     spec: RunSpec,
-    link: Mapping[str, Any],
+    link: Link,
     private: bool,
     linked: bool,
     places: _Places,
@@ -159,9 +160,7 @@ def _place_kept(
         places.mounts.append(Mount(str(seen), str(target), read_only))
 
 
-def _place_at_home(
-    spec: RunSpec, link: Mapping[str, str], target: Path, private: bool, places: _Places
-) -> None:
+def _place_at_home(spec: RunSpec, link: Link, target: Path, private: bool, places: _Places) -> None:
     """A directory below the job's home; where it can't be mounted there, the link's variable names it."""
     make_directory(target)
     home = spec["environment"].get("HOME") or os.environ.get("HOME", "")
@@ -175,10 +174,10 @@ def _place_at_home(
         places.variables[link["variable"]] = str(target)
 
 
-def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: _Places) -> None:
+def _place_directory(run: Run, mount: HostMount, private: bool, places: _Places) -> None:
     """A directory of the host, where the job wants it."""
     source = layout.absolute(mount["host_path"], "host_path")
-    location = str(mount["mount_location"])
+    location = mount["mount_location"]
     if not source.is_dir():
         raise Failure("request", f"there is no directory {str(source)!r} to mount on this node")
     if not location.startswith("/") and not private:
@@ -188,10 +187,10 @@ def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: 
         target = _in_work(run, location)
         target.mkdir(0o755, parents=True, exist_ok=True)
         location = str(target)
-    places.mounts.append(Mount(location, str(source), bool(mount.get("read_only", True))))
+    places.mounts.append(Mount(location, str(source), mount["read_only"]))
 
 
-def _tree(run: Run, weights: Mapping[str, Any]) -> Path:
+def _tree(run: Run, weights: Weights) -> Path:
     listing = layout.sha256(weights["listing"], "listing")
     if not hold(run, listing):
         raise Failure("missing", f"weights {weights['name']} are not delivered to this node")

@@ -20,7 +20,7 @@ from trainctl.base.files import (
 from trainctl.base.processes import alive, identity
 from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.base.protocol.runs import RunReport, Sync
-from trainctl.base.protocol.spec import RunSpec, Turn
+from trainctl.base.protocol.spec import Order, RunSpec, Turn
 from trainctl.node.containers import leftovers
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import kill_marked
@@ -150,7 +150,7 @@ class Run:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
 
-    def reorder(self, changes: Mapping[str, Any]) -> None:
+    def reorder(self, changes: Order) -> None:
         """Change ``priority`` and ``slots`` of a run that may be waiting."""
         write_json(self.directory / "order.json", dict(changes))
 

@@ -8,7 +8,8 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunReport
+from trainctl.base.protocol.spec import Followed, RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.turns import gpus
@@ -146,9 +147,7 @@ def waiting(run: Run, record: Mapping[str, Any]) -> Optional[str]:
     return f"{words}, {ahead} ahead" if ahead else words
 
 
-def _refuse_ended(
-    followed: Mapping[str, Any], status: Optional[Mapping[str, Any]], run: Run
-) -> None:
+def _refuse_ended(followed: Followed, status: Optional[RunReport], run: Run) -> None:
     """Failure if the run that is waited for will never complete."""
     if status is None:
         how = "was removed"
