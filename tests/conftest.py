@@ -38,13 +38,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run the default tier on all processors, unless tests are named or selected."""
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = tiers.SEED
+    is_worker = hasattr(
+        config, "workerinput"
+    )  # which parses the same options, and starts no workers
+    if not is_worker:
+        config.option.runs_all_days = _names_tests(config) and not config.option.markexpr
     if _names_tests(config) or config.option.markexpr:
         config.option.markexpr = config.option.markexpr or "not long"
         return
     config.option.markexpr = tiers.DEFAULT
-    is_worker = hasattr(
-        config, "workerinput"
-    )  # a worker parses the same arguments, and starts no workers
     if not is_worker and config.option.numprocesses is None and not config.option.usepdb:
         config.option.numprocesses = os.cpu_count()
         config.option.dist = "loadfile"
@@ -61,13 +63,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by directory, and put the slower tiers first, so that no worker is left with them in the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by directory and by day, and put the slower tiers first, so that no worker is left with them in the end."""
     for item in items:
+        if not (config.option.runs_all_days or _is_due(item)):
+            item.add_marker(pytest.mark.long)
         below = str(item.path.relative_to(_TESTS)).startswith(tiers.INTEGRATION)
         if below and item.get_closest_marker("long") is None:
             item.add_marker(pytest.mark.integration)
     items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+
+
+def _is_due(item: pytest.Item) -> bool:
+    """Whether today is the day of its test, class and module, if they have one."""
+    marked = item.iter_markers_with_node("one_day_in")
+    return all(tiers.is_due(node.nodeid, *days.args) for node, days in marked)
 
 
 def pytest_report_header() -> str:

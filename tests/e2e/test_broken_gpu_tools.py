@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 MISMATCH = """\
 echo 'Failed to initialize NVML: Driver/library version mismatch'
@@ -59,6 +60,7 @@ def _ended(project: Project) -> dict[str, Any] | None:
     return status if ended else None
 
 
+@one_day_in(5)
 def test_a_job_that_names_no_gpus_runs_without_them(fresh: Project, tool: Path) -> None:
     """The plan warns; the job sees none of what may be there, as nobody could claim it."""
     fails(tool, MISMATCH)
@@ -79,6 +81,7 @@ def test_a_job_that_wants_gpus_is_told_why_there_are_none(fresh: Project, tool: 
     ]
 
 
+@one_day_in(5)
 def test_no_devices_are_no_problem(fresh: Project, tool: Path) -> None:
     """A tool that finds nothing is as good as none: what is declared holds."""
     fails(tool, NONE)

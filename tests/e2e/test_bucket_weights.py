@@ -19,6 +19,7 @@ from tests.support.heard import recorder
 from tests.support.nodes import python38
 from tests.support.project import Project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.tiers import one_day_in, sample
 from tests.support.weights_data import noise
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.place import place_of
@@ -133,7 +134,7 @@ def expected() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("opened", sample(EVERY, fixed=1, rotating=1), ids=lambda one: one.__name__)
 def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: Opened) -> None:
     """Planned by metadata, locked, mirrored once, read by the job; the next plan does nothing; the secret is in no file."""
     with filled(opened, tmp_path) as cloud:
@@ -156,7 +157,7 @@ def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: O
     assert [one for one in held if "rclone" not in str(one)] == []
 
 
-@pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
 def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened) -> None:
     """Keys of objects may: such a directory is read, is mounted under its name, and changes nothing when it is planned again."""
     with filled(opened, tmp_path) as cloud:
@@ -174,7 +175,7 @@ def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened
     assert "No changes" in again.stdout
 
 
-@pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
 def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: Opened) -> None:
     """An object of the same size was replaced: the mirror's locked version is used and the plan says so; upgrade fetches that file
     alone; where the mirror lacks what is locked, the plan is an error."""
@@ -206,6 +207,7 @@ def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: 
     assert quiet["diagnostics"] == []
 
 
+@one_day_in(5)
 def test_a_plan_that_is_refused_locks_nothing(fresh: Project, tmp_path: Path) -> None:
     """What nobody has must bind nobody: not a first version, nor the one of an upgrade, after which the old one is used as it was."""
     lock = fresh.directory / "trainctl.lock"
@@ -256,6 +258,7 @@ jobs:
 """
 
 
+@one_day_in(5)
 def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
     """Each is locked, mirrored and read as what its own server has, an unchanged manifest changes nothing, and what is
     damaged is fetched again from whoever had it."""
@@ -284,6 +287,7 @@ def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
     assert "all right" in whole
 
 
+@one_day_in(3)
 def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> None:
     """What the environment has for AWS opens a source without ``auth``, also where the manifest repeats which server the environment
     names; it goes to no endpoint that only the manifest names, and that is said (13)."""
@@ -311,6 +315,7 @@ def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> 
     assert "none was sent" in nothing
 
 
+@one_day_in(5)
 @pytest.mark.parametrize(
     "auth",
     [
@@ -340,7 +345,9 @@ def test_a_role_opens_a_bucket(fresh: Project, tmp_path: Path, auth: str) -> Non
     assert [one for one in files if b"aws_session_token" in one.read_bytes()] == []
 
 
-@pytest.mark.parametrize("opened", [s3, r2, gs, blobs], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "opened", sample([s3, r2, gs, blobs], fixed=0, rotating=1), ids=lambda one: one.__name__
+)
 def test_a_host_fetches_from_the_bucket_by_links(
     fresh: Project, tmp_path: Path, opened: Opened
 ) -> None:

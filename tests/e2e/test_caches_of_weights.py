@@ -17,6 +17,7 @@ from tests.support.declared import declare, job, lasting
 from tests.support.mirrors import stored
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
 
 SIZE = 40_000
@@ -64,6 +65,7 @@ def flip(path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+@one_day_in(5)
 def test_a_rate_is_planned_with_and_kept_to(fresh: Project) -> None:
     """``max_rate`` beside a directory, and alone."""
     wants(fresh, "a")
@@ -129,6 +131,7 @@ def is_completed(made: Project, address: str) -> bool:
     return jobs.get(address) == "TRAINING_JOB_COMPLETED"
 
 
+@one_day_in(3)
 def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(fresh: Project) -> None:
     """Nothing fails: whoever finds no room waits, and is carried on when the one before has ended."""
     gate = in_turn(fresh)
@@ -145,6 +148,7 @@ def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(fresh
     assert fresh.actions() == {}
 
 
+@one_day_in(5)
 def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
     """An apply that doesn't wait leaves it, and says so; a look while there is no room starts nothing and leaves no trace."""
     gate = in_turn(fresh)
@@ -172,6 +176,7 @@ def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
     assert fresh.actions() == {}
 
 
+@one_day_in(5)
 def test_a_run_that_is_asked_for_while_there_is_no_room_lapses(fresh: Project) -> None:
     """It is told how to have it; nothing promises that it comes by itself, and nothing does it."""
     gate = in_turn(fresh)
@@ -212,6 +217,7 @@ def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
     assert list(csv.DictReader(io.StringIO(again))) == []
 
 
+@one_day_in(3)
 def test_what_cant_be_mended_is_mirrored_again(fresh: Project) -> None:
     """A source that has changed gives nothing back; the plan sees the gap, and the next apply fills it."""
     wants(fresh, "a")
@@ -227,6 +233,7 @@ def test_what_cant_be_mended_is_mirrored_again(fresh: Project) -> None:
     assert valid(fresh, "mirror-verify", "mirror", "verify")["whole"]
 
 
+@one_day_in(5)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -288,6 +295,7 @@ def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     assert stored(fresh.mirror) == {}
 
 
+@one_day_in(5)
 def test_a_node_that_fails_hides_no_other(fresh: Project) -> None:
     """The others' caches are looked after and shown, it is named, and the exit code is 1; where nobody answers it is an error."""
     wants(fresh, "a")

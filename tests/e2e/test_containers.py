@@ -10,6 +10,7 @@ import pytest
 from tests.support.apptainer import Apptainer
 from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
 MANIFEST = """\
@@ -105,6 +106,7 @@ def test_an_image_is_pulled_and_run_by_digest(
     assert list(fresh.nodes.glob("*")) == []
 
 
+@one_day_in(5)
 def test_what_a_registry_refuses_fails_the_deployment(
     fresh: Project, own_podman: Engine, private_registry: Registry
 ) -> None:
@@ -130,6 +132,7 @@ def test_what_a_registry_refuses_fails_the_deployment(
     assert fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED"
 
 
+@one_day_in(3)
 def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: Path) -> None:
     """Nothing is begun; with ``engine: host`` the same job is planned on the host."""
     fresh.variables |= {"TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
@@ -149,6 +152,7 @@ def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: 
     assert "runtime.engine: host" in plan.stderr
 
 
+@one_day_in(7)
 def test_a_size_that_an_engine_does_not_know_is_told_in_the_plan(
     fresh: Project, own_apptainer: Apptainer
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.hub import Fault, Hub, serve
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from tests.support.wanting import (
     JOB,
     SMALL,
@@ -56,6 +57,7 @@ def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub:
         assert_recovers(work)
 
 
+@one_day_in(5)
 def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
     """A transfer that broke off goes on where the disk has room for what is missing and not for all of it; the plan says what that is."""
     files = {"model.safetensors": noise(40_000_000)}
@@ -72,6 +74,7 @@ def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
         assert_recovers(work, files)
 
 
+@one_day_in(5)
 def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
     """With no byte to come, a disk that others have filled since stops no plan and no run."""
     wants(work, "hf://acme/model", JOB)
@@ -82,6 +85,7 @@ def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
         work.run("run", "job.sft", "--auto-approve")
 
 
+@one_day_in(5)
 def test_what_two_sources_share_is_fetched_once_and_needs_room_once(
     work: Project, hub: Hub
 ) -> None:
@@ -102,6 +106,7 @@ def test_what_two_sources_share_is_fetched_once_and_needs_room_once(
     assert len({one.path for one in bodies}) == 1
 
 
+@one_day_in(5)
 def test_a_read_only_mirror_is_named(work: Project) -> None:
     """A file system that can't be written is named with what to do; writable again, it is used."""
     with small_disk(work.mirror, "200m", "ro") as place:
@@ -112,6 +117,7 @@ def test_a_read_only_mirror_is_named(work: Project) -> None:
         assert_recovers(work)
 
 
+@one_day_in(5)
 def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: Project) -> None:
     """As for a review of what others then apply: the plan is whole, says so, and may be saved; watching and applying it is the error that it is."""
     with small_disk(work.mirror, "200m", "ro") as place:
@@ -143,6 +149,7 @@ def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) ->
     assert not work.mirror.exists()
 
 
+@one_day_in(5)
 def test_a_disk_of_both_the_mirror_and_a_node_must_hold_weights_twice(
     work: Project, hub: Hub
 ) -> None:
@@ -186,6 +193,7 @@ def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
         assert work.actions() == {}
 
 
+@one_day_in(5)
 def test_no_room_for_temporary_files_is_told_as_that(fresh: Project, tmp_path: Path) -> None:
     """Long lists lie there: the error names the directory and how to name another, of the plan's own thread as of others."""
     source = fresh.directory.parent / "many"

@@ -12,6 +12,7 @@ import pytest
 from tests.support.nodes import wait_for
 from tests.support.project import Project
 from tests.support.pytorch import GLOO_TRAIN, pytorch
+from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
 
 MANIFEST = """\
@@ -108,6 +109,7 @@ def test_the_rank_that_failed_is_named(fresh: Project) -> None:
     ]
 
 
+@one_day_in(5)
 def test_a_stop_ends_all_ranks(fresh: Project) -> None:
     """One command; all ranks are STOPPED."""
     fresh.write({"trainctl.yaml": FAILING.replace("!= 2", "!= 9")})
@@ -131,6 +133,7 @@ jobs: {sft: {compute: COMPUTE, runtime: {start_commands: ["true"]}}}
 """
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("compute", ['{node_count: 2, accelerator: "H100:1"}', "{node_count: 2}"])
 def test_gpus_that_all_nodes_share_are_not_counted_twice(fresh: Project, compute: str) -> None:
     """Two ranks that each want the only GPU of a machine, named or as all that there is, would wait for ever: the plan says so. With enough they may."""
@@ -160,6 +163,7 @@ jobs:
 """
 
 
+@one_day_in(5)
 def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
     """It is left alone while any rank of the first goes on, and started by the next look once all have completed."""
     gate = fresh.directory.parent / "gate"
@@ -183,6 +187,7 @@ def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
     ]
 
 
+@one_day_in(5)
 def test_jobs_of_one_node_spread_over_the_cluster(fresh: Project) -> None:
     """Two jobs that are placed at the same time get a node each, as the plan said."""
     fresh.write({"trainctl.yaml": SINGLE})
@@ -226,6 +231,7 @@ def _final(work: Project, job: str) -> set[str]:
     return {work.run("logs", job, "--rank", str(rank)).stdout.splitlines()[-1] for rank in range(2)}
 
 
+@one_day_in(7)
 def test_a_killed_rank_of_two_ends_where_one_that_was_never_interrupted_does(
     fresh: Project,
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.declared import WEIGHTS, declare, job
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 WAIT = ("apply", "--auto-approve", "--wait")
 
@@ -33,6 +34,7 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
     assert not fresh.mirror.exists()
 
 
+@one_day_in(5)
 def test_a_module_that_is_not_found_is_a_warning(fresh: Project) -> None:
     """The job may have a way to it that reading its code doesn't tell; here a directory that its script finds by itself."""
     script = "import site\nif site.addsitedir('lib'):\n    pass\nimport no_such_module\n"
@@ -46,6 +48,7 @@ def test_a_module_that_is_not_found_is_a_warning(fresh: Project) -> None:
     assert "it is there" in fresh.run("logs", "module").stdout
 
 
+@one_day_in(5)
 def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_path: Path) -> None:
     """The environment is built on the node, once for two jobs; the second apply has nothing to do."""
     data = tmp_path / "dataset"

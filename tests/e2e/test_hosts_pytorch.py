@@ -10,6 +10,9 @@ from tests.support.hosts import lab_of, operated
 from tests.support.nodes import wait_for
 from tests.support.project import Project
 from tests.support.pytorch import GLOO_TRAIN, pytorch
+from tests.support.tiers import one_day_in
+
+pytestmark = one_day_in(14)
 
 MANIFEST = """\
 project: {name: demo}

@@ -11,6 +11,7 @@ import pytest
 from tests.support.authority import authority
 from tests.support.hub import Fault
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from tests.support.wanting import (
     ROOT,
     apply,
@@ -85,6 +86,7 @@ def test_a_job_reads_what_a_web_server_has(work: Project, web: Web) -> None:
     assert web.asked == ["HEAD /model.bin"]
 
 
+@one_day_in(5)
 def test_declared_content_is_pinned_and_verified(work: Project, web: Web) -> None:
     """Its digest is the revision whatever the server says; the plan warns of nothing, and nothing moves it."""
     web.tells = NOTHING
@@ -96,6 +98,7 @@ def test_declared_content_is_pinned_and_verified(work: Project, web: Web) -> Non
     assert work.run("plan", "--detailed-exitcode").stderr == ""
 
 
+@one_day_in(3)
 def test_other_content_than_declared_is_not_kept(work: Project, web: Web) -> None:
     """A wrong digest fails the apply with both digests; the job is not begun, and nothing half-done stays."""
     wrong = "0" * 64
@@ -110,6 +113,7 @@ def test_other_content_than_declared_is_not_kept(work: Project, web: Web) -> Non
     assert_recovers(work, {"model.bin": SMALL})
 
 
+@one_day_in(5)
 def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> None:
     """A saved plan is for what was reviewed: the error says what the file was and what it is now."""
     work.run("plan", "--out", "saved.plan")
@@ -123,6 +127,7 @@ def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> 
     assert_nothing_half_done(work)
 
 
+@one_day_in(5)
 def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> None:
     """The locked version is mirrored: it stays in use, with a warning, until somebody upgrades; unmirrored it is an error."""
     run_all(work)
@@ -140,6 +145,7 @@ def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> Non
     assert "is not upstream any more as trainctl.lock pins it" in lost.stderr
 
 
+@one_day_in(5)
 def test_a_server_that_tells_nothing_is_warned_of(work: Project, web: Web) -> None:
     """The plan says what can't be noticed and what to declare; it works all the same."""
     web.tells = NOTHING
@@ -150,6 +156,7 @@ def test_a_server_that_tells_nothing_is_warned_of(work: Project, web: Web) -> No
     assert work.run("logs", "sft").stdout.split()[0] == DIGEST
 
 
+@one_day_in(3)
 def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, web: Web) -> None:
     """What was verified before a cut is asked for no second time by the next apply."""
     big = noise(2 * CHUNK + 54321)
@@ -165,6 +172,7 @@ def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, web: Web) ->
     assert web.seen[-1].headers["If-Range"] == web.pages["/model.bin"].identity("strong")["ETag"]
 
 
+@one_day_in(5)
 def test_a_busy_server_is_waited_for(work: Project, web: Web) -> None:
     """A 429 with Retry-After is waited out and said, and then the apply succeeds by itself."""
     refusal = Fault("status", "/model.bin", status=429, headers={"Retry-After": "7"})
@@ -190,6 +198,7 @@ def test_a_secret_is_not_sent_to_a_host_that_only_the_manifest_names(
     assert web.asked == []
 
 
+@one_day_in(5)
 def test_an_unknown_authority_is_explained(work: Project, web: Web) -> None:
     """A certificate that nothing here vouches for is an error that names the variable to set."""
     del work.variables["SSL_CERT_FILE"]

@@ -16,6 +16,7 @@ import pytest
 from tests.support.declared import WEIGHTS, declare, job, lasting
 from tests.support.nodes import wait_for
 from tests.support.project import Project, processes, project
+from tests.support.tiers import one_day_in
 
 RUN = ("run", "sft", "--auto-approve", "--follow")
 KEEPING = {"checkpointing_config": {"enabled": True}}
@@ -77,6 +78,7 @@ def _sizes(made: Project) -> list[str]:
     return [path.read_text().strip() for path in found]
 
 
+@one_day_in(3)
 def test_resuming_takes_the_newest(lived: Project) -> None:
     """Of the newest run that has one, and says which; a run without --resume finds none."""
     plan = lived.run(*RUN, "--resume").stdout
@@ -89,6 +91,7 @@ def test_resuming_takes_the_newest(lived: Project) -> None:
     assert said(lived)[0] == "two"
 
 
+@one_day_in(5)
 def test_what_is_gone_is_named(lived: Project) -> None:
     """The code, the weights, the run; nothing is begun then."""
     number = lived.json("status", "sft")["number"]
@@ -146,6 +149,7 @@ def test_the_code_of_a_run_comes_back(lived: Project) -> None:
     assert list((lived.directory / "dl-2").iterdir()) == []
 
 
+@one_day_in(5)
 def test_nothing_to_resume_from(fresh: Project) -> None:
     """The runs that were looked at are named, and no run is started."""
     declare(fresh, {"sft": job("true", runtime=KEEPING)})
@@ -209,6 +213,7 @@ def test_leaving_a_followed_run(fresh: Project) -> None:
     stop_all(fresh)
 
 
+@one_day_in(3)
 def test_metrics_of_a_run(fresh: Project) -> None:
     """As a table, as curves, as CSV, as they come, and as JSON of a run that is over."""
     declare(fresh, {"sft": job("python3 -c 'sum(range(10**7))'", lasting(3))})
@@ -228,6 +233,7 @@ def test_metrics_of_a_run(fresh: Project) -> None:
     fresh.run("metrics", "sft", "--follow", "--format", "csv", code=64)
 
 
+@one_day_in(3)
 def test_status_tells_what_is_left(fresh: Project) -> None:
     """The deadline of a live run, how long its phases took in the run before, and how often it was tried."""
     short = job(
@@ -270,6 +276,7 @@ def follow_memory(made: Project, name: str, take: Callable[[str], None]) -> int:
         return int(process.stderr.read().split()[-1]) * 1024
 
 
+@one_day_in(7)
 def test_a_burst_is_followed_without_a_loss(fresh: Project) -> None:
     """64 MB as fast as they can be written: every line comes in its turn, and memory is that of a small log."""
     declare(fresh, {"small": job(COUNT.format(10)), "burst": job(COUNT.format(LINES))})

@@ -9,7 +9,10 @@ import time
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from trainctl.remote.archive import INSTALL, node_archive, program_archive
+
+pytestmark = one_day_in(7)
 
 MANIFEST = """\
 jobs:

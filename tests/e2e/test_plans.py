@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.declared import WEIGHTS, declare, job
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
 DYING = ("-m", "tests.support.dying")
@@ -46,6 +47,7 @@ def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
     } == {"job.b"}
 
 
+@one_day_in(5)
 def test_a_machine_that_is_too_small_is_told(fresh: Project) -> None:
     """Before anything begins, with what there is; what the machine has is not refused."""
     cpus = len(os.sched_getaffinity(0))
@@ -61,6 +63,7 @@ def test_a_machine_that_is_too_small_is_told(fresh: Project) -> None:
     fresh.run("plan")
 
 
+@one_day_in(3)
 def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:
     """In Markdown the counts come first and the digest last, live or from a file; what is wrong is on standard error, too."""
     declare(fresh, {"a": job("echo ```</details>@all")})
@@ -136,6 +139,7 @@ def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(fresh: Pro
     assert fresh.json("status", "a")["number"] == 3
 
 
+@one_day_in(3)
 def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: Project) -> None:
     """Killed again and again until something is done, the same command ends it; once more there is nothing left to apply: exit 11."""
     fresh.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -179,6 +183,7 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: Project) -> None:
     assert log(fresh, "a") == ["first"]
 
 
+@one_day_in(3)
 def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
     """The reviewed bytes are mirrored, or none; what differs is named, and what doesn't need them goes on."""
     declare(fresh, {"a": job("true", weights=["tiny"]), "b": job("true")}, weights=WEIGHTS)
@@ -195,6 +200,7 @@ def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
     assert fresh.json("status", "b")["status"] == "TRAINING_JOB_COMPLETED"
 
 
+@one_day_in(3)
 def test_expect_applies_only_the_reviewed_plan(fresh: Project) -> None:
     """--expect with the digest of another plan: exit 11, nothing done; with the right one: done."""
     declare(fresh, {"a": job("echo 1")})
@@ -256,6 +262,7 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: Project) -> None:
     fresh.run("plan", "-detailed-exitcode", code=1)
 
 
+@one_day_in(3)
 def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: Project) -> None:
     """A listing of the mirror, a node's directory, its caches: the plan says so, one apply mends it, and a run works."""
     caching = {"cache_config": {"enabled": True}}
@@ -292,6 +299,7 @@ def remove(place: Path) -> None:
     shutil.rmtree(place)
 
 
+@one_day_in(3)
 def test_what_is_protected_is_not_destroyed(fresh: Project) -> None:
     """prevent_destroy holds against destroy and against removing the block: exit 1, and everything is as it was."""
     protected = {"tiny": {**WEIGHTS["tiny"], "lifecycle": {"prevent_destroy": True}}}
@@ -340,6 +348,7 @@ def test_a_failure_stops_only_what_depends_on_it(fresh: Project) -> None:
     }
 
 
+@one_day_in(5)
 def test_one_at_a_time(fresh: Project) -> None:
     """--parallelism 1: no step begins before the one before it has ended."""
     declare(fresh, {name: job("true") for name in ("a", "b", "c")})
@@ -387,6 +396,7 @@ def test_no_form_of_a_plan_holds_a_secret(fresh: Project) -> None:
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("store", [False, True])
 def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store: bool) -> None:
     """The error names the secret of the job, or of the store that it keeps checkpoints in, and where it was looked for."""
@@ -408,6 +418,7 @@ def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store:
     assert fresh.run("state", "list").stdout == ""
 
 
+@one_day_in(5)
 def test_what_the_manifest_does_not_name_is_not_locked(fresh: Project) -> None:
     """The next apply drops its row, but for those of a part, and where other values may name it; destroy drops none. What is no lock file is told."""
     lock = fresh.directory / "trainctl.lock"

@@ -13,6 +13,9 @@ from tests.support.containers import Engine
 from tests.support.nodes import wait_for
 from tests.support.project import Project, project
 from tests.support.pytorch import python_image, pytorch, site_packages
+from tests.support.tiers import one_day_in
+
+pytestmark = one_day_in(14)
 
 TRAIN = """\
 import os, pathlib, time

@@ -17,7 +17,10 @@ from tests.support.hub import Hub, serve
 from tests.support.minilm import minilm_files
 from tests.support.olah import serve_git
 from tests.support.project import Project, project
+from tests.support.tiers import one_day_in
 from trainctl.base.listing import CHUNK_BYTES
+
+pytestmark = one_day_in(7)
 
 HEAD = '''\
 """Tells words from numbers by their embeddings: logistic regression, on the standard library alone."""

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.hub import Fault, Hub, serve
 from tests.support.project import Project, project
+from tests.support.tiers import one_day_in
 
 ENV = "env-Zq8vN2xW5tR7-value"
 FILE = "file-Kd4mP9sL1yB6-value"
@@ -305,6 +306,7 @@ def nothing_begun(work: Project) -> bool:
     )
 
 
+@one_day_in(3)
 @pytest.mark.parametrize(
     ("variable", "says"),
     [
@@ -331,6 +333,7 @@ def test_a_missing_secret_is_named_before_anything_is_begun(
     assert found_in((done.stdout + done.stderr).encode()) == []
 
 
+@one_day_in(3)
 def test_a_saved_plan_that_lacks_a_secret_begins_nothing(planted: Story) -> None:
     """Also where the plan was made by somebody who had it."""
     planted.work.run("plan", "--out", "saved.plan")
@@ -341,6 +344,7 @@ def test_a_saved_plan_that_lacks_a_secret_begins_nothing(planted: Story) -> None
     assert nothing_begun(planted.work)
 
 
+@one_day_in(3)
 def test_a_missing_file_is_named(planted: Story) -> None:
     """A secret's file that isn't there is told with its path."""
     (planted.work.directory / "aws.json").unlink()
@@ -353,6 +357,7 @@ def test_a_missing_file_is_named(planted: Story) -> None:
     assert nothing_begun(planted.work)
 
 
+@one_day_in(3)
 @pytest.mark.parametrize("value", ["short-7", "x"])
 def test_a_short_secret_is_refused(planted: Story, value: str) -> None:
     """What is too short to be masked is refused before anything is begun, with what to do, and not shown."""
@@ -375,6 +380,7 @@ LITERALS = {
 }
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("place", LITERALS)
 @pytest.mark.parametrize("command", [("validate",), ("validate", "--format", "json"), ("plan",)])
 def test_a_literal_token_is_refused_and_not_repeated(
@@ -407,6 +413,7 @@ def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story)
     assert nothing_begun(planted.work)
 
 
+@one_day_in(3)
 def test_a_token_in_an_upstream_file_name_is_refused(planted: Story) -> None:
     """A listing keeps names as they are, so such a source isn't taken; the error doesn't show the name."""
     planted.hub.add("acme/open", {**FILES, f"{ENV}.bin": b"x"})
@@ -417,6 +424,7 @@ def test_a_token_in_an_upstream_file_name_is_refused(planted: Story) -> None:
     assert nothing_begun(planted.work)
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 429, 500])
 def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, status: int) -> None:
     """Whatever an error's headers say, the token is in no message and in nothing that is kept."""
@@ -450,6 +458,7 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
     )
 
 
+@one_day_in(5)
 @pytest.mark.parametrize(
     "value",
     [
@@ -476,6 +485,7 @@ def test_a_token_that_no_header_can_hold_is_refused_unseen(planted: Story, value
     assert not any("acme/gated" in one.path for one in planted.hub.seen)
 
 
+@one_day_in(3)
 @pytest.mark.parametrize("by_link", [False, True])
 def test_a_secret_file_lies_beside_the_manifest(planted: Story, by_link: bool) -> None:
     """A manifest alone can't have a file from elsewhere sent to a job, also not through a link."""

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.nodes import is_alive, wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
 MANIFEST = """\
@@ -104,6 +105,7 @@ def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
     assert held == []
 
 
+@one_day_in(5)
 def test_any_later_apply_gives_secrets_again(queued: Project, waits: Path) -> None:
     """With nothing else to do the run is carried on, as the same run."""
     lost = lose_supervisor(queued)
@@ -113,6 +115,7 @@ def test_any_later_apply_gives_secrets_again(queued: Project, waits: Path) -> No
     assert (after["run"], after["status"]) == (lost["run"], "TRAINING_JOB_COMPLETED")
 
 
+@one_day_in(5)
 def test_such_a_run_can_be_stopped_and_destroyed(queued: Project) -> None:
     """It is nobody's, and goes as any other."""
     lost = lose_supervisor(queued)
@@ -122,6 +125,7 @@ def test_such_a_run_can_be_stopped_and_destroyed(queued: Project) -> None:
     assert list(queued.nodes.glob("local-0/runs/*/spec.json")) == []
 
 
+@one_day_in(5)
 def test_a_secret_that_can_not_be_had_is_told(queued: Project) -> None:
     """The run goes on waiting, the exit code says so, and the error names what is missing."""
     lost = lose_supervisor(queued)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.nodes import is_alive, wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 OLD, NEW = "Wm3xR7nD5kP2-old", "Wm3xR7nD5kP2-new"
 SAYS = "(secret corp is kept on the node's disk until the run begins)"
@@ -103,6 +104,7 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
     assert holders(fresh, OLD) == []
 
 
+@one_day_in(5)
 def test_a_rotated_secret_is_that_of_the_next_run(fresh: Project) -> None:
     """Another version is another run, with the value of then; the old one goes with the run that had it, and destroy leaves neither."""
     gate = declare(fresh, 1)
@@ -120,6 +122,7 @@ def test_a_rotated_secret_is_that_of_the_next_run(fresh: Project) -> None:
     gate.touch()
 
 
+@one_day_in(7)
 def test_of_a_run_on_several_nodes_nothing_is_kept(fresh: Project) -> None:
     """Such a run begins anew as another one where it lost a rank, so no value is on any disk, and the plan speaks of none."""
     gate = fresh.directory.parent / "go"

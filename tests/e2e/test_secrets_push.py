@@ -11,6 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
 MANIFEST = """\
@@ -65,6 +66,7 @@ def readable(work: Project) -> dict[str, bool]:
     return {one["name"]: one["readable"] for one in found}
 
 
+@one_day_in(3)
 def test_a_value_goes_to_the_keyring(work: Project) -> None:
     """New ones are stored, the same one is left, another is replaced only with --auto-approve where nobody can be asked."""
     assert readable(work)["corp"] is False
@@ -79,6 +81,7 @@ def test_a_value_goes_to_the_keyring(work: Project) -> None:
     assert "already" in push(work, "corp", NEW)
 
 
+@one_day_in(5)
 def test_a_keyring_that_keeps_nothing_is_told(work: Project) -> None:
     """What can't be had back isn't stored: there are backends that take everything and keep nothing."""
     work.variables["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
@@ -88,6 +91,7 @@ def test_a_keyring_that_keeps_nothing_is_told(work: Project) -> None:
     assert "Stored" not in said
 
 
+@one_day_in(5)
 @pytest.mark.usefixtures("aws")
 def test_a_value_goes_to_aws(work: Project) -> None:
     """From the environment; the versions that AWS gave are told."""
@@ -107,6 +111,7 @@ def test_a_value_goes_to_aws(work: Project) -> None:
     assert client.get_secret_value(SecretId="prod/cloud")["SecretString"] == NEW
 
 
+@one_day_in(7)
 @pytest.mark.parametrize(
     ("name", "value", "flags", "code", "says"),
     [

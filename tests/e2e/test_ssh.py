@@ -17,6 +17,7 @@ from jsonschema import validate
 from tests.support.nodes import wait_for
 from tests.support.project import Project, processes
 from tests.support.sshd import Sshd, User, require_sshd, sshds
+from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
 
 MANIFEST = """\
@@ -95,6 +96,7 @@ def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: 
     assert wait_for(lambda: not processes("sleep\x007231"))
 
 
+@one_day_in(3)
 def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     fresh: Project, hosts: list[Sshd]
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     assert fresh.actions() == {}
 
 
+@one_day_in(5)
 def test_a_run_on_a_forgotten_host_is_lost_and_destroy_gets_by_without_it(
     fresh: Project, hosts: list[Sshd]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.hosts import Lab, lab_of
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from tests.support.word import WORD, saying
 
 OTHER = "10.88.5"
@@ -50,6 +51,7 @@ def check(made: Project, count: int) -> None:
     assert moved["node"] == 0
 
 
+@one_day_in(7)
 def test_ssh_that_ends_on_loopback(tmp_path: Path) -> None:
     """Nobody is sent to their own loopback: from the mirror and from each other hosts get it at their other addresses, as planned."""
     with (
@@ -62,6 +64,7 @@ def test_ssh_that_ends_on_loopback(tmp_path: Path) -> None:
         check(made, 3)
 
 
+@one_day_in(7)
 @pytest.mark.parametrize("network", ["10.77.5", "198.51.100"])
 def test_hosts_that_reach_each_other_by_another_network(tmp_path: Path, network: str) -> None:
     """On the one by which the operator comes nothing passes between them, be it private or not; on the other one everything does."""
@@ -79,6 +82,7 @@ def test_hosts_that_reach_each_other_by_another_network(tmp_path: Path, network:
         check(made, 3)
 
 
+@one_day_in(7)
 def test_hosts_that_reach_nobody(tmp_path: Path) -> None:
     """Where loopback is the only address of hosts no plan promises what they would have to give each other, and says what to do;
     what the operator's machine has comes through it.

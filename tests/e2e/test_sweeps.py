@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 COMPLETED = "TRAINING_JOB_COMPLETED"
 
@@ -84,6 +85,7 @@ def test_a_sweep_from_beginning_to_end(fresh: Project, gate: Path) -> None:
     assert "job.sweep (5)" in fresh.run("status").stdout
 
 
+@one_day_in(5)
 def test_the_example_runs_and_leaves_nothing(fresh: Project) -> None:
     """Data, six fits two at a time, the best of them; then destroy takes the node down, which never had weights."""
     example = Path(__file__).resolve().parents[2] / "examples" / "sweep"
@@ -96,6 +98,7 @@ def test_the_example_runs_and_leaves_nothing(fresh: Project) -> None:
     assert not list(fresh.nodes.iterdir())
 
 
+@one_day_in(5)
 def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
     """In the order of numbers; programs get the same jobs as a list."""
     gate.touch()
@@ -133,6 +136,7 @@ def test_the_name_of_a_sweep_means_all_of_it(fresh: Project, gate: Path) -> None
     fresh.run("stop", "prep", "--grace", "0")
 
 
+@one_day_in(5)
 def test_one_of_a_sweep_can_be_chosen(fresh: Project, gate: Path) -> None:
     """With what it follows and nothing else, also without the quotes that a shell takes; while it is the only one the sweep's name is enough."""
     gate.touch()
@@ -142,6 +146,7 @@ def test_one_of_a_sweep_can_be_chosen(fresh: Project, gate: Path) -> None:
     assert fresh.run("logs", "sweep").stdout == "lr 1e-5 seed 2\n"
 
 
+@one_day_in(5)
 def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
     """One after the other, to the end of the last."""
     gate.touch()
@@ -155,6 +160,7 @@ def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
     assert {one["address"] for one in listed} == set(jobs(fresh, "sweep"))
 
 
+@one_day_in(3)
 def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
     """It is left to a later apply, with the reason in the plan, in the result and for programs; then it goes on."""
     text = (fresh.directory / "trainctl.yaml").read_text()
@@ -177,6 +183,7 @@ def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
     assert {one["status"] for one in jobs(fresh).values()} == {COMPLETED}
 
 
+@one_day_in(5)
 def test_a_job_on_another_cluster_is_left_to_a_later_apply(fresh: Project) -> None:
     """Nobody on one node can tell when a run on another has completed."""
     gate = fresh.directory.parent / "gate"
@@ -198,6 +205,7 @@ jobs:
     assert jobs(fresh)["job.second"]["status"] == COMPLETED
 
 
+@one_day_in(5)
 def test_priority_reaches_a_run_that_waits(fresh: Project, gate: Path) -> None:
     """Without a new run: the record and the node have the new one."""
     fresh.run("apply", "--auto-approve")
@@ -215,6 +223,7 @@ def test_priority_reaches_a_run_that_waits(fresh: Project, gate: Path) -> None:
     fresh.run("destroy", "--auto-approve", "--stop-running")
 
 
+@one_day_in(5)
 def test_gpus_that_no_host_has_are_an_error_of_the_plan(fresh: Project) -> None:
     """Naming what the host reports, in number and in kind."""
     tools = fresh.directory.parent / "tools"
@@ -244,6 +253,7 @@ jobs: {{sft: {{compute: {{accelerator: "{accelerator}"}}, runtime: {{start_comma
     ]
 
 
+@one_day_in(5)
 def test_the_name_of_a_sweep_means_the_checkpoints_of_all_of_it(fresh: Project) -> None:
     """They are listed with their jobs, and each job resumes from its own; one that has none is named, and nothing is run."""
     text = """\

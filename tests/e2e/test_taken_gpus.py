@@ -11,6 +11,7 @@ import pytest
 from tests.support.gpus import Gpus
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 MANIFEST = """\
 project: {name: demo}
@@ -48,6 +49,7 @@ def waiting(project: Project, job: str) -> str:
     return str(found[job])
 
 
+@one_day_in(3)
 def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gate: Path) -> None:
     """In the line of the run that waits."""
     write(fresh, gate, 1)
@@ -67,6 +69,7 @@ def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gat
     assert applying.returncode == 0
 
 
+@one_day_in(5)
 def test_a_run_on_several_nodes_names_the_node(fresh: Project, gate: Path) -> None:
     """Of the rank that can't have its GPUs, whichever rank tells it."""
     write(fresh, gate, 2)

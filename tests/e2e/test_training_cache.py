@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.e2e.test_runs import until
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from tests.support.wanting import small_disk
 
 APPLY = ("apply", "--auto-approve", "--wait")
@@ -93,6 +94,7 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
     assert not fresh.nodes.exists() or list(fresh.nodes.iterdir()) == []
 
 
+@one_day_in(5)
 def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> None:
     """An error first; with require_cache_affinity: false it runs there, and the old cache is still there afterwards."""
     keep = "echo kept > $BT_PROJECT_CACHE_DIR/data"
@@ -115,6 +117,7 @@ def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> Non
     assert codes(fresh) == []
 
 
+@one_day_in(5)
 def test_a_team_cache_of_two_states(fresh: Project) -> None:
     """A declared directory that two states share stays until the second lets go; a project without one is told so."""
     shared = fresh.directory.parent / "shared"
@@ -135,6 +138,7 @@ def test_a_team_cache_of_two_states(fresh: Project) -> None:
     assert not shared.exists()
 
 
+@one_day_in(5)
 def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(fresh: Project) -> None:
     """The command's own words are told, apply exits 12, nothing counts as prepared; with room it goes on."""
     with small_disk(fresh.directory.parent / "disk", "1m") as disk:

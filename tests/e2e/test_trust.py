@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from tests.support.authority import authority
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from tests.support.web import Web, served
 from tests.support.weights_data import noise
 from trainctl_schemas import schema
@@ -83,6 +84,7 @@ def test_a_trusted_host_gets_the_token(work: Project, web: Web) -> None:
     assert tokens(web) == {f"Bearer {web.token}"}
 
 
+@one_day_in(5)
 def test_a_trust_file_that_is_named_takes_the_place_of_the_users(work: Project, web: Web) -> None:
     """--trust FILE counts instead, relative to where the user stands; even one beside the manifest, as the user names it."""
     work.trust(allow(web))
@@ -95,6 +97,7 @@ def test_a_trust_file_that_is_named_takes_the_place_of_the_users(work: Project, 
     assert (named, alone, both) == (13, 13, 0)
 
 
+@one_day_in(5)
 @pytest.mark.parametrize(
     "words", ["plan", "mirror list", "mirror verify", "mirror gc", "checkpoints list job.sft", "secrets push"]
 )  # fmt: skip
@@ -105,6 +108,7 @@ def test_a_trust_file_that_is_named_is_read(work: Project, words: str) -> None:
     assert "none.toml: error: the trust file is not used: it can't be read" in done.stderr
 
 
+@one_day_in(5)
 def test_another_port_is_another_server(work: Project, web: Web, elsewhere: Web) -> None:
     """An entry with a port opens that one; one without opens the host."""
     work.trust(allow(elsewhere))
@@ -128,6 +132,7 @@ def test_a_token_does_not_follow_a_redirect(
     assert tokens(elsewhere) == {None}
 
 
+@one_day_in(3)
 def test_a_saved_plan_is_judged_where_it_is_applied(work: Project, web: Web) -> None:
     """Made by somebody who trusts that host, applied by somebody who doesn't: nothing begins."""
     work.trust(allow(web))
@@ -167,6 +172,7 @@ def test_only_the_command_that_is_written_out_runs(work: Project, web: Web) -> N
     assert not (work.directory / "ran").exists()
 
 
+@one_day_in(2)
 @pytest.mark.parametrize("through_link", [False, True])
 def test_a_file_outside_needs_trust(work: Project, web: Web, *, through_link: bool) -> None:
     """By its path, or through a link that lies in the manifest's directory."""
@@ -181,6 +187,7 @@ def test_a_file_outside_needs_trust(work: Project, web: Web, *, through_link: bo
     work.run("plan")
 
 
+@one_day_in(2)
 def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
     """A source, a provider and a price beyond the user's limits end with 13; --trust lifts none of them."""
     text = (work.directory / "trainctl.yaml").read_text()
@@ -206,6 +213,7 @@ def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
     work.run("plan")
 
 
+@one_day_in(5)
 def test_a_trust_file_is_read_strictly(work: Project) -> None:
     """What is wrong is told with its line, a mistyped key included; nothing is planned."""
     work.trust('secret = "corp"\nhost = ["127.0.0.1"]')
@@ -235,6 +243,7 @@ def test_a_trust_file_beside_the_manifest_is_refused(work: Project, web: Web) ->
     work.run("plan", "--trust", "config/trainctl/trust.toml")
 
 
+@one_day_in(3)
 def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
     """Who uses it, where it would go, whether it may, whether it can be read: 13, 1 or 0; nothing is sent, no value is shown."""
     text = (work.directory / "trainctl.yaml").read_text()
@@ -261,6 +270,7 @@ def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
     assert web.token not in json.dumps(said) + shown.stdout + shown.stderr + "".join(rows)
 
 
+@one_day_in(5)
 def test_check_does_not_allow_what_may_not_be_read(work: Project, web: Web) -> None:
     """A command that trust lacks gives nothing that could be sent, whatever hosts are trusted."""
     wants(work, web, 'from: command, command: [cat, "/dev/null"]')
@@ -271,6 +281,7 @@ def test_check_does_not_allow_what_may_not_be_read(work: Project, web: Web) -> N
     assert (corp["readable"], corp["uses"][0]["allowed"]) == (False, False)
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_check_tells_what_is_wrong_with_the_trust_file(work: Project, web: Web, mode: int) -> None:
     """With its file, line and reason, as a plan does, and not as if the manifest were wrong: also where only reading asks for it."""

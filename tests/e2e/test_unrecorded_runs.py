@@ -14,6 +14,7 @@ import pytest
 from tests.support.declared import declare, job
 from tests.support.ledgers import alive_here, dead_here, ledger_on
 from tests.support.project import Project, processes
+from tests.support.tiers import one_day_in
 from trainctl.ledger.ledger import Start
 from trainctl.ledger.state import Holder
 from trainctl.model.address import Address
@@ -138,6 +139,7 @@ def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Projec
     assert fresh.json("show")["open_intents"] == []
 
 
+@one_day_in(5)
 def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(fresh: Project) -> None:
     """Nothing is live any more, so nothing has to be allowed; the new run is its next, and may resume from it."""
     interrupted(fresh)
@@ -151,6 +153,7 @@ def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(fres
     assert loaded["name"] == "checkpoint-500"
 
 
+@one_day_in(3)
 def test_destroying_takes_what_a_killed_apply_left(fresh: Project) -> None:
     """With its checkpoints, where these are to go, although no record knew of it."""
     interrupted(fresh)
@@ -162,6 +165,7 @@ def test_destroying_takes_what_a_killed_apply_left(fresh: Project) -> None:
     assert fresh.run("state", "list").stdout == ""
 
 
+@one_day_in(3)
 def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: Project) -> None:
     """The very same processes: nothing is stopped, and nothing has to be allowed."""
     interrupted(fresh)
@@ -173,6 +177,7 @@ def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: Project) -> None:
     assert fresh.json("status", "j")["apply"] is None
 
 
+@one_day_in(4)
 @pytest.mark.parametrize("earlier", [0, 1], ids=["first", "second"])
 def test_what_an_apply_at_work_starts_is_seen_and_can_be_stopped(
     fresh: Project, earlier: int
@@ -210,6 +215,7 @@ def begin(made: Project, holder: Holder) -> None:
     ledger.begin(Start(recorded.address, "replace", recorded.provider, "key-of-the-second", inputs))
 
 
+@one_day_in(5)
 def test_a_run_that_no_node_knows_yet(fresh: Project) -> None:
     """As long as somebody is at it: it is shown, and whose apply it is; nobody says that its predecessor was stopped already."""
     declare(fresh, {"j": job("true")})
@@ -228,6 +234,7 @@ def test_a_run_that_no_node_knows_yet(fresh: Project) -> None:
     assert "about to start run 2" in every.stdout
 
 
+@one_day_in(5)
 def test_a_run_that_is_about_to_be_replaced_can_be_stopped_by_its_number(fresh: Project) -> None:
     """It goes on until its successor is there, and that one is the newest meanwhile."""
     declare(fresh, {"j": job("exec sleep 1000")})
@@ -239,6 +246,7 @@ def test_a_run_that_is_about_to_be_replaced_can_be_stopped_by_its_number(fresh: 
     assert "is stopped" in fresh.run("stop", "j", "--run", "1").stdout
 
 
+@one_day_in(5)
 def test_an_attempt_that_began_nothing_is_no_run(fresh: Project) -> None:
     """Its holder is dead and no node knows it: the run before it is the newest, and the other is one that was not begun."""
     declare(fresh, {"j": job("true")})
@@ -254,6 +262,7 @@ def test_an_attempt_that_began_nothing_is_no_run(fresh: Project) -> None:
     assert "is already completed" in fresh.run("stop", "j").stdout
 
 
+@one_day_in(5)
 def test_two_interrupts_leave_a_run_that_is_seen(fresh: Project) -> None:
     """Whatever ended the apply."""
     gate = written(fresh)

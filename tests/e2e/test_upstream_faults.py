@@ -14,6 +14,7 @@ import pytest
 from tests.support.hub import Fault, Hub, http_date, serve
 from tests.support.mirrors import assert_sound
 from tests.support.project import Project, project
+from tests.support.tiers import one_day_in
 from tests.support.wanting import (
     HASTY,
     JOB,
@@ -81,7 +82,7 @@ GIVEN_UP = "Gave up after 6 tries. Run the same command again later"
 NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
     Broken("cut", "cut", "ended 299990 bytes early", GIVEN_UP),
-    Broken("silent", "silent", "the server fell silent amid the body", GIVEN_UP),
+    Broken("silent", "silent", "the server went silent during the body", GIVEN_UP),
     Broken("damaged", "flip", "other content than upstream announced", "Nothing of it was kept"),
     Broken("damaged-git", "flip", "other content than", "git blob id should be", file="config.json"),
     Broken("longer", "longer", "300001 bytes where 300000 were announced", "Plan again"),
@@ -202,7 +203,7 @@ RESOLVING = [
     Broken("e403", "status", "HOST wants a credential (403)", "Check its name. Declare a secret", 403),
     Broken("e429", "status", "HOST asks for fewer requests (429)", GIVEN_UP, 429),
     Broken("e500", "status", "HOST can't answer now (500)", GIVEN_UP, 500),
-    Broken("silent", "wait", "HOST did not answer within", "Gave up after 2 tries."),
+    Broken("silent", "wait", "HOST did not respond within", "Gave up after 2 tries."),
 ]  # fmt: skip
 
 
@@ -253,6 +254,7 @@ STRANGER = {"X-Error-Code": "RepoNotFound"}
 """What the Hub says, with 401, to who sends no token and asks for a repository that isn't there."""
 
 
+@one_day_in(3)
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
     [(503, {}, "can't answer now (503)"), (401, STRANGER, "wants a credential (401)")],
@@ -281,6 +283,7 @@ def test_what_is_locked_and_mirrored_needs_no_upstream(
     assert "The mirror doesn't have the locked version." in lost.stderr
 
 
+@one_day_in(5)
 def test_only_what_is_planned_is_asked_for(work: Project, hub: Hub) -> None:
     """A source that can't be had stops what needs it and nothing else."""
     wants(work, "hf://acme/model", JOB)
@@ -317,6 +320,7 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub:
     assert_recovers(work)
 
 
+@one_day_in(3)
 def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> None:
     """Each job has its weights, and a plan asks the Hub for the commit and its files once for all."""
     rows = [
@@ -330,6 +334,7 @@ def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> Non
     assert ["tree" in one.path for one in hub.seen] == [False, True]
 
 
+@one_day_in(7)
 @pytest.mark.parametrize("path", ["/revision/main", "/model.safetensors"])
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_honoured(work: Project, hub: Hub, path: str, form: str) -> None:
@@ -360,6 +365,7 @@ def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, hub: Hub) ->
     ]
 
 
+@one_day_in(3)
 def test_a_job_is_not_begun_when_its_weights_fail(work: Project, hub: Hub) -> None:
     """What depends on the failure is skipped and named; what does not is done; the next apply does the rest."""
     wants(work, "hf://acme/model", JOB)
@@ -385,6 +391,7 @@ HOSTILE = [
 ]
 
 
+@one_day_in(3)
 def test_hostile_file_names_are_refused(work: Project, hub: Hub) -> None:
     """Each is shown escaped, with why and what to do, and apply begins nothing."""
     for number, (name, _) in enumerate(HOSTILE):
@@ -401,6 +408,7 @@ def test_hostile_file_names_are_refused(work: Project, hub: Hub) -> None:
     assert not (work.directory.parent / "evil").exists()
 
 
+@one_day_in(5)
 def test_a_hostile_file_name_can_be_left_out(work: Project, hub: Hub) -> None:
     """What ignore_patterns leaves out can't hurt: everything else of the source is taken."""
     hub.add("acme/model", {**SMALL, "../../evil": b"evil"})
@@ -421,6 +429,7 @@ MOUNTS = [
 ]
 
 
+@one_day_in(3)
 def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
     """validate and apply name each with its line and an example of what to write, before upstream is asked anything."""
     rows = [
@@ -441,6 +450,7 @@ def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
     assert hub.seen == []
 
 
+@one_day_in(5)
 def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None:
     """A plan says what an apply will write; one that writes nothing says that."""
     planned = work.run("plan").stderr
@@ -452,6 +462,7 @@ def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None
     assert not (work.directory / "trainctl.lock").exists()
 
 
+@one_day_in(5)
 def test_what_is_mirrored_already_is_not_written_into_a_lock_that_is_only_read(
     work: Project,
 ) -> None:
@@ -465,6 +476,7 @@ def test_what_is_mirrored_already_is_not_written_into_a_lock_that_is_only_read(
     assert not lock.exists()
 
 
+@one_day_in(5)
 def test_a_lock_that_is_only_read_is_not_upgraded(work: Project) -> None:
     """What would be used is nowhere written down, and the next plan would want to go back."""
     done = work.run("apply", "--upgrade", "--lockfile=readonly", "--auto-approve", code=64)

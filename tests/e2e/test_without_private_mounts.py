@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 NO_MOUNTS = """\
 echo 0 > /proc/sys/user/max_user_namespaces
@@ -49,6 +50,7 @@ def _poorly(made: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@one_day_in(5)
 def test_an_absolute_mount_is_refused_in_the_plan(poor: Project) -> None:
     """The plan names the job, the path and the node, says what to write instead, and nothing is begun."""
     done = _poorly(poor, "apply", "--auto-approve")
@@ -59,6 +61,7 @@ def test_an_absolute_mount_is_refused_in_the_plan(poor: Project) -> None:
     assert not poor.mirror.exists()
 
 
+@one_day_in(5)
 def test_a_relative_mount_becomes_a_link_and_the_plan_says_so(poor: Project) -> None:
     """The job finds its weights by a link, which the plan calls what it is."""
     manifest = (poor.directory / "trainctl.yaml").read_text()

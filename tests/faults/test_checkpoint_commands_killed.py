@@ -1,6 +1,6 @@
 """``checkpoints download`` and ``checkpoints upload`` killed before each of their effects: what has its final name is whole, and a second call ends it.
 
-The short form takes points spread evenly over each command; the long form takes every one.
+The short form takes two of the points, others every day; the long form takes every one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.project import Project, project
+from tests.support.tiers import points
 from trainctl.base.files import is_temporary
 
 EVERY = 0
 HOW_MANY = pytest.mark.parametrize(
-    "most", [pytest.param(4, id="short"), pytest.param(EVERY, id="long", marks=pytest.mark.long)]
+    "most", [pytest.param(2, id="short"), pytest.param(EVERY, id="long", marks=pytest.mark.long)]
 )
 MANIFEST = """\
 project: {name: demo}
@@ -68,13 +69,6 @@ def die(made: Project, point: int, *command: str) -> None:
     """Do the command, and die before that effect; past the last one it simply ends."""
     done = made.run(str(point), "-", *command, program=("-m", "tests.support.dying"), code=None)
     assert done.returncode in (-signal.SIGKILL, 0), (point, done.stderr)
-
-
-def points(total: int, most: int) -> list[int]:
-    """The effects before which to die, the last one among them."""
-    if most == EVERY:
-        return list(range(1, total + 1))
-    return sorted({1 + round((total - 1) * index / (most - 1)) for index in range(most)})
 
 
 @HOW_MANY

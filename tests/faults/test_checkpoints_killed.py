@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.buckets import Bucket, moto
 from tests.support.checkpointing import PREFIX, SavedRun, restored
+from tests.support.tiers import offset, points
 from tests.support.zygote import Zygote
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import COMPLETE
@@ -105,11 +106,6 @@ def check_end(store: CheckpointStore, run: SavedRun) -> None:
     assert json.loads((run.run.directory / "sync.json").read_text())["state"] == "COMPLETED"
 
 
-def _points(effects: int, most: int) -> list[int]:
-    step = max(1, effects // most) if most != EVERY else 1
-    return list(range(1, effects + 1, step))
-
-
 def killed_at_each(
     tmp_path: Path, place: Place, secrets: dict[str, str], most: int
 ) -> Iterator[tuple[int, SavedRun, CheckpointStore]]:
@@ -121,8 +117,8 @@ def killed_at_each(
     assert first > 8
     assert second > 4
     cases = [
-        *((False, n) for n in _points(first, most)),
-        *((True, n) for n in _points(second, most)),
+        *((False, n) for n in points(first, most)),
+        *((True, n) for n in points(second, most)),
     ]
     for number, (rewritten, lethal) in enumerate(cases, 1):
         run = saved(tmp_path / str(number), place(number), secrets)
@@ -134,7 +130,7 @@ def killed_at_each(
             yield number, run, store
 
 
-@how_many(short=12)
+@how_many(short=3)
 def test_an_uploader_to_a_directory_killed_at_every_point(tmp_path: Path, most: int) -> None:
     """Before its every effect, the first time and while a complete checkpoint is replaced."""
 
@@ -149,7 +145,7 @@ def test_an_uploader_to_a_directory_killed_at_every_point(tmp_path: Path, most: 
     assert not [path for path in tmp_path.glob("store-*/**/*") if is_temporary(path.name)]
 
 
-@how_many(short=6)
+@how_many(short=2)
 def test_an_uploader_to_a_bucket_killed_at_every_point(
     tmp_path: Path, bucket: Bucket, most: int
 ) -> None:
@@ -167,11 +163,11 @@ def test_an_uploader_to_a_bucket_killed_at_every_point(
         assert not list(_uploads(store._client, f"{number}/"))
 
 
-@how_many(short=8)
+@how_many(short=2)
 def test_checkpoints_that_stay_where_they_are(tmp_path: Path, most: int) -> None:
     """Without a store the manifests lie beside them; killed at every point, a manifest never precedes its files."""
     counted = saved(tmp_path / "count", {"url": None}, {})
-    for lethal in _points(die(counted.base, 0), most):
+    for lethal in points(die(counted.base, 0), most):
         run = saved(tmp_path / str(lethal), {"url": None}, {})
         die(run.base, lethal)
         store = DirectoryStore(run.data / "checkpoints")
@@ -180,12 +176,15 @@ def test_checkpoints_that_stay_where_they_are(tmp_path: Path, most: int) -> None
         assert restored(store) == FIRST
 
 
-def test_what_brings_a_run_afterwards_killed_at_every_point(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "step", [pytest.param(4, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
+)
+def test_what_brings_a_run_afterwards_killed_at_every_point(tmp_path: Path, step: int) -> None:
     """The verb behind ``checkpoints upload``, killed before its every effect: the next call takes its lock over and ends it."""
     zygote = Zygote()
-    lethal, killed = 0, True
+    lethal, killed = offset(step), True
     while killed:
-        lethal += 1
+        lethal += step
         place = {"url": f"file://{tmp_path}/store-{lethal}"}
         run = saved(tmp_path / str(lethal), place, {})
         write_json(run.run.directory / "spec.json", run.spec)

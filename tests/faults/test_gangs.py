@@ -15,6 +15,7 @@ import pytest
 from tests.support.gangs import QUICK, Gang, nodes
 from tests.support.gpus import Gpus
 from tests.support.nodes import TestNode, wait_for
+from tests.support.tiers import one_day_in
 from trainctl.base.processes import descendants
 
 RING = """\
@@ -162,6 +163,7 @@ def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
     assert gang.processes() == []
 
 
+@one_day_in(3)
 def test_a_stop_of_any_rank_stops_all(four: list[TestNode]) -> None:
     """Whoever stops one rank stops the gang, with his grace; all say that they were stopped."""
     gang = Gang(four, "echo begun; sleep 600")
@@ -174,6 +176,7 @@ def test_a_stop_of_any_rank_stops_all(four: list[TestNode]) -> None:
     assert gang.processes() == []
 
 
+@one_day_in(5)
 def test_a_rank_that_is_stopped_while_rank_0_is_silent_was_stopped(two: list[TestNode]) -> None:
     """It waits for a word until that counts as gone, and doesn't take its own end for a consequence."""
     gang = Gang(two, "echo begun; sleep 600", gang={**QUICK, "silent_seconds": 4})
@@ -190,6 +193,7 @@ def test_a_rank_that_is_stopped_while_rank_0_is_silent_was_stopped(two: list[Tes
     assert gang.processes() == []
 
 
+@one_day_in(5)
 def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[TestNode]) -> None:
     """A gang that waits for a rank that nobody started can be stopped."""
     gang = Gang(two, "echo begun")
@@ -201,6 +205,7 @@ def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[TestNod
     assert two[0].status()["status"] == "TRAINING_JOB_STOPPED"
 
 
+@one_day_in(5)
 def test_a_rank_that_nobody_begins_any_more_is_not_told_of(two: list[TestNode]) -> None:
     """As after a power failure of a host whose gang was begun elsewhere meanwhile: it is no live run of that host's."""
     gang = Gang(two, "echo begun")
@@ -235,6 +240,7 @@ def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
+@one_day_in(5)
 def test_a_gang_says_which_of_its_nodes_has_no_gpus_and_who_has_them(
     two: list[TestNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +298,7 @@ def test_ranks_meet_at_the_port(two: list[TestNode]) -> None:
     assert [gang.log(rank) for rank in range(2)] == ["sum 190\n"] * 2
 
 
+@one_day_in(3)
 def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[TestNode]) -> None:
     """One rank lacks its code: no rank's command is executed, and all say which rank it was."""
     gang = Gang(two, "echo begun")

@@ -12,6 +12,7 @@ import pytest
 from tests.support.hosts import Host, Lab, lab_of, operated
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in, sample
 
 MANIFEST = """\
 project: {name: demo}
@@ -54,6 +55,7 @@ def presences(demo: Project) -> dict[str, str]:
     return {node["name"]: node["presence"] for node in demo.json("nodes")["nodes"]}
 
 
+@one_day_in(5)
 def test_what_a_host_has_is_told(demo: Project, lab: Lab) -> None:
     """GPUs with who has claimed them, addresses, disk, cached weights, runs; the weights came over the link, verified."""
     first, second = demo.json("nodes")["nodes"]
@@ -76,7 +78,7 @@ def frozen(host: Host) -> Callable[[], None]:
     return lambda: host.freeze(on=False)
 
 
-@pytest.mark.parametrize("fault", [cut, frozen])
+@pytest.mark.parametrize("fault", sample([cut, frozen], fixed=0, rotating=1))
 def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
     demo: Project, lab: Lab, fault: Callable[[Host], Callable[[], None]]
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
     assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_RUNNING"
 
 
+@one_day_in(5)
 def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(demo: Project, lab: Lab) -> None:
     """It is said that the connection was cut; once it is back the log goes on, and no line was lost or told twice."""
     following = demo.start("logs", "job.sft", "--follow")

@@ -11,6 +11,7 @@ import pytest
 from tests.support.hosts import Lab, lab_of, operated
 from tests.support.nodes import wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 PARTLY = 12
 MANIFEST = """\
@@ -66,6 +67,7 @@ def left(lab: Lab) -> list[str]:
     return [str(path) for host in lab.hosts for path in host.home.rglob("*trainctl*")]
 
 
+@one_day_in(5)
 def test_a_host_that_is_away_from_the_beginning_leaves_the_others(demo: Project, lab: Lab) -> None:
     """The job on one node runs, the one on both waits and says for which host; nothing else is planned until it is back, and then it is made and used."""
     declare(demo, lab, 2)
@@ -90,6 +92,7 @@ def test_a_host_that_is_away_from_the_beginning_leaves_the_others(demo: Project,
     assert left(lab) == []
 
 
+@one_day_in(7)
 def test_a_host_that_never_was_there_keeps_nothing_from_ending(demo: Project, lab: Lab) -> None:
     """A cluster one of whose addresses is wrong is used and destroyed without it, and put right leaves nothing to look for."""
     declare(demo, lab, 2)

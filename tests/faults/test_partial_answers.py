@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.hosts import Lab, lab_of, operated
 from tests.support.project import Project
+from tests.support.tiers import one_day_in, sample
 
 INCOMPLETE = 1
 MANIFEST = """\
@@ -58,7 +59,7 @@ def asked(demo: Project, *commands: str) -> Answers:
         return dict(zip(commands, pool.map(ask, [one.split() for one in commands]), strict=True))
 
 
-@pytest.mark.parametrize("fault", ["power", "cut", "freeze"])
+@pytest.mark.parametrize("fault", sample(["power", "cut", "freeze"], fixed=0, rotating=1))
 def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> None:
     """Checkpoints, log and samples of the other ranks, with the host that is away and its rank named beside them, and 1; a row of
     each host and each rank; nothing of it needs the host."""
@@ -95,6 +96,7 @@ def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> No
     assert rows == {"gpu-0": "present", "gpu-1": "unreachable", "gpu-2": "present"}
 
 
+@one_day_in(3)
 def test_where_nobody_can_tell_the_error_names_the_host(demo: Project, lab: Lab) -> None:
     """What one rank alone has is asked for while its host is away: an error, and nothing on standard output."""
     with lab.hosts[1].away("cut"):
@@ -104,6 +106,7 @@ def test_where_nobody_can_tell_the_error_names_the_host(demo: Project, lab: Lab)
     assert done.stderr.startswith("error: lab/gpu-1 doesn't answer")
 
 
+@one_day_in(3)
 def test_a_cache_is_told_by_the_next_of_its_hosts(demo: Project, lab: Lab) -> None:
     """The host that usually tells is away: another one's own is shown, and said to be another's."""
     with lab.hosts[0].away("cut"):

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.nodes import TestNode, is_alive, wait_for
 from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.tiers import sample
 from trainctl.base.protocol.verb import untyped
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.session import Sessions
@@ -61,8 +62,9 @@ def host(tmp_path: Path, user: User) -> Iterator[Sshd]:
         yield found
 
 
-@pytest.mark.parametrize("how", [2, 9], ids=["interrupted", "killed"])
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(
+    ("link", "how"), sample([(link, how) for link in LINKS for how in (2, 9)], fixed=0, rotating=3)
+)
 def test_nothing_is_left_when_the_operator_is_gone(
     link: str, how: int, user: User, host: Sshd, tmp_path: Path
 ) -> None:
@@ -77,12 +79,15 @@ def test_nothing_is_left_when_the_operator_is_gone(
     )
     environment = {**os.environ, **user.environment, "HOME": str(user.place)}
     words = [sys.executable, "-c", textwrap.dedent(program)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL, env=environment) as process:
-        wait_for(mark.exists, 60)
+    with (
+        (tmp_path / "said").open("wb") as said,
+        subprocess.Popen(words, stderr=said, env=environment) as process,
+    ):
+        wait_for(lambda: mark.exists() or process.poll() is not None, 60)
         process.send_signal(how)
 
+    assert mark.exists(), (tmp_path / "said").read_text()
     pids = [int(pid) for pid in mark.read_text().split()]
-
     assert len(pids) == 3
     assert wait_for(lambda: not any(map(is_alive, pids)), 60)
     assert wait_for(lambda: not host.connections(), 60)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.hosts import Host, Lab, lab_of, operated
 from tests.support.nodes import python38, wait_for
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 
 HOURS = 3600
 MANIFEST = """\
@@ -79,6 +80,7 @@ def destroyed(made: Project, *hosts: Host) -> None:
         assert [path for path in host.home.rglob("*") if "trainctl" in path.name] == []
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("hours", [-7, pytest.param(26, marks=pytest.mark.long)])
 def test_a_clock_that_is_hours_off_does_no_harm(demo: Project, lab: Lab, hours: int) -> None:
     """One of two hosts is hours behind or ahead: the gang completes, its times are in order, nothing is planned afterwards, and nothing is left."""
@@ -105,6 +107,7 @@ def test_a_clock_that_is_hours_off_does_no_harm(demo: Project, lab: Lab, hours: 
     destroyed(demo, *lab.hosts)
 
 
+@one_day_in(5)
 def test_a_disk_that_fills_up_on_one_host_is_named(demo: Project, lab: Lab) -> None:
     """The error has the host and what to do; with room again the next apply brings the run to its end, and nothing is left."""
     full = lab.hosts[1]
@@ -127,6 +130,7 @@ def test_a_disk_that_fills_up_on_one_host_is_named(demo: Project, lab: Lab) -> N
         assert full.do("ls", "/small") == ""
 
 
+@one_day_in(5)
 def test_two_users_of_one_host_at_once(demo: Project, lab: Lab, tmp_path: Path) -> None:
     """Each applies at the same time, as another account of the host, and wants all its GPUs: one run waits for the other, and each destroy leaves the other's alone."""
     host = lab.hosts[0]
@@ -167,6 +171,7 @@ def ended(made: Project) -> bool:
     return status == "TRAINING_JOB_COMPLETED"
 
 
+@one_day_in(5)
 def test_an_account_in_which_little_is_allowed(demo: Project, lab: Lab) -> None:
     """Nothing in /tmp may be executed, the home can't be written, the login shell talks, and Python is the oldest one: it works all the same."""
     host = lab.hosts[0]
@@ -218,6 +223,7 @@ pathlib.Path(os.environ["BT_CHECKPOINT_DIR"], os.environ["VALUE"].replace("/", "
 OTHERS = [pytest.param(shell, marks=pytest.mark.long) for shell in ("sh", "bash", "zsh", "tcsh")]
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("shell", ["fish", *OTHERS])
 def test_hostile_values_are_values(demo: Project, lab: Lab, shell: str) -> None:
     """In every field that names something on a host, in names of files and in variables, whatever the account's shell: all arrive, and nothing is run."""

@@ -16,6 +16,7 @@ import pytest
 from tests.support.checkpointing import PREFIX, restored
 from tests.support.nodes import TestNode, wait_for
 from tests.support.project import processes
+from tests.support.tiers import offset
 from tests.support.zygote import Zygote
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import COMPLETE
@@ -31,12 +32,12 @@ CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(14, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
+    "step", [pytest.param(40, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
 )
 def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step: int) -> None:
     """The run completes, started once more if none of its commands was begun, or is LOST; ``upload_checkpoints`` then brings what is whole, and nothing else stays."""
     ends = set()
-    for lethal in itertools.count(1, step):
+    for lethal in itertools.count(1 + offset(step), step):
         node = TestNode(made(tmp_path / str(lethal)))
         status = started_and_killed(node, zygote, lethal)
         request = {"data": str(node.data), "key": "run-1", "secrets": {}}

@@ -29,7 +29,7 @@ for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
 time.sleep(float(sys.argv[2]))
 """
 GPUS = 3
-RUNS = 8
+RUNS = 4
 
 
 @pytest.fixture

@@ -66,7 +66,8 @@ class Lab:
         # nothing but this process keeps the namespace, so that all of it goes with it
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         wait_for(self._is_apart)
-        self.prefix = ("nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--")
+        self.namespace = f"/proc/{self._holder.pid}/ns/net"
+        self.prefix = ("nsenter", f"--net={self.namespace}", "--")
         self.ip("link", "set", "lo", "up")
         self.ip("link", "add", "br0", "type", "bridge")
         self.ip("addr", "add", f"{network}.1/24", "dev", "br0")
@@ -132,7 +133,7 @@ def operated(lab: Lab, top: Path) -> Iterator[Project]:
     """A project of an operator who may log in to the lab's hosts."""
     with project(top) as made:
         made.variables.update(lab.user.environment)
-        made.prefix = lab.prefix
+        made.namespace = lab.namespace
         yield made
 
 

@@ -54,8 +54,8 @@ def switched(count: int, mbit: int) -> Iterator[list[Host]]:
 
 
 @contextmanager
-def alone() -> Iterator[tuple[str, ...]]:
-    """A namespace to which every address belongs, so that whatever is sent anywhere arrives in it: the words before a command.
+def alone() -> Iterator[str]:
+    """A namespace to which every address belongs, so that whatever is sent anywhere arrives in it: its name.
 
     Names are asked of 127.0.0.1 there.
     """
@@ -67,7 +67,7 @@ def alone() -> Iterator[tuple[str, ...]]:
         _ip("-n", name, "route", "add", "local", "0.0.0.0/0", "dev", "lo")
         settings.mkdir(parents=True)
         (settings / "resolv.conf").write_text("nameserver 127.0.0.1\n")
-        yield ("ip", "netns", "exec", name)
+        yield name
     finally:
         shutil.rmtree(settings, ignore_errors=True)
         subprocess.run(["ip", "netns", "del", name], check=False)

@@ -27,6 +27,8 @@ from typing import Any
 
 from trainctl.remote.archive import INSTALL, RUN, VISIT, node_archive
 
+_STARTED_WITH = dict(os.environ)
+"""A server has nothing of the test that first needs it."""
 _MESSAGE_BYTES = 2**20
 _NUMBER = 32
 
@@ -179,25 +181,17 @@ def _pid(line: socket.socket) -> int:
     return int(line.recv(_NUMBER))
 
 
-class ForkingPopen(subprocess.Popen[bytes]):
-    """Starts what it is asked to start, but calls of this tree's node program by forks."""
+class ServedPopen(subprocess.Popen[Any]):
+    """A process that a server forks, as its parent sees one that it started; the server says how it ended."""
 
-    address: bytes = b""
-    """Where the server of this interpreter listens."""
     _line: socket.socket | None = None
 
-    def _execute_child(self, args: Any, *others: Any) -> None:
-        if not _calls_the_node(args):
-            super()._execute_child(args, *others)  # type: ignore[misc]
-            return
-        stdin, _, _, stdout, _, stderr = others[9:15]
-        self._line = _begun(
-            self.address, args[4:], os.environ, (stdin, stdout, stderr), session=True
-        )
-        self.pid = _pid(self._line)
+    def _begin(self, line: socket.socket, pipes: Sequence[int]) -> None:
+        """Be the process that answers on the line. ``pipes`` are both ends of each stream, as subprocess has them."""
+        self._line = line
+        self.pid = int(line.recv(_NUMBER))
         self._child_created = True
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _internal_poll(self, *others: Any, **named: Any) -> int | None:
         if self._line is None:
@@ -219,6 +213,8 @@ class ForkingPopen(subprocess.Popen[bytes]):
     def _take_code(self) -> bool:
         assert self._line is not None
         with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is not None:  # another thread has waited for it
+                return True
             try:
                 self.returncode = int(self._line.recv(_NUMBER) or -9)
             except (BlockingIOError, TimeoutError):
@@ -227,9 +223,26 @@ class ForkingPopen(subprocess.Popen[bytes]):
         return True
 
 
+class ForkingPopen(ServedPopen):
+    """Starts what it is asked to start, but calls of this tree's node program by forks."""
+
+    address: bytes = b""
+    """Where the server of this interpreter listens."""
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        if not _calls_the_node(args):
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
+        sys.audit("subprocess.Popen", args[0], args, None, None)
+        stdin, _, _, stdout, _, stderr = pipes = others[9:15]
+        streams = (stdin, stdout, stderr)
+        line = _begun(self.address, args[4:], os.environ, streams, session=True)
+        self._begin(line, pipes)
+
+
 def _calls_the_node(args: Any) -> bool:
     words = [*args]
-    if words[:4] != [sys.executable, "-I", "-S", "-c"] or "PYTHONPATH" in os.environ:
+    if words[:4] != [sys.executable, "-I", "-S", "-c"]:
         return False
     if words[4] == RUN:
         return bool(words[6] == node_archive().sha256)
@@ -258,6 +271,7 @@ def server(words: tuple[str, ...], program: Path) -> bytes:
         listening.listen(64)
         server = subprocess.Popen(
             [*words, "-I", "-S", "-c", load + _SERVE, str(program), node_archive().sha256, str(listening.fileno())],
+            env=_STARTED_WITH,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=sys.__stderr__,

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.node_forks import FORK_MARK
-from tests.support.warm import can_be_forked, forked
+from tests.support.warm import WARM_MARK, WarmPopen, can_be_forked
 
 _PASSED = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
@@ -28,8 +29,8 @@ class Project:
 
     directory: Path
     variables: dict[str, str] = field(default_factory=dict)
-    prefix: tuple[str, ...] = ()
-    """Words before the program: what runs it somewhere else."""
+    namespace: str = ""
+    """The file of the network namespace in which commands run, where it isn't the tests' own."""
     forks: bool = True
     """Whether commands may be forks of a process that has loaded the program. A fork has no argument list of its own."""
 
@@ -81,17 +82,20 @@ class Project:
         self, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl"), **options: Any
     ) -> subprocess.Popen[str]:
         """Start it in a session of its own, with pipes."""
-        return subprocess.Popen(
-            [*self.prefix, sys.executable, *program, *arguments],
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+        argv, environ = (*program, *arguments), self.environment
+        given: dict[str, Any] = {
+            "cwd": self.directory,
+            "env": environ,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
             **options,
-        )
+        }
+        if self.forks and can_be_forked(argv, environ):
+            return WarmPopen(argv, namespace=self.namespace, **given)
+        words = ["nsenter", f"--net={self.namespace}", "--"] if self.namespace else []
+        return subprocess.Popen([*words, sys.executable, *argv], start_new_session=True, **given)
 
     def run(
         self,
@@ -101,21 +105,16 @@ class Project:
         program: tuple[str, ...] = ("-m", "trainctl"),
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end; ``code`` is the exit code it must have, None for any."""
-        done = self._done((*program, *arguments), seconds)
-        assert code is None or done.returncode == code, (
-            f"trainctl {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{done.stdout}\n{done.stderr}"
-        )
-        return done
-
-    def _done(self, argv: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
-        if self.forks and not self.prefix and can_be_forked(argv, self.environment):
-            return forked(argv, self.directory, self.environment, seconds)
-        with self.start(program=argv) as process:
+        with self.start(*arguments, program=program) as process:
             try:
                 out, err = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 raise
+        argv = ("trainctl", *arguments)
+        assert code is None or process.returncode == code, (
+            f"{' '.join(argv)} ended with {process.returncode}, not {code}:\n{out}\n{err}"
+        )
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def clear(self) -> None:
@@ -192,7 +191,8 @@ def processes(mark: str) -> list[int]:
             alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except OSError:
             continue
-        if alive and (mark.encode() in words or (FORK_MARK in words and _opens(entry, mark))):
+        is_fork = FORK_MARK in words or WARM_MARK in words
+        if alive and (mark.encode() in words or (is_fork and _opens(entry, mark))):
             found.append(int(entry.name))
     return found
 

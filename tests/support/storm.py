@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,7 +23,6 @@ from typing import IO
 
 from tests.support.project import Project
 
-PROGRAM = str(Path(sys.executable).with_name("trainctl"))
 LINES = 12
 """A process is killed at some line of its output up to this one,"""
 PAUSE = 0.2
@@ -121,10 +119,7 @@ class Storm:
     def _once(self, command: Command, doom: Doom | None) -> Ended | None:
         """One process; None if it was killed."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = subprocess.Popen(
-                [PROGRAM, *command], cwd=self.made.directory, env=self.made.environment,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+            process = self.made.start(*command, stdout=out, stderr=err)
             if doom is not None:
                 _wait_for(process, doom, out)
                 if process.poll() is None:
@@ -147,7 +142,7 @@ class Storm:
             self.helpers += len(below)
 
 
-def _wait_for(process: subprocess.Popen[bytes], doom: Doom, out: IO[bytes]) -> None:
+def _wait_for(process: subprocess.Popen[str], doom: Doom, out: IO[bytes]) -> None:
     """Until its time has come, or it has ended."""
     since: float | None = time.monotonic() if doom.lines == 0 else None
     while process.poll() is None:

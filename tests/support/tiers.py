@@ -5,9 +5,9 @@
   starts a service.
 - long: every point of the kill matrices, long races, benchmarks. ``tests/run long``.
 
-``sample`` and ``offset`` pick what the integration tier runs of the long one: part of it by a fixed seed, part by ``SEED``,
-which changes every day and is printed; ``TEST_SEED`` repeats a day. Hypothesis starts from ``SEED`` too, and tries so many
-examples as ``EXAMPLES`` has for ``--hypothesis-profile``.
+``sample``, ``points``, ``offset`` and ``one_day_in`` pick what the integration tier runs of the long one: part of it by a
+fixed seed, part by ``SEED``, which changes every day and is printed; ``TEST_SEED`` repeats a day. Hypothesis
+starts from ``SEED`` too, and tries so many examples as ``EXAMPLES`` has for ``--hypothesis-profile``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,25 @@ def sample(cases: Sequence[Any], fixed: int, rotating: int) -> list[Any]:
 
 def _values(case: Any) -> Sequence[Any]:
     return case if isinstance(case, tuple) else (case,)
+
+
+def points(total: int, most: int) -> list[int]:
+    """So many of the numbers 1 to ``total``, evenly spread, today's; all of them when ``most`` is 0."""
+    if not 0 < most < total:
+        return list(range(1, total + 1))
+    step = total / most
+    start = random.Random(SEED).random() * step
+    return [1 + int(start + step * number) for number in range(most)]
+
+
+def one_day_in(days: int) -> pytest.MarkDecorator:
+    """Run each of these tests on one day in so many; on the others it is a long one."""
+    return pytest.mark.one_day_in(days)
+
+
+def is_due(nodeid: str, days: int) -> bool:
+    """Whether a test that runs on one day in ``days`` runs today."""
+    return (zlib.crc32(nodeid.encode()) + SEED) % days == 0
 
 
 def offset(step: int) -> int:

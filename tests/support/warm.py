@@ -9,6 +9,7 @@ shared. Tests that end programs, prefix them or set what Python reads at its sta
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import json
 import os
@@ -22,13 +23,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.support.node_forks import ForkingPopen, installed_program, server
+from tests.support.node_forks import ForkingPopen, ServedPopen, installed_program, server
 
 _AT_START = (
     "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "TYPER", "_TYPER", "TERMINAL_WIDTH", "GITHUB_ACTIONS",
@@ -37,7 +36,11 @@ _AT_START = (
 """What Python and typer read while they start, by the beginnings of the variables' names."""
 _STARTED_WITH = dict(os.environ)
 _MESSAGE_BYTES = 2**20
-_NUMBER = 32
+_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_LEFT_OUT = ("trainctl.__main__", "trainctl.node", "trainctl.testing")
+WARM_MARK = b"tests.support.warm"
+"""In the command line of the server and its forks."""
 
 
 def can_be_forked(program: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -49,33 +52,56 @@ def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(_AT_START)}
 
 
-def forked(
-    argv: Sequence[str], cwd: Path, environ: Mapping[str, str], seconds: float
-) -> subprocess.CompletedProcess[str]:
-    """Run ``-m MODULE ARGUMENT…`` to its end; TimeoutExpired if that takes longer, and nothing of it is left running."""
-    python = sys.executable
-    nodes = server((python,), installed_program(python)).decode()
-    order = {"argv": list(argv), "cwd": str(cwd), "environ": dict(environ), "nodes": nodes}
-    command = json.dumps(order).encode()
-    with ExitStack() as stack, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+class WarmPopen(ServedPopen):
+    """A fork that runs ``-m MODULE ARGUMENT…`` in a session of its own; ``namespace`` is the file of a network, if not this one's."""
+
+    def __init__(self, argv: Sequence[str], *, namespace: str = "", **options: Any) -> None:
+        self._namespace = namespace
+        super().__init__(list(argv), **options)
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        cwd, environ = others[4:6]
+        stdin, _, _, stdout, _, stderr = pipes = others[9:15]
+        python = sys.executable
+        order = {
+            "argv": args,
+            "cwd": str(cwd or Path.cwd()),
+            "environ": dict(os.environ if environ is None else environ),
+            "namespace": self._namespace,
+            "nodes": server((python,), installed_program(python)).decode(),
+        }
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
         line.connect(_address())
-        sources, targets = zip(os.pipe(), os.pipe(), strict=True)
-        readers = [stack.enter_context(os.fdopen(one, "rb")) for one in sources]
-        socket.send_fds(line, [command], targets)
-        for target in targets:
-            os.close(target)
-        pid = int(line.recv(_NUMBER))
-        line.settimeout(seconds)
-        with ThreadPoolExecutor(2) as pool:
-            said = [pool.submit(reader.read) for reader in readers]
-            try:
-                code = int(line.recv(_NUMBER))
-            except TimeoutError:
-                os.killpg(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(argv), seconds) from None
-        out, err = (one.result().decode() for one in said)
-    return subprocess.CompletedProcess(list(argv), code, out, err)
+        socket.send_fds(line, [json.dumps(order).encode()], (stdin, stdout, stderr))
+        self._begin(line, pipes)
+
+
+def forked(
+    argv: Sequence[str],
+    cwd: Path,
+    environ: Mapping[str, str],
+    seconds: float,
+    *,
+    namespace: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """Run ``-m MODULE ARGUMENT…`` to its end; TimeoutExpired if that takes longer, and nothing of it is left running."""
+    with WarmPopen(
+        argv,
+        namespace=namespace,
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
 
 @functools.cache
@@ -123,25 +149,24 @@ def main(descriptor: int) -> None:
 
 
 def _load() -> None:
-    """What most commands need and what reads nothing of its surroundings while it is loaded."""
+    """Load the program with all its parts, but none that reads variables while it is loaded."""
     import gc
     from importlib import import_module
-    from pkgutil import iter_modules
+    from pkgutil import walk_packages
 
     import pathspec
 
-    import trainctl.cli.app
-    import trainctl.cli.commands
-    import trainctl.cli.invoke
-    import trainctl.cli.main
-    import trainctl.desired.build
-    import trainctl.remote.programs
+    import trainctl
+    import trainctl_local
     import trainctl_state  # noqa: F401
     from trainctl.manifest.types.document import Manifest
     from trainctl.spi.discovery import PROVIDERS, names
 
-    for module in iter_modules(trainctl.cli.commands.__path__, "trainctl.cli.commands."):
-        import_module(module.name)
+    for module in walk_packages(trainctl.__path__, "trainctl."):
+        if not module.name.startswith(_LEFT_OUT):
+            import_module(module.name)
+    for name in ("provider", "transport"):
+        import_module(f"{trainctl_local.__name__}.{name}")
     pathspec.GitIgnoreSpec.from_lines(["*.pyc"])
     names(PROVIDERS)
     Manifest.model_validate(
@@ -153,7 +178,7 @@ def _load() -> None:
 
 
 def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int:
-    data, streams, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 2)
+    data, streams, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 3)
     pid = os.fork()
     if pid == 0:
         for one in (line, *others):
@@ -168,10 +193,11 @@ def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int:
 def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     """Be the command; what ends it ends this process, as it would end a program that was started."""
     os.setsid()
-    empty = os.open(os.devnull, os.O_RDONLY)
-    for target, stream in enumerate((empty, *streams)):
+    for target, stream in enumerate(streams):
         os.dup2(stream, target)
     os.closerange(3, 1024)
+    if command["namespace"]:
+        _enter(command["namespace"])
     os.chdir(command["cwd"])
     os.environ.clear()
     os.environ.update(command["environ"])
@@ -189,6 +215,24 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
             _leave(done.code or 0)
         raise
     sys.exit()
+
+
+def _enter(namespace: str) -> None:
+    """Be in another network namespace, with the settings that ``ip netns exec`` would find for it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: object) -> None:
+        if getattr(libc, name)(*arguments):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
+
+    descriptor = os.open(namespace, os.O_RDONLY)
+    call("setns", descriptor, _CLONE_NEWNET)
+    os.close(descriptor)
+    settings = Path("/etc/netns") / Path(namespace).name / "resolv.conf"
+    if settings.exists():
+        call("unshare", _CLONE_NEWNS)
+        call("mount", b"none", b"/", None, _MS_SLAVE | _MS_REC, None)
+        call("mount", bytes(settings), b"/etc/resolv.conf", None, _MS_BIND, None)
 
 
 def _fork_nodes(address: bytes) -> None:

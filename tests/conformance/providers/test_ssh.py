@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sshd import Sshd, User, make_key, require_sshd, sshd
+from tests.support.tiers import one_day_in
 from trainctl.errors import NodeUnreachable
 from trainctl.spi.provider import Cluster, nobody
 from trainctl.spi.transport import Transport
@@ -105,6 +106,7 @@ class TestOpenSsh(TransportConformance):
         return openssh
 
 
+@one_day_in(4)
 class TestParamiko(TransportConformance):
     """The suite for transports, where there is no ssh program."""
 
@@ -123,6 +125,7 @@ class TestOpenSshSessions(SessionConformance):
         return openssh
 
 
+@one_day_in(4)
 class TestParamikoSessions(SessionConformance):
     """The suite for sessions, where there is no ssh program."""
 
