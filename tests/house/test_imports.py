@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ print(started, file=sys.stderr)
 """
 
 
-def loaded(*words: str) -> set[str]:
+@cache
+def loaded(*words: str) -> frozenset[str]:
     """The modules that one command line loads."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", _PROGRAM.format(words=list(words))],
@@ -41,15 +43,14 @@ def loaded(*words: str) -> set[str]:
     )  # fmt: skip
     code, modules = json.loads(done.stderr)
     assert code == 0
-    return set(modules)
+    return frozenset(modules)
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ["version"],
-        ["version", "--format", "json"],
-        ["--no-color", "-C", "/", "version"],
+        ["--no-color", "-C", "/", "version", "--format", "json"],
         ["--help"],
         ["version", "--help"],
     ],
@@ -127,6 +128,7 @@ def test_validating_loads_neither_state_nor_nodes_nor_mirror(
     assert [name for name in modules if name.startswith(rooms)] == []
 
 
+@pytest.mark.integration
 def test_a_plan_of_which_nothing_is_on_a_node_starts_no_program(tmp_path: Path) -> None:
     """Where only projects are declared, the nodes of this machine have nothing to tell, and no process is begun there."""
     with project(tmp_path) as made:

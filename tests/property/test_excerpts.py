@@ -69,7 +69,7 @@ def test_no_place_shows_what_lies_below_a_key_that_hides(
 
 
 @given(
-    st.lists(st.text(max_size=300), min_size=1, max_size=4), st.integers(-1, 6), st.integers(0, 320)
+    st.lists(st.text(max_size=120), min_size=1, max_size=3), st.integers(-1, 5), st.integers(0, 130)
 )
 def test_any_text_gives_two_lines_that_fit(lines: list[str], line: int, column: int) -> None:
     """Nothing is shown, or two lines of at most 80 columns without anything that acts or hides, the caret below the first."""
@@ -81,7 +81,7 @@ def test_any_text_gives_two_lines_that_fit(lines: list[str], line: int, column: 
     assert not shown or shown[1].endswith("^")
 
 
-@given(st.text("abcdef \t日", min_size=1, max_size=200).filter(str.strip), st.data())
+@given(st.text("abcdef \t日", min_size=1, max_size=120).filter(str.strip), st.data())
 def test_the_caret_stands_below_its_character(line: str, data: st.DataObject) -> None:
     """The character above the caret is the one at the column, whatever stands before it and however the line was cut."""
     column = data.draw(st.integers(1, len(line.rstrip())))

@@ -155,6 +155,7 @@ def test_a_cache_home_that_cannot_be_written_changes_nothing(manifest: Path) -> 
     assert memory(manifest).recall(known_files(manifest)) is None
 
 
+@pytest.mark.integration
 def test_a_plan_of_an_unchanged_manifest_loads_no_checker(manifest: Path) -> None:
     """The second command finds what the first one kept: neither YAML nor the types of a manifest are loaded."""
     home = manifest.parent / "home"

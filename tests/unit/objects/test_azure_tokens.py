@@ -18,6 +18,8 @@ from trainctl.objects.access import AzurePrincipal, Bearer, access_of
 from trainctl.objects.azure import principal_token
 from trainctl.objects.default_chain import default_credential, default_origin
 
+pytestmark = pytest.mark.integration
+
 SECRET = "the secret & more"
 TENANT = "11111111-2222-3333-4444-555555555555"
 
