@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
-from tests.support.node_forks import installed_program
+import pytest
+
+from tests.support.node_forks import ForkingPopen, installed_program, server
 from tests.support.nodes import python38
+from trainctl.remote import programs
 from trainctl.remote.archive import compiled, node_archive
 from trainctl.spi.provider import Node
 
 
 @functools.cache
+def bytecode_cache() -> Path:
+    """Where agents of this process keep the compiled node program."""
+    place = Path(tempfile.mkdtemp(prefix="trainctl-test-bytecode-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
+
+
 def node_bytecode() -> bytes:
     """The node program compiled for this Python."""
-    with tempfile.TemporaryDirectory() as cache:
-        return compiled(node_archive(), Path(cache))
+    return compiled(node_archive(), bytecode_cache())
+
+
+def fork_local_nodes(patch: pytest.MonkeyPatch) -> None:
+    """Have calls of the node program on this machine be forks of a process that has loaded it."""
+    replaced = ModuleType("subprocess")
+    vars(replaced).update(vars(subprocess), Popen=ForkingPopen)
+    address = server((sys.executable,), installed_program(sys.executable))
+    patch.setattr(ForkingPopen, "address", address)
+    patch.setattr(programs, "subprocess", replaced)
 
 
 def node_at(base: Path, python: str | None = None) -> Node:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.agents import bytecode_cache, fork_local_nodes
 from trainctl.apply.step import Step, StepFailed
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.ledger.leases import this_process
@@ -56,7 +57,7 @@ class Lab:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.provider = provider = Away()
-        self.agents = Agents(lambda name: provider)
+        self.agents = Agents(lambda name: provider, bytecode_cache())
         self.handler = ClusterHandler(lambda name: provider, self.agents, "lineage")
         self.recorded: Recorded | None = None
 
@@ -96,6 +97,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """Nothing has been made yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    fork_local_nodes(monkeypatch)
     lab = Lab(tmp_path / "cache")
     yield lab
     lab.agents.close()
