@@ -23,7 +23,7 @@ from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.objects.access import AwsKeys
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Store
 
 LARGE = noise(2 * CHUNK_BYTES + 5)
@@ -153,7 +153,9 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
     """From one prefix to another: the old one is told that nobody wants what it has."""
-    store = Store(place_of(f"s3://models/{prefix}", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET))
+    store = Store(
+        location_of(f"s3://models/{prefix}", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET)
+    )
     mine.run("apply", "--auto-approve", "--target", "weights.model")
     before = [one.key for one in store.list("references")]
     text = (mine.directory / "trainctl.yaml").read_text()
@@ -179,7 +181,7 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
         return {"trainctl.yaml": text.replace(url, f"{url}, {opened}")}
 
     def count(server: Bucket, kind: str = "references") -> int:
-        place = place_of(f"s3://models/{prefix}", server.endpoint, {})
+        place = location_of(f"s3://models/{prefix}", server.endpoint, {})
         return len([*Store(place, AwsKeys(KEY_ID, SECRET)).list(kind)])
 
     with moto() as other:

@@ -22,7 +22,7 @@ from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.tiers import one_day_in, sample
 from tests.support.weights_data import noise
 from trainctl.objects.access import AwsKeys
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Store
 
 CHUNK = 16 * 2**20
@@ -60,7 +60,9 @@ class Cloud:
 
 
 def _s3(bucket: Bucket, source: str) -> Cloud:
-    store = Store(place_of("s3://models", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET), environ={})
+    store = Store(
+        location_of("s3://models", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET), environ={}
+    )
     variables = {
         "AWS_ENDPOINT_URL": bucket.endpoint,
         "OPENS_BUCKET": json.dumps(bucket.credential),
@@ -90,7 +92,7 @@ def r2(work: Path) -> Iterator[Cloud]:
 def gs(work: Path) -> Iterator[Cloud]:
     with google_xml() as server:
         variables = {"STORAGE_EMULATOR_HOST": server.url, "OPENS_BUCKET": server.document}
-        place = place_of("gs://models", None, variables)
+        place = location_of("gs://models", None, variables)
         yield Cloud("gs://models/llm", variables, Store(place, environ={}).put, server.url)
 
 

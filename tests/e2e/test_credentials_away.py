@@ -13,7 +13,7 @@ from tests.support.buckets import KEY_ID, SECRET, free_port, moto
 from tests.support.project import Project
 from tests.support.tiers import one_day_in
 from trainctl.objects.access import AwsKeys
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Store
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
@@ -36,7 +36,7 @@ def work(fresh: Project) -> Iterator[Project]:
     """A project that finds a model in a bucket, and everything that could open it."""
     with moto() as bucket:
         keys = AwsKeys(KEY_ID, SECRET)
-        store = Store(place_of("s3://models", bucket.endpoint, {}), keys, environ={})
+        store = Store(location_of("s3://models", bucket.endpoint, {}), keys, environ={})
         store.put("llm/config.json", b"{}")
         fresh.variables |= {
             "AWS_ENDPOINT_URL": bucket.endpoint,

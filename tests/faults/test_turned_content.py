@@ -26,9 +26,8 @@ from trainctl.base.protocol.asking import Asked, Asking
 from trainctl.errors import SourceWrong
 from trainctl.node.mirror.links import Links
 from trainctl.node.mirror.upstream import LinkedUpstream
-from trainctl.objects.access import AzureKey
-from trainctl.objects.place import place_of
-from trainctl.objects.shared_signature import shared_signature
+from trainctl.objects.access import AzureKey, shared_signature
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Objects
 from trainctl.sources.bucket import BucketSource
 from trainctl.spi.sources import Credential, WeightSource
@@ -79,7 +78,7 @@ def on_rclone(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Cred
 @contextmanager
 def on_google(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Credential | None]]:
     with google_xml() as server, turning(server.url, RIGHT, WRONG) as endpoint:
-        place = place_of("gs://models/w", None, {"STORAGE_EMULATOR_HOST": server.url})
+        place = location_of("gs://models/w", None, {"STORAGE_EMULATOR_HOST": server.url})
         Objects(place, environ={}).put("model.bin", data)
         yield BucketSource("gs", environ={"STORAGE_EMULATOR_HOST": endpoint}), "gs://models/w", None
 
@@ -91,7 +90,12 @@ def on_azure(
     with azure(work) as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
         uri = f"azure://{ACCOUNT}/closed/w"
         query = shared_signature(
-            AzureKey(ACCOUNT_KEY), place_of(uri, server.endpoint, {}), None, "cw", 600, time.time()
+            AzureKey(ACCOUNT_KEY),
+            location_of(uri, server.endpoint, {}),
+            "w/model.bin",
+            "cw",
+            600,
+            time.time(),
         )
         headers = {"x-ms-blob-type": "BlockBlob", "x-ms-version": "2021-08-06"}
         url = f"{server.endpoint}/closed/w/model.bin?{query}"

@@ -21,7 +21,7 @@ import pytest
 from tests.support.buckets import served_by
 from tests.support.installed import installed
 from trainctl.objects.access import AzureKey
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket
 
 AZURITE = "3.35.0"
@@ -48,7 +48,7 @@ class Azure:
 
     def bucket(self, container: str, prefix: str = "") -> Bucket:
         """A client with the account's key."""
-        place = place_of(f"azure://{ACCOUNT}/{container}/{prefix}", self.endpoint, {})
+        place = location_of(f"azure://{ACCOUNT}/{container}/{prefix}", self.endpoint, {})
         return Bucket(place, AzureKey(ACCOUNT_KEY), environ={})
 
     def make(self, container: str, *, public: bool) -> None:

@@ -10,7 +10,7 @@ from trainctl.errors import Forbidden, SourceDenied, TrainctlError
 from trainctl.jobs.asked_once import AskedOnce
 from trainctl.model.resource_specs import SourceAuth, WeightsSpec
 from trainctl.model.source_uri import parse_source
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.spi.sources import Credential
 
 Value = Callable[[str], str]
@@ -30,7 +30,7 @@ def declared(
     auth = weights.auth
     if auth is None or auth.auth_method is None:
         return None
-    place = place_of(weights.source, auth.endpoint_url, environ)
+    place = location_of(weights.source, auth.endpoint_url, environ)
     if auth.auth_method != "CUSTOM_SECRET" and not place.trusted:
         raise _untrusted(auth.auth_method, place.host)
     if auth.auth_method == "CUSTOM_SECRET":
@@ -47,7 +47,7 @@ def usual(weights: WeightsSpec, environ: Mapping[str, str], asked: AskedOnce) ->
     """
     from trainctl.objects.default_chain import default_credential, default_origin  # buckets only
 
-    place = place_of(weights.source, weights.endpoint_url, environ)
+    place = location_of(weights.source, weights.endpoint_url, environ)
     if not place.trusted:
         withheld = default_origin(place.scheme, place.account, environ)
         return Credential("", _NOBODY, weights.endpoint_url, withheld=withheld)

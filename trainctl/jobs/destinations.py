@@ -11,7 +11,7 @@ from trainctl.model.job_spec import DockerAuth
 from trainctl.model.resource_specs import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Host, host_of_url
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 
 _HUB = "https://huggingface.co"
 _REGISTRIES = frozenset(
@@ -35,7 +35,7 @@ def of_source(weights: WeightsSpec, environ: Mapping[str, str]) -> Destination:
 def of_bucket(url: str, endpoint: str | None, environ: Mapping[str, str]) -> Destination:
     """Who receives what opens a bucket. ``endpoint`` is what the manifest names, None for whatever is usual."""
     try:
-        place = place_of(url, endpoint, environ)
+        place = location_of(url, endpoint, environ)
     except (SourceError, ValueError):  # told where the bucket is opened
         return Destination(Host(endpoint or url))
     return Destination(host_of_url(place.endpoint or f"https://{place.host}"), given=place.trusted)

@@ -23,7 +23,7 @@ from trainctl.model.redaction import Redactor
 from trainctl.model.resource_specs import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Trust, nothing
-from trainctl.objects.place import SCHEMES
+from trainctl.objects.location import SCHEMES
 from trainctl.spi.sources import Credential
 
 SHORTEST = 8

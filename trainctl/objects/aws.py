@@ -10,10 +10,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from trainctl.objects.identity_token import identity_token
-from trainctl.objects.token_requests import (
+from trainctl.objects.tokens import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
+    identity_token,
     none_found,
     token_errors,
 )

@@ -11,9 +11,8 @@ from typing import BinaryIO, TypeVar
 from trainctl.base.objects import ObjectStat
 from trainctl.base.retry import Retry
 from trainctl.errors import SourceError, StorageError, TrainctlError
-from trainctl.objects.opening import opened
-from trainctl.objects.place import place_of
-from trainctl.objects.store import Bucket, Found
+from trainctl.objects.location import location_of
+from trainctl.objects.store import Bucket, ObjectInfo, open_bucket
 from trainctl.spi.sources import Credential
 
 _PAGE = 1000
@@ -36,10 +35,10 @@ def open_bucket_store(
     ``refusal`` may replace an error by one that explains it better.
     """
 
-    def open_bucket() -> Bucket:
-        return opened(place_of(url, endpoint, environ), credential(), environ)
+    def opened() -> Bucket:
+        return open_bucket(location_of(url, endpoint, environ), credential(), environ)
 
-    return BucketObjects(url, open_bucket, retry, is_own=is_own, refusal=refusal)
+    return BucketObjects(url, opened, retry, is_own=is_own, refusal=refusal)
 
 
 class BucketObjects:
@@ -99,9 +98,9 @@ class BucketObjects:
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See ObjectStore. Pages are requested as they are needed; after an error the list resumes behind the last key."""
-        listed: Iterator[Found] | None = None
+        listed: Iterator[ObjectInfo] | None = None
 
-        def page(bucket: Bucket) -> list[Found]:
+        def page(bucket: Bucket) -> list[ObjectInfo]:
             nonlocal listed
             current, listed = listed or bucket.list(prefix, after), None
             objects = [*islice(current, _PAGE)]
@@ -116,7 +115,7 @@ class BucketObjects:
         """See ObjectStore."""
         for at in range(0, len(keys), _DELETED_AT_ONCE):
             some = keys[at : at + _DELETED_AT_ONCE]
-            self._do(some[0], lambda bucket, some=some: bucket.delete_all(some))  # type: ignore[misc]
+            self._do(some[0], lambda bucket, some=some: bucket.delete(*some))  # type: ignore[misc]
 
     def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
         """Presigned URLs by which anybody can read these objects for so long; made without a request."""
@@ -156,5 +155,5 @@ class BucketObjects:
             return self._bucket
 
 
-def _stat(found: Found) -> ObjectStat:
+def _stat(found: ObjectInfo) -> ObjectStat:
     return ObjectStat(found.key, found.size, found.modified.timestamp())

@@ -22,7 +22,7 @@ from trainctl.objects.access import (
     Bearer,
     ServiceAccount,
 )
-from trainctl.objects.place import Place, authority_of
+from trainctl.objects.location import BucketLocation, authority_of
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -52,7 +52,7 @@ _CERTIFICATES = (
 
 
 def connect(
-    place: Place,
+    place: BucketLocation,
     access: Access | None,
     renew: Renew | None = None,
     environ: Mapping[str, str] = os.environ,
@@ -78,7 +78,9 @@ def connect(
     return _CONNECT[place.scheme](place, access, renew, environ, common)
 
 
-def region_of(place: Place, access: Access | None, environ: Mapping[str, str] = os.environ) -> str:
+def region_of(
+    place: BucketLocation, access: Access | None, environ: Mapping[str, str] = os.environ
+) -> str:
     """The region that requests are signed for."""
     if place.scheme == "r2":
         return "auto"
@@ -88,7 +90,7 @@ def region_of(place: Place, access: Access | None, environ: Mapping[str, str] = 
 
 
 def endpoint_of(
-    place: Place, access: Access | None, environ: Mapping[str, str] = os.environ
+    place: BucketLocation, access: Access | None, environ: Mapping[str, str] = os.environ
 ) -> str:
     """The server that requests go to, without a ``/`` at its end."""
     if named := _named(place, access):
@@ -99,13 +101,13 @@ def endpoint_of(
     return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 
 
-def server_of(place: Place, access: Access | None) -> str | None:
+def server_of(place: BucketLocation, access: Access | None) -> str | None:
     """The same where it is not the platform's own."""
     named = _named(place, access)
     return None if named is None or place.is_own(named) else named
 
 
-def _named(place: Place, access: Access | None) -> str | None:
+def _named(place: BucketLocation, access: Access | None) -> str | None:
     """The server that somebody named, or the credential."""
     if place.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
         return access.endpoint.rstrip("/")
@@ -113,7 +115,7 @@ def _named(place: Place, access: Access | None) -> str | None:
 
 
 def _s3(
-    place: Place,
+    place: BucketLocation,
     access: Access | None,
     renew: Renew | None,
     environ: Mapping[str, str],
@@ -142,7 +144,7 @@ def _s3(
 
 
 def _gs(
-    place: Place,
+    place: BucketLocation,
     access: Access | None,
     renew: Renew | None,
     environ: Mapping[str, str],
@@ -166,7 +168,7 @@ def _gs(
 
 
 def _azure(
-    place: Place,
+    place: BucketLocation,
     access: Access | None,
     renew: Renew | None,
     environ: Mapping[str, str],
@@ -260,7 +262,7 @@ def _asked_again(ends: datetime | None) -> datetime | None:
 
 
 def _options(
-    place: Place, environ: Mapping[str, str], silence: float, *, long: bool
+    place: BucketLocation, environ: Mapping[str, str], silence: float, *, long: bool
 ) -> dict[str, Any]:
     options: dict[str, Any] = {
         "timeout": _NO_END if long else timedelta(seconds=2 * silence),

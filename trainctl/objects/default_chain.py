@@ -54,7 +54,7 @@ _MACHINES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Of each platform a firmware file and its content on its machines, and variables that name a metadata server."""
 
-_Place = tuple[str, Callable[[], Credential]]
+_Origin = tuple[str, Callable[[], Credential]]
 """The name of a place that has a credential, and how to read it."""
 
 
@@ -101,7 +101,7 @@ def _of_machine(scheme: str) -> Credential | None:
         return None
 
 
-def _place(scheme: str, account: str, environ: Mapping[str, str]) -> _Place | None:
+def _place(scheme: str, account: str, environ: Mapping[str, str]) -> _Origin | None:
     if scheme == "azure":
         return _azure(account, environ)
     if scheme == "gs":
@@ -109,7 +109,7 @@ def _place(scheme: str, account: str, environ: Mapping[str, str]) -> _Place | No
     return (_variables(_R2_KEYS, environ) if scheme == "r2" else None) or _aws(environ)
 
 
-def _aws(environ: Mapping[str, str]) -> _Place | None:
+def _aws(environ: Mapping[str, str]) -> _Origin | None:
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     more = {"aws_session_token": environ.get("AWS_SESSION_TOKEN"), "aws_region": region}
     if found := _variables(_AWS_KEYS, environ, more):
@@ -120,7 +120,7 @@ def _aws(environ: Mapping[str, str]) -> _Place | None:
     return (origin, lambda: aws.default_chain(origin)) if origin else None
 
 
-def _google(environ: Mapping[str, str]) -> _Place | None:
+def _google(environ: Mapping[str, str]) -> _Origin | None:
     if named := environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         origin = "GOOGLE_APPLICATION_CREDENTIALS"
         return origin, lambda: _google_file(Path(named), origin)
@@ -151,7 +151,7 @@ def _google_file(path: Path, origin: str) -> Credential:
     return google.default_token(origin)
 
 
-def _azure(account: str, environ: Mapping[str, str]) -> _Place | None:
+def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
     name = "AZURE_STORAGE_CONNECTION_STRING"
     if text := environ.get(name, "").strip():
         return name, lambda: Credential(text, name)
@@ -169,7 +169,7 @@ def _variables(
     members: Mapping[str, str],
     environ: Mapping[str, str],
     more: Mapping[str, str | None] | None = None,
-) -> _Place | None:
+) -> _Origin | None:
     """The variables as a JSON object, if all of them are set."""
     document = {member: environ.get(name, "").strip() for name, member in members.items()}
     if not all(document.values()):

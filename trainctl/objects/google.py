@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC
@@ -11,8 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainctl.objects.access import token_text
-from trainctl.objects.identity_token import identity_token
-from trainctl.objects.token_requests import SILENCE_SECONDS, session, token_errors
+from trainctl.objects.tokens import SILENCE_SECONDS, identity_token, session, token_errors
 from trainctl.spi.sources import Credential
 
 _STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -47,18 +45,6 @@ def federated_token(
         )
 
     return _token(make, f"service account {service_account}")
-
-
-def service_account_token(document: str, origin: str) -> Credential:
-    """A token for a service account's key."""
-
-    def make() -> Any:
-        from google.oauth2.service_account import Credentials
-
-        found: Any = Credentials
-        return found.from_service_account_info(json.loads(document), scopes=[_STORAGE])
-
-    return _token(make, origin)
 
 
 def default_token(origin: str) -> Credential:

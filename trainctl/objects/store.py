@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from mmap import ACCESS_READ, MADV_DONTNEED, mmap
-from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.cursors import Cursors, Endless
 from trainctl.base.flow import Flow
 from trainctl.errors import SourceCut, SourceError, SourceWrong
-from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
+from trainctl.objects.access import (
+    Access,
+    AwsKeys,
+    AzureKey,
+    ServiceAccount,
+    access_of,
+    shared_signature,
+)
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
 from trainctl.objects.failures import OtherRegion, explained
-from trainctl.objects.place import Place
-from trainctl.objects.shared_signature import shared_signature
+from trainctl.objects.location import BucketLocation
+from trainctl.spi.sources import Credential
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -35,22 +39,18 @@ SIGNING = (AwsKeys, ServiceAccount, AzureKey)
 PIECE_BYTES = 2**20
 _WORTH = 2**18
 _PAGE = 1000
-_LONG = 2**25
-_FORGET_SECONDS = 0.05
 _STEP = 2**24
 """What sends about as much goes by the same client, whose connections are kept."""
 _UNQUOTED = "/~"
-_NO_RANGE = "non-partial response"
 
 
 @dataclass(frozen=True)
-class Found:
+class ObjectInfo:
     """An object as a listing or a look tells it. ``etag`` has its quotes, whether or not the server wrote them."""
 
     key: str
     size: int
     etag: str | None
-    version: str | None
     modified: datetime
 
 
@@ -59,7 +59,7 @@ class Bucket:
 
     def __init__(
         self,
-        place: Place,
+        place: BucketLocation,
         access: Access | None = None,
         origin: str = "the caller",
         *,
@@ -78,7 +78,7 @@ class Bucket:
         self._silence = silence
         self._clients: dict[tuple[bool, int], Store] = {(False, 0): self._connect(access)}
 
-    def list(self, prefix: str = "", after: str = "") -> Iterator[Found]:
+    def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
         """What lies in the directory ``prefix`` and below, page by page, in the order of keys; those up to ``after`` left out.
 
         A key that ends in ``/``, as directories are marked by some, appears without it and empty.
@@ -103,10 +103,10 @@ class Bucket:
             with self._explained(prefix):
                 page = next(pages, ())
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         """One object without its bytes; None if there is none."""
 
-        def ask(store: Store) -> Found | None:
+        def ask(store: Store) -> ObjectInfo | None:
             with suppress(FileNotFoundError):
                 return _found(store.head(key))
             return None
@@ -122,12 +122,11 @@ class Bucket:
             wanted["range"] = {"offset": offset} if length is None else (offset, offset + length)
 
         def ask(store: Store) -> bytes | None:
-            try:
+            with suppress(FileNotFoundError):
                 result, skip = _begin(store, key, wanted, offset)
                 data = b"".join(self._received(result))
-            except FileNotFoundError:
-                return None
-            return data[skip : None if length is None else skip + length]
+                return data[skip : None if length is None else skip + length]
+            return None
 
         try:
             return self._ask(key, ask, long=True)
@@ -161,15 +160,13 @@ class Bucket:
         *,
         size: int,
         etag: str | None = None,
-        version: str | None = None,
     ) -> Iterator[Iterator[bytes]]:
         """The bytes from the offset on, ``length`` of them or all, of an object that has ``size``; in pieces of at most 1 MiB.
 
-        SourceWrong where it has another size, or not this ETag or version any more; SourceCut where less comes.
-        Servers that ignore ranges are read from the beginning, and the beginning is dropped.
+        SourceWrong if it has another size, or not this ETag any more; SourceCut if less comes.
         """
         end = size if length is None else min(size, offset + length)
-        wanted: dict[str, Any] = {"if_match": etag, "version": version}
+        wanted: dict[str, Any] = {"if_match": etag} if etag else {}
         if (offset or end < size) and offset < end:
             wanted["range"] = (offset, end)
         try:
@@ -183,17 +180,13 @@ class Bucket:
         _same(self._named(key), _found(result.meta), size, etag)
         yield self._pieces(key, result, skip, max(0, end - offset))
 
-    def put(self, key: str, data: bytes | bytearray | memoryview | Path) -> str | None:
-        """Create or replace an object, at once for whoever reads; its ETag. It goes in one request, which a file isn't read into memory for."""
-        content = _mapped(data) if isinstance(data, Path) else data
-        long = len(content) > PIECE_BYTES
-        sent = -(-len(content) // _STEP) * _STEP if long else 0
-
-        def ask(store: Store) -> str | None:
-            return store.put(key, content, use_multipart=False)["e_tag"]
-
-        with _looked_through(content):
-            return self._ask(key, ask, long=long, sent=sent)
+    def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        """Create or replace an object, atomically, in one request."""
+        long = len(data) > PIECE_BYTES
+        sent = -(-len(data) // _STEP) * _STEP if long else 0
+        self._ask(
+            key, lambda store: store.put(key, data, use_multipart=False), long=long, sent=sent
+        )
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
@@ -208,39 +201,26 @@ class Bucket:
 
         return self._ask(key, ask)
 
-    def delete(self, key: str) -> None:
-        """Remove an object; no error if there is none."""
-
-        def ask(store: Store) -> None:
-            with suppress(FileNotFoundError):
-                store.delete(key)
-
-        self._ask(key, ask)
-
-    def delete_all(self, keys: Sequence[str]) -> None:
-        """Remove many objects, in few requests where the server takes them together; no error for those that aren't there."""
+    def delete(self, *keys: str) -> None:
+        """Remove objects, in few requests if the server takes many at once; absent ones are no error."""
 
         def ask(store: Store) -> None:
             try:
                 store.delete(list(keys))
-            except FileNotFoundError:  # of servers that are asked for one after another
-                for key in keys:
-                    self.delete(key)
+            except FileNotFoundError:  # from servers that delete one by one
+                if len(keys) > 1:
+                    for key in keys:
+                        self.delete(key)
 
         self._ask(keys[0], ask)
 
-    def sign(
-        self, key: str, seconds: int, method: Literal["GET", "HEAD", "PUT"] = "GET"
-    ) -> str | None:
-        """A URL by which anybody may do it for so many seconds; None where this credential can't sign."""
+    def sign(self, key: str, seconds: int, method: Literal["GET", "HEAD"] = "GET") -> str | None:
+        """A presigned URL for so many seconds; None if this credential can't sign."""
         if not self.signs:
             return None
         if isinstance(self._access, AzureKey):
             blob = "/".join(filter(None, (self.place.prefix, key)))
-            permissions = "cw" if method == "PUT" else "r"
-            query = shared_signature(
-                self._access, self.place, blob, permissions, seconds, time.time()
-            )
+            query = shared_signature(self._access, self.place, blob, "r", seconds, time.time())
             return f"{self.address(key)}?{query}"
         import obstore
 
@@ -341,46 +321,18 @@ class Bucket:
         return f"{self.place.url}: {_shown(key)}" if key else self.place.url
 
 
-def _mapped(path: Path) -> bytes | mmap:
-    """A file's bytes, which come from the disk when they are looked at; never closed, as a request that failed may still hold them."""
-    with path.open("rb") as stream:
-        return mmap(stream.fileno(), 0, access=ACCESS_READ) if path.stat().st_size else b""
-
-
-@contextmanager
-def _looked_through(content: bytes | bytearray | memoryview | mmap) -> Iterator[None]:
-    """Of a file that is sent what was looked at doesn't stay in this process's memory, which would grow to its size."""
-    if not isinstance(content, mmap) or len(content) < _LONG:
-        yield
-        return
-    ended = Event()
-
-    def forget() -> None:
-        while not ended.wait(_FORGET_SECONDS):
-            content.madvise(MADV_DONTNEED)
-
-    thread = Thread(target=forget, daemon=True, name="forget")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple[GetResult, int]:
-    """The answer, and how many of its bytes come before the offset: all of them where the server ignores ranges."""
-    asked = {name: value for name, value in wanted.items() if value is not None}
+    """The response, and how many of its bytes come before the offset: servers such as rclone ignore ranges."""
     try:
-        return store.get(key, options=asked), 0  # type: ignore[arg-type]
+        return store.get(key, options=wanted), 0  # type: ignore[arg-type]
     except Exception as error:
-        if _NO_RANGE not in str(error):
+        if "non-partial response" not in str(error):
             raise
-    del asked["range"]
-    return store.get(key, options=asked), offset  # type: ignore[arg-type]
+    del wanted["range"]
+    return store.get(key, options=wanted), offset  # type: ignore[arg-type]
 
 
-def _same(what: str, now: Found, size: int, etag: str | None) -> None:
+def _same(what: str, now: ObjectInfo, size: int, etag: str | None) -> None:
     """SourceWrong for an object that is another one by now; there are servers that ignore ``If-Match``."""
     if now.size != size:
         change = f"{size} bytes then, {now.size} now"
@@ -393,12 +345,40 @@ def _same(what: str, now: Found, size: int, etag: str | None) -> None:
     )
 
 
-def _found(meta: Mapping[str, Any]) -> Found:
+def _found(meta: Mapping[str, Any]) -> ObjectInfo:
     etag = meta["e_tag"]
     if etag and not etag.endswith('"'):
         etag = f'"{etag}"'
-    return Found(meta["path"], meta["size"], etag, meta["version"], meta["last_modified"])
+    return ObjectInfo(meta["path"], meta["size"], etag, meta["last_modified"])
 
 
 def _shown(key: str) -> str:
     return key if key.isprintable() else ascii(key)[1:-1]
+
+
+def open_bucket(
+    place: BucketLocation,
+    credential: Credential | None,
+    environ: Mapping[str, str] = os.environ,
+    silence: float = SILENCE_SECONDS,
+) -> Bucket:
+    """Open a bucket with a credential's text; without one, or with an empty one, requests are not signed.
+
+    SourceDenied if the credential can't be read.
+    """
+    if credential is None or not credential.value:
+        return Bucket(place, environ=environ, silence=silence)
+    renew = credential.renew
+
+    def renewed() -> Access:
+        fresh = renew() if renew else credential
+        return access_of(place.scheme, fresh.value, fresh.origin)
+
+    return Bucket(
+        place,
+        access_of(place.scheme, credential.value, credential.origin),
+        credential.origin,
+        renew=renewed if renew else None,
+        environ=environ,
+        silence=silence,
+    )

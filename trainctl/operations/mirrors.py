@@ -25,7 +25,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.resource import Resource
 from trainctl.model.resource_specs import SourceAuth, WeightsSpec
-from trainctl.objects.place import SCHEMES
+from trainctl.objects.location import SCHEMES
 from trainctl.operations.places import data_home, directory_of
 from trainctl.resources.agents import as_made, nodes_of
 from trainctl.resources.clusters import section

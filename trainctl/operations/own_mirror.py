@@ -12,7 +12,7 @@ from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, error
-from trainctl.objects.place import SCHEMES, place_of
+from trainctl.objects.location import SCHEMES, location_of
 from trainctl.operations.mirrors import is_in_a_bucket, is_on_a_host, mirror_url
 from trainctl.operations.places import directory_of
 from trainctl.operations.workspace import Workspace
@@ -114,7 +114,7 @@ def _directory(path: Path) -> _Spot:
 def _bucket(url: str, endpoint: str | None, environ: Mapping[str, str]) -> _Spot | None:
     """Of Amazon's it is the same bucket in whatever region."""
     try:
-        place = place_of(url, endpoint, environ)
+        place = location_of(url, endpoint, environ)
     except SourceError:
         return None
     server = place.endpoint if place.endpoint and not place.is_own(place.endpoint) else None

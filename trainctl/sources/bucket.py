@@ -17,9 +17,8 @@ from trainctl.base.safe_path import shown
 from trainctl.errors import SourceError, SourceGone, SourceWrong
 from trainctl.objects.access import access_of
 from trainctl.objects.client import SILENCE_SECONDS, server_of
-from trainctl.objects.opening import opened
-from trainctl.objects.place import Place, place_of
-from trainctl.objects.store import SIGNING, Bucket, Found
+from trainctl.objects.location import BucketLocation, location_of
+from trainctl.objects.store import SIGNING, Bucket, ObjectInfo, open_bucket
 from trainctl.sources.bodies import asked_for, part, rest
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.validators import no_md5, refuse_replaced
@@ -168,8 +167,8 @@ class BucketSource:
             return bucket.address(file.path)
         return bucket.sign(file.path, LINK_SECONDS, method)
 
-    def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
-        return opened(place, credential, self._environ, self._silence)
+    def _bucket(self, place: BucketLocation, credential: Credential | None) -> Bucket:
+        return open_bucket(place, credential, self._environ, self._silence)
 
     def _resolved(self, resolved: ResolvedSource, credential: Credential | None) -> Bucket:
         """The bucket below which the files' paths are keys; looked up again if another process resolved them."""
@@ -185,7 +184,7 @@ class BucketSource:
         with self._lock:
             return self._open.setdefault(key, alone[0] if alone else bucket)
 
-    def _alone(self, uri: str, credential: Credential | None) -> tuple[Bucket, Found] | None:
+    def _alone(self, uri: str, credential: Credential | None) -> tuple[Bucket, ObjectInfo] | None:
         """The object that the URI itself names, and the bucket at its directory."""
         place = _place(uri, credential, self._environ)
         if not place.prefix or uri.endswith("/"):
@@ -206,14 +205,14 @@ def _is_marker(bucket: Bucket, key: str) -> bool:
     return bucket.head(key) is None or next(bucket.list(key), None) is not None
 
 
-def _described(bucket: Bucket, found: Found) -> SourceFile:
+def _described(bucket: Bucket, found: ObjectInfo) -> SourceFile:
     if found.etag:
         checksum = _checksum(bucket.place, found.etag, found.size)
         return SourceFile(found.key, found.size, f"etag:{found.etag}", checksum)
     return SourceFile(found.key, found.size, f"modified:{found.modified:%Y-%m-%dT%H:%M:%SZ}")
 
 
-def _checksum(place: Place, tag: str, size: int) -> str:
+def _checksum(place: BucketLocation, tag: str, size: int) -> str:
     """The MD5 that an ETag of S3 and R2 is, unless the object was uploaded in parts; in directory buckets it never is.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html. Elsewhere large objects' MD5 is worth a request.
@@ -252,8 +251,8 @@ def _checked(pieces: Iterator[bytes], response: SourceResponse, what: str) -> It
         )
 
 
-def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) -> Place:
-    return place_of(uri, credential.endpoint if credential else None, environ)
+def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) -> BucketLocation:
+    return location_of(uri, credential.endpoint if credential else None, environ)
 
 
 def _sent(credential: Credential | None) -> Credential | None:

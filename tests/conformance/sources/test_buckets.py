@@ -13,7 +13,7 @@ from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, azure
 from tests.support.google_xml import GoogleXml, google_xml
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.objects.access import AwsKeys
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Store
 from trainctl.sources.bucket import BucketSource
 from trainctl.spi.sources import Credential, Fill, PartSource, Span
@@ -68,7 +68,7 @@ class OfS3(WeightSourceConformance):
 
     def place(self, files: Mapping[str, bytes]) -> Upstream:
         for directory in ("open", "closed"):
-            where = place_of(f"s3://models/{directory}", self.server.endpoint, {})
+            where = location_of(f"s3://models/{directory}", self.server.endpoint, {})
             store = Store(where, AwsKeys(KEY_ID, SECRET), environ={})
             for gone in [*store.list()]:
                 store.delete(gone.key)
@@ -122,7 +122,7 @@ class TestGoogle(WeightSourceConformance):
 
     def place(self, files: Mapping[str, bytes]) -> Upstream:
         environ = {"STORAGE_EMULATOR_HOST": self.server.url}
-        bucket = Store(place_of("gs://models/open", None, environ), environ=environ)
+        bucket = Store(location_of("gs://models/open", None, environ), environ=environ)
         for found in [*bucket.list()]:
             bucket.delete(found.key)
         for path, data in files.items():

@@ -11,11 +11,10 @@ from urllib.parse import parse_qs
 import pytest
 
 from tests.support.authority import authority
-from tests.support.buckets import free_port
 from tests.support.hub import FaultyHandler, listening
-from trainctl.errors import SourceDenied, SourceError, SourceUnreachable, TrainctlError
-from trainctl.objects.access import AzurePrincipal, Bearer, access_of
-from trainctl.objects.azure import principal_token
+from trainctl.errors import SourceDenied, TrainctlError
+from trainctl.objects.access import Bearer, access_of
+from trainctl.objects.azure import default_token
 from trainctl.objects.default_chain import default_credential, default_origin
 
 pytestmark = pytest.mark.integration
@@ -62,13 +61,20 @@ def entra(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-def principal(secret: str = SECRET) -> AzurePrincipal:
-    return AzurePrincipal(TENANT, "the-client", secret)
+@pytest.fixture(autouse=True)
+def token_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of a workload identity that the environment names."""
+    path = tmp_path / "token"
+    path.write_text("header.claims.signature")
+    monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(path))
+    monkeypatch.setenv("AZURE_TENANT_ID", TENANT)
+    monkeypatch.setenv("AZURE_CLIENT_ID", "the-client")
+    return path
 
 
 @pytest.mark.usefixtures("entra")
-def test_a_principals_secret_becomes_a_token_that_ends() -> None:
-    found = principal_token(principal(), "the test")
+def test_a_workload_identity_becomes_a_token_that_ends() -> None:
+    found = default_token("the test")
     access = access_of("azure", found.value, found.origin)
     assert isinstance(access, Bearer)
     assert (access.token, access.ends is not None) == ("granted", True)
@@ -77,49 +83,25 @@ def test_a_principals_secret_becomes_a_token_that_ends() -> None:
 
 
 @pytest.mark.usefixtures("entra")
-def test_a_refusal_shows_no_secret() -> None:
+def test_a_refusal_shows_no_secret(token_file: Path) -> None:
+    token_file.write_text("wrong-secret")
     with pytest.raises(SourceDenied, match="the test") as caught:
-        principal_token(principal("wrong-secret"), "the test")
+        default_token("the test")
     assert "wrong-secret" not in f"{caught.value.summary} {caught.value.detail}"
 
 
 @pytest.mark.usefixtures("entra")
-def test_a_workload_identity_is_found_by_its_variables(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "token").write_text("header.claims.signature")
-    environ = {
-        "HOME": str(tmp_path),
-        "AZURE_FEDERATED_TOKEN_FILE": str(tmp_path / "token"),
-        "AZURE_TENANT_ID": TENANT,
-        "AZURE_CLIENT_ID": "the-client",
-    }
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
+def test_a_workload_identity_is_found_by_its_variables(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "AZURE_FEDERATED_TOKEN_FILE": str(tmp_path / "token")}
     found = default_credential("azure", "account", environ)
     assert found is not None
     assert "granted" in found.value
     assert default_origin("azure", "account", environ) == "AZURE_FEDERATED_TOKEN_FILE"
 
 
-@pytest.mark.usefixtures("entra")
-def test_a_server_that_is_not_trusted_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SourceError) as caught:
-        principal_token(principal(), "the test")
-    assert caught.value.code == "untrusted-certificate"
-
-
-def test_nobody_there_is_no_refusal() -> None:
-    nowhere = {"AZURE_AUTHORITY_HOST": f"https://127.0.0.1:{free_port()}"}
-    with pytest.raises(SourceUnreachable, match="unreachable"):
-        principal_token(principal(), "the test", nowhere)
-
-
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "azure.identity", None)
     with pytest.raises(TrainctlError) as caught:
-        principal_token(principal(), "the test")
+        default_token("the test")
     assert caught.value.code == "missing-extra"
     assert "trainctl[azure]" in caught.value.detail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from trainctl.base.retry import Retry
 from trainctl.errors import Forbidden, SourceBusy, SourceDenied, SourceError, StorageError
 from trainctl.objects.bucket import BucketObjects
-from trainctl.objects.store import Found
+from trainctl.objects.store import ObjectInfo
 
 URL = "s3://models/pre"
 
@@ -38,14 +38,14 @@ class Server:
         is_new = self.objects.setdefault(key, data) is data
         return self.answer(is_new)  # type: ignore[no-any-return]
 
-    def list(self, prefix: str, after: str) -> Iterator[Found]:
+    def list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         for number, key in enumerate(sorted(self.objects)):
             if key > after:
                 if number % 700 == 699:
                     self.answer(None)
-                yield Found(key, 1, None, None, datetime.now(UTC))
+                yield ObjectInfo(key, 1, None, datetime.now(UTC))
 
-    def delete_all(self, keys: Sequence[str]) -> None:
+    def delete(self, *keys: str) -> None:
         assert len(keys) <= 1000
         for key in keys:
             self.objects.pop(key, None)

@@ -13,9 +13,8 @@ from tests.support.bucket_stores import place_in
 from tests.support.buckets import moto
 from tests.support.clouds import azure
 from tests.support.google_xml import google_xml
-from trainctl.objects.opening import opened
-from trainctl.objects.place import place_of
-from trainctl.objects.store import Bucket
+from trainctl.objects.location import location_of
+from trainctl.objects.store import Bucket, open_bucket
 from trainctl.spi.sources import Credential
 
 pytestmark = pytest.mark.integration
@@ -45,7 +44,7 @@ def blobs(work: Path) -> Iterator[tuple[Callable[[str], Bucket], str]]:
 
 
 def bucket(url: str, environ: dict[str, str], value: str) -> Bucket:
-    return opened(place_of(url, None, environ), Credential(value, "the test"), environ)
+    return open_bucket(location_of(url, None, environ), Credential(value, "the test"), environ)
 
 
 @pytest.mark.parametrize("platform", [s3, gs, blobs], ids=lambda one: one.__name__)

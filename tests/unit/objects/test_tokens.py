@@ -71,10 +71,10 @@ def reads(credential: Credential, server: Bucket) -> list[str]:
 
 
 def fill(server: Bucket) -> None:
-    from trainctl.objects.place import place_of
+    from trainctl.objects.location import location_of
     from trainctl.objects.store import Bucket as Store
 
-    place = place_of("s3://models/a", server.endpoint, {})
+    place = location_of("s3://models/a", server.endpoint, {})
     Store(place, AwsKeys(KEY_ID, SECRET), environ={}).put("x", b"1")
 
 

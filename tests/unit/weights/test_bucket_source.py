@@ -15,7 +15,7 @@ from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.google_xml import google_xml
 from tests.support.mirrors import impatient
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Objects
 from trainctl.sources.bucket import BucketSource
 from trainctl.spi.sources import Credential
@@ -150,7 +150,7 @@ def test_google_names_directories_files_and_markers() -> None:
     """The same rules: a directory first, else the object of that name; markers are left out."""
     with google_xml() as server:
         environ = {"STORAGE_EMULATOR_HOST": server.url}
-        store = Objects(place_of("gs://models", None, environ), environ=environ)
+        store = Objects(location_of("gs://models", None, environ), environ=environ)
         for name in ("a", "a/x", "ab/z", "dir/model.bin"):
             store.put(name, b"1")
         source = BucketSource("gs", environ=environ)

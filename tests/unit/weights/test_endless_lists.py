@@ -17,7 +17,7 @@ from trainctl.base.cursors import MOST_PAGES, Cursors, Endless
 from trainctl.base.failure import Failure
 from trainctl.base.http.limits import LIMITS
 from trainctl.errors import SourceError
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket
 from trainctl.sources import source_for
 from trainctl.sources.hf import HubSource
@@ -94,7 +94,7 @@ def test_a_bucket_that_is_listed_in_a_circle_is_an_error(
     liar = circling(s3_page)
 
     with pytest.raises(SourceError, match="has no end"):
-        list(Bucket(place_of("s3://box/llm", liar.url, {})).list())
+        list(Bucket(location_of("s3://box/llm", liar.url, {})).list())
 
 
 def test_checkpoints_that_are_listed_in_a_circle_are_a_failure(

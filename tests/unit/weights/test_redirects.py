@@ -17,9 +17,9 @@ from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.access import Access, AwsKeys, AzurePrincipal, AzureSas
 from trainctl.objects.azure import default_token
 from trainctl.objects.google import federated_token
-from trainctl.objects.identity_token import identity_token
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket
+from trainctl.objects.tokens import identity_token
 from trainctl.sources import source_for
 from trainctl.spi.sources import Credential
 
@@ -75,7 +75,7 @@ def test_the_engine_goes_nowhere_else(
     """It would take S3's session along, and name the URL that a shared signature is a part of. Its error says who sends on."""
     there = elsewhere.url.replace("127.0.0.1", "localhost")
     with telling(lambda heard: said(status="307 Temporary Redirect", Location=there)) as sending:
-        bucket = Bucket(place_of(uri, sending.url, {}), OPENED[uri], environ={})
+        bucket = Bucket(location_of(uri, sending.url, {}), OPENED[uri], environ={})
         with pytest.raises(SourceError, match=rf"{sending.url[7:]} sends on to another") as caught:
             ask(bucket)
 
@@ -89,7 +89,7 @@ def test_the_engine_still_asks_who_gives_tokens(monkeypatch: pytest.MonkeyPatch)
     with telling(lambda heard: token) as entra, telling(lambda heard: said(LISTED)) as blobs:
         there = {"AZURE_AUTHORITY_HOST": entra.url.replace("127.0.0.1", "localhost")}
         monkeypatch.setenv(*there.popitem())
-        place = place_of("azure://acme/box", blobs.url, {})
+        place = location_of("azure://acme/box", blobs.url, {})
         with pytest.raises(SourceError):
             Bucket(place, AzurePrincipal("tenant", "client", SECRET)).get("x")
 
@@ -105,7 +105,9 @@ def test_the_engine_goes_where_the_environments_proxy_leads(
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
-        bucket = Bucket(place_of("s3://box", elsewhere.url, {}), OPENED["s3://box/llm"], environ={})
+        bucket = Bucket(
+            location_of("s3://box", elsewhere.url, {}), OPENED["s3://box/llm"], environ={}
+        )
         found = bucket.head("x")
 
     assert (found, elsewhere.heard) == (None, [])
@@ -124,7 +126,7 @@ def test_the_engine_goes_nowhere_less_safe(elsewhere: Liar) -> None:
     trusting = {"SSL_CERT_FILE": str(authority().certificates)}
     keys = AwsKeys(KEY_ID, SECRET, SESSION)
     with listening(Sending, authority().server) as url, pytest.raises(SourceError):
-        list(Bucket(place_of("s3://box/llm", url, {}), keys, environ=trusting).list())
+        list(Bucket(location_of("s3://box/llm", url, {}), keys, environ=trusting).list())
 
     assert elsewhere.heard == []
 

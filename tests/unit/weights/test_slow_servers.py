@@ -14,7 +14,7 @@ import pytest
 from tests.support.mirrors import impatient, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceCut, SourceUnreachable
-from trainctl.objects.place import place_of
+from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket
 from trainctl.sources.bucket import BucketSource
 from trainctl.sources.client import SourceClient
@@ -77,7 +77,7 @@ def test_headers_that_never_end_are_no_answer(endless: Slow) -> None:
     """They must be complete within the longest silence, whichever engine asks."""
     with pytest.raises(SourceUnreachable, match="did not respond"):
         SourceClient(SILENCE).get(endless.url, "the file", {}).__enter__()
-    bucket = Bucket(place_of("s3://models/a", endless.url, {}), environ={}, silence=SILENCE)
+    bucket = Bucket(location_of("s3://models/a", endless.url, {}), environ={}, silence=SILENCE)
     with pytest.raises(SourceUnreachable, match="silence from"):
         list(bucket.list())
 
@@ -90,7 +90,7 @@ def test_a_body_that_hardly_comes_is_given_up(slow: Slow) -> None:
         pytest.raises(SourceCut, match="silent during the body"),
     ):
         answer.read(10**7)
-    bucket = Bucket(place_of("s3://models/a", slow.url, {}), environ={}, silence=SILENCE)
+    bucket = Bucket(location_of("s3://models/a", slow.url, {}), environ={}, silence=SILENCE)
     with bucket.open("w", size=10**6) as pieces, pytest.raises(SourceCut, match="hardly anything"):
         list(pieces)
     with pytest.raises(SourceCut, match="hardly anything"):

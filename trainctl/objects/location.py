@@ -22,7 +22,7 @@ _ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class BucketLocation:
     """A bucket. ``account`` is for ``r2`` and ``azure``. ``endpoint`` is None where it is the platform's own.
 
     ``prefix`` is the directory in the bucket, without a ``/`` at either end; empty for the whole bucket.
@@ -37,7 +37,7 @@ class Place:
     endpoint: str | None = None
     named: str | None = None
 
-    def at(self, prefix: str) -> Place:
+    def at(self, prefix: str) -> BucketLocation:
         """Another directory of the same bucket."""
         return replace(self, prefix=prefix)
 
@@ -88,9 +88,9 @@ _AWS = re.compile(
 PLATFORM = "the platform"
 
 
-def place_of(
+def location_of(
     url: str, endpoint_url: str | None = None, environ: Mapping[str, str] = os.environ
-) -> Place:
+) -> BucketLocation:
     """The bucket of ``s3://BUCKET/PREFIX`` and its like. ValueError for another URL, SourceError for an endpoint that is none.
 
     An ``endpoint_url`` that is also the environment's is the environment's; so it is with the platform's own.
@@ -106,7 +106,7 @@ def place_of(
         endpoint = _with_account(checked, account) if uri.scheme == "azure" else checked
         if endpoint_url and (usual is None or _plain(usual) != _plain(endpoint_url)):
             named = None
-    place = Place(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
+    place = BucketLocation(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
     if usual is None and endpoint is not None and place.is_own(endpoint):
         return replace(place, named=PLATFORM)
     return place
