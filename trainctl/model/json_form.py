@@ -17,21 +17,32 @@ from trainctl.model.address import Address
 T = TypeVar("T")
 
 OMIT_EMPTY = MappingProxyType({"omit_empty": True})
-"""Metadata of a field that is left out of the JSON form if it is None, False or an empty tuple."""
+"""Metadata of a field that is left out of the JSON form if it is None, False, 0 or an empty tuple."""
 
 _Decoder = Callable[[Any], Any]
 
 
+_EMPTY = (None, False, ())
+_ATOMS = frozenset({str, int, float, bool, NoneType})
+
+
 def to_json(value: Any) -> Any:
     """Convert to JSON: addresses to text, actions to names, sequences to lists. Fields that aren't compared are left out."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if is_dataclass(kind):
+        return {
+            name: to_json(member)
+            for name, needed in _members(kind)
+            if (member := getattr(value, name)) not in _EMPTY or needed
+        }
     if isinstance(value, Address | Path):
         return str(value)
     if isinstance(value, Action):
         return value.name.lower()
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value):
-        return {name: to_json(member) for name, member in _members(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
@@ -45,13 +56,11 @@ def from_json(kind: type[T], value: Any) -> T:
     return result
 
 
-def _members(value: Any) -> list[tuple[str, Any]]:
-    members = [(field, getattr(value, field.name)) for field in fields(value) if field.compare]
+@cache
+def _members(kind: type) -> list[tuple[str, bool]]:
+    """The fields of the JSON form, and whether it has them also if they are empty."""
     return [
-        (field.name, member)
-        for field, member in members
-        if "omit_empty" not in field.metadata
-        or not (member is None or member is False or member == ())
+        (field.name, "omit_empty" not in field.metadata) for field in fields(kind) if field.compare
     ]
 
 
@@ -108,9 +117,13 @@ def _mapping(key: _Decoder, member: _Decoder) -> _Decoder:
 def _dataclass(kind: type) -> _Decoder:
     hints = typing.get_type_hints(kind)
     decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind) if field.init}
+    special = [(name, decode) for name, decode in decoders.items() if decode is not _same]
 
     def decode(value: Mapping[str, Any]) -> Any:
-        known = {name: decode(value[name]) for name, decode in decoders.items() if name in value}
+        known = {name: member for name, member in value.items() if name in decoders}
+        for name, decode in special:
+            if name in known:
+                known[name] = decode(known[name])
         return kind(**known)
 
     return decode
