@@ -215,11 +215,10 @@ def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
 
 @one_day_in(5)
 def test_a_trust_file_is_read_strictly(work: Project) -> None:
-    """What is wrong is told with its line, a mistyped key included; nothing is planned."""
+    """What is wrong is told with its key, a mistyped one included; nothing is planned."""
     work.trust('secret = "corp"\nhost = ["127.0.0.1"]')
     done = work.run("plan", code=1)
-    assert "trust.toml:3:1: error: unknown key 'host' [unknown-key]" in done.stderr
-    assert "  3 | host = " in done.stderr
+    assert "trust.toml: allow.0.host: error: unknown key 'host' [unknown-key]" in done.stderr
     assert "Did you mean 'hosts'?" in done.stderr
 
 
@@ -284,7 +283,7 @@ def test_check_does_not_allow_what_may_not_be_read(work: Project, web: Web) -> N
 @one_day_in(5)
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_check_tells_what_is_wrong_with_the_trust_file(work: Project, web: Web, mode: int) -> None:
-    """With its file, line and reason, as a plan does, and not as if the manifest were wrong: also where only reading asks for it."""
+    """With its file, key and reason, as a plan does, and not as if the manifest were wrong: also where only reading asks for it."""
     job = "{runtime: {environment_variables: {T: {secret: corp}}, start_commands: [env]}}"
     secret = "{from: command, command: [cat, /dev/null]}"
     work.write({"trainctl.yaml": f"secrets: {{corp: {secret}}}\njobs: {{sft: {job}}}\n"})
@@ -295,6 +294,6 @@ def test_check_tells_what_is_wrong_with_the_trust_file(work: Project, web: Web, 
     told = work.run("secrets", "check", code=1)
     planned = work.run("plan", code=1)
 
-    said = "others may write to it" if mode == 0o666 else "trust.toml:4:1: error: unknown key"
+    said = "others may write to it" if mode == 0o666 else "error: unknown key"
     assert said in told.stderr
     assert told.stderr == planned.stderr

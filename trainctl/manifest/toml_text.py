@@ -1,4 +1,4 @@
-"""TOML to nodes."""
+"""TOML to nodes. Its parser tells the place of an error only: a value has its key path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import tomli
 
 from trainctl.manifest import scalars
 from trainctl.manifest.files import Unreadable, lines_of
-from trainctl.manifest.toml_places import Place, Places, TooDeep, places_of
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
@@ -21,33 +20,25 @@ from trainctl.manifest.tree import (
     mapping_node,
     scalar_node,
 )
-from trainctl.manifest.yaml_text import repeated
+from trainctl.manifest.yaml_text import repeated, too_deep
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
 
 def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
     """The mapping of a text, None if it is empty. Unreadable stops."""
-    too_deep = error(
-        "nested too deep",
-        f"A manifest has at most {MAX_DEPTH} levels.",
-        where=Position(file),
-        code="nested-too-deep",
-    )
-    lines = lines_of(text, file)
     try:
-        places = places_of(text)
         document = tomli.loads(text, parse_float=_number)
-    except (TooDeep, RecursionError):
-        raise Unreadable(too_deep) from None
+    except RecursionError:
+        raise Unreadable(too_deep(Position(file))) from None
     except tomli.TOMLDecodeError as problem:
-        raise Unreadable(_syntax(problem, file, lines, places)) from None
+        raise Unreadable(_syntax(problem, file, lines_of(text, file))) from None
     except ValueError as problem:
         raise Unreadable(
             error(f"not TOML: {problem}", where=Position(file), code="syntax")
         ) from None
     if not document:
         return None
-    root = _Builder(file, lines, places).node(document, ())
+    root = _node(document, (), file)
     if root.size > MAX_NODES:
         raise Unreadable(
             error(
@@ -68,77 +59,53 @@ def _number(text: str) -> float:
         return float(text)
 
 
-class _Builder:
-    def __init__(self, file: str, lines: Sequence[str], places: Places) -> None:
-        self._file = file
-        self._lines = lines
-        self._places = places
-
-    def node(self, value: Any, path: Path) -> Node:
-        """The value at a path as a node; Unreadable where it is nested too deep or has no place in JSON."""
-        where = self._where(self._places.values.get(path), path)
-        if len(path) >= MAX_DEPTH:
-            raise Unreadable(
-                error(
-                    "nested too deep",
-                    f"A manifest has at most {MAX_DEPTH} levels.",
-                    where=where,
-                    code="nested-too-deep",
-                )
-            )
-        if isinstance(value, dict):
-            keys = {
-                key: self._where(self._places.keys.get((*path, key)), (*path, key)) for key in value
-            }
-            entries = {
-                self._text(key, where): self.node(entry, (*path, key))
-                for key, entry in value.items()
-            }
-            return mapping_node(entries, keys, where)
-        if isinstance(value, list):
-            return list_node([self.node(item, (*path, i)) for i, item in enumerate(value)], where)
-        if isinstance(value, datetime | date | time):
-            raise Unreadable(
-                error(
-                    "a manifest has no dates",
-                    f'Write it in quotes: "{value}".',
-                    where=where,
-                    code="unsupported-value",
-                )
-            )
-        return scalar_node(self._scalar(value, where), where)
-
-    def _scalar(self, value: Any, where: Position) -> Any:
-        if isinstance(value, str):
-            return self._text(value, where)
-        if isinstance(value, float) and not isinstance(value, SourceFloat):
-            raise Unreadable(
-                error(
-                    "infinity and NaN have no place in a manifest",
-                    where=where,
-                    code="unsupported-value",
-                )
-            )
-        return value
-
-    def _text(self, value: str, where: Position) -> str:
-        try:
-            return scalars.tellable(value)
-        except ValueError as why:
-            raise Unreadable(error(str(why), where=where, code="unsupported-value")) from None
-
-    def _where(self, place: Place | None, path: Path) -> Position:
-        line, column = place or (None, None)
-        return Position(self._file, line, column, ".".join(map(str, path)) or None, self._lines)
+def _node(value: Any, path: Path, file: str) -> Node:
+    """The value at a path as a node; Unreadable if it is nested too deep or has no place in JSON."""
+    where = _place(file, path)
+    if len(path) >= MAX_DEPTH:
+        raise Unreadable(too_deep(where))
+    if isinstance(value, dict):
+        entries = {
+            _text(key, where): _node(entry, (*path, key), file) for key, entry in value.items()
+        }
+        return mapping_node(entries, {key: _place(file, (*path, key)) for key in value}, where)
+    if isinstance(value, list):
+        items = [_node(item, (*path, at), file) for at, item in enumerate(value)]
+        return list_node(items, where)
+    if isinstance(value, datetime | date | time):
+        raise _unsupported("a manifest has no dates", where, f'Write it in quotes: "{value}".')
+    if isinstance(value, float) and not isinstance(value, SourceFloat):
+        raise _unsupported("infinity and NaN have no place in a manifest", where)
+    return scalar_node(_text(value, where) if isinstance(value, str) else value, where)
 
 
-def _syntax(
-    problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str], places: Places
-) -> Diagnostic:
-    for path, first, second in places.repeats:
-        if second[0] == problem.lineno:
-            return repeated(
-                str(path[-1]), Position(file, *first), Position(file, *second, lines=lines)
-            )
+def _text(value: str, where: Position) -> str:
+    try:
+        return scalars.tellable(value)
+    except ValueError as why:
+        raise _unsupported(str(why), where) from None
+
+
+def _unsupported(summary: str, where: Position, detail: str = "") -> Unreadable:
+    return Unreadable(error(summary, detail, where=where, code="unsupported-value"))
+
+
+def _place(file: str, path: Path) -> Position:
+    return Position(file, key_path=".".join(map(str, path)) or None)
+
+
+def _syntax(problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str]) -> Diagnostic:
     where = Position(file, problem.lineno, problem.colno, lines=lines)
+    if problem.msg.startswith(("Cannot overwrite", "Cannot declare")):
+        key = _key(lines[problem.lineno - 1])
+        earlier = [
+            at for at, line in enumerate(lines[: problem.lineno - 1], 1) if _key(line) == key
+        ]
+        if earlier:
+            return repeated(key.strip("[]"), Position(file, earlier[-1]), where)
     return error(f"not TOML: {problem.msg}", where=where, code="syntax")
+
+
+def _key(line: str) -> str:
+    """The key or header that a line begins with."""
+    return line.partition("=")[0].partition("#")[0].strip()

@@ -65,7 +65,7 @@ class _Builder:
 
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise Unreadable(_too_deep(self._at(event)))
+            raise Unreadable(too_deep(self._at(event)))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
         if isinstance(event, yaml.ScalarEvent):
@@ -89,7 +89,7 @@ class _Builder:
                 code="unsupported-yaml",
             )
         if depth + node.height - 1 > MAX_DEPTH:
-            raise Unreadable(_too_deep(self._at(event)))
+            raise Unreadable(too_deep(self._at(event)))
         self._count(node.size, event)
         return node
 
@@ -208,7 +208,8 @@ def repeated(key: str, first: Position, second: Position) -> Diagnostic:
     )
 
 
-def _too_deep(where: Position) -> Diagnostic:
+def too_deep(where: Position) -> Diagnostic:
+    """The problem of a value below too many others."""
     return error(
         "nested too deep",
         f"A manifest has at most {MAX_DEPTH} levels.",
@@ -226,7 +227,7 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
         )
     where = Position(file, mark.line + 1, mark.column + 1, lines=lines)
     if "maximum nesting" in str(problem):  # libyaml has a limit of its own, and may reach it first
-        return _too_deep(where)
+        return too_deep(where)
     line = next(iter(lines[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("a tab indents this line", "YAML wants spaces.", where=where, code="syntax")

@@ -76,8 +76,8 @@ def test_screen(name: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     assert shown(tmp_path, SCREENS[name], "trainctl.yaml") == snapshot.use_extension(Screen)
 
 
-def test_toml_shows_its_lines_too(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    """A wrong value in TOML is shown with its line where its place is known."""
+def test_toml_shows_its_keys(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    """A wrong value in TOML is shown with its path of keys."""
     text = '[jobs.sft]\npriorty = 8\n[jobs.sft.runtime]\nstart_commands = "python train.py"\n'
     assert shown(tmp_path, text, "trainctl.toml") == snapshot.use_extension(Screen)
 

@@ -441,8 +441,10 @@ def test_names_of_images(tmp_path: Path, image: str, right: bool) -> None:
     assert (problems(tmp_path, text) == []) is right
 
 
-def test_toml_problems_have_lines_too(tmp_path: Path) -> None:
-    """The same mistake is told in the same words, at its line."""
+def test_toml_problems_have_a_path(tmp_path: Path) -> None:
+    """The same mistake is told in the same words, at its key."""
     text = "[jobs.sft]\ncluster = 'nowhere'\n[jobs.sft.runtime]\nstart_commands = ['x']\n"
     found = problems(tmp_path, text, "trainctl.toml")
-    assert told(found) == {"2:11": "cluster: no cluster is called 'nowhere'"}
+    assert [(str(one.where), one.summary) for one in found] == [
+        ("trainctl.toml: jobs.sft.cluster", "cluster: no cluster is called 'nowhere'")
+    ]

@@ -59,7 +59,7 @@ def test_everything_it_may_say(tmp_path: Path) -> None:
         Allow("corp", hosts=hosts),
         Allow("*", commands=(("pass", "show", "hf"),), files_outside=True),
     )
-    where = f"{tmp_path / 'trust.toml'}:10:1"
+    where = f"{tmp_path / 'trust.toml'}: policy.0"
     assert trust.policies == (Policy(where, "ours", 40.0, ("ssh",), ("eu-*",), ("hf://acme/*",)),)
     assert fits_schema(RIGHT)
 
@@ -74,27 +74,59 @@ def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "says"),
     [
-        ("[[alow]]\nsecret = 'a'\n", "1:3", "unknown key 'alow'"),
-        ("[allow]\nsecret = 'a'\nhosts = ['b']\n", "1:2", "allow is a list of tables"),
-        ("allow = []\n", "1:1", "allow is a list of tables"),
-        ("[[allow]]\nhosts = ['b']\n", "1:1", "'secret' is missing"),
-        ("[[allow]]\nsecret = 'a'\n", "1:1", "this entry says nothing"),
-        ("[[allow]]\nsecret = 'a'\nfiles_outside = false\n", "1:1", "this entry says nothing"),
-        ("[[allow]]\nsecret = 'a b'\nhosts = ['c']\n", "2:10", "secret: expected the name"),
-        ("[[allow]]\nsecret = 'a'\nhosts = 'b'\n", "3:9", "hosts: expected a list"),
-        ("[[allow]]\nsecret = 'a'\nhosts = []\n", "3:9", "hosts: expected a list"),
-        ("[[allow]]\nsecret = 'a'\nhosts = ['*']\n", "3:10", "hosts: expected a host"),
-        ("[[allow]]\nsecret = 'a'\nhosts = ['a.*.b']\n", "3:10", "hosts: expected a host"),
-        ("[[allow]]\nsecret = 'a'\nhosts = ['https://b']\n", "3:10", "hosts: expected a host"),
-        ("[[allow]]\nsecret = 'a'\nhosts = ['u@b']\n", "3:10", "hosts: expected a host"),
-        ("[[allow]]\nsecret = 'a'\ncommands = ['ls']\n", "3:12", "commands: expected true"),
-        ("[[allow]]\nsecret = 'a'\ncommands = [[1]]\n", "3:14", "commands: expected text"),
-        ("[[allow]]\nsecret = 'a'\nfiles_outside = 1\n", "3:17", "files_outside: expected true"),
-        ("[[policy]]\nname = 'x'\n", "1:1", "this entry says nothing"),
-        ("[[policy]]\nmax_hourly_cost = -1\n", "2:19", "max_hourly_cost: expected a number"),
-        ("[[policy]]\nmax_hourly_cost = true\n", "2:19", "max_hourly_cost: expected a number"),
-        ("[[policy]]\nregion = ['eu-*']\n", "2:1", "unknown key 'region'"),
-        ("[[policy]]\nsources = [1]\n", "2:12", "sources: expected text"),
+        ("[[alow]]\nsecret = 'a'\n", "alow", "unknown key 'alow'"),
+        ("[allow]\nsecret = 'a'\nhosts = ['b']\n", "allow", "allow is a list of tables"),
+        ("allow = []\n", "allow", "allow is a list of tables"),
+        ("[[allow]]\nhosts = ['b']\n", "allow.0", "'secret' is missing"),
+        ("[[allow]]\nsecret = 'a'\n", "allow.0", "this entry says nothing"),
+        ("[[allow]]\nsecret = 'a'\nfiles_outside = false\n", "allow.0", "this entry says nothing"),
+        (
+            "[[allow]]\nsecret = 'a b'\nhosts = ['c']\n",
+            "allow.0.secret",
+            "secret: expected the name",
+        ),
+        ("[[allow]]\nsecret = 'a'\nhosts = 'b'\n", "allow.0.hosts", "hosts: expected a list"),
+        ("[[allow]]\nsecret = 'a'\nhosts = []\n", "allow.0.hosts", "hosts: expected a list"),
+        ("[[allow]]\nsecret = 'a'\nhosts = ['*']\n", "allow.0.hosts.0", "hosts: expected a host"),
+        (
+            "[[allow]]\nsecret = 'a'\nhosts = ['a.*.b']\n",
+            "allow.0.hosts.0",
+            "hosts: expected a host",
+        ),
+        (
+            "[[allow]]\nsecret = 'a'\nhosts = ['https://b']\n",
+            "allow.0.hosts.0",
+            "hosts: expected a host",
+        ),
+        ("[[allow]]\nsecret = 'a'\nhosts = ['u@b']\n", "allow.0.hosts.0", "hosts: expected a host"),
+        (
+            "[[allow]]\nsecret = 'a'\ncommands = ['ls']\n",
+            "allow.0.commands",
+            "commands: expected true",
+        ),
+        (
+            "[[allow]]\nsecret = 'a'\ncommands = [[1]]\n",
+            "allow.0.commands.0.0",
+            "commands: expected text",
+        ),
+        (
+            "[[allow]]\nsecret = 'a'\nfiles_outside = 1\n",
+            "allow.0.files_outside",
+            "files_outside: expected true",
+        ),
+        ("[[policy]]\nname = 'x'\n", "policy.0", "this entry says nothing"),
+        (
+            "[[policy]]\nmax_hourly_cost = -1\n",
+            "policy.0.max_hourly_cost",
+            "max_hourly_cost: expected a number",
+        ),
+        (
+            "[[policy]]\nmax_hourly_cost = true\n",
+            "policy.0.max_hourly_cost",
+            "max_hourly_cost: expected a number",
+        ),
+        ("[[policy]]\nregion = ['eu-*']\n", "policy.0.region", "unknown key 'region'"),
+        ("[[policy]]\nsources = [1]\n", "policy.0.sources.0", "sources: expected text"),
     ],
 )
 def test_what_is_wrong_is_told_at_its_place(
@@ -102,7 +134,7 @@ def test_what_is_wrong_is_told_at_its_place(
 ) -> None:
     """A permission that was mistyped must not look as if it were given; editors say so by the schema."""
     (one,) = wrong(tmp_path, text)
-    assert f"{one.where}" == f"{tmp_path / 'trust.toml'}:{place}"
+    assert f"{one.where}" == f"{tmp_path / 'trust.toml'}: {place}"
     assert says in one.summary
     assert not fits_schema(text)
 
