@@ -21,7 +21,7 @@ from trainctl.manifest.scalars import spelled
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.base import SecretReference
-from trainctl.manifest.types.cache import Cache
+from trainctl.manifest.types.cluster import Cache
 from trainctl.manifest.types.compute import KNOWN_ACCELERATORS
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.weights import WeightsInPlace, default_mount, is_source

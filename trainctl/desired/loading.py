@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
-from trainctl.manifest.types.loading import CheckpointReference, LoadCheckpointConfig
+from trainctl.manifest.types.runtime import CheckpointReference, LoadCheckpointConfig
 from trainctl.model import job_spec as config
 from trainctl.model.address import Address
 

@@ -13,10 +13,9 @@ from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.cluster import Cluster
-from trainctl.manifest.types.document import Manifest
+from trainctl.manifest.types.document import Manifest, OnlyProject, Project
 from trainctl.manifest.types.job import JobLifecycle
 from trainctl.manifest.types.location import Location
-from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_form import from_json

@@ -8,8 +8,13 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from trainctl.manifest.types.base import Name, Section, wrong
-from trainctl.manifest.types.endpoint import EndpointUrl
-from trainctl.manifest.types.identity import Region, RoleArn, ServiceAccount, WorkloadProvider
+from trainctl.manifest.types.cloud import (
+    EndpointUrl,
+    Region,
+    RoleArn,
+    ServiceAccount,
+    WorkloadProvider,
+)
 
 
 class Auth(Section):

@@ -1,4 +1,4 @@
-"""The whole manifest."""
+"""The whole manifest, and the projects that jobs and caches belong to."""
 
 from __future__ import annotations
 
@@ -6,17 +6,33 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainctl.manifest.types.base import JobName, Name, Section
-from trainctl.manifest.types.cache import Cache
-from trainctl.manifest.types.cluster import Cluster
+from trainctl.manifest.types.base import JobName, Labels, Lifecycle, Name, Section
+from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.location import Checkpoints, Location
-from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.secret import Secret
 from trainctl.manifest.types.weights import DeclaredWeights
 
 Variable = str | int | float | bool
 VariableName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
+
+
+class Project(Section):
+    """One of several projects; its name is its key."""
+
+    description: str | None = None
+    """One line for people."""
+    labels: Labels = Field(default_factory=dict)
+    """Free text by name, for people and policies."""
+    lifecycle: Lifecycle = Lifecycle()
+    """How it answers to changes."""
+
+
+class OnlyProject(Project):
+    """The one project of a manifest."""
+
+    name: Name | None = None
+    """Its name; the directory's if it is left out."""
 
 
 class Manifest(Section):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from trainctl.manifest.types.base import SecretReference, Section, Text, wrong
-from trainctl.manifest.types.identity import Region, RoleArn, ServiceAccount, WorkloadProvider
+from trainctl.manifest.types.cloud import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 class AwsIamDockerAuth(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from trainctl.manifest.types.base import (
     Duration,
@@ -18,7 +18,6 @@ from trainctl.manifest.types.base import (
 )
 from trainctl.manifest.types.compute import Compute
 from trainctl.manifest.types.image import Image
-from trainctl.manifest.types.matrix import Matrix
 from trainctl.manifest.types.runtime import Runtime
 from trainctl.manifest.types.weights import JobWeights, MountLocation
 
@@ -66,6 +65,24 @@ class Retry(Section):
     """How often it is tried, the first time included. Each attempt finds the checkpoints of those before it."""
     delay: Duration = "10s"
     """How long to wait before it is tried again."""
+
+
+MatrixValue = str | int | float | bool
+MatrixValues = Annotated[list[MatrixValue], Field(min_length=1)]
+Values = Annotated[dict[str, MatrixValue], Field(min_length=1)]
+
+
+class Matrix(Section):
+    """Lists of values by name: the job runs once for each combination, with ``${{ matrix.NAME }}`` as its values."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, MatrixValues] = Field(init=False)
+
+    include: list[Values] = Field(default_factory=list)
+    """Values that are added to every combination of which they overwrite no value of a list above; those that fit none make
+    one of their own."""
+    exclude: list[Values] = Field(default_factory=list)
+    """Combinations that hold all of these values are left out, before ``include`` is looked at."""
 
 
 class Job(Section):

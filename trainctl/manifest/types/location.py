@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from trainctl.manifest.tokens import url_holds_secret
 from trainctl.manifest.types.auth import Auth
 from trainctl.manifest.types.base import Duration, Section, Size, wrong
-from trainctl.manifest.types.endpoint import EndpointUrl
-from trainctl.manifest.types.source import checked_source
+from trainctl.manifest.types.cloud import EndpointUrl, checked_source
 from trainctl.model.source_uri import BUCKETS
 
 _SCHEMES = ("file", *BUCKETS, "node")

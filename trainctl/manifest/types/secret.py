@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from trainctl.manifest.types.base import Section, Text, wrong
-from trainctl.manifest.types.identity import Region
+from trainctl.manifest.types.cloud import Region
 
 Origin = Literal["env", "file", "command", "aws-secrets-manager", "keyring"]
 

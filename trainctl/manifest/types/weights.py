@@ -19,8 +19,7 @@ from trainctl.manifest.types.base import (
     form,
     wrong,
 )
-from trainctl.manifest.types.endpoint import EndpointUrl
-from trainctl.manifest.types.source import checked_source
+from trainctl.manifest.types.cloud import EndpointUrl, checked_source
 from trainctl.model.source_uri import BUCKETS, parse_source
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}

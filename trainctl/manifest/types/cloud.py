@@ -1,4 +1,4 @@
-"""Names that clouds give to regions, roles and accounts. They become parts of addresses and questions."""
+"""Names that clouds give to regions, roles and accounts, and URLs of buckets. They become parts of addresses and questions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
+from trainctl.manifest.tokens import url_holds_secret
 from trainctl.manifest.types.base import wrong
+from trainctl.model.source_uri import parse_source
 
 _REGION = r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}"
 _ROLE = r"arn:aws(-[a-z]+)*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
@@ -59,3 +61,34 @@ WorkloadProvider = Annotated[
     ),
     _shown(_PROVIDER),
 ]
+
+
+def _endpoint(text: str) -> str:
+    if url_holds_secret(text) or "@" in text:
+        raise wrong(
+            "the URL holds a credential",
+            "Declare it under 'secrets' and name it in 'auth'.",
+            code="credential",
+        )
+    if not text.startswith(("https://", "http://")):
+        raise wrong(
+            "this is not an endpoint",
+            "Write https://HOST or http://HOST:PORT.",
+            code="invalid-endpoint",
+        )
+    return text
+
+
+EndpointUrl = Annotated[
+    str, AfterValidator(_endpoint), Field(json_schema_extra={"pattern": "^https?://"})
+]
+
+
+def checked_source(text: str, code: str) -> str:
+    """The text; the manifest's error, with that code, where it is no source."""
+    try:
+        parse_source(text)
+    except ValueError as why:
+        summary, _, advice = str(why).partition("; ")
+        raise wrong(summary, f"{advice[:1].upper()}{advice[1:]}.", code=code) from None
+    return text
