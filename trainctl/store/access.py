@@ -47,12 +47,14 @@ def writing(
         "address": reference.address,
     }
     while True:
-        while living(objects, keys.GC_LEASE, liveness) is not None:
-            wait.once("waits until garbage is collected in the mirror")
         with ObjectLease(objects, key, document) as lease:
             if lease.try_acquire(liveness):
-                # A collection that began since has not seen this lease, or waits for it to end.
-                if living(objects, keys.GC_LEASE, liveness) is None:
+                # Collections that begin from now on see this lease and delete nothing.
+                first = other = living(objects, keys.GC_LEASE, liveness)
+                while first and other and other.nonce == first.nonce:
+                    wait.once("waits until garbage is collected in the mirror")
+                    other = living(objects, keys.GC_LEASE, liveness)
+                if first is None or lease.is_mine():
                     yield lease
                     return
                 continue

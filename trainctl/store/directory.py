@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import secrets
-import shlex
 import shutil
 import stat as modes
 import threading
@@ -23,8 +22,6 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
-_OLDER = "fingerprints"
-"""A directory that older versions made in a mirror."""
 _ATTEMPTS = 10
 SPARE_BYTES = 64 * 2**20
 """What stays free on the disk."""
@@ -49,7 +46,6 @@ class DirectoryObjects:
         explain: Optional[Callable[[Path, OSError], TrainctlError]] = None,
     ) -> None:
         self.root = root
-        _refuse_older(root)
         self._is_own = is_own
         self._explain = explain or _explanation
         self._lock = threading.Lock()
@@ -273,15 +269,6 @@ class DirectoryObjects:
             raise self._explain(self.root, error) from error
 
 
-def _refuse_older(root: Path) -> None:
-    """StorageError for a mirror whose files have other names: it would look empty, and all of its content unused."""
-    if (root / _OLDER).is_dir():
-        raise StorageError(
-            f"{root} is a mirror of an older version of trainctl",
-            f"Delete it, and the next apply fetches everything again: rm -r {shlex.quote(str(root))}",
-        )
-
-
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write on the disk of the nearest directory that exists."""
     while not path.exists() and path != path.parent:
@@ -290,16 +277,15 @@ def free_bytes(path: Path) -> int:
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:
-    data = bytearray(length)
-    view, done = memoryview(data), 0
+    pieces: List[bytes] = []
     with contextlib.suppress(OSError):
-        while done < length:
-            count = os.preadv(descriptor, [view[done:]], offset + done)
-            if not count:
+        while length:
+            piece = os.pread(descriptor, length, offset)
+            if not piece:
                 break
-            done += count
-    view.release()
-    return bytes(data) if done == length else bytes(data[:done])
+            pieces.append(piece)
+            offset, length = offset + len(piece), length - len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _write(descriptor: int, view: memoryview) -> None:

@@ -106,8 +106,7 @@ class Ingest:
         if not missing:
             return {}, set()
         transfer = self._transfer()
-        marks = keys.marks(self._resolved)
-        packing = Packing(self._objects, marks, transfer, missing, self._chunk_bytes)
+        packing = Packing(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
         try:
             contents = self._fetch_all(packing, transfer, list(missing.items()), _SMALL_AT_ONCE)
         finally:
@@ -119,8 +118,7 @@ class Ingest:
         if not missing:
             return {}
         transfer = self._transfer()
-        marks = keys.marks(self._resolved)
-        uploading = Uploading(self._objects, marks, transfer, known, self._chunk_bytes)
+        uploading = Uploading(self._objects, self._resolved, transfer, known, self._chunk_bytes)
         ordered = sorted(missing.items(), key=lambda item: -item[1][0].size)
         try:
             return self._fetch_all(uploading, transfer, ordered, _LARGE_AT_ONCE)

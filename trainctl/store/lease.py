@@ -28,11 +28,16 @@ class Held(NamedTuple):
     sign: bytes
 
     @property
+    def nonce(self) -> object:
+        """What no other lease has."""
+        return self.document.get("nonce")
+
+    @property
     def is_dead(self) -> bool:
         """Whether its process has certainly ended."""
-        holder, nonce = self.document.get("holder"), self.document.get("nonce")
+        holder = self.document.get("holder")
         if holder == holder_name():
-            return nonce not in _nonces
+            return self.nonce not in _nonces
         return isinstance(holder, str) and known_dead(holder)
 
     @property
@@ -120,7 +125,7 @@ class ObjectLease:
     def is_mine(self) -> bool:
         """Whether this is the lease that is stored."""
         held = read(self._objects, self._key)
-        return held is not None and held.document.get("nonce") == self._nonce
+        return held is not None and held.nonce == self._nonce
 
     def release(self) -> None:
         """Let others have it."""

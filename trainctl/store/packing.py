@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
-from trainctl.base.listing import SourceFile
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import TrainctlError
 from trainctl.store import contents, keys, records
@@ -16,24 +16,30 @@ from trainctl.store.known import Content, Groups
 from trainctl.store.transfer import Transfer, stopped
 
 _MOST_FILES = 4096
-_MOST_PACKS = 4
+_MOST_PACKS = 3
 """Packs that are in memory."""
 _POLL_SECONDS = 0.2
+Data = Union[bytes, bytearray]
 
 
 class Packing:
     """Fetches small files, which must be asked for in the order in which they were given."""
 
     def __init__(
-        self, objects: ObjectStore, marks: str, transfer: Transfer, missing: Groups, pack_bytes: int
+        self,
+        objects: ObjectStore,
+        resolved: ResolvedSource,
+        transfer: Transfer,
+        missing: Groups,
+        pack_bytes: int,
     ) -> None:
         self._objects = objects
-        self._marks = marks
+        self._resolved = resolved
         self._transfer = transfer
-        room = threading.Semaphore(_MOST_PACKS)
+        space = threading.Semaphore(_MOST_PACKS)
         sizes = ((key, files[0].size) for key, files in missing.items())
-        self._packs = [_Pack(group, room) for group in _planned(sizes, pack_bytes)]
-        self._pack_of = {key: pack for pack in self._packs for key in pack.keys}
+        self._packs = [_Pack(group, space) for group in _planned(sizes, pack_bytes)]
+        self._pack_of = {key: pack for pack in self._packs for key in pack.places}
         self._lock = threading.Lock()
         self.stored: Set[str] = set()
         """The packs that are in the store."""
@@ -41,12 +47,11 @@ class Packing:
     def fetch(self, file: SourceFile, key: str) -> Content:
         """Fetch a file. It is in the store when its pack is complete, or after ``close``."""
         pack = self._pack_of[key]
-        pack.open(self._transfer.halt)
-        data, digest = bytearray(file.size), FileHash(file)
-        self._transfer.read(file, memoryview(data))
+        data, digest = pack.open(key, self._transfer.halt), FileHash(file)
+        self._transfer.read(file, data)
         digest.update(data)
         sha256 = digest.checked(self._transfer.upstream)
-        if pack.add(key, sha256, data, is_identified=file.identified):
+        if pack.add(key, sha256, is_identified=file.identified):
             self._store(pack)
         return Content(sha256, file.size)
 
@@ -57,77 +62,88 @@ class Packing:
                 self._store(pack)
 
     def _store(self, pack: _Pack) -> None:
-        with pack.closed() as (arrived, known):
-            if not arrived:
+        with pack.closed() as (data, slices, known):
+            if not slices:
                 return
-            data = b"".join(arrived.values())
             sha256 = sha256_of(data)
             self._objects.put(keys.blob(sha256), data)
-            self._objects.put(keys.slices(sha256), contents.slices_bytes(_slices(arrived)))
-            mark = f"{self._marks}/pack.{sha256}"
+            self._objects.put(keys.slices(sha256), contents.slices_bytes(slices))
+            mark = keys.pack_mark(self._resolved, sha256)
             self._objects.put(mark, records.encode({"version": 1, "files": known}), durable=False)
             with self._lock:
                 self.stored.add(sha256)
 
 
 class _Pack:
-    """A pack that is being filled."""
+    """A pack that is being filled. ``places`` are offset and length by the files' keys, in order."""
 
-    def __init__(self, keys_: List[str], room: threading.Semaphore) -> None:
-        self.keys = keys_
-        self._room = room
+    def __init__(self, places: Dict[str, Tuple[int, int]], space: threading.Semaphore) -> None:
+        self.places = places
+        self._space = space
         self._lock = threading.Lock()
-        self._is_open = False
+        self._data: Optional[bytearray] = None
         self._is_closed = False
-        self._arrived: Dict[str, Tuple[str, bytearray]] = {}
+        self._arrived: Dict[str, str] = {}
         self._known: Dict[str, str] = {}
 
-    def open(self, halt: threading.Event) -> None:
-        """Wait until there is room in memory. Interrupted if ``halt`` is set."""
+    def open(self, key: str, halt: threading.Event) -> memoryview:
+        """Memory for a file; waits until a pack more may be in memory. Interrupted if ``halt`` is set."""
         with self._lock:
-            while not self._is_open:
+            while self._data is None:
                 if halt.is_set():
                     raise stopped()
-                self._is_open = self._room.acquire(timeout=_POLL_SECONDS)
+                if self._space.acquire(timeout=_POLL_SECONDS):
+                    self._data = bytearray(sum(length for _, length in self.places.values()))
+            offset, length = self.places[key]
+            return memoryview(self._data)[offset : offset + length]
 
-    def add(self, key: str, sha256: str, data: bytearray, *, is_identified: bool) -> bool:
-        """Add a file; whether it was the last."""
+    def add(self, key: str, sha256: str, *, is_identified: bool) -> bool:
+        """Note that a file arrived; whether it was the last."""
         with self._lock:
-            self._arrived[key] = sha256, data
+            self._arrived[key] = sha256
             if is_identified:
                 self._known[key] = sha256
-            return len(self._arrived) == len(self.keys) and not self._is_closed
+            return len(self._arrived) == len(self.places) and not self._is_closed
 
     @contextlib.contextmanager
-    def closed(self) -> Iterator[Tuple[Dict[str, bytearray], Dict[str, str]]]:
-        """What arrived, once: contents by sha256 in the files' order, and the sha256 of identified files by fingerprint."""
+    def closed(self) -> Iterator[Tuple[Data, List[Slice], Dict[str, str]]]:
+        """What arrived, once: its bytes, the contents in them, and the sha256 of identified files by fingerprint."""
         with self._lock:
-            arrived = {} if self._is_closed else self._arrived
-            was_open, self._is_closed = self._is_open and not self._is_closed, True
+            data, is_first, self._is_closed = self._data, not self._is_closed, True
+        if data is None or not is_first:
+            yield b"", [], {}
+            return
         try:
-            yield dict(arrived[key] for key in self.keys if key in arrived), dict(self._known)
+            yield (*self._arranged(data), dict(self._known))
         finally:
-            self._arrived = {}
-            if was_open:
-                self._room.release()
+            self._data = None
+            self._space.release()
+
+    def _arranged(self, data: bytearray) -> Tuple[Data, List[Slice]]:
+        """The bytes, without gaps and with each content once."""
+        places = {sha256: self.places[key] for key, sha256 in self._arrived.items()}
+        if len(places) < len(self.places):
+            view = memoryview(data)
+            data = bytearray().join(view[at : at + length] for at, length in places.values())
+            offset, moved = 0, {}
+            for sha256, (_, length) in places.items():
+                moved[sha256] = offset, length
+                offset += length
+            places = moved
+        return data, [Slice(bytes.fromhex(sha256), *place) for sha256, place in places.items()]
 
 
-def _planned(files: Iterable[Tuple[str, int]], pack_bytes: int) -> Iterator[List[str]]:
-    """Files and their sizes, in order, as the packs they will be in."""
-    group: List[str] = []
-    room = pack_bytes
+def _planned(
+    files: Iterable[Tuple[str, int]], pack_bytes: int
+) -> Iterator[Dict[str, Tuple[int, int]]]:
+    """Files and their sizes, in order, as the packs they will be in, with their places there."""
+    group: Dict[str, Tuple[int, int]] = {}
+    offset = 0
     for key, size in files:
-        if group and (size > room or len(group) == _MOST_FILES):
+        if group and (offset + size > pack_bytes or len(group) == _MOST_FILES):
             yield group
-            group, room = [], pack_bytes
-        group.append(key)
-        room -= size
+            group, offset = {}, 0
+        group[key] = offset, size
+        offset += size
     if group:
         yield group
-
-
-def _slices(arrived: Dict[str, bytearray]) -> Iterator[Slice]:
-    offset = 0
-    for sha256, data in arrived.items():
-        yield Slice(bytes.fromhex(sha256), offset, len(data))
-        offset += len(data)

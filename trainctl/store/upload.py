@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Callable, List, Sequence
 
-from trainctl.base.listing import SourceFile
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import SourceWrong
 from trainctl.store import keys, records
@@ -24,10 +24,15 @@ class Uploading:
     """Fetches files that are larger than those in packs. What arrived is marked, so that an interrupted transfer resumes."""
 
     def __init__(
-        self, objects: ObjectStore, marks: str, transfer: Transfer, known: Known, chunk_bytes: int
+        self,
+        objects: ObjectStore,
+        resolved: ResolvedSource,
+        transfer: Transfer,
+        known: Known,
+        chunk_bytes: int,
     ) -> None:
         self._objects = objects
-        self._marks = marks
+        self._resolved = resolved
         self._transfer = transfer
         self._known = known
         self._chunk_bytes = chunk_bytes
@@ -37,7 +42,7 @@ class Uploading:
     def fetch(self, file: SourceFile, key: str) -> Content:
         """Have a file in the store; ``key`` is its fingerprint."""
         content = self._fetch_chunks(file, key) if file.size > self._chunk_bytes else self._fetch_whole(file)  # fmt: skip
-        self._mark(file, f"{key}.whole.{content.sha256}")
+        self._mark(file, keys.whole_mark(self._resolved, key, content.sha256))
         return content
 
     def close(self) -> None:
@@ -101,18 +106,18 @@ class Uploading:
     def _store(self, file: SourceFile, key: str, chunk: Chunk) -> str:
         sha256 = sha256_of(chunk.data)
         self._objects.put(keys.blob(sha256), chunk.data, durable=False)
-        self._mark(file, f"{key}.{chunk.number}.{sha256}")
+        self._mark(file, keys.chunk_mark(self._resolved, key, chunk.number, sha256))
         return sha256
 
-    def _mark(self, file: SourceFile, name: str) -> None:
+    def _mark(self, file: SourceFile, mark: str) -> None:
         if file.identified:
-            self._objects.put(f"{self._marks}/{name}", b"", durable=False)
+            self._objects.put(mark, b"", durable=False)
 
     def _forget(self, key: str) -> None:
         """Delete the marks of a file that arrived wrong."""
-        stats = self._objects.list(self._marks)
-        mine = f"{self._marks}/{key}."
-        self._objects.delete([stat.key for stat in stats if stat.key.startswith(mine)])
+        marks = keys.marks(self._resolved)
+        stats = self._objects.list(marks)
+        self._objects.delete([stat.key for stat in stats if stat.key.startswith(f"{marks}/{key}.")])
 
 
 class _Incoming:

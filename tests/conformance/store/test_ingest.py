@@ -363,6 +363,27 @@ def test_a_writer_waits_for_a_collection(objects: ObjectStore) -> None:
     writer.join()
 
 
+def test_a_writer_waits_for_one_collection_only(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often others begin: they see that it waits, and delete nothing."""
+    waits = threading.Event()
+    done = threading.Event()
+
+    def write() -> None:
+        ingest(objects, MemoryUpstream(FILES), waiting=lambda text: waits.set())
+        done.set()
+
+    with deleting(objects):
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert waits.wait(30)
+    while not done.is_set():
+        with deleting(objects) as held:
+            assert held.writers or done.wait(30)
+    writer.join()
+
+
 def test_nothing_is_collected_while_a_writer_writes(objects: ObjectStore) -> None:
     old = {"old": os.urandom(2000)}
     ingest(objects, MemoryUpstream(old), source_of(old, "memory://old", "1"), OTHER)

@@ -1,0 +1,253 @@
+"""Processes that copy into one store, in a directory or a bucket, and collect garbage: killed, suspended and at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from tests.support.buckets import Bucket, moto
+from tests.support.copying import objects_at
+from tests.support.hub import Hub, serve
+from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, impatient, ingest
+from tests.support.tiers import SEED, sample
+from tests.support.weights_data import noise
+from trainctl.base.objects import ObjectStore
+from trainctl.store import keys
+from trainctl.store.gc import GcOptions
+from trainctl.store.references import Reference
+from trainctl.store.store import Store
+
+CHUNK = 2**18
+ROOT = Path(__file__).resolve().parents[2]
+BIG = "model.safetensors"
+FILES = {
+    BIG: noise(24 * CHUNK + 99),
+    "config.json": b"{}",
+    **{f"extra/{number}.txt": noise(1000, number) for number in range(20)},
+}
+SIZE = sum(map(len, FILES.values()))
+OTHER = Reference("l2", "weights.x", "o", "p")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with moto() as running:
+        yield running
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store, as ``tests.support.copying`` names it."""
+    if request.param == "directory":
+        return str(tmp_path / "store")
+    return f"{request.getfixturevalue('bucket').endpoint}#{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as running:
+        running.add("acme/model", FILES)
+        yield running
+
+
+def store_at(place: str) -> Store:
+    return Store(objects_at(place), impatient(), CHUNK)
+
+
+def start(place: str, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.copying", place, *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def copying(place: str, hub: Hub, lethal: int = 0, address: str = REFERENCE.address) -> subprocess.Popen[str]:  # fmt: skip
+    return start(place, "ingest", hub.url, str(CHUNK), address, str(lethal))
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """The listing that a process made."""
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return str(json.loads(output.splitlines()[-1])["listing"])
+
+
+def await_line(process: subprocess.Popen[str], name: str, least: int) -> None:
+    """Wait until a process reports so much, or ends before."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line).get(name, 0) >= least:
+            return
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def files_of(place: str, listing_id: str) -> dict[str, bytes]:
+    store = store_at(place)
+    listing = store.load_listing(listing_id)
+    assert listing is not None
+    return contents(store, listing)
+
+
+def left(objects: ObjectStore, *prefixes: str) -> list[str]:
+    return [stat.key for prefix in prefixes for stat in objects.list(prefix)]
+
+
+@pytest.mark.parametrize("chunks", [1, 12, 24])
+def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks: int) -> None:
+    process = copying(place, hub)
+    await_line(process, "done", chunks * CHUNK)
+    kill(process)
+    objects = objects_at(place)
+    assert_sound(objects, CHUNK)
+    marked = [key for key in left(objects, keys.PARTIAL) if ".whole." not in key and "/pack." not in key]  # fmt: skip
+    before = len(hub.seen)
+    listing = finish(copying(place, hub))
+    assert files_of(place, listing) == FILES
+    again = [seen for seen in hub.seen[before:] if seen.path.endswith(BIG)]
+    assert len(again) <= 1 + len(marked)
+    assert not marked or all(seen.headers.get("Range") for seen in again)
+    assert left(objects, keys.PARTIAL, keys.LEASES) == []
+
+
+def test_copies_killed_at_random_moments_come_right(place: str, hub: Hub) -> None:
+    drawn = random.Random(SEED)
+    for _ in range(6):
+        process = copying(place, hub)
+        await_line(process, "done", drawn.randrange(SIZE))
+        kill(process)
+        assert_sound(objects_at(place), CHUNK)
+    assert files_of(place, finish(copying(place, hub))) == FILES
+    assert store_at(place).verify().whole
+
+
+@pytest.mark.parametrize("lethal", sample(range(1, 200), 3, 4))
+def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
+    tmp_path: Path, hub: Hub, lethal: int
+) -> None:
+    place = str(tmp_path / "store")
+    process = copying(place, hub, lethal)
+    process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGKILL)
+    assert_sound(tmp_path / "store", CHUNK)
+    store = store_at(place)
+    store.gc(GcOptions())
+    assert files_of(place, finish(copying(place, hub))) == FILES
+    assert store.verify().whole
+    assert list((tmp_path / "store" / ".tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("lethal", sample(range(1, 60), 2, 3))
+def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
+    tmp_path: Path, lethal: int
+) -> None:
+    store = store_at(str(tmp_path))
+    kept = {"shared": FILES[BIG], "kept": b"kept"}
+    for reference, files in ((REFERENCE, kept), (OTHER, FILES)):
+        source = MemorySource(files, piece=2**16)
+        ingest(store, source.resolve(f"memory://{reference.address}", None, None), source, reference)  # fmt: skip
+    store.drop_reference(OTHER.lineage, OTHER.address)
+    process = start(str(tmp_path), "gc", str(lethal))
+    process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGKILL)
+    assert store.verify().whole
+    store.gc(GcOptions())
+    assert store.verify().whole
+    assert store.stored_bytes() == len(FILES[BIG]) + len(b"kept")
+
+
+def test_two_copies_at_once_do_the_work_once(place: str, hub: Hub) -> None:
+    first, second = copying(place, hub), copying(place, hub, address="weights.second")
+    listings = {finish(first), finish(second)}
+    assert len(listings) == 1
+    assert files_of(place, listings.pop()) == FILES
+    assert len(hub.asked(BIG)) == 1
+    assert left(objects_at(place), keys.PARTIAL, keys.LEASES) == []
+
+
+def test_a_copy_that_waits_names_the_other(place: str, hub: Hub) -> None:
+    first = copying(place, hub, address="weights.first")
+    await_line(first, "done", 3 * CHUNK)
+    os.kill(first.pid, signal.SIGSTOP)
+    second = copying(place, hub)
+    assert second.stdout is not None
+    said = json.loads(second.stdout.readline())
+    os.kill(first.pid, signal.SIGCONT)
+    waiting = f"waits for {REFERENCE.owner} (process {first.pid}), who brings the same"
+    assert said == {"waiting": waiting}
+    assert finish(first) == finish(second)
+
+
+def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: Hub) -> None:
+    sleeper = copying(place, hub)
+    await_line(sleeper, "done", 3 * CHUNK)
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    objects = objects_at(place)
+    objects.delete(left(objects, keys.LEASES))
+    listing = finish(copying(place, hub))
+    os.kill(sleeper.pid, signal.SIGCONT)
+    sleeper.communicate(timeout=60)
+    assert files_of(place, listing) == FILES
+    assert finish(copying(place, hub)) == listing
+
+
+@pytest.mark.parametrize("files", [150, 850])
+def test_of_small_files_a_kill_loses_those_in_memory_only(tmp_path: Path, hub: Hub, files: int) -> None:  # fmt: skip
+    """At most four packs."""
+    small = {f"{number:04}.txt": noise(CHUNK // 64, number) for number in range(1000)}
+    hub.add("acme/model", small)
+    place = str(tmp_path)
+    process = copying(place, hub)
+    await_line(process, "files", files)
+    kill(process)
+    assert_sound(tmp_path, CHUNK)
+    assert files_of(place, finish(copying(place, hub))) == small
+    assert sum(len(hub.asked(name)) for name in small) <= len(small) + 5 * 64
+    assert left(objects_at(place), keys.PARTIAL) == []
+
+
+def test_copies_beside_collections_find_what_they_copied(place: str) -> None:
+    """Three projects copy, read what they have, and drop it, while collections go on, one of which is killed and replaced."""
+    collections = [start(place, "gc", "forever") for _ in range(2)]
+
+    def work(lineage: int) -> None:
+        for turn in range(4):
+            copy_and_drop(place, lineage, turn)
+
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            running = [pool.submit(work, lineage) for lineage in range(3)]
+            while wait(running, 2).not_done:
+                kill(collections[0])
+                collections[0] = start(place, "gc", "forever")
+    finally:
+        for collection in collections:
+            kill(collection)
+    assert [future.result() for future in running] == [None] * 3
+    assert store_at(place).verify().whole
+    store_at(place).gc(GcOptions())
+    assert store_at(place).stored_bytes() == 0
+
+
+def copy_and_drop(place: str, lineage: int, turn: int) -> None:
+    """Copy files of which others copy some, too; read all of them; drop the reference."""
+    store = Store(objects_at(place), impatient(), 512)
+    some = range(lineage + turn, lineage + turn + 4)
+    files = {f"f{number}": noise(1300, number) for number in some}
+    files |= {f"small-{number}": noise(90, number) for number in some}
+    source = MemorySource(files, piece=512)
+    reference = Reference(f"lineage-{lineage}", "weights.model", "ann", "demo")
+    listing = ingest(store, source.resolve(f"hf://acme/{turn}", None, None), source, reference)
+    assert contents(store, listing) == files
+    store.drop_reference(reference.lineage, reference.address)
