@@ -22,7 +22,7 @@ from tests.support.mirrors import REFERENCE, assert_sound, contents, ingest, lef
 from tests.support.turning import turning
 from tests.support.weights_data import noise
 from trainctl.base.listing import ResolvedSource
-from trainctl.base.protocol.asking import Asked, Asking
+from trainctl.base.protocol.conversation import Asked, Asking
 from trainctl.errors import SourceWrong
 from trainctl.node.mirror.links import Links
 from trainctl.node.mirror.upstream import LinkedUpstream

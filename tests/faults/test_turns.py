@@ -71,7 +71,7 @@ def begin(node: TestNode, host: Path, key: str, count: int, seconds: float) -> N
     command = (
         f"{sys.executable if not node.prefix else '/usr/bin/python3'} job.py {host}/locks {seconds}"
     )
-    gpus = {"count": count, "declared": None}
+    gpus = {"count": count, "kind": "", "declared": None}
     node.start(node.spec(command, key=key, gpus=gpus, grace_seconds=0))
 
 

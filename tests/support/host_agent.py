@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.errors import error_to_json
 from trainctl.base.protocol.verb import Answer, Request, Verb
+from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.node import __main__ as program
 from trainctl.remote.answers import OnEvent, error_from

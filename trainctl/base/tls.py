@@ -1,7 +1,4 @@
-"""TLS between hosts that never met: who serves shows a certificate that its caller made, and who asks was told its fingerprint.
-
-Loaded only where an address isn't private. See DESIGN.md, "Blobs over HTTP".
-"""
+"""TLS: the certificates that clients trust, and hosts that were never introduced, which show a certificate made by their caller."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Mapping, Optional
 
 from trainctl.base.failure import Stranger
+from trainctl.errors import SourceError
 
 
 def pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:
@@ -58,3 +56,30 @@ def _read_once(text: str) -> Iterator[str]:
         yield f"/proc/self/fd/{reading}"
     finally:
         os.close(reading)
+
+
+_MORE = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
+
+
+def trusting() -> ssl.SSLContext:
+    """For clients. SourceError where a variable names what can't be read as certificates."""
+    context = ssl.create_default_context()
+    for name in _MORE:
+        if place := os.environ.get(name):
+            _trust(context, name, place)
+    return context
+
+
+def _trust(context: ssl.SSLContext, name: str, place: str) -> None:
+    try:
+        if os.path.isdir(place):  # noqa: PTH112  a Path would not say less
+            context.load_verify_locations(capath=place)
+        else:
+            context.load_verify_locations(cafile=place)
+    except OSError as error:
+        raise SourceError(
+            f"{name} names {place}, which can't be read as certificates ({error.strerror or type(error).__name__})",
+            "Name a file in PEM format or a directory of them, or unset the variable.",
+            code="untrusted-certificate",
+        ) from None

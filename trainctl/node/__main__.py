@@ -7,15 +7,14 @@ import sys
 from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.base.failure import Failure, from_os_error
-from trainctl.base.protocol.errors import error_to_json
-from trainctl.base.protocol.lines import emit, read_request, say
+from trainctl.base.protocol.wire import emit, error_to_json, read_request, say
 from trainctl.errors import TrainctlError
 
 _VERBS = {
-    "facts": "supervision.facts.facts",
+    "facts": "supervision.inspection.facts",
     "addresses": "supervision.inspection.reached_at",
     "inspect": "supervision.inspection.inspect",
-    "vacancy": "supervision.facts.vacancy",
+    "vacancy": "supervision.inspection.vacancy",
     "cache_query": "cache.presence.cache_query",
     "pull_image": "containers.images.pull_image",
     "cache_evict": "cache.evict.cache_evict",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from trainctl.base.certificates import trusting
+from trainctl.base.tls import trusting
 from trainctl.errors import (
     SourceBusy,
     SourceDenied,

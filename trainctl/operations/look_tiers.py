@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainctl.base.protocol.rows import sent
 from trainctl.base.protocol.verb import AtCache
 from trainctl.base.protocol.weights import CACHE_ROWS, Cached, CacheQuery
+from trainctl.base.protocol.wire import sent
 from trainctl.model.address import Address
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from trainctl.base.objects import ObjectStat
-from trainctl.base.protocol.objects import (
+from trainctl.base.protocol.mirrors import (
     OBJECT_DELETE,
     OBJECT_GET,
     OBJECT_LIST,

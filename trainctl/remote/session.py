@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from trainctl.base.protocol.frames import Frames, frame
+from trainctl.base.protocol.wire import Frames, frame
 from trainctl.errors import NodeError, NodeSilent, NodeUnreachable
 from trainctl.remote.answers import readable
 from trainctl.remote.programs import Feed

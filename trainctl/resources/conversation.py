@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
-from trainctl.base.protocol.errors import error_to_json
 from trainctl.base.protocol.verb import Verb
+from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.programs import Feed

@@ -17,13 +17,13 @@ from trainctl.base.protocol.mirrors import (
     MIRROR_SURVEY,
     MIRROR_VERIFY,
     GcRequest,
+    InDirectory,
     IngestRequest,
     SurveyRequest,
     VerifyRequest,
 )  # fmt: skip
-from trainctl.base.protocol.objects import InDirectory
-from trainctl.base.protocol.rows import sent
 from trainctl.base.protocol.verb import Answer, Request, Verb
+from trainctl.base.protocol.wire import sent
 from trainctl.base.retry import Retry
 from trainctl.errors import NodeForgot, SourceError, SourceUnreachable, TrainctlError
 from trainctl.model.serving import Serving

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.listing import Listing
-from trainctl.base.protocol.rows import sent
+from trainctl.base.protocol.wire import sent
 
 Request = Mapping[str, Any]
 

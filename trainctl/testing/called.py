@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
-from trainctl.base.protocol.lines import emit, read_request, say
+from trainctl.base.protocol.wire import emit, read_request, say
 
 Request = Mapping[str, Any]
 _POLL_SECONDS = 0.01

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gpus import WARNING, Cards
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node.metrics import gpu_meter
+from trainctl.node.metrics import measure
 from trainctl.node.turns import gpus
 
 pytestmark = pytest.mark.integration
@@ -34,7 +34,7 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def wants(count: int) -> dict[str, Any]:
     """Of a specification: so many GPUs."""
-    return {"count": count, "declared": None}
+    return {"count": count, "kind": "", "declared": None}
 
 
 @pytest.mark.parametrize("unique", ["N/A", "", "0x0", "0x59f03e0beb4e0a04"])
@@ -61,7 +61,7 @@ def test_warnings_before_the_json_are_no_answer(node: TestNode, cards: Make) -> 
     found = node.call("inspect", {"gpus": None})
 
     assert (found["gpus_problem"], [one["uuid"] for one in found["gpus"]]) == (None, made.buses)
-    assert [one.memory_total for one in gpu_meter.gpus(60)] == [17163091968] * 2
+    assert [one.memory_total for one in measure.gpus(60)] == [17163091968] * 2
 
 
 def test_a_card_that_another_process_uses_is_taken(node: TestNode, cards: Make) -> None:

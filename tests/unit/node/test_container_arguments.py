@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from trainctl.node.containers import command_line
-from trainctl.node.containers.command_line import Bind, Wanted
-from trainctl.node.containers.container_program import first_program
+from trainctl.node.containers.command_line import Bind, Wanted, first_program
 
 WANTED = Wanted(
     image="sha256:1",

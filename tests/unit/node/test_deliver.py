@@ -12,7 +12,7 @@ import pytest
 from tests.support.nodes import NodeError, TestNode
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.processes import identity
-from trainctl.base.protocol.rows import sent
+from trainctl.base.protocol.wire import sent
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.nodes import wait_for
 from trainctl.base.listening import listen
+from trainctl.node.gang.channel import Helper, Limits
 from trainctl.node.gang.coordinator import Coordinator
-from trainctl.node.gang.helper_process import Helper, Limits
 from trainctl.node.gang.link import Link
 from trainctl.node.gang.rules import Policy, Rules
 

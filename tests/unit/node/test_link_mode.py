@@ -64,7 +64,7 @@ def test_a_relative_mount_stays_inside(
 
 def test_facts_blocks_every_absolute_mount(monkeypatch: pytest.MonkeyPatch, node: TestNode) -> None:
     """Where nothing can be mounted, the plan hears it of each mount."""
-    from trainctl.node.supervision import facts
+    from trainctl.node.supervision import inspection as facts
 
     refused = mount.Possible(False, "Operation not permitted (unshare)")
     monkeypatch.setattr(facts, "private_mounts", lambda: refused)

@@ -12,8 +12,8 @@ from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.protocol.checkpoints import CheckpointsRequest
-from trainctl.node.checkpoints.saved import saved_in
 from trainctl.node.checkpoints.verbs import checkpoints
+from trainctl.node.checkpoints.watch import saved_in
 
 WEIGHTS = bytes(range(256)) * 1000
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.weights_data import noise
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.protocol.asking import Gone
+from trainctl.base.protocol.conversation import Gone
 from trainctl.node.content.parts import Part, parts_of
 from trainctl.node.transfer.http_origin import LinkedOrigin
 from trainctl.node.transfer.links import Links

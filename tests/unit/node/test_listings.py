@@ -12,7 +12,7 @@ import pytest
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
-from trainctl.base.protocol.rows import received, sent
+from trainctl.base.protocol.wire import received, sent
 from trainctl.node.content.listing import given, load
 
 Row = tuple[str, int, str, tuple[str, ...]]

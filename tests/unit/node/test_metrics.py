@@ -13,7 +13,7 @@ import pytest
 from tests.support.nodes import TestNode, wait_for
 from trainctl.base.processes import identity
 from trainctl.node.containers.leftovers import service_processes
-from trainctl.node.metrics import gpu_meter, measure
+from trainctl.node.metrics import measure
 from trainctl.node.metrics import samples as metrics
 
 pytestmark = pytest.mark.integration
@@ -99,17 +99,17 @@ def test_gpus_that_the_job_may_use(node: TestNode, bin_: Path) -> None:
 def test_gpus_of_both_vendors(bin_: Path) -> None:
     """By index, by UUID or all; no program and one that fails are no GPUs."""
     program(bin_, "nvidia-smi", SMI)
-    both = gpu_meter.gpus(60)
+    both = measure.gpus(60)
     assert [(one.number, one.utilization) for one in both] == [("0", 0.93), ("1", None)]
-    assert gpu_meter.visible(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
-    assert gpu_meter.visible(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
-    assert gpu_meter.visible(both, {}) == both
+    assert measure.visible(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
+    assert measure.visible(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
+    assert measure.visible(both, {}) == both
     program(bin_, "nvidia-smi", "#!/bin/sh\nexit 9\n")
     program(bin_, "rocm-smi", ROCM)
-    (card,) = gpu_meter.gpus(60)
+    (card,) = measure.gpus(60)
     assert (card.utilization, card.memory_used, card.memory_total) == (0.07, 10, 1000)
     program(bin_, "rocm-smi", "#!/bin/sh\nexit 9\n")
-    assert gpu_meter.gpus(60) == []
+    assert measure.gpus(60) == []
 
 
 def test_a_program_that_hangs_holds_up_nobody(node: TestNode, bin_: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from trainctl.base.listing import SourceFile
-from trainctl.base.protocol.asking import Asking
-from trainctl.base.protocol.errors import error_to_json
+from trainctl.base.protocol.conversation import Asking
+from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import Interrupted, SourceGone
 from trainctl.node.mirror.links import Links
 

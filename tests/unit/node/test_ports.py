@@ -13,7 +13,7 @@ import pytest
 from trainctl.base.failure import Failure
 from trainctl.base.listening import listen
 from trainctl.base.ports import ports_of
-from trainctl.node.gang.rendezvous import Rendezvous
+from trainctl.node.gang.coordinator import Rendezvous
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf
 

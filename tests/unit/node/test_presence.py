@@ -12,8 +12,8 @@ import pytest
 from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.protocol.rows import sent
 from trainctl.base.protocol.weights import Cached
+from trainctl.base.protocol.wire import sent
 from trainctl.node.cache import inventory
 from trainctl.node.cache.presence import cache_query, cache_rows
 from trainctl.node.content.listing import load

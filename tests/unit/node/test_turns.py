@@ -35,7 +35,7 @@ def waits(node: TestNode, key: str) -> str | None:
 
 def wants(count: int | None) -> dict[str, Any]:
     """Of a specification: so many GPUs, all for None."""
-    return {"count": count, "declared": None}
+    return {"count": count, "kind": "", "declared": None}
 
 
 def held(node: TestNode, key: str, **changes: Any) -> Path:

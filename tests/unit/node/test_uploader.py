@@ -15,8 +15,8 @@ from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.saved import File, Saved
 from trainctl.node.checkpoints.uploader_process import orderly
+from trainctl.node.checkpoints.watch import File, Saved
 from trainctl.node.runs.record import sync_of
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.agents import node_bytecode
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
-from trainctl.base.protocol.frames import Frames, frame
 from trainctl.base.protocol.verb import untyped
+from trainctl.base.protocol.wire import Frames, frame
 from trainctl.errors import (
     Busy,
     NodeError,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.agents import node_bytecode
-from trainctl.base.protocol.frames import Frames, frame
 from trainctl.base.protocol.verb import untyped
+from trainctl.base.protocol.wire import Frames, frame
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.programs import Feed

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple, Union
 from urllib.parse import SplitResult, urlsplit
 
-from trainctl.base.certificates import trusting
 from trainctl.base.flow import TooSlow
 from trainctl.base.http.connect import Connection, Proxy, proxy_for
 from trainctl.base.http.errors import (
@@ -26,7 +25,7 @@ from trainctl.base.http.errors import (
 )
 from trainctl.base.http.limits import HostLimits
 from trainctl.base.http.redirects import Origin, host_of, origin_of, resolve_reference
-from trainctl.base.tls import pinned
+from trainctl.base.tls import pinned, trusting
 
 PIECE_BYTES = 2**20
 _REDIRECTS = (301, 302, 303, 307, 308)

@@ -14,7 +14,7 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.base.descriptors import close_all_but
-from trainctl.base.protocol.frames import Frames, frame
+from trainctl.base.protocol.wire import Frames, frame
 from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 
 _READ_BYTES = 2**18

@@ -28,7 +28,7 @@ from trainctl.node.transfer.places import SHARED
 from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.asking import Asking
+    from trainctl.base.protocol.conversation import Asking
 
 Emit = Callable[[Mapping[str, Any]], None]
 _ATTEMPTS = 3

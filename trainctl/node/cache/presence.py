@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
 from trainctl.base.files import names_in
-from trainctl.base.protocol.rows import blocks, received
 from trainctl.base.protocol.verb import AtCache, Nothing
 from trainctl.base.protocol.weights import Cached, CacheQuery
+from trainctl.base.protocol.wire import blocks, received
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of

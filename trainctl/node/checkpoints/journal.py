@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from trainctl.base.files import modified, write_json
-from trainctl.node.checkpoints.saved import File
+from trainctl.node.checkpoints.watch import File
 from trainctl.node.runs.record import sync_of
 
 SYNCING = "SYNCING"

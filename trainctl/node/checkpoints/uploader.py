@@ -27,8 +27,7 @@ from trainctl.base.pace import Pace
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.checkpoints.describe import describe, step_of
 from trainctl.node.checkpoints.journal import COMPLETED, SYNCING, Journal, Uploaded
-from trainctl.node.checkpoints.saved import File, Inode, Place, Saved, look, saved_in
-from trainctl.node.checkpoints.watch import End, Watch
+from trainctl.node.checkpoints.watch import End, File, Inode, Place, Saved, Watch, look, saved_in
 from trainctl.node.runs.record import Run
 
 _BLOCK = 2**20

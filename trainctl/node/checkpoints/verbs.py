@@ -13,8 +13,8 @@ from trainctl.base.failure import Failure
 from trainctl.base.files import names_in, remove_tree
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import Removed
-from trainctl.node.checkpoints.saved import Saved, saved_in
 from trainctl.node.checkpoints.uploader_process import upload
+from trainctl.node.checkpoints.watch import Saved, saved_in
 from trainctl.node.runs.record import Run, sync_of
 from trainctl.node.system import layout
 from trainctl.node.system.layout import Layout, inside

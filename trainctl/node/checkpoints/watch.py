@@ -1,14 +1,19 @@
-"""Which files of a job's checkpoints are finished, and which checkpoints are complete. See DESIGN.md, "Checkpoints"."""
+"""The checkpoints in a job's directory: which files are finished, and which checkpoints complete. See DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.base.checkpoints.ranking import kind
+from trainctl.base.files import names_in, real_file
+from trainctl.base.processes import all_pids
 from trainctl.base.protocol.spec import Store
 from trainctl.node.checkpoints.describe import step_of
-from trainctl.node.checkpoints.saved import File, Inode, Place, Saved, open_for_writing
 
 SETTLE_SECONDS = 5.0
 QUIET_SECONDS = 60.0
@@ -100,3 +105,138 @@ class Watch:
         now = time.monotonic()
         since = self._seen[one.place].since
         return [file for file, began in since.items() if now - began >= self._settle]
+
+
+_RANK = re.compile(r"rank-(\d+)")
+
+Place = Tuple[int, str]
+"""Rank and name of a checkpoint."""
+
+Inode = Tuple[int, int]
+"""Device and inode."""
+
+
+class File(NamedTuple):
+    """A regular file of a checkpoint. ``linked``: it was found through a link elsewhere in the job's directory."""
+
+    path: str
+    size: int
+    modified: int
+    inode: Inode
+    linked: bool = False
+
+
+class Saved(NamedTuple):
+    """One checkpoint: a directory of a rank, or ``.`` for the loose files beside them.
+
+    ``left_out`` counts links in it that lead to no file of the job's checkpoint directory.
+    """
+
+    rank: int
+    name: str
+    directory: Path
+    files: Tuple[File, ...]
+    left_out: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Rank and name."""
+        return self.rank, self.name
+
+    @property
+    def top(self) -> Path:
+        """The checkpoint directory of its rank, which its links don't leave."""
+        return self.directory if self.name == "." else self.directory.parent
+
+    @property
+    def modified(self) -> int:
+        """When it was last written to, in nanoseconds, by the clock of its file system."""
+        return max((file.modified for file in self.files), default=0)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all its files."""
+        return sum(file.size for file in self.files)
+
+
+def saved_in(directory: Path) -> List[Saved]:
+    """The checkpoints of every rank below a run's directory.
+
+    Directories that are links are ignored, and so are those whose name begins with a dot: trainers rename these when they are done.
+    """
+    found = []
+    for rank_name in names_in(directory):
+        match = _RANK.fullmatch(rank_name)
+        rank = directory / rank_name
+        if match is None or rank.is_symlink() or not rank.is_dir():
+            continue
+        for name in names_in(rank):
+            path = rank / name
+            if not name.startswith(".") and not path.is_symlink() and path.is_dir():
+                found.append(look(path, int(match[1]), name))
+        found.append(look(rank, int(match[1]), "."))
+    return [saved for saved in found if saved.files]
+
+
+def look(directory: Path, rank: int, name: str) -> Saved:
+    """One checkpoint as it is now; a link in it counts as the file that it leads to, if that is the job's too."""
+    files, left_out = [], 0
+    empty = Saved(rank, name, directory, ())
+    for path in _paths(directory, loose_only=name == "."):
+        try:
+            found: Optional[os.stat_result] = path.lstat()
+        except FileNotFoundError:
+            continue
+        linked = found is not None and stat.S_ISLNK(found.st_mode)
+        if linked:
+            target = real_file(path, empty.top)
+            found = target.stat() if target else None
+        if found is None:
+            left_out += 1
+        elif stat.S_ISREG(found.st_mode):
+            relative = path.relative_to(directory).as_posix()
+            inode = (found.st_dev, found.st_ino)
+            files.append(File(relative, found.st_size, found.st_mtime_ns, inode, linked))
+    return empty._replace(files=tuple(files), left_out=left_out)
+
+
+def open_for_writing(files: Set[Inode]) -> Set[Inode]:
+    """Those of the files that some process, which this one may inspect, has open for writing."""
+    found: Set[Inode] = set()
+    for pid in all_pids() if files else ():
+        for number, inode in _open_files(pid):
+            if inode in files and inode not in found and _writes(pid, number):
+                found.add(inode)
+    return found
+
+
+def _open_files(pid: int) -> Iterator[Tuple[str, Inode]]:
+    try:
+        numbers = [path.name for path in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116 - follows what is no path
+        except OSError:
+            continue
+        yield number, (status.st_dev, status.st_ino)
+
+
+def _writes(pid: int, number: str) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+    except OSError:
+        return False
+    match = re.search(r"^flags:\s*(\d+)", text, re.MULTILINE)
+    return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _paths(directory: Path, *, loose_only: bool) -> Iterator[Path]:
+    for top, inner, names in os.walk(str(directory)):
+        if loose_only:
+            inner.clear()
+        inner.sort()
+        linked = [name for name in inner if Path(top, name).is_symlink()]
+        for name in sorted([*names, *linked]):
+            yield Path(top, name)

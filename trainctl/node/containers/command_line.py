@@ -1,11 +1,12 @@
-"""Command lines of the engines: podman and docker share their options; apptainer runs as the user and takes variables from its own."""
+"""Command lines of the engines, and the program of a container's first process."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import PurePosixPath
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.node.containers.container_program import FIRST
 from trainctl.node.containers.engines import APPTAINER, DOCKER
 from trainctl.node.containers.leftovers import LABEL
 
@@ -124,3 +125,76 @@ def apptainer_variables(wanted: Wanted) -> Dict[str, str]:
     if wanted.gpus and wanted.gpus[0] != "all":
         found["CUDA_VISIBLE_DEVICES"] = ",".join(wanted.gpus)
     return {_PREFIX + name: value for name, value in found.items()}
+
+
+CONTROL = PurePosixPath("/run/trainctl")
+"""Where a container finds its program, its log and the number of the command it is at."""
+
+LOG, STEP, COMMANDS, FIRST = (CONTROL / name for name in ("log", "step", "commands", "first"))
+
+_HEAD = """\
+exec >>{log} 2>&1
+eval "$(cat)"
+exec </dev/null
+"""
+_COPY = """\
+for __one in {workdir}/* {workdir}/.[!.]*; do
+    case "${{__one##*/}}" in {left}) continue ;; esac
+    [ ! -e "$__one" ] || cp -RPn "$__one" {work}/ 2>/dev/null || :
+done
+"""
+_PLAIN = """\
+trap '__asked=1' TERM
+/bin/sh {commands}
+__status=$?
+"""
+_ASKED = """\
+trap '__asked=1; trap "" TERM; kill -TERM -1' TERM
+/bin/sh {commands} &
+wait "$!"
+__status=$?
+[ "$__status" -le 128 ] || wait "$!" 2>/dev/null || :
+"""
+_TAIL = """\
+if [ "$$" != 1 ]; then
+    :
+elif [ -n "${__asked-}" ]; then
+    while kill -0 -1 2>/dev/null; do sleep 0.2; done
+elif kill -TERM -1 2>/dev/null; then
+    for __round in 1 2 3 4 5 6 7 8 9 10; do
+        kill -0 -1 2>/dev/null || break
+        sleep 0.2
+    done
+fi
+exit "$__status"
+"""
+
+
+def first_program(workdir: str, work: PurePosixPath, mounted: Sequence[str], *, asked: bool) -> str:
+    """What process 1 does: secrets from standard input, the image's WORKDIR into the working directory, the commands.
+
+    ``mounted`` are mount points, which aren't copied. ``asked``: SIGTERM comes to process 1 alone, which passes it on;
+    else whoever stops the container sends it to every process itself.
+    """
+    text = _HEAD.format(log=LOG)
+    left = _copied_without(workdir, work, mounted)
+    if left is not None:
+        pattern = "|".join(shlex.quote(name) for name in left) or "''"
+        text += _COPY.format(workdir=shlex.quote(workdir), left=pattern, work=work)
+    return text + (_ASKED if asked else _PLAIN).format(commands=COMMANDS) + _TAIL
+
+
+def _copied_without(
+    workdir: str, work: PurePosixPath, mounted: Sequence[str]
+) -> Optional[List[str]]:
+    """The entries of the WORKDIR that are not copied, as mounts are at or below them; None if nothing is copied."""
+    folder = PurePosixPath(workdir)
+    if str(folder) in (".", "/", "/root", str(work)):
+        return None
+    left = set()
+    for mount in map(PurePosixPath, mounted):
+        if mount == folder or mount in folder.parents:
+            return None
+        if folder in mount.parents:
+            left.add(mount.relative_to(folder).parts[0])
+    return sorted(left)

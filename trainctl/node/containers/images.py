@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.code import ImageAnswer, ImageRequest
-from trainctl.node.containers import sif
+from trainctl.node.containers import image_store as sif
 from trainctl.node.containers.engines import APPTAINER, Answer, Engine, call, choose, heard
 from trainctl.node.containers.image_store import ImageStore, Login, lent
 from trainctl.node.system import layout as names

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Iterable, Iterator, List, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import Listing
-from trainctl.base.protocol.rows import received
+from trainctl.base.protocol.wire import received
 
 
 def given(documents: Iterable[Any], stream: BinaryIO) -> List[Listing]:

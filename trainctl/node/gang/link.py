@@ -7,8 +7,7 @@ import socket
 import time
 from typing import List, Optional, Sequence
 
-from trainctl.node.gang.channel import Talk, Value, Wire
-from trainctl.node.gang.helper_process import Limits, Line
+from trainctl.node.gang.channel import Limits, Line, Talk, Value, Wire
 
 _CONNECT_SECONDS = 3.0
 _AGAIN_SECONDS = 0.5

@@ -15,10 +15,9 @@ from trainctl.base.ports import ports_of
 from trainctl.base.processes import boot_id
 from trainctl.base.protocol.spec import Gang, RunSpec
 from trainctl.node.gang.blame import is_consequence
-from trainctl.node.gang.coordinator import Coordinator
-from trainctl.node.gang.helper_process import Helper, Limits, Line
+from trainctl.node.gang.channel import Helper, Limits, Line
+from trainctl.node.gang.coordinator import Coordinator, Rendezvous
 from trainctl.node.gang.link import Link
-from trainctl.node.gang.rendezvous import Rendezvous
 from trainctl.node.gang.rules import Policy, Rules
 from trainctl.node.gang.turn import GangTurn
 from trainctl.node.runs import record as runs

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Optional
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs.record import Run
 from trainctl.node.turns.claims import await_release, is_held
-from trainctl.node.turns.gpu_wish import GpuWish
-from trainctl.node.turns.lanes import Lane, Place
-from trainctl.node.turns.turn import GPU_LANE, LOOK_SECONDS, Pending, Turn
+from trainctl.node.turns.gpus import GpuWish
+from trainctl.node.turns.turn import GPU_LANE, LOOK_SECONDS, Lane, Pending, Place, Turn
 
 if TYPE_CHECKING:
     from trainctl.node.gang.member import GangMember

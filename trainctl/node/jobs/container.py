@@ -13,8 +13,15 @@ from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 from trainctl.base.files import make_directory, write_atomic
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers import command_line, leftovers
-from trainctl.node.containers.command_line import Bind, Wanted
-from trainctl.node.containers.container_program import COMMANDS, FIRST, LOG, STEP, first_program
+from trainctl.node.containers.command_line import (
+    COMMANDS,
+    FIRST,
+    LOG,
+    STEP,
+    Bind,
+    Wanted,
+    first_program,
+)
 from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
 from trainctl.node.jobs.job import Prepared
 from trainctl.node.runs.attempt import Launch

@@ -21,7 +21,7 @@ from trainctl.base.processes import descendants
 from trainctl.base.protocol.runs import Metrics, MetricsRequest
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers.leftovers import service_processes
-from trainctl.node.metrics import gpu_meter, measure
+from trainctl.node.metrics import measure
 from trainctl.node.runs.record import Run
 from trainctl.node.system.layout import Layout
 
@@ -146,7 +146,7 @@ class _Sample:
         code = 0
         try:
             found.update(self._gpus() if with_gpus else {})
-        except gpu_meter.Silent as error:
+        except measure.Silent as error:
             found["problem"] = f"{error} did not answer within {_GPU_SECONDS:g} s"
             code = _GPU_SILENT
         found.update(self._disks())
@@ -154,11 +154,11 @@ class _Sample:
         return code
 
     def _gpus(self) -> Json:
-        gpus = gpu_meter.gpus(_GPU_SECONDS)
+        gpus = measure.gpus(_GPU_SECONDS)
         if not gpus:
             return {}
         job = measure.of_the_job(self._supervisor, descendants(self._supervisor))
-        chosen = gpu_meter.visible(gpus, measure.variables_of(job))
+        chosen = measure.visible(gpus, measure.variables_of(job))
         return {
             "gpu_utilization": {one.number: one.utilization for one in chosen},
             "gpu_memory_usage_bytes": {one.number: one.memory_used for one in chosen},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-from trainctl.base.protocol.asking import Asking
+from trainctl.base.protocol.conversation import Asking
 from trainctl.base.protocol.mirrors import Ingested, IngestRequest
-from trainctl.base.protocol.rows import received
+from trainctl.base.protocol.wire import received
 from trainctl.base.retry import Retry
 from trainctl.base.syscalls import share_arenas
 from trainctl.node.mirror.links import Links

@@ -6,8 +6,8 @@ import threading
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from trainctl.base.listing import SourceFile, place_of
-from trainctl.base.protocol.asking import Asked, Asking, Gone
-from trainctl.base.protocol.errors import error_from_json
+from trainctl.base.protocol.conversation import Asked, Asking, Gone
+from trainctl.base.protocol.wire import error_from_json
 from trainctl.errors import Interrupted, TrainctlError
 
 _SMALL_BYTES = 2**20

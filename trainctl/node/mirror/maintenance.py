@@ -5,13 +5,13 @@ from __future__ import annotations
 from trainctl.base.protocol.mirrors import (  # fmt: skip
     Collected,
     GcRequest,
+    InDirectory,
     Inventoried,
     Size,
     Verified,
     VerifyRequest,
 )
-from trainctl.base.protocol.objects import InDirectory
-from trainctl.base.protocol.rows import blocks
+from trainctl.base.protocol.wire import blocks
 from trainctl.node.mirror.objects import Emit, objects_of
 from trainctl.node.mirror.progress import throttled
 from trainctl.store import messages

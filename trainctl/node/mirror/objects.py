@@ -1,4 +1,4 @@
-"""Verbs on the objects of a mirror; requests and answers are in ``trainctl.base.protocol.objects``."""
+"""Verbs on the objects of a mirror; requests and answers are in ``trainctl.base.protocol.mirrors``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Mapping
 
-from trainctl.base.protocol.objects import (
+from trainctl.base.protocol.mirrors import (
     PIECE_BYTES,
     Created,
     Exists,

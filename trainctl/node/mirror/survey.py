@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from trainctl.base.addresses import Serving
 from trainctl.base.protocol.mirrors import Surveyed, SurveyRequest
-from trainctl.base.protocol.rows import blocks, received
+from trainctl.base.protocol.wire import blocks, received
 from trainctl.node.mirror.objects import Emit, objects_of
 from trainctl.store import messages
 from trainctl.store.survey import survey

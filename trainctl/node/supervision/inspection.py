@@ -1,13 +1,16 @@
-"""What a node has, and who uses it, in one answer. Writes nothing."""
+"""What a node has, what it lacks, what is free and what uses it. Writes nothing under ROOT."""
 
 from __future__ import annotations
 
 import shutil
+import sys
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
-from trainctl.base.addresses import addresses
-from trainctl.base.failure import Failure
+from trainctl.base.addresses import Serving, addresses
+from trainctl.base.failure import Failure, weights_room
+from trainctl.base.files import unusable
 from trainctl.base.protocol import host as protocol
 from trainctl.base.protocol.host import Gpu as GpuUse
 from trainctl.base.protocol.runs import RunReport
@@ -15,10 +18,18 @@ from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.protocol.verb import AtRoot
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
-from trainctl.node.runs.record import CREATED, DEPLOYING, PENDING, RUNNING, all_specs
+from trainctl.node.cache.presence import cache_query
+from trainctl.node.containers.engines import Engine, choose
+from trainctl.node.containers.images import checked, find
+from trainctl.node.jobs.host_environment import check_host
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
+from trainctl.node.runs.record import CREATED, DEPLOYING, PENDING, RUNNING, Run, all_runs, all_specs
+from trainctl.node.system import layout
+from trainctl.node.system.host import cpus, logout_rules, memory
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import holder, is_held
-from trainctl.node.turns.gpus import Gpu, usable, users
+from trainctl.node.turns.gpus import Gpu, Reports, reported, usable, users
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = (PENDING, CREATED, DEPLOYING, RUNNING)
@@ -123,3 +134,117 @@ def _cache(layout: Layout) -> protocol.CacheUse:
         if inventory.holds(kept)
     ]
     return {"used": inventory.used(), "listings": listings}
+
+
+def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
+    """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
+    places = layout.layout_of(request)
+    data = layout.absolute(request["data"], "data")
+    private, cached, free = private_mounts(), request.get("cached"), request.get("vacancy")
+    reports = lru_cache(maxsize=None)(reported)
+    gpus, problem = _found_gpus(request.get("accelerators", []), reports)
+    return {
+        "serving": Serving.here().to_json(),
+        "python": sys.version.split()[0],
+        "cpus": cpus(),
+        "memory": memory(),
+        "unusable": next(filter(None, map(unusable, (places.root, data, places.blobs))), ""),
+        "disk_free": weights_room(str(places.cache)),
+        "mount": "namespace" if private.possible else "link",
+        "logout": logout_rules(),
+        "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
+        "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
+        "gpus": gpus,
+        "gpus_problem": problem,
+        "images": _images(places, request.get("images", [])),
+        "cached": cache_query(cached, emit) if cached else None,
+        "vacancy": vacancy(free, emit, reports) if free else None,
+        "blocked": _blocked(request.get("mounts", []), private, [places.root, places.cache, data]),
+    }
+
+
+def vacancy(
+    request: protocol.VacancyRequest, emit: Emit, reports: Reports = reported
+) -> protocol.Vacancy:
+    """Report what is free; the run ``leaving`` counts as gone, and its GPUs as free."""
+    layout = Layout(request["root"])
+    live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
+    leaving = live.pop(request.get("leaving") or "", None)
+    freed = {*(leaving.record.get("gpus") or ())} if leaving else set()
+    key, cached = request.get("key"), request.get("cached")
+    spec = Run(layout, key).spec if key else None
+    return {
+        "gpus": _vacant(request["declared"], request["accelerators"], reports, freed),
+        "live": list(live),
+        "cpus": cpus(),
+        "memory": memory(),
+        "nodes": spec["nodes"] if spec else None,
+        "cached": cache_query(cached, emit) if cached else None,
+    }
+
+
+def _goes_on(run: Run) -> bool:
+    now = run.status()
+    return now is not None and now["status"] not in (*runs.ENDED, runs.LOST)
+
+
+def _vacant(
+    declared: Optional[int], kinds: List[str], reports: Reports, freed: Set[str]
+) -> List[protocol.FreeGpu]:
+    try:
+        found = usable(declared, reports)
+        used = users(found)
+    except Failure:
+        return []  # facts tells what is wrong with them
+    return [
+        {
+            "name": one.name,
+            "is": [kind for kind in kinds if one.is_a(kind)],
+            "free": one.id in freed or (not is_held(one.claim) and one.id not in used),
+        }
+        for one in found
+    ]
+
+
+def _found_gpus(
+    kinds: List[str], reports: Reports
+) -> Tuple[List[protocol.GpuFound], Optional[str]]:
+    """What the host's tools report, and what is wrong with the tools."""
+    try:
+        found = sorted(reports())
+    except Failure as error:
+        return [], error.summary
+    return [{"name": gpu.name, "is": [k for k in kinds if gpu.is_a(k)]} for gpu in found], None
+
+
+def _images(layout: Layout, wanted: List[protocol.ImageWanted]) -> List[protocol.ImageFound]:
+    """For each image which engine would run it, and whether it has it; or why none would."""
+    engines: Dict[Optional[str], Union[Engine, Failure]] = {}
+    found: List[protocol.ImageFound] = []
+    for one in wanted:
+        name = one["engine"]
+        if name not in engines:
+            try:
+                engines[name] = choose(name)
+            except Failure as failure:
+                engines[name] = failure
+        engine = engines[name]
+        if isinstance(engine, Failure):
+            found.append({"engine": None, "present": False, "why": engine.summary})
+        else:
+            present = find(layout, engine, checked(one["image"])) is not None
+            found.append({"engine": engine.name, "present": present, "why": ""})
+    return found
+
+
+def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[protocol.Blocked]:
+    if not private.possible:
+        why = f"private mounts don't work here: {private.detail}"
+        return [{"path": path, "why": why} for path in mounts]
+    reasons = {path: blocked(path, kept) for path in mounts}
+    promising = [path for path, why in reasons.items() if why is None]
+    if promising and not try_mounts(promising).possible:
+        for path in promising:
+            attempt = try_mounts([path])
+            reasons[path] = None if attempt.possible else attempt.detail
+    return [{"path": path, "why": why} for path, why in reasons.items() if why]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
@@ -29,7 +30,7 @@ from trainctl.node.runs.log_times import LogKeeper
 from trainctl.node.runs.record import Run
 from trainctl.node.system.host import leave_session
 from trainctl.node.system.shell import arguments, program, what_failed
-from trainctl.node.training.files import summarize
+from trainctl.node.training.cache import summarize
 from trainctl.node.training.preparation import prepare_cache
 from trainctl.node.turns.gpus import NO_GPUS
 from trainctl.node.turns.peers import Ending, Peers
@@ -67,6 +68,9 @@ def spawn(order: Order, tell: Callable[[], None]) -> None:
                 _detach(order.run, writer)
                 leave_session(order.run.key)
                 _Supervisor(order, writer).run()
+        except BaseException:  # noqa: BLE001 - this process has no caller
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
         finally:
             os._exit(0)
     os.close(writer)

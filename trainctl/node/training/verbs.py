@@ -14,12 +14,14 @@ from trainctl.base.protocol import caches as protocol
 from trainctl.node.runs.record import all_specs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
-from trainctl.node.training.cache import TrainingCache, content_lock, short_name
-from trainctl.node.training.files import (
+from trainctl.node.training.cache import (
     Clearing,
+    TrainingCache,
+    content_lock,
     entries,
     forget_summary,
     keep_summary,
+    short_name,
     summarize,
     summary,
 )

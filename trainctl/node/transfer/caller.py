@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 from trainctl.base.addresses import Serving, is_private, shared_loopback
 from trainctl.base.failure import Failure
 from trainctl.base.ports import ports_of
-from trainctl.base.protocol.asking import Asking, Gone
+from trainctl.base.protocol.conversation import Asking, Gone
 from trainctl.base.protocol.weights import Sent
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import Shelf

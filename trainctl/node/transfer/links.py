@@ -7,7 +7,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.protocol.asking import Asking, Gone
+from trainctl.base.protocol.conversation import Asking, Gone
 from trainctl.node.content.parts import parts_of
 
 _AT_ONCE = 64

@@ -7,7 +7,7 @@ from typing import Dict, Iterable, List
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import ListedFile
-from trainctl.base.protocol.asking import Asking, Gone
+from trainctl.base.protocol.conversation import Asking, Gone
 from trainctl.node.content.parts import parts_of
 from trainctl.node.transfer.links import Place
 from trainctl.store import keys

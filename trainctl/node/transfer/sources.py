@@ -29,7 +29,7 @@ from trainctl.node.transfer.places import SHARED, FromMirror, FromShared, Patien
 from trainctl.node.transfer.shared import shared_of
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.asking import Asking
+    from trainctl.base.protocol.conversation import Asking
     from trainctl.node.transfer.from_peer import FromPeer
     from trainctl.node.transfer.links import Links
     from trainctl.node.transfer.signed_keys import SignedKeys
@@ -122,7 +122,7 @@ def asking_of(
     if not _is_signed(request.get("origin") or {}):
         caller.read()
         return None
-    from trainctl.base.protocol.asking import Asking
+    from trainctl.base.protocol.conversation import Asking
 
     return Asking(caller, emit)
 
