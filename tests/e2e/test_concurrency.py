@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,11 @@ def until(condition: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
-def hanging(made: Project, hub: Hub, *arguments: str) -> subprocess.Popen[str]:
+def hanging(
+    made: Project, hub: Hub, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl")
+) -> subprocess.Popen[str]:
     """An apply that has begun to mirror the weights and can't go on; everything else that it does is done."""
-    process = made.start(*arguments)
+    process = made.start(*arguments, program=program)
     until(lambda: hub.asked("model.safetensors") or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
@@ -160,8 +161,8 @@ TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
 @pytest.mark.usefixtures("hangs_up")
 def test_a_closed_terminal_finishes_what_is_in_flight(slow: Project, hub: Hub) -> None:
     """Though nothing can be said there any more; the step under way is recorded, and nothing more is begun."""
-    inside = replace(slow, prefix=(sys.executable, "-c", TERMINAL))
-    terminal = hanging(inside, hub, *APPLY, "--parallelism", "1")
+    program = ("-c", TERMINAL, sys.executable, "-m", "trainctl")
+    terminal = hanging(slow, hub, *APPLY, "--parallelism", "1", program=program)
     (apply,) = children_of(terminal.pid)
     terminal.kill()
     end(terminal)
