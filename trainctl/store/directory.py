@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shlex
 import shutil
 import stat as modes
 import threading
@@ -22,6 +23,8 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
+_OLDER = "fingerprints"
+"""A directory that older versions made in a mirror."""
 _ATTEMPTS = 10
 SPARE_BYTES = 64 * 2**20
 """What stays free on the disk."""
@@ -46,6 +49,7 @@ class DirectoryObjects:
         explain: Optional[Callable[[Path, OSError], TrainctlError]] = None,
     ) -> None:
         self.root = root
+        _refuse_older(root)
         self._is_own = is_own
         self._explain = explain or _explanation
         self._lock = threading.Lock()
@@ -267,6 +271,15 @@ class DirectoryObjects:
             yield
         except OSError as error:
             raise self._explain(self.root, error) from error
+
+
+def _refuse_older(root: Path) -> None:
+    """StorageError for a mirror whose files have other names: it would look empty, and all of its content unused."""
+    if os.path.isdir(root / _OLDER):  # noqa: PTH112 - False where this user may not look
+        raise StorageError(
+            f"{root} is a mirror of an older version of trainctl",
+            f"Delete it, and the next apply fetches everything again: rm -r {shlex.quote(str(root))}",
+        )
 
 
 def free_bytes(path: Path) -> int:
