@@ -15,7 +15,12 @@ _RESERVE_BYTES = 16 * 2**20
 
 
 class Failure(Exception):
-    """What could not be done. ``kind`` is one of those in DESIGN.md; never holds a secret."""
+    """What could not be done, without secrets.
+
+    ``kind``: ``request`` (malformed), ``storage`` (full, read-only, denied), ``room`` (none for weights before other runs have
+    ended), ``busy``, ``fenced`` (older generation), ``origin`` (the mirror lacks a blob), ``wrong`` (its bytes don't match),
+    ``checkpoints`` (their store; names it), ``missing``, ``ports``, ``requirements``, ``failed``.
+    """
 
     def __init__(self, kind: str, summary: str, detail: str = "") -> None:
         super().__init__(summary)

@@ -1,4 +1,4 @@
-"""Container engines: which of them work here, and calling one with a time limit. See DESIGN.md beside this file."""
+"""Container engines: which of them work here, and calling one with a time limit. See DESIGN.md, "Environments and containers"."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A job in a container: what of the run appears where, and the engine's program that the run's own process becomes.
 
-See containers/DESIGN.md.
+See DESIGN.md, "Environments and containers".
 """
 
 from __future__ import annotations

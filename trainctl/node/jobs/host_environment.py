@@ -1,4 +1,4 @@
-"""The environment of jobs that run on the host itself: how it is made active, and what it lacks. See DESIGN.md, "Host environments"."""
+"""The environment of jobs that run on the host itself: how it is made active, and what it lacks. See DESIGN.md, "Environments and containers"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual environments that are built once for each digest of a requirements file. See DESIGN.md, "Host environments"."""
+"""Virtual environments that are built once for each digest of a requirements file. See DESIGN.md, "Environments and containers"."""
 
 from __future__ import annotations
 
