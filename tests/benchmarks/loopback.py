@@ -85,7 +85,7 @@ def _large(base: Path, size: int, rounds: int) -> bool:
 def _ours(node: TestNode, port: int) -> Callable[[], float]:
     """A delivery; its own seconds."""
     document = json.loads(node.mirror.listing.to_bytes())
-    origin = {"type": "http", "urls": [f"http://127.0.0.1:{port}"], "token": TOKEN}
+    origin = {"type": "objects", "urls": [f"http://127.0.0.1:{port}"], "token": TOKEN}
     return lambda: float(node.deliver(listing=document, origin=origin)["seconds"])
 
 

@@ -17,7 +17,9 @@ from tests.support.declared import WEIGHTS, declare, job
 from tests.support.hub import Fault, Hub, serve
 from tests.support.project import Project, processes
 from tests.support.tiers import one_day_in
-from trainctl.node.content.pack_index import rows_of
+from trainctl.store import keys
+from trainctl.store.contents import slices_of
+from trainctl.store.directory import DirectoryObjects
 
 APPLY = ("apply", "--auto-approve")
 WAIT = (*APPLY, "--wait")
@@ -255,11 +257,9 @@ def test_two_projects_share_mirror_and_node(fresh: Project) -> None:
 
     assert [code for code, _, _ in ends] == [0, 0], ends
     fresh.run("mirror", "gc")
-    sizes = [
-        row.length
-        for index in fresh.mirror.glob("packs/*/index")
-        for row in rows_of(index.read_bytes())
-    ]
+    objects = DirectoryObjects(fresh.mirror)
+    packs = [keys.stem(stat.key) for stat in objects.list(keys.SLICES)]
+    sizes = [one.length for pack in packs for one in slices_of(objects, pack) or ()]
     assert sizes.count(25_600) == 1
     assert fresh.nodes == other.nodes
     assert len(list(fresh.nodes.glob("*/cache/trees/*"))) == 1

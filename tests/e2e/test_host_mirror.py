@@ -23,7 +23,7 @@ from tests.support.project import Project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.web import Web, served
 from tests.support.weights_data import noise
-from trainctl.base.exclusive import known_dead
+from trainctl.base.lease import known_dead
 
 CHUNK = 16 * 2**20
 LARGE = noise(2 * CHUNK + 5)

@@ -34,7 +34,7 @@ class Cache:
             lineage=name,
             source="file:./weights",
             listing={**json.loads(mirror.listing.to_bytes()), "chunk_bytes": CHUNK_BYTES},
-            origin={"type": "directory", "path": str(mirror.path)},
+            origin={"type": "objects", "path": str(mirror.path)},
         )
         return str(said["result"]["listing"])
 

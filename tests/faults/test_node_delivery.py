@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
+from trainctl.base.lease import holder_name
 from trainctl.base.listing import CHUNK_BYTES
 
 SEED = 20261120
@@ -70,8 +71,8 @@ def test_a_killed_delivery_keeps_its_good_chunks(node: TestNode) -> None:
     part = node.root / "cache" / "partial" / f"{digest}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(node.mirror.files["large.bin"][: 2 * CHUNK_BYTES] + b"half of a chunk")
-    blob = node.mirror.blob(digest)
-    blob.write_bytes(bytes(2 * CHUNK_BYTES) + blob.read_bytes()[2 * CHUNK_BYTES :])
+    for number in range(2):
+        node.mirror.chunk("large.bin", number).unlink()
 
     node.deliver()
 
@@ -112,8 +113,9 @@ def test_a_dead_lock_keeps_nobody_out(node: TestNode) -> None:
     """The lock of a process that was killed is superseded at once."""
     locks = node.root / "cache" / "locks"
     locks.mkdir(parents=True)
-    lock = locks / f"listing-{node.mirror.listing.id}.lock.1"
-    lock.write_text('{"machine": "other", "boot": "another", "pid": 1, "started": 1}')
+    lock = locks / f"listing-{node.mirror.listing.id}.lock"
+    place, pid, _ = holder_name().split("-")
+    lock.write_text(f"{place}-{pid}-1.nonce")
 
     node.deliver()
 

@@ -20,9 +20,10 @@ from tests.support.blob_server import served
 from tests.support.nodes import Mirror, NodeError
 from tests.support.peers import TOKEN, Gang, await_movement, result_of
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.node.content.parts import lengths_of, to_hex
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf, Opened, Shelf
+from trainctl.base.object_server import Content, ObjectServer, OpenObject, serving
+from trainctl.node.transfer.parts import lengths_of, to_hex
+from trainctl.store import keys
+from trainctl.store.served import MirrorContent
 
 SEED = 20261122
 
@@ -42,14 +43,20 @@ def gang(tmp_path: Path) -> Gang:
     return gang
 
 
-class Lying(MirrorShelf):
-    """Hands out everything, with one bit in each blob turned."""
+class Holding(MirrorContent):
+    """A peer that has everything."""
 
-    def open(
-        self, sha256: str, offset: int, length: int | None, near: Opened | None = None
-    ) -> Opened | None:
-        """See Shelf."""
-        found = super().open(sha256, offset, length, near)
+    def open_content(self, sha256: str) -> OpenObject | None:
+        """See Content."""
+        return self.open(keys.blob(sha256), 0, None)
+
+
+class Lying(Holding):
+    """Hands out everything, with one bit of each object turned."""
+
+    def open(self, key: str, offset: int, length: int | None) -> OpenObject | None:
+        """See Content."""
+        found = super().open(key, offset, length)
         if found is None:
             return None
         with found.stream as stream:
@@ -57,20 +64,18 @@ class Lying(MirrorShelf):
         data[offset] ^= 1
         descriptor = os.memfd_create("lie")
         os.pwrite(descriptor, data, 0)
-        return Opened.file(os.fdopen(descriptor, "rb", buffering=0))
+        return OpenObject.whole(os.fdopen(descriptor, "rb", buffering=0))
 
 
-class Promising(Shelf):
+class Promising(Content):
     """Says of everything that it is coming, for ever."""
 
-    def open(
-        self, sha256: str, offset: int, length: int | None, near: Opened | None = None
-    ) -> Opened | None:
-        """See Shelf."""
+    def open(self, key: str, offset: int, length: int | None) -> OpenObject | None:
+        """See Content."""
         return None
 
-    def coming(self, sha256: str) -> bool:
-        """See Shelf."""
+    def is_coming(self, sha256: str) -> bool:
+        """See Content."""
         return True
 
 
@@ -99,7 +104,7 @@ def _check(gang: Gang, *numbers: int) -> None:
 
 def test_a_peer_that_lies(gang: Gang) -> None:
     """Wrong bytes of the right length are noticed, chunk by chunk, and come from the mirror instead."""
-    with serving(BlobServer(Lying(gang.mirror.path), TOKEN)) as liar:
+    with serving(ObjectServer(Lying(gang.mirror.path), TOKEN)) as liar:
         result, sent = _deliver_beside(gang, liar.port)
 
     _check(gang, 0)
@@ -109,7 +114,7 @@ def test_a_peer_that_lies(gang: Gang) -> None:
 
 def test_a_peer_that_promises_for_ever(gang: Gang) -> None:
     """Patience with one that says it is coming ends."""
-    with serving(BlobServer(Promising(), TOKEN)) as server:
+    with serving(ObjectServer(Promising(), TOKEN)) as server:
         result, _ = _deliver_beside(gang, server.port)
 
     _check(gang, 0)
@@ -158,7 +163,7 @@ def test_a_peer_that_is_gone(gang: Gang) -> None:
 
 def test_a_peer_with_another_token(gang: Gang) -> None:
     """A peer that refuses us is as good as none."""
-    with serving(BlobServer(MirrorShelf(gang.mirror.path), "another token")) as server:
+    with serving(ObjectServer(Holding(gang.mirror.path), "another token")) as server:
         result, _ = _deliver_beside(gang, server.port)
 
     _check(gang, 0)

@@ -135,7 +135,7 @@ class NodeCache(RuleBasedStateMachine):
 
     @property
     def _origin(self) -> dict[str, str]:
-        return {"type": "directory", "path": str(self.base / "mirror")}
+        return {"type": "objects", "path": str(self.base / "mirror")}
 
     def _delivery(self, lineage: str, listing: int) -> tuple[str, dict[str, Any]]:
         key = f"run-{next(self.keys)}"

@@ -9,27 +9,29 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
+from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.tls import server_context
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.resources.certificates import Certificate
 from trainctl.resources.tokens import new_token
+from trainctl.store.served import MirrorContent
 
 
 @contextmanager
-def served(mirror: Mirror, certificate: Certificate | None = None) -> Iterator[BlobServer]:
+def served(mirror: Mirror, certificate: Certificate | None = None) -> Iterator[ObjectServer]:
     """The mirror's server, which shows that certificate, or speaks plain HTTP."""
     tls = server_context(asdict(certificate)) if certificate else None
-    shelf = MirrorShelf(mirror.path)
-    with serving(BlobServer(shelf, new_token(), tls=tls, private=lambda _: tls is None)) as server:
+    content = MirrorContent(mirror.path)
+    with serving(
+        ObjectServer(content, new_token(), tls=tls, private=lambda _: tls is None)
+    ) as server:
         yield server
 
 
 def origin(
-    server: BlobServer, certificate: Certificate | None = None, **changes: Any
+    server: ObjectServer, certificate: Certificate | None = None, **changes: Any
 ) -> dict[str, Any]:
     """The origin that a request names for it."""
-    return {"type": "http", **reached(server, certificate), **changes}
+    return {"type": "objects", **reached(server, certificate), **changes}
 
 
 def reached(server: Server, certificate: Certificate | None = None) -> dict[str, Any]:

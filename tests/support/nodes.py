@@ -50,7 +50,7 @@ def python38() -> str | None:
 
 @dataclass
 class Mirror:
-    """A directory mirror with the blobs that a test puts there."""
+    """A mirror in a directory with the content that a test puts there: chunks and small files, each an object."""
 
     path: Path
     files: dict[str, bytes] = field(default_factory=dict)
@@ -59,13 +59,13 @@ class Mirror:
 
     def add(self, path: str, data: bytes) -> None:
         """Put a file's content into the mirror and its name into the listing."""
-        digest = hashlib.sha256(data).hexdigest()
-        blob = self.blob(digest)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        if not blob.exists():
-            blob.write_bytes(data)
         self.files[path] = data
         self.rows[path] = _listed(path, data)
+        for chunk in self.rows[path].chunk_ranges:
+            blob = self.blob(chunk.sha256)
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            if not blob.exists():
+                blob.write_bytes(data[chunk.offset : chunk.offset + chunk.length])
 
     def forget(self) -> None:
         """List nothing any more; contents stay."""
@@ -73,8 +73,17 @@ class Mirror:
         self.rows.clear()
 
     def blob(self, digest: str) -> Path:
-        """Where the mirror keeps a content."""
+        """The object of a chunk, or of a file of one chunk."""
         return self.path / "blobs" / "sha256" / digest[:2] / digest
+
+    def chunk(self, path: str, number: int = 0) -> Path:
+        """The object of a file's chunk; a small file is one."""
+        return self.blob(self.rows[path].chunk_ranges[number].sha256)
+
+    def corrupt(self, path: str, number: int = 0) -> None:
+        """Flip the last bit of a chunk."""
+        data = self.chunk(path, number).read_bytes()
+        self.chunk(path, number).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
     @property
     def listing(self) -> Listing:
@@ -183,7 +192,7 @@ class TestNode:
             "lease": "run-1",
             "source": "file:./weights",
             "listing": json.loads(self.mirror.listing.to_bytes()),
-            "origin": {"type": "directory", "path": str(self.mirror.path)},
+            "origin": {"type": "objects", "path": str(self.mirror.path)},
             **changes,
         }
 

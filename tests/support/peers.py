@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror, TestNode
-from trainctl.node.transfer.server import BlobServer
+from trainctl.base.object_server import ObjectServer
 from trainctl.resources.certificates import Certificate, new_certificate
 
 TOKEN = "a-token-of-peers-in-tests"
@@ -114,7 +114,7 @@ class Gang:
             yield found
 
     def begin(
-        self, number: int, peers: Sequence[dict[str, Any]], server: BlobServer, **changes: Any
+        self, number: int, peers: Sequence[dict[str, Any]], server: ObjectServer, **changes: Any
     ) -> subprocess.Popen[bytes]:
         """Start one node's delivery."""
         mine = {"origin": origin(server), "peers": list(peers), "node": f"lab/lab-{number}"}

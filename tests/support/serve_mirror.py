@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf
+from trainctl.base.object_server import ObjectServer, serving
+from trainctl.store.served import MirrorContent
 
 
 def main(directory: str, address: str, token: str) -> None:
     """Serve until standard input ends."""
-    with serving(BlobServer(MirrorShelf(Path(directory)), token, [address])) as server:
+    with serving(ObjectServer(MirrorContent(Path(directory)), token, [address])) as server:
         print(server.port, flush=True)
         sys.stdin.read()
         print(server.sent, flush=True)

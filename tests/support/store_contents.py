@@ -13,8 +13,8 @@ from trainctl.base.json import hex_digest
 from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
-from trainctl.node.content.pack_index import Row, index_bytes
 from trainctl.store import keys, records, references
+from trainctl.store.contents import Slice, slices_bytes
 from trainctl.store.memory import MemoryObjects
 from trainctl.store.references import Reference
 
@@ -97,10 +97,10 @@ def _put_pack(objects: ObjectStore, resolved: ResolvedSource, small: Mapping[str
     data = b"".join(small.values())
     rows, offset = [], 0
     for digest, each in small.items():
-        rows.append(Row(bytes.fromhex(digest), offset, len(each)))
+        rows.append(Slice(bytes.fromhex(digest), offset, len(each)))
         offset += len(each)
     objects.put(keys.blob(sha256(data)), data)
-    objects.put(keys.slices(sha256(data)), index_bytes(rows))
+    objects.put(keys.slices(sha256(data)), slices_bytes(rows))
     objects.put(keys.pack_mark(resolved, sha256(data)), b"{}")
     return sha256(data)
 

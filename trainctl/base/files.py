@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import re
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, Callable, Iterable, List, Optional, Union
+from typing import Any, BinaryIO, Callable, Iterable, List, Optional, Union
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -26,6 +27,8 @@ _NO_NAMELESS = (
     errno.EPERM,
 )
 """What is said where files can't be without a name, or can't get one: by the file system, or as there is no /proc."""
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""Errors of opening nothing, a link, a socket or a directory."""
 _MAKE_ATTEMPTS = 10
 _WRITE_BYTES = 2**18
 """At a time. For a MiB and more Linux takes large folios (6.18, ext4), in a virtual machine often of memory that it never used and first has to be given: that takes six times as long."""
@@ -121,6 +124,8 @@ def create_once(path: Path, data: bytes) -> bool:
 
 def _link_nameless(path: Path, data: bytes) -> None:
     """open(2): O_TMPFILE, and how such a file gets a name."""
+    if not hasattr(os, "O_TMPFILE"):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
@@ -326,3 +331,21 @@ def real_file(path: Path, top: Path) -> Optional[Path]:
     except (OSError, RuntimeError):  # it leads nowhere, or round in circles
         return None
     return real if below and real.is_file() else None
+
+
+def open_file(path: str) -> Optional[BinaryIO]:
+    """A regular file, opened for reading; None if there is none with that very name, such as a link."""
+    try:
+        stream = io.FileIO(path, opener=_open_unfollowed)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        return None
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return stream
+    stream.close()
+    return None
+
+
+def _open_unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

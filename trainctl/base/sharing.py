@@ -9,7 +9,7 @@ import os
 import stat
 from pathlib import Path
 
-from trainctl.base.files import PRIVATE_DIRECTORY
+from trainctl.base.files import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 DIRECTORY = 0o2770
 FILE = 0o660
@@ -29,6 +29,19 @@ def make_directory(path: Path) -> Path:
         if is_for_group(path.parent.stat()):
             path.chmod(DIRECTORY)
     return path
+
+
+def create_file(path: Path) -> int:
+    """Create a file, open for reading and writing, for those for whom its directory is."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, PRIVATE_FILE)
+    os.fchmod(descriptor, mode_in(path.parent))
+    return descriptor
+
+
+def mode_in(directory: Path) -> int:
+    """The mode of files that are created in a directory."""
+    return FILE if is_for_group(directory.stat()) else PRIVATE_FILE
 
 
 def is_ours(descriptor: int) -> bool:

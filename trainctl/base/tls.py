@@ -11,7 +11,19 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Mapping, Optional
 
 from trainctl.base.failure import Stranger
+from trainctl.base.http.errors import UntrustedCertificate
 from trainctl.errors import SourceError
+
+
+def trusted(connection: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    """TLS to a host whose certificate the context trusts; UntrustedCertificate otherwise."""
+    try:
+        return context.wrap_socket(connection, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise UntrustedCertificate(
+            f"the certificate of {host} is not trusted ({error.verify_message})",
+            "Name the certificates to trust in SSL_CERT_FILE.",
+        ) from None
 
 
 def pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:

@@ -52,8 +52,8 @@ _VERBS = {
 _WITH_CALLER = {
     "cache_rows": "cache.presence.cache_rows",
     "deliver": "cache.deliver.deliver",
-    "serve": "cache.serving.serve",
-    "serve_mirror": "cache.serving.serve_mirror",
+    "serve": "cache.serve.serve",
+    "serve_mirror": "cache.serve.serve_mirror",
     "object_put": "mirror.objects.object_put",
     "mirror_ingest": "mirror.ingest.mirror_ingest",
     "mirror_survey": "mirror.survey.mirror_survey",

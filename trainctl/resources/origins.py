@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainctl.base.listing import Listing
@@ -82,10 +83,10 @@ def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
 @contextmanager
 def serving_objects(path: str, token: str) -> Iterator[int]:
     """Serve the objects of a mirror in a directory of this machine; the port."""
-    from trainctl.node.transfer.server import BlobServer, serving  # heavy
-    from trainctl.node.transfer.shelf import ObjectShelf  # heavy
+    from trainctl.base.object_server import ObjectServer, serving  # slow to import
+    from trainctl.store.served import MirrorContent
 
-    with serving(BlobServer(ObjectShelf(path), token)) as server:
+    with serving(ObjectServer(MirrorContent(Path(path)), token)) as server:
         yield server.port
 
 

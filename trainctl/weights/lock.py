@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import threading
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainctl.base.exclusive import lease
+from trainctl.base.lease import FileLease
 from trainctl.errors import StorageError, TrainctlError
 
 FILE_NAME = "trainctl.lock"
@@ -86,7 +85,7 @@ class LockFile:
         new = {entry.key: entry for entry in entries}
         held = self.path.with_name(f".{FILE_NAME}.lease")
         try:
-            with lease(held, threading.Event()):
+            with FileLease(held, renewed=True):
                 self._merge(new, wanted, replace=replace)
         except OSError as error:
             raise StorageError(

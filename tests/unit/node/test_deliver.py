@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
+from trainctl.base.lease import holder_name
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.base.processes import identity
 from trainctl.base.protocol.wire import sent
 
 pytestmark = pytest.mark.integration
@@ -41,7 +40,7 @@ def test_a_second_delivery_takes_nothing_from_the_mirror(node: TestNode) -> None
     node.mirror.add("model.bin", BIG)
     node.deliver()
 
-    result = node.deliver(lease="run-2", origin={"type": "directory", "path": "/nowhere"})
+    result = node.deliver(lease="run-2", origin={"type": "objects", "path": "/nowhere"})
 
     assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 0)
 
@@ -51,9 +50,10 @@ def test_what_a_dead_holder_left_of_a_lock_goes(node: TestNode) -> None:
     node.mirror.add("model.bin", BIG)
     node.deliver()
     locks = node.root / "cache" / "locks"
-    (locks / "listing-x.lock.1").write_text(json.dumps({**identity(), "started": 1}))
-    held = locks / "room.lock.7"
-    held.write_text(json.dumps(identity()))
+    place, pid, _ = holder_name().split("-")
+    (locks / "listing-x.lock").write_text(f"{place}-{pid}-1.nonce")
+    held = locks / "room.lock"
+    held.write_text(f"{holder_name()}.nonce")
 
     node.deliver()
 
@@ -82,10 +82,9 @@ def test_a_mirror_without_a_hard_link_to_the_cache(node: TestNode) -> None:
 
 
 def test_wrong_bytes_in_the_mirror_are_refused(node: TestNode) -> None:
-    """A mirror's blob of the right length and wrong content is an error, and no tree appears."""
+    """An object of the right length and wrong content is an error, and no tree appears."""
     node.mirror.add("model.bin", BIG)
-    blob = node.mirror.blob(hashlib.sha256(BIG).hexdigest())
-    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+    node.mirror.corrupt("model.bin", 2)
 
     with pytest.raises(NodeError, match=r"model\.bin") as raised:
         node.deliver()
@@ -97,11 +96,12 @@ def test_wrong_bytes_in_the_mirror_are_refused(node: TestNode) -> None:
 def test_a_resumed_delivery_keeps_the_good_chunks(node: TestNode) -> None:
     """After wrong bytes in the last chunk only, the next delivery reads the rest from what was kept."""
     node.mirror.add("model.bin", BIG)
-    blob = node.mirror.blob(hashlib.sha256(BIG).hexdigest())
-    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+    node.mirror.corrupt("model.bin", 2)
     with pytest.raises(NodeError):
         node.deliver()
-    blob.write_bytes(bytes(2 * CHUNK_BYTES) + BIG[2 * CHUNK_BYTES :])
+    node.mirror.chunk("model.bin", 2).write_bytes(BIG[2 * CHUNK_BYTES :])
+    for number in range(2):
+        node.mirror.chunk("model.bin", number).unlink()
 
     node.deliver()
 
@@ -163,7 +163,7 @@ def test_touched_but_unchanged_content_costs_no_transfer(node: TestNode) -> None
     node.deliver()
     os.utime(node.tree / "model.bin")
 
-    result = node.deliver(origin={"type": "directory", "path": "/nowhere"})
+    result = node.deliver(origin={"type": "objects", "path": "/nowhere"})
 
     assert result["bytes_origin"] == 0
 
@@ -209,7 +209,7 @@ def test_a_listing_may_follow_its_request(node: TestNode) -> None:
     (node.tree / "3" / "003").rename(node.tree / "3" / "stranger")
 
     result = node.call("deliver", {**request, "verify": True}, rows)
-    again = node.deliver(origin={"type": "directory", "path": "/nowhere"})
+    again = node.deliver(origin={"type": "objects", "path": "/nowhere"})
 
     assert result["bytes_origin"] == again["bytes_origin"] == 0
     found = {path.relative_to(node.tree).as_posix(): path for path in node.tree.rglob("*/*")}
@@ -245,11 +245,10 @@ def test_progress_tells_what_had_to_come(node: TestNode) -> None:
     node.mirror.add("a", b"12345")
     node.deliver()
     node.mirror.add("b", BIG)
-    blob = node.mirror.blob(hashlib.sha256(BIG).hexdigest())
-    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+    node.mirror.corrupt("b", 2)
     with pytest.raises(NodeError):
         node.deliver()
-    blob.write_bytes(BIG)
+    node.mirror.chunk("b", 2).write_bytes(BIG[2 * CHUNK_BYTES :])
 
     node.deliver()
 

@@ -13,7 +13,7 @@ import pytest
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.wire import received, sent
-from trainctl.node.content.listing import given, load
+from trainctl.node.cache.listings import given, load
 
 Row = tuple[str, int, str, tuple[str, ...]]
 

@@ -1,34 +1,19 @@
-"""What a node does with very many things at once: sets of them, work by several threads, reservations."""
+"""What a node does with very many things at once: work by several threads, reservations."""
 
 from __future__ import annotations
 
 import json
-import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.memory import listing_of
+from tests.support.many_files import listing_of
 from trainctl.node.cache import reservations
 from trainctl.node.cache.references import References
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.numbers import Numbers
 from trainctl.node.system.threads import for_each
-
-
-def test_numbers_are_a_set() -> None:
-    """Also of the smallest and the largest, and of many on one shelf."""
-    chance = random.Random(0)
-    numbers, expected = Numbers(), set[int]()
-    for _ in range(3000):
-        number = chance.choice([0, 2**64 - 1, 4096 * chance.randrange(500), chance.getrandbits(64)])
-        assert numbers.add(number) == (number not in expected)
-        expected.add(number)
-
-    assert all(number in numbers for number in expected)
-    assert not any(number + 1 in numbers for number in expected if number + 1 not in expected)
 
 
 def test_several_threads_do_each_thing_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from tests.support.blob_server import asked, served
 from tests.support.nodes import TestNode, wait_for
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf, Opened
+from trainctl.base.object_server import ObjectServer, OpenObject, serving
+from trainctl.store import keys
 from trainctl.store.files import VERIFIED
+from trainctl.store.served import MirrorContent
 
 pytestmark = pytest.mark.integration
 
@@ -100,23 +102,24 @@ def test_files_of_one_chunk_don_t_wait_for_each_other(tmp_path: Path) -> None:
     assert sent == nodes.mirror.listing.size
 
 
-class Halting(MirrorShelf):
+class Halting(MirrorContent):
     """A mirror that sends half a chunk, and the rest of it when it is told to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.go_on = threading.Event()
 
-    def open(
-        self, sha256: str, offset: int, length: int | None, near: Opened | None = None
-    ) -> Opened | None:
-        """See Shelf."""
+    def open(self, key: str, offset: int, length: int | None) -> OpenObject | None:
+        """See Content."""
         if offset:
             assert self.go_on.wait(60)
-        found = super().open(sha256, offset, length, near)
-        if found is None or offset:
+        found = super().open(key, offset, length)
+        if found is None or offset or found.size < CHUNK_BYTES:
             return found
-        return found._replace(end=CHUNK_BYTES // 2, whole=False)
+        cut = os.memfd_create("half")  # shorter than was announced: the connection is cut
+        os.pwrite(cut, found.stream.read(CHUNK_BYTES // 2), 0)
+        found.stream.close()
+        return found._replace(stream=os.fdopen(cut, "rb", buffering=0))
 
 
 def test_a_chunk_is_passed_on_while_it_arrives(tmp_path: Path) -> None:
@@ -124,11 +127,11 @@ def test_a_chunk_is_passed_on_while_it_arrives(tmp_path: Path) -> None:
     gang = Gang(tmp_path, 1)
     content = random.Random(SEED).randbytes(CHUNK_BYTES + 99)
     gang.mirror.add("model.bin", content)
-    shelf = Halting(gang.mirror.path)
-    path = f"/blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+    halting = Halting(gang.mirror.path)
+    path = f"/{keys.blob(gang.mirror.listing.files[0].chunks[0])}"
     wanted = {"Range": f"bytes=0-{CHUNK_BYTES - 1}"}
 
-    with gang.serving() as servings, serving(BlobServer(shelf, TOKEN)) as server:
+    with gang.serving() as servings, serving(ObjectServer(halting, TOKEN)) as server:
         process = gang.begin(0, [servings[0].peer], server)
 
         def handed_out(length: int) -> bytes | None:
@@ -137,7 +140,7 @@ def test_a_chunk_is_passed_on_while_it_arrives(tmp_path: Path) -> None:
 
         half = wait_for(lambda: handed_out(CHUNK_BYTES // 2), 60)
         assert not handed_out(CHUNK_BYTES)
-        shelf.go_on.set()
+        halting.go_on.set()
         result_of(process)
         whole = handed_out(CHUNK_BYTES)
 
@@ -149,9 +152,7 @@ def test_wrong_bytes_that_were_passed_on_are_kept_by_nobody(gang: MakeGang) -> N
     """A mirror whose chunk is wrong fails every node, though they handed each other its bytes before they could know."""
     nodes = gang(3)
     digest = hashlib.sha256(nodes.mirror.files["model.bin"]).hexdigest()
-    with nodes.mirror.blob(digest).open("r+b") as blob:
-        blob.seek(3 * CHUNK_BYTES)
-        blob.write(b"wrong")
+    nodes.mirror.corrupt("model.bin", 3)
 
     with served(nodes.mirror) as server, nodes.serving() as servings:
         peers = [one.peer for one in servings]

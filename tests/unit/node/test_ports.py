@@ -6,22 +6,20 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from trainctl.base.failure import Failure
 from trainctl.base.listening import listen
+from trainctl.base.object_server import Content, ObjectServer, serving
 from trainctl.base.ports import ports_of
 from trainctl.node.gang.coordinator import Rendezvous
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf
 
 HERE = "127.0.0.1"
 
 
 def blobs(ports: range, stack: ExitStack) -> int:
-    server = BlobServer(MirrorShelf(Path("/")), "t" * 16, [HERE], ports=ports)
+    server = ObjectServer(Content(), "t" * 16, [HERE], ports=ports)
     return stack.enter_context(serving(server)).port
 
 

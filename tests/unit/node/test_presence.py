@@ -15,8 +15,8 @@ from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import Cached
 from trainctl.base.protocol.wire import sent
 from trainctl.node.cache import inventory
+from trainctl.node.cache.listings import load
 from trainctl.node.cache.presence import cache_query, cache_rows
-from trainctl.node.content.listing import load
 from trainctl.node.system import disks
 from trainctl.node.system.layout import layout_of
 from trainctl.store.files import PartialFile

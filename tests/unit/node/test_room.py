@@ -406,7 +406,7 @@ def test_a_blob_whose_name_is_gone_gets_it_back(cache: Cache) -> None:
     blob = cache.place / "blobs" / "sha256" / digest[:2] / digest
     blob.unlink()
 
-    cache.deliver("a", origin={"type": "directory", "path": "/nowhere"})
+    cache.deliver("a", origin={"type": "objects", "path": "/nowhere"})
 
     assert blob.samefile(cache.place / "trees" / cache.listing("a") / "model.bin")
 

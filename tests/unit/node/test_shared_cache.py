@@ -21,9 +21,8 @@ from trainctl.base.failure import from_os_error
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import Delivered
 from trainctl.node.cache.deliver import deliver
-from trainctl.node.content.parts import parts_of
-from trainctl.node.transfer.places import FromShared
-from trainctl.node.transfer.shared import SharedCache
+from trainctl.node.transfer.parts import parts_of
+from trainctl.node.transfer.shared import FromShared, SharedCache
 
 pytestmark = pytest.mark.integration
 
@@ -124,10 +123,10 @@ def test_what_is_right_of_a_wrong_content_is_still_taken_there(gang: Gang, share
     cache = SharedCache(str(shared))
     one, other = FromShared(cache), FromShared(cache)
 
-    one.wrong(first)
+    one.reject(first)
     (fetched,) = other.fetch([second], lambda *_: None)
-    one.settle()
-    other.close()
+    for fetcher in (one, other):
+        fetcher.close()
 
     assert fetched.sha256 == second.chunk.sha256
     assert not cache.has(file)
@@ -252,7 +251,7 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
                 "root": str(home / "node"),
                 "lineage": f"lineage-{user}",
                 "listing": json.loads(mirrors[name].listing.to_bytes()),
-                "origin": {"type": "directory", "path": str(mirrors[name].path)},
+                "origin": {"type": "objects", "path": str(mirrors[name].path)},
                 "shared": shared,
             }
             with as_user(user):

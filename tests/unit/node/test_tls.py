@@ -1,12 +1,10 @@
-"""Blobs over TLS: to whoever knows the server's fingerprint, and nothing to whoever is in between."""
+"""Objects over TLS: to whoever knows the server's fingerprint, and nothing to whoever is in between."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import socket
-import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,16 @@ from tests.support.impostor import impostor
 from tests.support.nodes import NodeError, TestNode
 from tests.support.peers import Gang, result_of
 from trainctl.base.failure import Failure
+from trainctl.base.http import HttpError
 from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.tls import server_context
-from trainctl.node.transfer.blob_client import BlobClient
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf
+from trainctl.node.transfer.http_reader import ServerReader
 from trainctl.resources.certificates import Certificate, new_certificate
+from trainctl.store import keys
+from trainctl.store.served import MirrorContent
 
+ABSENT = keys.blob("0" * 64)
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 
 
@@ -43,15 +44,15 @@ def theirs(tmp_path: Path) -> str:
     return str(path)
 
 
-def encrypting(mirror: Path, certificate: Certificate, **limits: Any) -> BlobServer:
+def encrypting(mirror: Path, certificate: Certificate, **limits: Any) -> ObjectServer:
     """A server that speaks TLS, though its address is private."""
     made = {"certificate": certificate.certificate, "key": certificate.key}
     tls = server_context(made)
-    return BlobServer(MirrorShelf(mirror), "token", tls=tls, private=lambda _: False, **limits)
+    return ObjectServer(MirrorContent(mirror), "token", tls=tls, private=lambda _: False, **limits)
 
 
 def test_large_and_small_files_arrive(node: TestNode, certificate: Certificate) -> None:
-    """By ranges and in packs, on the oldest Python that hosts may have."""
+    """On the oldest Python that hosts may have."""
     node.mirror.add("model.bin", BIG)
     node.mirror.add("medium.bin", BIG[: 2**21])
     node.mirror.add("config.json", b"{}")
@@ -64,7 +65,7 @@ def test_large_and_small_files_arrive(node: TestNode, certificate: Certificate) 
 
 
 def test_peers_pass_on_what_arrives(tmp_path: Path, certificate: Certificate) -> None:
-    """One copy leaves a mirror that speaks TLS, evenly, and every node has every byte."""
+    """One copy leaves a mirror that speaks TLS, and every node has every byte."""
     gang = Gang(tmp_path, 2)
     gang.mirror.add("model.bin", BIG)
     with served(gang.mirror, certificate) as server, gang.serving() as servings:
@@ -83,7 +84,7 @@ def test_a_mirror_that_is_somebody_else_is_told_nothing(
     """Hands are shaken, no byte follows, and the error says what is wrong at once."""
     node.mirror.add("config.json", b"{}")
     with impostor(theirs) as between:
-        where = {"type": "http", **reached(between, certificate)}
+        where = {"type": "objects", **reached(between, certificate)}
         with pytest.raises(NodeError, match="another certificate") as caught:
             node.deliver(origin=where)
 
@@ -114,7 +115,7 @@ def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificat
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         where = {"urls": [f"https://127.0.0.1:{port}"], "token": "token"}
-        client = BlobClient({**where, "fingerprint": certificate.fingerprint})
+        client = ServerReader({**where, "fingerprint": certificate.fingerprint})
         listener.listen()
         heard: list[bytes] = []
 
@@ -125,24 +126,24 @@ def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificat
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ssl.SSLError):
-            list(client.read("0" * 64, 0, memoryview(bytearray(1))))
+        with pytest.raises(HttpError):
+            client.load(ABSENT)
         thread.join()
 
     assert b"token" not in heard[0]
     with pytest.raises(Failure):
-        BlobClient(where)
+        ServerReader(where)
     with pytest.raises(Failure):
-        BlobClient({"urls": [f"http://203.0.113.7:{port}"], "token": "token"})
+        ServerReader({"urls": [f"http://203.0.113.7:{port}"], "token": "token"})
 
 
 def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate) -> None:
     """A client that begins no handshake is cut off in time; another is served meanwhile."""
     server = encrypting(tmp_path, certificate, silence_seconds=0.3)
     with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as silent:
-        client = BlobClient(reached(server, certificate))
+        client = ServerReader(reached(server, certificate))
         with pytest.raises(Failure, match="does not have"):
-            list(client.read("0" * 64, 0, memoryview(bytearray(1))))
+            client.load(ABSENT)
         client.close()
         assert silent.recv(1) == b""
 
@@ -150,7 +151,7 @@ def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate)
 def test_more_connections_than_allowed_are_closed(tmp_path: Path, certificate: Certificate) -> None:
     """Without a word, as words would take a handshake; there is room again once others have gone."""
     server = encrypting(tmp_path, certificate, most_connections=1)
-    client = BlobClient(reached(server, certificate))
+    client = ServerReader(reached(server, certificate))
     answers: list[str] = []
     with serving(server):
         first = socket.create_connection(("127.0.0.1", server.port), 20)
@@ -165,11 +166,11 @@ def test_more_connections_than_allowed_are_closed(tmp_path: Path, certificate: C
     assert answers[-1] == "served"
 
 
-def _try(client: BlobClient, answers: list[str]) -> None:
+def _try(client: ServerReader, answers: list[str]) -> None:
     answers.append("served")
     try:
-        list(client.read("0" * 64, 0, memoryview(bytearray(1))))
-    except (OSError, http.client.HTTPException):
+        client.load(ABSENT)
+    except HttpError:
         answers[-1] = "refused"
     finally:
         client.close()

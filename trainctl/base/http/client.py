@@ -6,12 +6,23 @@ import contextlib
 import http.client
 import re
 import socket
-import ssl
 import threading
 import weakref
 from collections import defaultdict
 from functools import cached_property
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import (  # fmt: skip
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
 from urllib.parse import SplitResult, urlsplit
 
 from trainctl.base.flow import TooSlow
@@ -19,13 +30,16 @@ from trainctl.base.http.connect import Connection, Proxy, proxy_for
 from trainctl.base.http.errors import (
     HttpCut,
     HttpError,
+    HttpSilent,
     HttpUnreachable,
     UnsafeRedirect,
     UnusableProxy,
 )
 from trainctl.base.http.limits import HostLimits
 from trainctl.base.http.redirects import Origin, host_of, origin_of, resolve_reference
-from trainctl.base.tls import pinned, trusting
+
+if TYPE_CHECKING:
+    import ssl  # slow to import, and some builds of Python lack it
 
 PIECE_BYTES = 2**20
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -123,6 +137,7 @@ class HttpClient:
     """Sends requests from any thread and keeps connections for later ones.
 
     ``silence`` is the longest wait for a byte, in seconds; ``pin`` the sha256 of the only certificate to accept.
+    ``tls`` returns the context for other servers, by default the one of ``trusting``.
     Without ``proxies`` the environment's proxies are not used; with ``limits`` requests wait for their host's.
     """
 
@@ -133,7 +148,7 @@ class HttpClient:
         connect_seconds: float = 5.0,
         proxies: bool = True,
         pin: Optional[str] = None,
-        tls: Callable[[], ssl.SSLContext] = trusting,
+        tls: Optional[Callable[[], ssl.SSLContext]] = None,
         limits: Optional[HostLimits] = None,
     ) -> None:
         self._silence = silence
@@ -275,13 +290,17 @@ class HttpClient:
         return connection
 
     def _secure(self, sock: socket.socket, host: str) -> socket.socket:
+        from trainctl.base import tls
+
         if self._pin is not None:
-            return pinned(sock, self._pin, host)
-        return self._tls.wrap_socket(sock, server_hostname=host)
+            return tls.pinned(sock, self._pin, f"{host} port {sock.getpeername()[1]}")
+        return tls.trusted(sock, self._tls, host)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        return self._make_tls()
+        from trainctl.base.tls import trusting
+
+        return (self._make_tls or trusting)()
 
     def _proxy(self, parts: SplitResult) -> Optional[Proxy]:
         """The proxy for a host, looked up once."""
@@ -332,9 +351,9 @@ def _cut() -> Iterator[None]:
     try:
         yield
     except TooSlow as error:
-        raise HttpCut(f"the server went silent during the body ({error})") from None
+        raise HttpSilent(f"the server went silent during the body ({error})") from None
     except _TIMEOUTS:
-        raise HttpCut("the server went silent during the body") from None
+        raise HttpSilent("the server went silent during the body") from None
     except _BROKEN as error:
         raise HttpCut(f"the connection broke ({words(error)})") from None
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import ssl
 import time
-import urllib.request
 from base64 import b64encode
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from trainctl.base.flow import Flow
-from trainctl.base.http.errors import UntrustedCertificate, UnusableProxy
+from trainctl.base.http.errors import UnusableProxy
 from trainctl.base.http.redirects import PORTS
 
 _BUFFER_BYTES = 2**16
@@ -72,12 +70,6 @@ class Connection(http.client.HTTPConnection):
             super().connect()
             if self._secure is not None:
                 self.sock = self._secure(self.sock, self._name)
-        except ssl.SSLCertVerificationError as error:
-            self.close()
-            raise UntrustedCertificate(
-                f"the certificate of {self._name} is not trusted ({error.verify_message})",
-                "Name the certificates to trust in SSL_CERT_FILE.",
-            ) from None
         except BaseException:
             self.close()
             raise
@@ -138,6 +130,8 @@ def proxy_for(parts: SplitResult) -> Optional[Proxy]:
 
     UnusableProxy if that is not an HTTP proxy; the message shows no value, as it may hold a password.
     """
+    import urllib.request  # slow to import, and few clients use proxies
+
     if urllib.request.proxy_bypass(parts.netloc):
         return None
     named = urllib.request.getproxies()

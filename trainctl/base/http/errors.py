@@ -20,6 +20,10 @@ class HttpCut(HttpError):
     """The connection broke before the response was complete."""
 
 
+class HttpSilent(HttpCut):
+    """The server sent nothing, or hardly anything, of the rest of a response for too long."""
+
+
 class UntrustedCertificate(HttpError):
     """The server's certificate could not be verified."""
 

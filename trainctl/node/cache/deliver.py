@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Option
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
+from trainctl.base.lease import FileLease, clear_dead
 from trainctl.base.listing import Listing
-from trainctl.base.lock import Lock
 from trainctl.base.protocol.weights import Delivered, DeliverRequest
 from trainctl.node.cache.leases import Leases
+from trainctl.node.cache.listings import given
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
 from trainctl.node.cache.room import limit_of, make_room
 from trainctl.node.cache.trees import FEW, Trees
-from trainctl.node.content.listing import given
 from trainctl.node.runs.mount import private_mounts
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.transfer.fetching import PEERS, Fetching
-from trainctl.node.transfer.gathering import MIRROR
-from trainctl.node.transfer.places import SHARED
+from trainctl.node.transfer.fetch import PEERS, Fetch
+from trainctl.node.transfer.pool import MIRROR
+from trainctl.node.transfer.shared import SHARED
 from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def _deliver(
         large and not private_mounts(layout.partial).possible
     )
     if trees.sound(listing, thoroughly=thoroughly):
-        Lock.clear_dead(layout.locks)
+        clear_dead(layout.locks)
         return {}
-    with Lock(layout.locks, f"listing-{listing.id}"):
+    with FileLease(layout.locks / f"listing-{listing.id}.lock"):
         trees.settle(listing.id)
         if trees.sound(listing, thoroughly=thoroughly):
             return {}
@@ -169,11 +169,11 @@ class Filling:
         self._done = total - sum(file.size for file in compress(contents, absent))
         report = self._progress(total, len(contents))
         report(0, 0)
-        fetching = Fetching(self._layout, self._sources, report)
+        fetch = Fetch(self._layout, self._sources, report)
         try:
-            fetching.run(contents, absent)
+            fetch.run(contents, absent)
         finally:
-            for place, count in fetching.moved.items():
+            for place, count in fetch.moved.items():
                 self._moved[place] = self._moved.get(place, 0) + count
 
     def _progress(self, total: int, count: int) -> Callable[[int, int], None]:

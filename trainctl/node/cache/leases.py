@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 from trainctl.base.files import modified, names_in, read_json, remove_tree, write_volatile
-from trainctl.base.lock import Lock
+from trainctl.base.lease import FileLease
 from trainctl.base.processes import alive, identity
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.cache.trees import Trees
@@ -132,6 +132,6 @@ def hold(run: Run, listing_id: str) -> bool:
         return True
     if not layout.locks.is_dir():
         return False
-    with Lock(layout.locks, f"listing-{listing_id}"):
+    with FileLease(layout.locks / f"listing-{listing_id}.lock"):
         trees.settle(listing_id)
         return trees.sealed(listing_id)

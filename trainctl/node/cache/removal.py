@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence, Set
 
 from trainctl.base.files import names_in, remove_tree
-from trainctl.base.lock import Lock
+from trainctl.base.lease import FileLease
 from trainctl.node.cache.inventory import Kept
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reservations
@@ -35,7 +35,7 @@ class Removal:
         """Remove a listing's seal, tree, references and what only it used; the bytes freed, or None if it stays."""
         if needed(kept.id):
             return None
-        lock = Lock(self._layout.locks, f"listing-{kept.id}")
+        lock = FileLease(self._layout.locks / f"listing-{kept.id}.lock")
         if not lock.try_acquire():
             return None  # somebody is delivering it
         try:
@@ -81,7 +81,7 @@ class Removal:
 
     def _unknown_stage(self, listing_id: str) -> int:
         """Remove the beginning of a tree that nobody refers to any more and nobody is at."""
-        lock = Lock(self._layout.locks, f"listing-{listing_id}")
+        lock = FileLease(self._layout.locks / f"listing-{listing_id}.lock")
         if listing_id in self._listings or not lock.try_acquire():
             return 0
         try:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Dict, Iterator, Set
 
 from trainctl.base.files import names_in, read_json, unique, write_volatile
+from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.lock import Lock
 from trainctl.base.processes import alive, identity
-from trainctl.node.content.listing import load
+from trainctl.node.cache.listings import load
 from trainctl.node.system.layout import Layout
 
 
-def room_lock(layout: Layout) -> Lock:
+def room_lock(layout: Layout) -> FileLease:
     """Held while a process reserves, measures or removes. A holder never waits for a listing's lock."""
-    return Lock(layout.locks, "room")
+    return FileLease(layout.locks / "room.lock")
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ import time
 from typing import Any, Callable, Iterable, Mapping, Set
 
 from trainctl.base.files import make_directory
+from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile
-from trainctl.base.lock import Lock
 from trainctl.base.protocol.verb import AtCache
 from trainctl.base.protocol.weights import CacheAnswer, CacheRow
 from trainctl.node.cache.inventory import Inventory, Kept
@@ -79,7 +79,7 @@ class _Verifying:
         }
         files, size = (len(kept.listing.files), kept.listing.size) if kept.listing else (0, 0)
         row["files"], row["bytes"] = files, size
-        with Lock(self._layout.locks, f"listing-{kept.id}"):
+        with FileLease(self._layout.locks / f"listing-{kept.id}.lock"):
             if not self._layout.tree(kept.id).is_dir() and not self._trees.sealed(kept.id):
                 return {**row, "outcome": DROPPED, "detail": "it was evicted meanwhile"}
             if kept.listing is None:

@@ -15,7 +15,7 @@ from trainctl.base.checkpoints.stores import blamed
 from trainctl.base.clock import Stopwatch
 from trainctl.base.descriptors import start_child
 from trainctl.base.failure import Failure, from_os_error
-from trainctl.base.lock import Lock
+from trainctl.base.lease import FileLease
 from trainctl.base.processes import alive
 from trainctl.base.protocol.runs import Sync
 from trainctl.base.protocol.spec import RunSpec
@@ -109,7 +109,7 @@ class UploaderProcess:
         for run in left_behind(self._run, self._spec):
             with contextlib.suppress(Failure, OSError):
                 upload(run, self._secrets, self._data)
-        with Lock(self._run.directory, "uploader"):
+        with FileLease(self._run.directory / "uploader.lock"):
             return work(self._uploader(), _Control(control))
 
     def _ended(self) -> Optional[int]:
@@ -220,7 +220,7 @@ def upload(run: Run, secrets: Mapping[str, str], data: Path) -> Sync:
     if end is None:
         raise Failure("busy", f"run {run.key} is live", "Its own uploader brings its checkpoints.")
     if sync_of(run.directory).get("state") != COMPLETED:
-        with Lock(run.directory, "uploader"):
+        with FileLease(run.directory / "uploader.lock"):
             uploader = Uploader(run, spec, secrets, data)
             clock = Stopwatch()
             longest = float(spec["store"].get("upload_timeout", UPLOAD_SECONDS))

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, read_json, remove_tree, write_json
-from trainctl.base.lock import Lock
+from trainctl.base.lease import FileLease
 from trainctl.base.protocol.code import Environment, EnvironmentRequest
 from trainctl.node.cache.codes import open_archive
 from trainctl.node.jobs.host_environment import LOOK_SECONDS, login_shell
@@ -47,7 +47,7 @@ def build_environment(request: EnvironmentRequest, emit: Emit) -> Environment:
         environment.touch()
         return {"venv": str(environment.path), "built": False}
     make_directory(layout.environments)
-    with Lock(layout.environments, digest):
+    with FileLease(layout.environments / f"{digest}.lock"):
         if not environment.sealed:
             environment.build(python, texts, str(request["requirements"]), emit)
     return {"venv": str(environment.path), "built": True}

@@ -20,7 +20,7 @@ from trainctl.base.files import (
     remove_tree,
     write_json,
 )
-from trainctl.base.lock import Lock
+from trainctl.base.lease import FileLease
 from trainctl.base.protocol.caches import Held
 from trainctl.node.cache.references import References
 from trainctl.node.system import layout as names
@@ -108,9 +108,9 @@ class TrainingCache:
         return self.directory / OURS / "made"
 
 
-def content_lock(layout: Layout, directory: Path) -> Lock:
+def content_lock(layout: Layout, directory: Path) -> FileLease:
     """The lock under which a cache is prepared or cleared on this node."""
-    return Lock(make_directory(layout.training), short_name(directory))
+    return FileLease(make_directory(layout.training) / f"{short_name(directory)}.lock")
 
 
 def short_name(directory: Path) -> str:

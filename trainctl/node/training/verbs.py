@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
-from trainctl.base.lock import Lock
+from trainctl.base.lease import FileLease
 from trainctl.base.protocol import caches as protocol
 from trainctl.node.runs.record import all_specs
 from trainctl.node.system import layout as names
@@ -134,5 +134,5 @@ def _asked(request: protocol.OwnedRequest) -> Tuple[Layout, TrainingCache, str, 
     )
 
 
-def _users_lock(layout: Layout, cache: TrainingCache) -> Lock:
-    return Lock(make_directory(layout.training), f"{short_name(cache.directory)}-users")
+def _users_lock(layout: Layout, cache: TrainingCache) -> FileLease:
+    return FileLease(make_directory(layout.training) / f"{short_name(cache.directory)}-users.lock")

@@ -1,4 +1,4 @@
-"""Reading a mirror's objects by key on nodes: from a directory, from a server, and from a bucket by presigned URLs."""
+"""A mirror on nodes: read from a directory, from a server, and from a bucket by presigned URLs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.support.blob_server import asked
 from tests.support.weights_data import noise
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
+from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.pace import Pace
 from trainctl.base.retry import Retry
 from trainctl.errors import SourceError
 from trainctl.node.cache.deliver import deliver
-from trainctl.node.content.parts import parts_of
-from trainctl.node.transfer.objects import object_origins
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import ObjectShelf
-from trainctl.node.transfer.signed_keys import SignedKeys
+from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
+from trainctl.node.transfer.parts import Part, parts_of
+from trainctl.node.transfer.readers import DirectoryReader, Mirror, ObjectReader
 from trainctl.resources.origins import KeySigner
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.references import Reference
+from trainctl.store.served import MirrorContent
 from trainctl.store.store import Store
 
 TOKEN = "a-token-of-objects-in-tests"
@@ -95,70 +95,101 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Listing]:
     return root, listing
 
 
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    now = 0.0
+
+    def tell(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+Open = Callable[..., Mirror]
+KINDS = ["directory", "server", "bucket"]
+
+
 @pytest.fixture
-def opened(mirror: tuple[Path, Listing]) -> Iterator[Callable[[str], Any]]:
-    """An origin of each kind for the mirror."""
+def opened(mirror: tuple[Path, Listing]) -> Iterator[Open]:
+    """Opens the mirror by a reader of each kind."""
     root, listing = mirror
     with ExitStack() as stack:
 
-        def make(kind: str) -> Any:
-            value: dict[str, Any] = {"type": "objects", "patience": 1}
-            signed = None
+        def reader(kind: str, pace: Pace) -> ObjectReader:
             if kind == "directory":
-                value["path"] = str(root)
-            elif kind == "server":
-                server = stack.enter_context(serving(BlobServer(ObjectShelf(root), TOKEN)))
-                value.update(urls=server.urls, token=TOKEN)
-            else:
-                objects = SignedDirectory(root)
-                web = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
-                stack.callback(web.server_close)
-                stack.callback(web.shutdown)
-                Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-                objects.port = web.server_port
-                signed = SignedKeys(Operator(KeySigner(objects, listing)))  # type: ignore[arg-type]
-                signed.begin(listing.contents)
-            origin = object_origins(value, listing, signed, Pace())()
-            stack.callback(origin.close)
-            return origin
+                return DirectoryReader(str(root), pace)
+            if kind == "server":
+                server = stack.enter_context(serving(ObjectServer(MirrorContent(root), TOKEN)))
+                return ServerReader({"urls": server.urls, "token": TOKEN}, pace)
+            objects = SignedDirectory(root)
+            web = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+            stack.callback(web.server_close)
+            stack.callback(web.shutdown)
+            Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
+            objects.port = web.server_port
+            urls = SignedUrls(Operator(KeySigner(objects, listing)))  # type: ignore[arg-type]
+            urls.begin(listing.contents)
+            return BucketReader(urls, pace)
+
+        def make(kind: str, pace: Pace | None = None) -> Mirror:
+            found = Mirror(reader(kind, pace or Pace()), listing)
+            stack.callback(found.close)
+            return found
 
         yield make
 
 
-@pytest.mark.parametrize("kind", ["directory", "server", "bucket"])
+def read(opened: Mirror, part: Part) -> bytes:
+    view = memoryview(bytearray(part.chunk.length))
+    opened.read(part, view, lambda piece: None)
+    return bytes(view)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_file_is_read_by_the_keys_of_its_objects(
-    mirror: tuple[Path, Listing], opened: Callable[[str], Any], kind: str
+    mirror: tuple[Path, Listing], opened: Open, kind: str
 ) -> None:
+    """From a bucket's server that ignores ranges, too."""
     _, listing = mirror
-    origin = opened(kind)
+    found = opened(kind)
     parts = [part for file in listing.contents for part in parts_of(file)]
 
-    small = origin.read_small({p.file.sha256: p.file.size for p in parts if p.packed})
+    small = found.read_small({p.file.sha256: p.file.size for p in parts if p.is_small})
     content = {path: bytes(small.get(hashlib.sha256(data).hexdigest(), b"")) for path, data in FILES.items()}  # fmt: skip
     for part in parts:
-        if not part.packed:
-            view = memoryview(bytearray(part.chunk.length))
-            origin.read(*origin.place_of(part), view, lambda piece: None)
-            content[part.file.path] += bytes(view)
+        if not part.is_small:
+            content[part.file.path] += read(found, part)
 
     assert content == FILES
 
 
-@pytest.mark.parametrize("kind", ["directory", "server", "bucket"])
-def test_a_missing_object_is_named(
-    mirror: tuple[Path, Listing], opened: Callable[[str], Any], kind: str
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_object_is_named(mirror: tuple[Path, Listing], opened: Open, kind: str) -> None:
     root, listing = mirror
     big = next(file for file in listing.files if file.path == "big.bin")
     key = keys.blob(big.chunks[0])
-    origin = opened(kind)
+    found = opened(kind)
     (root / key).rename(root / "aside")
     try:
         with pytest.raises(Failure, match=key) as error:
-            origin.read(key, 0, memoryview(bytearray(10)), lambda piece: None)
+            read(found, parts_of(big)[0])
     finally:
         (root / "aside").rename(root / key)
     assert error.value.kind == "origin"
+
+
+@pytest.mark.parametrize("kind", ["directory", "server"])
+def test_reads_keep_to_the_rate(mirror: tuple[Path, Listing], opened: Open, kind: str) -> None:
+    """All but the last piece has to be waited for."""
+    _, listing = mirror
+    clock = Clock()
+    big = next(file for file in listing.files if file.path == "big.bin")
+
+    read(opened(kind, Pace(1_000_000, clock.tell, clock.sleep)), parts_of(big)[0])
+
+    assert clock.now == pytest.approx((CHUNK_BYTES - 2**20) / 1_000_000)
 
 
 def test_a_delivery_builds_the_tree_and_refuses_corrupt_objects(
@@ -190,7 +221,7 @@ def test_a_server_hands_out_content_and_indexes_only(mirror: tuple[Path, Listing
     root, listing = mirror
     objects = DirectoryObjects(root)
     readable = {"blobs", "slices", "packs"}
-    with serving(BlobServer(ObjectShelf(root), TOKEN)) as server:
+    with serving(ObjectServer(MirrorContent(root), TOKEN)) as server:
         found = {
             stat.key.partition("/")[0]: asked(server, "GET", f"/{stat.key}")[0]
             for stat in objects.list("")

@@ -1,4 +1,4 @@
-"""Bringing missing contents here, window by window, by whatever sources there are. See DESIGN.md, "Cache" and "Peers"."""
+"""Fetch the missing contents of a listing, window by window, from the places that a request names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import compress, islice
 from typing import Callable, Dict, Iterable, List, Sequence, Set
 
 from trainctl.base.files import names_in
+from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile
-from trainctl.base.lock import Lock
-from trainctl.node.content.parts import Part, parts_of, windows
 from trainctl.node.system.layout import Layout
-from trainctl.node.transfer.gathering import MIRROR, Data, Gathering, Order
-from trainctl.node.transfer.places import SHARED
+from trainctl.node.transfer.parts import Part, parts_of, windows
+from trainctl.node.transfer.pool import MIRROR, Data, Pool, Task
+from trainctl.node.transfer.shared import SHARED
 from trainctl.node.transfer.sources import Sources
 from trainctl.store.files import PartialFile
 
@@ -24,7 +24,7 @@ PEERS = "peers"
 _POLL_SECONDS = 0.05
 
 
-class Fetching:
+class Fetch:
     """One delivery's fetching. ``moved`` counts the bytes that came from the MIRROR, from PEERS and from the SHARED cache."""
 
     def __init__(self, layout: Layout, sources: Sources, progress: Progress) -> None:
@@ -33,28 +33,30 @@ class Fetching:
         self._progress = progress
         self._files = layout.files
         self._lock = threading.Lock()
-        self._brought: Set[str] = set()
+        self._shared_by_us: Set[str] = set()
         self.moved: Dict[str, int] = {}
 
     def run(self, contents: Iterable[ListedFile], absent: Iterable[int]) -> None:
-        """Have those of a listing's contents that are ``absent``, by the order they are in, here, under their final names and durable."""
+        """Have those of a listing's contents that are ``absent``, a flag for each, here: under their final names and durable."""
         absent, number = iter(absent), 0
         for window in windows(contents):
             self._sources.begin(window, number)
             number += sum(len(file.chunk_ranges) for file in window)
             left = list(compress(window, islice(absent, len(window))))
             while left:
-                left = self._unlocked(window, left)
+                left = self._fetch_unlocked(window, left)
                 if left:
                     time.sleep(_POLL_SECONDS)
 
-    def _unlocked(self, window: Sequence[ListedFile], files: List[ListedFile]) -> List[ListedFile]:
-        """Fetch those that nobody else on this node is fetching; the others. Nobody waits for a lock while holding one."""
+    def _fetch_unlocked(
+        self, window: Sequence[ListedFile], files: List[ListedFile]
+    ) -> List[ListedFile]:
+        """Fetch those that no other process is fetching; the others. No process waits for a lock while it holds one."""
         mine: List[ListedFile] = []
         others: List[ListedFile] = []
         with ExitStack() as held:
             for file in files:
-                lock = Lock(self._layout.locks, file.sha256)
+                lock = FileLease(self._layout.locks / f"{file.sha256}.lock")
                 if len(file.chunk_ranges) == 1:
                     mine.append(file)
                 elif not lock.try_acquire():
@@ -62,29 +64,31 @@ class Fetching:
                 else:
                     held.callback(lock.release)
                     mine.append(file)
-            self._bring(window, mine)
+            self._share(window, mine)
             self._fetch(mine)
         return others
 
-    def _bring(self, window: Sequence[ListedFile], files: Sequence[ListedFile]) -> None:
-        """Have the contents in the shared cache first, where there is one."""
+    def _share(self, window: Sequence[ListedFile], files: Sequence[ListedFile]) -> None:
+        """Have the contents in the shared cache first, if there is one."""
         shared = self._sources.shared
         if shared is not None:
-            wanted = {file.sha256 for file in files}
-            mirror = self._sources.mirror
-            self._brought |= shared.bring(window, wanted, mirror, lambda: self._progress(0, 0))
+            self._shared_by_us |= shared.fetch_missing(
+                window,
+                {file.sha256 for file in files},
+                self._sources.from_mirror,
+                lambda: self._progress(0, 0),
+            )
 
     def _fetch(self, files: Sequence[ListedFile]) -> None:
         small = [file for file in files if len(file.chunk_ranges) == 1]
-        orders = [Order(part, self._sources.line(part)) for part in self._missing_small(small)]
+        missing = self._missing_small(small)
         with ExitStack() as opened:
             partials: Dict[str, PartialFile] = {}
             for file in files:
-                if len(file.chunk_ranges) > 1 and not self._fetched_meanwhile(file):
+                if len(file.chunk_ranges) > 1 and not self._is_fetched_meanwhile(file):
                     partial = opened.enter_context(closing(PartialFile(self._files, file)))
                     partials[file.sha256] = partial
-                    chunks = self._missing_chunks(partial, file)
-                    orders += [Order(part, self._sources.line(part)) for part in chunks]
+                    missing += self._missing_chunks(partial, file)
 
             def keep(part: Part, data: Data, place: str) -> None:
                 if part.file.sha256 in partials:
@@ -97,12 +101,12 @@ class Fetching:
             def pass_on(part: Part, start: int, data: Data) -> None:
                 partials[part.file.sha256].pass_on(part.number, start, data)
 
-            orders.sort(key=lambda order: self._sources.late(order.part))
-            Gathering(self._sources.fetchers, keep, pass_on).run(orders)
+            tasks = [Task(part, self._sources.places(part)) for part in missing]
+            Pool(self._sources.fetchers, keep, pass_on).run(tasks)
         self._files.commit(small)
 
-    def _fetched_meanwhile(self, file: ListedFile) -> bool:
-        """Whether the delivery that was waited for has brought it."""
+    def _is_fetched_meanwhile(self, file: ListedFile) -> bool:
+        """Whether the process that held the lock has fetched it."""
         if not self._files.is_whole(file):
             return False
         self._progress(file.size, 0)
@@ -119,11 +123,11 @@ class Fetching:
         return wanted
 
     def _missing_chunks(self, partial: PartialFile, file: ListedFile) -> List[Part]:
-        cloned = partial.is_new and self._sources.clone(file, partial.clone)
+        is_cloned = partial.is_new and self._sources.clone(file, partial.clone)
         parts = parts_of(file)
         missing = [parts[index] for index in partial.missing()]
         here = file.size - sum(part.chunk.length for part in missing)
-        if cloned:
+        if is_cloned:
             self._count(here, self._tier(file, SHARED if self._sources.shared else MIRROR))
         else:
             self._progress(here, 0)
@@ -136,9 +140,9 @@ class Fetching:
         self._files.finish(file)
 
     def _tier(self, file: ListedFile, place: str) -> str:
-        """Where bytes count as found: those that this node brought into the shared cache came from the mirror."""
+        """Where bytes count as found: those that this node fetched into the shared cache came from the mirror."""
         if place == SHARED:
-            return MIRROR if file.sha256 in self._brought else SHARED
+            return MIRROR if file.sha256 in self._shared_by_us else SHARED
         return MIRROR if place == MIRROR else PEERS
 
     def _count(self, length: int, tier: str) -> None:

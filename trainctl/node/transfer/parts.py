@@ -1,13 +1,15 @@
-"""What is fetched at once: a chunk of a large file, or a whole small one. Their order, and so their numbers, follow from the listing alone."""
+"""Parts of a listing: what is fetched at once, a chunk of a large file or a whole file of one chunk.
+
+Their order, and so their numbers, follow from the listing alone.
+"""
 
 from __future__ import annotations
 
 from typing import Iterable, Iterator, List, NamedTuple
 
 from trainctl.base.listing import Chunk, ListedFile, Listing
+from trainctl.base.object_server import PACKED_BYTES
 
-PACKED_BYTES = 2**20
-"""Contents below this size travel in packs."""
 _WINDOW_BYTES = 8 * 2**30
 _WINDOW_FILES = 128
 _WINDOW_SMALL = 4096
@@ -21,8 +23,8 @@ class Part(NamedTuple):
     chunk: Chunk
 
     @property
-    def packed(self) -> bool:
-        """Whether it is a whole small file, which travels with others."""
+    def is_small(self) -> bool:
+        """Whether it is a whole file that is fetched together with others."""
         return self.chunk.length == self.file.size < PACKED_BYTES
 
 
@@ -32,17 +34,15 @@ def parts_of(file: ListedFile) -> List[Part]:
 
 
 def lengths_of(listing: Listing) -> Iterator[int]:
-    """The length of every part of a listing, in the one order that all nodes know: the first has number 0."""
-    for file in listing.contents:
-        for chunk in file.chunk_ranges:
-            yield chunk.length
+    """The length of every part of a listing, in order."""
+    return (chunk.length for file in listing.contents for chunk in file.chunk_ranges)
 
 
 def windows(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:
-    """The contents in groups that are fetched one after another: each bounds what is open at once.
+    """The contents in groups that are fetched one after another: each bounds how many files are open at once.
 
     They are cut by the listing and not by what is missing here, so that all nodes have the same: none waits in an
-    early one for what another brings in a late one.
+    early one for what another fetches in a late one.
     """
     window: List[ListedFile] = []
     size = large = 0
@@ -58,21 +58,21 @@ def windows(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:
 
 
 def to_hex(present: Iterable[bool]) -> str:
-    """One bit a part, the first the lowest."""
+    """One bit per part, the first the lowest."""
     bits = bytearray()
-    for number, one in enumerate(present):
+    for number, is_there in enumerate(present):
         if number % 8 == 0:
             bits.append(0)
-        bits[-1] |= one << number % 8
+        bits[-1] |= is_there << number % 8
     return bits[::-1].hex().lstrip("0") or "0"
 
 
 def from_hex(text: str, count: int) -> bytes:
-    """Which of so many parts, for ``is_in``; ValueError for what is no hex number."""
+    """The bits of ``count`` parts, for ``has_bit``; ValueError if it is not a hex number."""
     even = text.zfill(-(-len(text) // 2) * 2)
     return bytes.fromhex(even)[::-1].ljust(-(-count // 8), b"\0")
 
 
-def is_in(bits: bytes, number: int) -> bool:
-    """Whether the part of that number is one of them."""
+def has_bit(bits: bytes, number: int) -> bool:
+    """Whether the part of that number is there."""
     return bool(bits[number >> 3] >> (number & 7) & 1)

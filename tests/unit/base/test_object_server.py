@@ -1,4 +1,4 @@
-"""The server of blobs: what it hands out, and to whom."""
+"""The server of objects: what it hands out, and to whom."""
 
 from __future__ import annotations
 
@@ -16,12 +16,26 @@ from tests.support.blob_server import asked, served
 from tests.support.nodes import Mirror
 from trainctl.base.addresses import family
 from trainctl.base.failure import Failure
-from trainctl.node.transfer.server import BlobServer, serving
-from trainctl.node.transfer.shelf import MirrorShelf
+from trainctl.base.object_server import Content, ObjectServer, OpenObject, serving
+from trainctl.store.served import MirrorContent
 
 DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
 NAME = hashlib.sha256(DATA).hexdigest()
-ABSENT = "0" * 64
+KEY = f"/blobs/sha256/{NAME[:2]}/{NAME}"
+ABSENT = f"/blobs/sha256/00/{'0' * 64}"
+
+
+class Files(Content):
+    """Small contents in a directory, by their digests."""
+
+    def __init__(self, root: Path, contents: list[bytes]) -> None:
+        self._root = root
+        for data in contents:
+            (root / hashlib.sha256(data).hexdigest()).write_bytes(data)
+
+    def open_content(self, sha256: str) -> OpenObject | None:
+        path = self._root / sha256
+        return OpenObject.whole(path.open("rb", buffering=0)) if path.exists() else None
 
 
 @pytest.fixture
@@ -36,11 +50,9 @@ def mirror(tmp_path: Path) -> Mirror:
 def test_a_blob_and_its_ranges(mirror: Mirror) -> None:
     """The whole blob and any range of it, byte for byte, with the length announced."""
     with served(mirror) as server:
-        whole = asked(server, "GET", f"/blobs/sha256/{NAME}")
-        part = asked(server, "GET", f"/blobs/sha256/{NAME}", headers={"Range": "bytes=5-104"})
-        end = asked(
-            server, "GET", f"/blobs/sha256/{NAME}", headers={"Range": "bytes=299990-400000"}
-        )
+        whole = asked(server, "GET", KEY)
+        part = asked(server, "GET", KEY, headers={"Range": "bytes=5-104"})
+        end = asked(server, "GET", KEY, headers={"Range": "bytes=299990-400000"})
 
     assert (whole[0], whole[2]) == (200, DATA)
     assert (part[0], part[2]) == (206, DATA[5:105])
@@ -52,7 +64,7 @@ def test_a_blob_and_its_ranges(mirror: Mirror) -> None:
 def test_ranges_that_are_none(mirror: Mirror, text: str) -> None:
     """Backward, past the end, in other units: 416 and no bytes."""
     with served(mirror) as server:
-        status, _, body = asked(server, "GET", f"/blobs/sha256/{NAME}", headers={"Range": text})
+        status, _, body = asked(server, "GET", KEY, headers={"Range": text})
 
     assert (status, body) == (416, b"")
 
@@ -63,8 +75,8 @@ def test_without_the_token_nothing_is_said(mirror: Mirror, token: str) -> None:
     with served(mirror) as server:
         headers = {"Authorization": token}
         answers = [
-            asked(server, "GET", f"/blobs/sha256/{NAME}", headers=headers),
-            asked(server, "GET", f"/blobs/sha256/{ABSENT}", headers=headers),
+            asked(server, "GET", KEY, headers=headers),
+            asked(server, "GET", ABSENT, headers=headers),
             asked(server, "POST", "/pack", body=b"[]", headers=headers),
         ]
 
@@ -77,15 +89,18 @@ def test_without_the_token_nothing_is_said(mirror: Mirror, token: str) -> None:
         "/",
         "/secret",
         "/blobs/sha256/../../secret",
-        f"/blobs/sha256/{NAME}/../../../secret",
-        f"/blobs/sha256/{NAME[:-1]}",
-        f"/blobs/sha256/{NAME}?x",
-        f"/blobs/sha256/{NAME}%00",
-        f"/blobs/sha256/{NAME.upper()}",
+        "/listings/x.json",
+        f"/blobs/sha256/00/{NAME}",
+        "//etc/passwd",
+        f"{KEY}/../../../../secret",
+        KEY[:-1],
+        f"{KEY}?x",
+        f"{KEY}%00",
+        KEY.upper(),
         "/blobs/sha256/%2e%2e/%2e%2e/secret",
-        f"http://elsewhere/blobs/sha256/{NAME}",
+        f"http://elsewhere{KEY}",
         "/etc/passwd",
-        f"/blobs/sha256/{ABSENT}",
+        ABSENT,
     ],
 )
 def test_nothing_but_what_a_digest_names(mirror: Mirror, path: str) -> None:
@@ -96,22 +111,21 @@ def test_nothing_but_what_a_digest_names(mirror: Mirror, path: str) -> None:
     assert (status, body) == (404, b"")
 
 
-def test_a_pack(mirror: Mirror) -> None:
+def test_a_pack(tmp_path: Path) -> None:
     """Small contents come one after another with their lengths; what is absent or too large has the length that says so."""
-    mirror.add("small.txt", b"small")
-    mirror.add("empty", b"")
-    mirror.add("large.bin", bytes(2**20))
+    content = Files(tmp_path, [b"small", b"", bytes(2**20)])
     digests = [
         hashlib.sha256(data).hexdigest()
         for data in (b"small", b"nowhere", b"", bytes(2**20), b"small")
     ]
 
-    with served(mirror) as server:
+    with serving(ObjectServer(content, "token")) as server:
         status, _, body = asked(server, "POST", "/pack", body=json.dumps(digests).encode())
 
     absent = struct.pack(">Q", 2**64 - 1)
     small = struct.pack(">Q", 5) + b"small"
     assert (status, body) == (200, small + absent + struct.pack(">Q", 0) + absent + small)
+    assert server.sent == 10
 
 
 @pytest.mark.parametrize(
@@ -137,22 +151,22 @@ def test_a_pack_of_too_many_bytes_is_not_read(mirror: Mirror) -> None:
 
 def test_a_silent_client_is_not_waited_for(mirror: Mirror) -> None:
     """Its connection ends after the time that clients are given, though it never asked for anything."""
-    server = BlobServer(MirrorShelf(mirror.path), "token", silence_seconds=0.1)
+    server = ObjectServer(MirrorContent(mirror.path), "token", silence_seconds=0.1)
     with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as peer:
         assert peer.recv(1) == b""
 
 
 def test_more_connections_than_allowed_are_sent_away(mirror: Mirror) -> None:
     """They are told to come again, and find room once others have gone."""
-    server = BlobServer(MirrorShelf(mirror.path), "token", most_connections=1)
+    server = ObjectServer(MirrorContent(mirror.path), "token", most_connections=1)
     with serving(server):
         with socket.create_connection(("127.0.0.1", server.port), 20) as first:
             first.sendall(b"GET /")
             status = 0
             while status != 503:  # until the first connection has been given its thread
-                status = asked(server, "GET", f"/blobs/sha256/{NAME}")[0]
+                status = asked(server, "GET", KEY)[0]
         while status == 503:
-            status = asked(server, "GET", f"/blobs/sha256/{NAME}")[0]
+            status = asked(server, "GET", KEY)[0]
 
     assert status == 200
 
@@ -178,4 +192,4 @@ def test_a_server_listens_on_one_address(address: object) -> None:
 def test_nothing_is_served_to_the_world_without_tls(mirror: Mirror, address: str) -> None:
     """Before anything listens there."""
     with pytest.raises(Failure, match="without TLS"):
-        BlobServer(MirrorShelf(mirror.path), "token", [address])
+        ObjectServer(MirrorContent(mirror.path), "token", [address])

@@ -86,9 +86,9 @@ def test_a_wrong_token_is_said(node: TestNode) -> None:
 def test_a_blob_that_the_mirror_lost(node: TestNode) -> None:
     """The error says what is missing, and no tree appears."""
     node.mirror.add("model.bin", BIG)
-    node.mirror.blob(node.mirror.listing.files[0].sha256).unlink()
+    node.mirror.chunk("model.bin", 1).unlink()
 
-    with served(node.mirror) as server, pytest.raises(NodeError, match="does not have blob"):
+    with served(node.mirror) as server, pytest.raises(NodeError, match="does not have blobs/"):
         node.deliver(origin=origin(server))
 
     assert not node.tree.exists()
@@ -101,16 +101,16 @@ def test_connections_that_break_are_taken_up_where_they_were(node: TestNode, aft
     node.mirror.add("small.json", b"{}")
 
     with served(node.mirror) as server, cutting(server.port, after, 5) as port:
-        node.deliver(origin=origin(server, url=f"http://127.0.0.1:{port}"))
+        node.deliver(origin=origin(server, urls=[f"http://127.0.0.1:{port}"]))
 
     assert (node.tree / "model.bin").read_bytes() == BIG
 
 
 def test_a_mirror_that_is_gone(node: TestNode) -> None:
-    """Patience ends, and the error says that nothing came."""
+    """One that never answered is given up soon, and the error says what to do."""
     node.mirror.add("model.bin", BIG)
     with served(node.mirror) as server:
-        gone = origin(server, patience=0.1)
+        gone = origin(server)
 
     with pytest.raises(NodeError, match="does not answer"):
         node.deliver(origin=gone)
@@ -119,8 +119,7 @@ def test_a_mirror_that_is_gone(node: TestNode) -> None:
 def test_wrong_bytes_over_http_are_refused(node: TestNode) -> None:
     """A content of the right length that isn't the listing's is an error, and nothing of it is kept."""
     node.mirror.add("model.bin", BIG)
-    blob = node.mirror.blob(node.mirror.listing.files[0].sha256)
-    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+    node.mirror.corrupt("model.bin", 2)
 
     with served(node.mirror) as server, pytest.raises(NodeError, match=r"model\.bin"):
         node.deliver(origin=origin(server))

@@ -1,1 +1,0 @@
-"""What is delivered, by its name: listings, blobs, chunks, parts and packs."""
