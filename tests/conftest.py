@@ -61,13 +61,22 @@ def _trust_one_authority() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Don't even import directories and files of other tiers for the default tier."""
-    if config.option.markexpr != tiers.DEFAULT or collection_path == _TESTS:
-        return None
-    if collection_path.suffix == ".py":
-        return True if _OF_INTEGRATION in collection_path.read_bytes() else None
-    folder = f"{collection_path.relative_to(_TESTS)}/"
-    return True if folder in tiers.INTEGRATION else None
+    """Don't even import directories and files whose tests are all in other tiers."""
+    tier, inside = config.option.markexpr, f"{collection_path.relative_to(_TESTS)}/"
+    if tier == tiers.DEFAULT:
+        other = inside in tiers.INTEGRATION or (
+            collection_path.suffix == ".py" and _OF_INTEGRATION in collection_path.read_bytes()
+        )
+    elif tier == "integration":
+        other = (
+            collection_path.suffix == ".py"
+            and not inside.startswith((*tiers.INTEGRATION, "conformance/"))
+            and b"mark.integration" not in collection_path.read_bytes()
+            and collection_path.name.startswith("test_")
+        )
+    else:
+        other = False
+    return True if other else None
 
 
 @pytest.hookimpl(tryfirst=True)

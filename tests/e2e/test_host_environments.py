@@ -12,7 +12,7 @@ WAIT = ("apply", "--auto-approve", "--wait")
 
 
 def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
-    """A program, a script and a directory that are not there fail the plan, each with a hint of its own; no weights are mirrored."""
+    """A program, a script and a directory that are not there fail the plan, each with a hint; no weights are mirrored."""
     declare(
         fresh,
         {
@@ -29,8 +29,8 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
     assert "no program no-such-program is found" in err
     assert "the code has no file gone.py" in err
     assert "there is no directory /no/such/place to mount" in err
-    assert "correct the mount's `host_path`" in err
-    assert err.count("name a venv") == 1
+    assert err.count("Install or create it there, or correct the manifest") == 2
+    assert err.count("Add the file, or correct its name") == 1
     assert not fresh.mirror.exists()
 
 
