@@ -130,7 +130,7 @@ class LocalProvider:
             root.rename(doomed)
         except FileNotFoundError:
             return
-        if _in_use(doomed) and not root.exists():  # somebody came between the look and the rename
+        if _in_use(doomed) and not root.exists():  # a run came between the look and the rename
             doomed.rename(root)
             return
         _remove(doomed)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from trainctl.errors import NodeUnreachable
 
 _REMEMBERED_SECONDS = 1.0
-"""A command often asks a host twice in a row: who is away isn't waited for twice. Who tries again waits longer than this."""
+"""A command often connects twice in a row: an unreachable host is waited for once. Retries wait longer than this."""
 
 
 class Attempts:
-    """One attempt at a time, under ``lock``. Whoever waited while one failed, or comes just afterwards, gets its error, and doesn't try once more."""
+    """One attempt at a time, under ``lock``. Threads that waited for a failed one, or come just afterwards, get its error."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

@@ -61,7 +61,7 @@ def _line(offending: re.Match[str]) -> str:
 def shown_key(ssh: Sequence[str], destination: Sequence[str], environ: Mapping[str, str]) -> str:
     """The line of known hosts for the key that a host shows now, as ssh itself would write it; empty if it shows none.
 
-    No key of the user's is offered to a host that nobody has vouched for.
+    No key of the user's is offered to an unknown host.
     """
     with tempfile.TemporaryDirectory(prefix="trainctl-") as place:
         path = Path(place) / "known_hosts"

@@ -19,7 +19,7 @@ Answer = Dict[str, Any]
 
 
 def make(request: Request) -> Answer:
-    """Leave a marker under ROOT, and look whether it stayed: somebody may remove the directory at this moment."""
+    """Leave a marker under ROOT, and check that it stayed: the directory may be removed at this moment."""
     marker = _marker(request)
     for _ in range(_ATTEMPTS):
         marker.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def remove(request: Request) -> Answer:
     if made.is_dir():
         made.rename(doomed / "made")
     late = _entries(doomed / "made")
-    for path in late:  # somebody came between the look and the rename
+    for path in late:  # a run came between the look and the rename
         made.mkdir(0o700, exist_ok=True)
         path.rename(made / path.name)
     for path in _entries(root):

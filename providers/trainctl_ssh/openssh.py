@@ -89,7 +89,7 @@ class OpenSsh:
         while True:
             self._attempts.ensure(self._is_open, self._open)
             keeper = self._keeper
-            if keeper is not None:  # nobody has closed it in between
+            if keeper is not None:  # not closed in between
                 return keeper
 
     def _is_open(self) -> bool:
@@ -181,7 +181,7 @@ class OpenSsh:
     def _keep(self) -> _Keeper:
         """Start the process that holds the connection; over a connection that the user has open already, where there is one.
 
-        Nobody knows by which key that one's host was known, so that a host whose key is pinned gets one of its own.
+        It is unknown which key that connection's host had, so a host with a pinned key gets its own.
         """
         options: tuple[str, ...] = ()
         share: tuple[str, ...] = ("-o", "ControlMaster=no")

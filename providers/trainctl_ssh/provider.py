@@ -24,7 +24,7 @@ from trainctl.spi.provider import (
     Presence,
     Provider,
     Wrong,
-    nobody,
+    decline,
 )
 from trainctl.spi.transport import Transport
 from trainctl_ssh.hosts import Host, Login, hosts_of, login_of
@@ -46,7 +46,7 @@ class SshProvider:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._links: dict[Login, Link] = {}
-        self._ask: Confirm = nobody
+        self._ask: Confirm = decline
 
     def attend(self, confirm: Confirm) -> None:
         """See Provider."""
@@ -145,7 +145,7 @@ class SshProvider:
             return self._links[login].transport()
 
     def _confirm(self, question: str) -> bool:
-        """One question at a time, whoever asks."""
+        """One question at a time."""
         with self._asking:
             return self._ask(question)
 

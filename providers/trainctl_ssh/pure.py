@@ -72,7 +72,7 @@ class Paramiko:
             self._clients.append(self._client())
         except paramiko.SSHException:
             if not self._alive():
-                raise  # else that channel alone was closed, before anything was told to it
+                raise  # else only that channel was closed, before anything was sent to it
         return self._open(self._clients[-1])
 
     def end(self, group: str | None) -> None:

@@ -31,7 +31,7 @@ DENIED = Cause(
 )
 NAMELESS = Cause(
     r"Could not resolve hostname|Name or service not known",
-    "has an address that nobody knows",
+    "has an unknown address",
     "Correct the name, or write address: of the host.",
     code="ssh-no-such-host",
 )
@@ -67,7 +67,7 @@ def because(cause: Cause, who: str, said: str) -> NodeUnreachable:
 
 
 def key_not_known(who: str, login: Login, fingerprint: str) -> NodeUnreachable:
-    """First contact where nobody could be asked, or somebody said no."""
+    """First contact without a terminal, or declined by the user."""
     port = f"-p {login.port} " if login.port else ""
     return NodeUnreachable(
         f"{who} is not known yet: its key is {fingerprint}",
@@ -82,6 +82,6 @@ def key_changed(who: str, now: str, before: str, fix: str) -> NodeUnreachable:
     was = f", and it was {before}" if before else ""
     return NodeUnreachable(
         f"{who} has another key than before: now {now or 'one of another type'}{was}",
-        f"Somebody may be in between. If the host was installed anew: {fix}",
+        f"Another machine may be in between. If the host was reinstalled: {fix}",
         code="ssh-key-changed",
     )

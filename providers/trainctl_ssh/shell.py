@@ -1,4 +1,4 @@
-"""What goes over a link: one command line that every login shell understands, and the line that is told to it.
+"""The command line that every login shell understands, and the line that is sent to it.
 
 The account's shell may be bash, dash, zsh, fish or csh, and may print what it likes. It is asked only to run ``sh``, which
 reads one line of standard input and does that. So no argument is on a command line, where others could read it, and none
@@ -49,7 +49,7 @@ def keep(token: str) -> bytes:
 
 
 def _pause(seconds: int) -> str:
-    """Wait in a shell that was told what ``_ENDED`` says: whoever ends that ends the ``sleep``, too."""
+    """Wait in a shell that got ``_ENDED``: ending it ends the ``sleep``, too."""
     return f"sleep {seconds} </dev/null >/dev/null 2>&1 & _ts=$!; wait $_ts"
 
 

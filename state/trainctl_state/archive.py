@@ -76,7 +76,7 @@ class Archive:
         return None if pack is None else pack.batches[position - pack.first]
 
     def extend(self, end: int, load: Callable[[int], Batch]) -> list[Pack]:
-        """Pack everything up to the position ``end``; the packs that are new, whoever wrote them."""
+        """Pack everything up to the position ``end``; return the new packs."""
         last = self.last()
         position = last.next if last else 0
         made = []

@@ -15,7 +15,7 @@ from trainctl.base.listing import CHUNK_BYTES
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.manifests import problems
-from trainctl.model.codes import explanations
+from trainctl.model.diagnostics import explanations
 
 EXPLAINED = explanations()
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.program import ROOT
-from trainctl.model.codes import explanations
+from trainctl.model.diagnostics import explanations
 
 MOST_LINES, MOST_FUNCTION_LINES = 500, 80
 MEDIAN_LINES, MEDIAN_FUNCTION_LINES = 120, 10

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from trainctl.cli.options import Format, duration
 from trainctl.cli.session import Session
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
-from trainctl.model.away import Away
+from trainctl.model.reports import Away
 from trainctl.operations.logs import Moment, Selection, log_pieces
 from trainctl.operations.runs import Run, refresh
 from trainctl.operations.workspace import Workspace

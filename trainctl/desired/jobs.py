@@ -41,8 +41,7 @@ from trainctl.model.job_spec import (
     SecretVersion,
 )
 from trainctl.model.json_form import from_json
-from trainctl.model.resource import Resource
-from trainctl.model.resource_specs import CacheSpec
+from trainctl.model.resource import CacheSpec, Resource
 
 
 class Jobs:

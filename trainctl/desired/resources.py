@@ -19,8 +19,7 @@ from trainctl.manifest.types.location import Location
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_form import from_json
-from trainctl.model.resource import Lifecycle, Resource
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.resource import Lifecycle, Resource, SourceAuth, WeightsSpec
 
 OURS = "trainctl"
 """The provider of what no machine is needed for."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trainctl.errors import Forbidden, SourceDenied, TrainctlError
 from trainctl.jobs.asked_once import AskedOnce
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.resource import SourceAuth, WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.objects.location import location_of
 from trainctl.spi.sources import Credential

@@ -19,8 +19,8 @@ from pathlib import Path
 from trainctl.base.json import digest
 from trainctl.errors import TrainctlError
 from trainctl.jobs.checkout import refuse_bare
-from trainctl.model.exits import how_it_ended
 from trainctl.plan.values import CodeTree
+from trainctl.remote.answers import how_it_ended
 
 LEFT_OUT = (
     ".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/",

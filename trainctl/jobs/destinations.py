@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trainctl.errors import SourceError
 from trainctl.jobs.registry import ECR, GOOGLES, registry_host
 from trainctl.model.job_spec import DockerAuth
-from trainctl.model.resource_specs import WeightsSpec
+from trainctl.model.resource import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Host, host_of_url
 from trainctl.objects.location import location_of

@@ -20,7 +20,7 @@ from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.job_spec import Image
 from trainctl.model.once import Once
 from trainctl.model.redaction import Redactor
-from trainctl.model.resource_specs import WeightsSpec
+from trainctl.model.resource import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Trust, nothing
 from trainctl.objects.location import SCHEMES

@@ -1,4 +1,4 @@
-"""What the engine tells the world while it works. Views listen; nothing below them prints."""
+"""Events of the engine. Views print them; nothing below views does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EventType(StrEnum):
 class Event:
     """One thing that happened. ``data`` of a STEP_PROGRESS: ``done`` and ``total`` in bytes, ``phase`` in words.
 
-    ``time`` is in Unix seconds, where it is not when it is told.
+    ``time`` is in Unix seconds; None is now.
     """
 
     type: EventType
@@ -39,4 +39,4 @@ class Event:
 
 
 Emit = Callable[[Event], None]
-"""How the engine is told whom to tell. Called from many threads at once."""
+"""A listener for events, called from many threads at once."""

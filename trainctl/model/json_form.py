@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, TypeVar, Union, cast
+from typing import Any, Self, TypeVar, Union, cast
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address
@@ -54,6 +54,21 @@ def from_json(kind: type[T], value: Any) -> T:
     """Read what ``to_json`` wrote of a dataclass; unknown keys are ignored. TypeError or ValueError if it is something else."""
     result: T = _decoder(cast(Hashable, kind))(value)
     return result
+
+
+class JsonForm:
+    """A dataclass that the state keeps as JSON."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that the state keeps."""
+        return dict(to_json(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` returned."""
+        return from_json(cls, value)
 
 
 @cache

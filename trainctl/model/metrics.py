@@ -62,7 +62,7 @@ class Sample:
 
     @classmethod
     def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> Sample:
-        """What a node tells of a sample; fields that it adds are left out."""
+        """Read a sample as a node reports it; unknown fields are ignored."""
         names = row.get("gpu_names", {})
         return cls(
             rank=rank,

@@ -1,4 +1,4 @@
-"""A question that many have at the same time, asked once."""
+"""Calls that many threads make at the same time, made once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Answers by what was asked; safe to use from many threads.
+    """Results by question; safe to use from many threads.
 
-    What was raised is an answer, too; with ``asks_again`` only for those who waited for it, who one after another would wait
-    for who is away as often.
+    An exception is a result, too; with ``asks_again`` only for threads that already wait for it.
     """
 
     def __init__(self, *, asks_again: bool = False) -> None:
@@ -23,14 +22,14 @@ class Once(Generic[T]):
         self._answers: dict[Hashable, Future[T]] = {}
 
     def get(self, question: Hashable, ask: Callable[[], T]) -> T:
-        """What the first who had this question was answered, or is about to be."""
+        """Return the result of the first thread with this question, waiting for it if need be."""
         with self._lock:
             known = self._answers.get(question)
             answer = known or self._answers.setdefault(question, Future())
         if known is None:
             try:
                 answer.set_result(ask())
-            except BaseException as error:  # noqa: BLE001  whatever it is, all who wait must hear of it
+            except BaseException as error:  # noqa: BLE001  all waiting threads get it
                 if self._asks_again:
                     with self._lock:
                         del self._answers[question]
@@ -38,7 +37,7 @@ class Once(Generic[T]):
         return answer.result()
 
     def put(self, question: Hashable, value: T) -> None:
-        """Another answer from now on."""
+        """Set the result."""
         answer: Future[T] = Future()
         answer.set_result(value)
         with self._lock:

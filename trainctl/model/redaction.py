@@ -44,7 +44,7 @@ class Redactor:
         return value
 
     def redact(self, text: str, *, links: bool = False) -> str:
-        """The text with every known secret masked, the longest first, and whatever signs a URL; ``links`` leaves that to who asked for it."""
+        """The text with every known secret masked, the longest first, and whatever signs a URL; ``links`` leaves presigned URLs usable."""
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)

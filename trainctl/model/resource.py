@@ -1,4 +1,4 @@
-"""One declared thing, with every default filled in and every reference resolved."""
+"""Weights, clusters and caches as the manifest asks for them, with every default filled in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,121 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trainctl.model.address import Address
+from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.job_spec import JobSpec
-from trainctl.model.resource_specs import CacheSpec, ClusterSpec, WeightsSpec
+from trainctl.model.json_form import OMIT_EMPTY, from_json, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAuth:
+    """What opens a source: a secret, or a role or account that is assumed; and the server of a bucket."""
+
+    auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)
+    auth_secret_name: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_oidc_role_arn: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_oidc_region: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_assume_role_arn: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_assume_role_region: str | None = field(default=None, metadata=OMIT_EMPTY)
+    gcp_oidc_service_account: str | None = field(default=None, metadata=OMIT_EMPTY)
+    gcp_oidc_workload_id_provider: str | None = field(default=None, metadata=OMIT_EMPTY)
+    endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSpec:
+    """A source of weights and what is taken of it. A plan adds ``revision``, ``pin``, ``files`` and ``bytes``."""
+
+    source: str
+    mount_location: str | None = None
+    auth: SourceAuth | None = None
+    allow_patterns: tuple[str, ...] | None = None
+    ignore_patterns: tuple[str, ...] | None = None
+    sha256: str | None = None
+    revision: str | None = field(default=None, metadata=OMIT_EMPTY)
+    pin: str | None = field(default=None, metadata=OMIT_EMPTY)
+    files: int | None = field(default=None, metadata=OMIT_EMPTY)
+    bytes: int | None = field(default=None, metadata=OMIT_EMPTY)
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> WeightsSpec:
+        """Read the attributes of a weights resource."""
+        return from_json(cls, attributes)
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the resource."""
+        return dict(to_json(self))
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """The bucket's server, if the manifest names one."""
+        return self.auth.endpoint_url if self.auth else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """A training cache on a cluster: of a project, or with ``scope`` ``team`` of all projects there."""
+
+    scope: str = "project"
+    project: str | None = None
+    cluster: str = ""
+    size: int | str | None = None
+    dir: str | None = None
+
+    @property
+    def cluster_address(self) -> Address:
+        """Address of its cluster."""
+        return Address(Kind.CLUSTER, self.cluster)
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> CacheSpec:
+        """Read the attributes of a cache's resource."""
+        return from_json(cls, attributes)
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the resource."""
+        return dict(to_json(self))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTier:
+    """A cache of weights: its directory, and the most it may hold."""
+
+    dir: str | None = None
+    size: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCache:
+    """Where weights are cached on a cluster: on each node, and in a directory that all nodes share.
+
+    ``max_rate``: bytes a second that each node takes from the mirror at most.
+    """
+
+    node: CacheTier | None = None
+    cluster: CacheTier | None = None
+    max_rate: int | str | None = field(default=None, metadata=OMIT_EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster. ``forgotten``: nodes that were dropped from the state, by name; ``settings``: what its provider reads."""
+
+    provider: str = ""
+    cache: ClusterCache = ClusterCache()
+    price_per_hour: float | None = None
+    forgotten: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> ClusterSpec:
+        """Read the attributes of a cluster's resource."""
+        settings = {key: one for key, one in attributes.items() if key not in _OF_CLUSTERS}
+        own = {key: attributes[key] for key in _OF_CLUSTERS if attributes.get(key) is not None}
+        return from_json(cls, {**own, "settings": settings})
+
+
+_OF_CLUSTERS = ("provider", "cache", "price_per_hour", "forgotten")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from trainctl.model.json_form import OMIT_EMPTY, from_json, to_json
+from trainctl.model.json_form import OMIT_EMPTY, JsonForm
 
 
 class RunStatus(StrEnum):
-    """Where a run is. LOST is ours: the node says nobody supervises it any more and it never ended."""
+    """The state of a run. LOST is ours: its supervisor is gone and it never ended."""
 
     PENDING = "TRAINING_JOB_PENDING"
     CREATED = "TRAINING_JOB_CREATED"
@@ -51,12 +51,12 @@ class RankRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(JsonForm):
     """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
 
     ``waiting`` says what a pending run waits for, or a deploying one is at, in words; it changes by itself and is never recorded.
 
-    ``cause`` is the kind of what kept a run from starting, in its node's words, and is not recorded either.
+    ``cause`` is the kind of error that kept a run from starting, and is not recorded either.
 
     ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
     ``store`` is where its checkpoints are kept, ``{url, endpoint_url, secret, prefix}``, url None being its nodes' data
@@ -95,7 +95,7 @@ class RunRecord:
     blamed: int | None = None
     """Of several ranks the one whose failure or loss ended the run."""
     stop_asked: bool = field(default=False, metadata=OMIT_EMPTY)
-    """Whether somebody wanted its end: nothing begins it again, whatever became of its nodes meanwhile."""
+    """Whether a user asked for its end: then it is never started again."""
 
     @property
     def exit_code(self) -> int | None:
@@ -104,16 +104,6 @@ class RunRecord:
         if self.blamed is not None:
             return codes.get(self.blamed)
         return next((code for code in codes.values() if code is not None), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The form kept in the state."""
-        found: dict[str, Any] = to_json(self)
-        return found
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
-        """Read what ``to_json`` wrote."""
-        return from_json(cls, value)
 
 
 def run_id(key: str) -> str:

@@ -63,7 +63,7 @@ class SourceUri:
 
     @property
     def name(self) -> str:
-        """The last word of the source: what a directory for it is called when nobody says otherwise."""
+        """The last word of the source: the default name of a directory for it."""
         if self.scheme == "https":
             return _last_segment(self.path.partition("?")[0])
         whole = f"{self.location}/{self.path}".rstrip("/")
@@ -213,7 +213,7 @@ def _last_segment(path: str) -> str:
 
 
 def _home(text: str) -> str:
-    return f"{text!r} is a path of somebody's home, and '~' is not expanded; write file:///PATH"
+    return f"{text!r} is a path of a home directory, and '~' is not expanded; write file:///PATH"
 
 
 def _file(text: str, rest: str) -> SourceUri:

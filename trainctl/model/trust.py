@@ -1,8 +1,7 @@
 """May this secret go to this host? What the user allows manifests to do with credentials, and the limits on what they may ask for.
 
-A manifest may come from a stranger. So whoever names the server that would receive a secret decides: the platform of a source's
-scheme and servers that the environment names may have it, one that only the manifest names may have it where an entry of the
-user's trust file says so.
+A manifest may come from a stranger. A secret may be sent to the platform of a source's scheme and to servers that the environment
+names; to one that only the manifest names, only if an entry of the user's trust file says so.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the user allows. ``file`` is where one would write more of it."""
+    """What the user allows. ``file`` is where to allow more."""
 
     file: str
     allowed: tuple[Allow, ...] = ()
@@ -116,7 +115,7 @@ class Trust:
     def runs(self, secret: str, command: tuple[str, ...], *, own: bool) -> bool:
         """Whether a command may be run for a secret's value. ``own`` says that its program came with the manifest.
 
-        A command that is written out says nothing of such a program: whoever writes the manifest writes that, too.
+        An entry that spells a command out doesn't cover such a program, as the manifest's author writes that, too.
         """
         return any(
             entry.commands is True or (not own and entry.commands and command in entry.commands)
@@ -166,5 +165,5 @@ class Trust:
 
 
 def nothing() -> Trust:
-    """The trust of who has said nothing."""
+    """The trust without a trust file."""
     return Trust("trust.toml")

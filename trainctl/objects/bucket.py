@@ -42,7 +42,7 @@ def open_bucket_store(
 
 
 class BucketObjects:
-    """An ObjectStore. Keys that aren't ``is_own`` are somebody else's and not listed."""
+    """An ObjectStore. Keys that aren't ``is_own`` belong to others and are not listed."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class BucketObjects:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """See ObjectStore. The object is read back: an answer may be lost, and some servers replace objects.
 
-        Such a server keeps the last of several writers' objects, so who rests a lock on it reads it again later.
+        Such a server keeps the last of several writers' objects, so a lease is read again later.
         """
         attempts = 0
 

@@ -1,4 +1,4 @@
-"""How obstore is told where a bucket is, what opens it, and how patient to be."""
+"""obstore's clients: location, credential, time limits, proxies and certificates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def connect(
     """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds.
 
     ``silence`` is the longest wait for a byte, in seconds; a whole request may take twice that, unless it is a ``long`` one.
-    For obstore a server is silent while it is sent something, so who sends so many bytes waits for as long as they may take.
+    For obstore a server is silent while it is sent something, so the wait grows with the bytes to send.
     """
     silence += sent / SLOWEST_BYTES
     common: dict[str, Any] = {
@@ -108,7 +108,7 @@ def server_of(place: BucketLocation, access: Access | None) -> str | None:
 
 
 def _named(place: BucketLocation, access: Access | None) -> str | None:
-    """The server that somebody named, or the credential."""
+    """The server that the caller, the environment or the credential names."""
     if place.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
         return access.endpoint.rstrip("/")
     return place.endpoint
@@ -153,8 +153,8 @@ def _gs(
     from obstore.store import GCSStore
 
     # What isn't read but written it wants to sign all the same, and would ask this machine's metadata server for a token.
-    nobody = _Provider(Bearer(""), None, _bearer_form)
-    opened: dict[str, Any] = {"skip_signature": True, "credential_provider": nobody}
+    empty = _Provider(Bearer(""), None, _bearer_form)
+    opened: dict[str, Any] = {"skip_signature": True, "credential_provider": empty}
     if isinstance(access, ServiceAccount) and not place.emulated:
         opened = {"skip_signature": False, "service_account_key": access.document}
     elif isinstance(access, Bearer) and not place.emulated:
@@ -257,7 +257,7 @@ def is_over(access: Access | None) -> bool:
 
 
 def _asked_again(ends: datetime | None) -> datetime | None:
-    """When obstore is to ask anew: before the end, so that no request is on its way with what ends meanwhile."""
+    """When obstore renews: before the end, so that no request is under way with an expired credential."""
     return None if ends is None else ends - RENEWED_BEFORE
 
 

@@ -85,7 +85,7 @@ def _error(error: Exception, what: str, host: str, origin: str | None) -> Source
 
 
 def _unanswered(kind: str, text: str, what: str, host: str) -> SourceError:
-    """The error where there is no status: nobody answered, or not to the end."""
+    """The error without a status: no response, or an incomplete one."""
     if "InvalidCertificate" in text or "certificate" in text:
         return SourceError(
             f"{what}: the certificate of {host} is not trusted",
@@ -103,7 +103,7 @@ def _unanswered(kind: str, text: str, what: str, host: str) -> SourceError:
             f"{what}: {happened} {host}", "Check the network and, behind a proxy, HTTPS_PROXY."
         )
     return SourceError(
-        f"{what}: {host} gave an answer that makes no sense",
+        f"{what}: {host} sent an unexpected response",
         "It may not be the server that this source is on.",
     )
 

@@ -1,4 +1,4 @@
-"""Where a bucket is: from its URL, what the environment says, and perhaps an endpoint that somebody named."""
+"""The location of a bucket, from its URL, the environment and perhaps an endpoint."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BucketLocation:
 
     @property
     def emulated(self) -> bool:
-        """Whether it is an emulator of Google's storage, which asks nobody who they are."""
+        """Whether it is an emulator of Google's storage, which needs no credential."""
         return self.named == "STORAGE_EMULATOR_HOST"
 
     @property

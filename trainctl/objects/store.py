@@ -90,15 +90,15 @@ class Bucket:
             return pages, next(pages, ())
 
         pages, page = self._ask(prefix, begin)
-        told = Cursors()
+        cursors = Cursors()
         while page:
             # some servers ignore where a list is to begin
             yield from (found for found in map(_found, page) if found.key > after)
             try:
-                told.named([one["path"] for one in page])
+                cursors.named([one["path"] for one in page])
             except Endless:
                 raise SourceError(
-                    f"{self._named(prefix)}: its server's list has no end: it tells objects again"
+                    f"{self._named(prefix)}: its server's list has no end: objects are listed again"
                 ) from None
             with self._explained(prefix):
                 page = next(pages, ())
@@ -250,7 +250,7 @@ class Bucket:
         return isinstance(self._access, SIGNING)
 
     def _ask(self, key: str, act: Callable[[Store], T], *, long: bool = False, sent: int = 0) -> T:
-        """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time.
+        """Do it; again if the bucket is in another region, or the credential has expired early.
 
         ``long``: it may take as long as it likes, as far as the clock of a single request goes. ``sent``: see ``connect``.
         """

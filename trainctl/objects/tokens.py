@@ -26,7 +26,7 @@ SILENCE_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 _PACKAGES = {
     "AWS": ("boto3", "aws", "Check the role's trust policy, or log in: aws sso login."),
-    "Google": ("google-auth", "gcp", "Check the account and who may use it, or log in again."),
+    "Google": ("google-auth", "gcp", "Check the account and its permissions, or log in again."),
     "Azure": ("azure-identity", "azure", "Check the principal or identity, or log in: az login."),
 }
 _NONE_FOUND = (

@@ -14,7 +14,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
 from trainctl.model.job_spec import JobSpec
-from trainctl.model.resource_specs import WeightsSpec
+from trainctl.model.resource import WeightsSpec
 from trainctl.operations.resending import send_again, waiting_runs
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace

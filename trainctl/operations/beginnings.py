@@ -11,8 +11,8 @@ from trainctl.desired.values import Desired
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
+from trainctl.model.reports import Checkpoint
 from trainctl.model.resource import Resource
-from trainctl.model.status import Checkpoint
 from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.look_mirror import look_at_mirror

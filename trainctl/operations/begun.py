@@ -9,8 +9,8 @@ from trainctl.ledger.fold import merge_outputs
 from trainctl.ledger.leases import is_dead
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address
+from trainctl.model.reports import Beginner
 from trainctl.model.run import RunRecord, RunStatus, run_id
-from trainctl.model.status import Beginner
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.begun import Begun, attempts_of, begun
 from trainctl.resources.run_control import runs_of

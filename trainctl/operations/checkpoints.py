@@ -8,8 +8,7 @@ from typing import Any
 
 from trainctl.base.checkpoints.ranking import standing
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
-from trainctl.model.away import Away, away_of
-from trainctl.model.status import Artifact, Checkpoint
+from trainctl.model.reports import Artifact, Away, Checkpoint, away_of
 from trainctl.operations.runs import Run, control
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.checkpoints import Checkpoints

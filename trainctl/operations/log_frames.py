@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainctl.model.log import Piece
+from trainctl.model.reports import Piece
 
 
 class Frames:

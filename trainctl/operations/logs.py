@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from trainctl.base.protocol.runs import LinesFrom, LinesWanted
 from trainctl.errors import NodeError, NodeForgot, NodeSilent, NodeUnreachable, UsageError
-from trainctl.model.away import Away, away_of
-from trainctl.model.log import Piece
+from trainctl.model.reports import Away, Piece, away_of
 from trainctl.operations.log_frames import Frames
 from trainctl.operations.runs import Run, check_rank, control
 from trainctl.operations.streaming import as_they_come, begun, pieces

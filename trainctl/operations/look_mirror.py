@@ -9,9 +9,8 @@ from trainctl.base.listing import ResolvedSource
 from trainctl.errors import NodeError, SourceBusy, SourceCut, StorageError
 from trainctl.ledger.state import State
 from trainctl.model.address import Kind
+from trainctl.model.delivery import TO_ALL, MirrorSite, Serving
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.mirror_site import MirrorSite
-from trainctl.model.serving import TO_ALL, Serving
 from trainctl.operations.workspace import Workspace
 from trainctl.store.survey import SourceSurvey
 from trainctl.weights.mirrors import site_of

@@ -17,12 +17,10 @@ from trainctl.jobs.checkout import came_with
 from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import HOPS, Delivered
+from trainctl.model.delivery import HOPS, Delivered, Serving
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.job_spec import JobSpec
-from trainctl.model.resource import Resource
-from trainctl.model.resource_specs import ClusterSpec
-from trainctl.model.serving import Serving
+from trainctl.model.resource import ClusterSpec, Resource
 from trainctl.operations.look_machines import gpu_problems, machine_problems, usable_gpus
 from trainctl.operations.look_mirror import MirrorSeen
 from trainctl.operations.look_tiers import TierQuestion

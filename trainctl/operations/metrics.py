@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trainctl.errors import NodeUnreachable
-from trainctl.model.away import Away, away_of
 from trainctl.model.metrics import Sample
+from trainctl.model.reports import Away, away_of
 from trainctl.operations.runs import Run, check_rank, control, refresh_all
 from trainctl.operations.workspace import Workspace
 

@@ -22,9 +22,8 @@ from trainctl.jobs.bucket_credentials import refusal
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
-from trainctl.model.mirror_site import MirrorSite
-from trainctl.model.resource import Resource
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.delivery import MirrorSite
+from trainctl.model.resource import Resource, SourceAuth, WeightsSpec
 from trainctl.objects.location import SCHEMES
 from trainctl.operations.places import data_home, directory_of
 from trainctl.resources.agents import as_made, nodes_of

@@ -17,7 +17,7 @@ from trainctl.base.protocol.weights import (
 from trainctl.errors import NodeError, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.cache import CachedListing, CacheReport
+from trainctl.model.reports import CachedListing, CacheReport
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.node_cache import at

@@ -13,8 +13,8 @@ from trainctl.ledger.ledger import Start
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.nodes import NodeReport, run_words
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.reports import NodeReport, run_words
+from trainctl.model.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import away_nodes, nodes_of
 from trainctl.resources.clusters import section

@@ -13,8 +13,7 @@ from urllib.parse import unquote
 from trainctl.desired.values import Desired
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
-from trainctl.model.resource import Resource
-from trainctl.model.resource_specs import CacheSpec, CacheTier
+from trainctl.model.resource import CacheSpec, CacheTier, Resource
 from trainctl.model.trust import Trust
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainctl.errors import NodeError, StorageError
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
-from trainctl.model.status import Remain
+from trainctl.model.reports import Remain
 from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import checkpoints_of
 from trainctl.operations.runs import Run

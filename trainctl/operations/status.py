@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from trainctl.errors import NodeError, StorageError, TrainctlError
 from trainctl.jobs.environment import work_directory
 from trainctl.model.address import Address, Kind
-from trainctl.model.away import Away
+from trainctl.model.reports import Away, Checkpoint, JobStatus
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.operations.begun import beginner, with_begun
 from trainctl.operations.checkpoints import known_checkpoints
 from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all

@@ -12,8 +12,7 @@ from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
-from trainctl.model.away import Away
-from trainctl.model.cache import CacheContent, CachedFile, Cleared
+from trainctl.model.reports import Away, CacheContent, CachedFile, Cleared
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.caches import Keeper, keeper, other_keepers

@@ -23,7 +23,7 @@ from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.errors import ManifestError, StorageError, TrainctlError
 from trainctl.manifest.files import known_files, manifest_files
 from trainctl.model.address import Kind
-from trainctl.model.mirror_site import MirrorSite
+from trainctl.model.delivery import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
 from trainctl.operations.places import (
@@ -35,7 +35,7 @@ from trainctl.operations.places import (
     trust_of,
 )
 from trainctl.spi import discovery
-from trainctl.spi.provider import Confirm, Provider, nobody
+from trainctl.spi.provider import Confirm, Provider, decline
 
 if TYPE_CHECKING:
     from trainctl.base.retry import Retry
@@ -72,7 +72,7 @@ class Workspace:
         setting: Setting,
         desired: Desired | None = None,
         tell: Callable[[str], None] = _nobody,
-        confirm: Confirm = nobody,
+        confirm: Confirm = decline,
     ) -> None:
         self.setting = setting
         self._given = desired

@@ -13,11 +13,11 @@ from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
+from trainctl.model.delivery import TO_ALL, Serving
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.job_spec import JobSpec
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunRecord
-from trainctl.model.serving import TO_ALL, Serving
 from trainctl.model.trust import Policy
 from trainctl.spi.provider import Presence
 

@@ -13,9 +13,8 @@ from typing import Any, cast
 from trainctl.base.protocol.runs import STATUS
 from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.errors import NodeError, StorageError
-from trainctl.model.exits import how_it_ended
 from trainctl.remote import archive as bootstrap
-from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
+from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, how_it_ended, readable
 from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.programs import Feed
 from trainctl.remote.session import Call, Sessions
@@ -59,9 +58,7 @@ class NodeAgent:
         self._seen = False
         self._visiting = visiting
         self._bytecode = bytecode
-        self._absent = (
-            visiting and not node.key
-        )  # nobody has installed anything on what nobody made
+        self._absent = visiting and not node.key  # nothing is installed on a node that wasn't made
 
     def open(self, verbs: Sequence[Verb[Any, Any]]) -> None:
         """Begin to start its session, where the program may be installed, and have it load what does these verbs; nothing is waited for."""

@@ -17,7 +17,6 @@ from trainctl.errors import (
     TrainctlError,
     named,
 )
-from trainctl.model.exits import how_it_ended
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 _KINDS: Mapping[str, type[TrainctlError]] = {
@@ -89,6 +88,11 @@ def crashed(node: str, exit_code: int, stderr: bytes) -> NodeError:
         readable(stderr),
         code="node-program",
     )
+
+
+def how_it_ended(code: int) -> str:
+    """``exit code 3``, or ``signal 9`` for a negative one."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
 def readable(text: bytes) -> str:

@@ -30,7 +30,7 @@ class Feed:
         self._ahead: Iterator[bytes] = iter(())
         self._first: bytes | None = None
         self.began: float | None = None
-        """When somebody began to read, in monotonic seconds: the program has been started then."""
+        """When reading began, in monotonic seconds: the program has been started then."""
 
     def lead(self, pieces: Iterable[bytes]) -> None:
         """Have these sent before all that is put. To be said before anybody reads; they have to be ready."""
@@ -40,7 +40,7 @@ class Feed:
             os.write(self._writer, b".")
 
     def put(self, data: bytes) -> None:
-        """Have it sent; nothing happens when nobody reads any more."""
+        """Have it sent; ignored after the reader has gone."""
         if data:
             self._add(data)
 
@@ -110,7 +110,7 @@ class Streams:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: amid the start of a program it would leave one running that nobody knows of yet."""
+    """Defer Ctrl-C to the end of the block: amid the start of a program it would leave an unknown one running."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -223,7 +223,7 @@ class _Conversation:
                 for key, _ in ready:
                     key.data()
                 if ended and not any(key.fileobj in (stdout, stderr) for key, _ in ready):
-                    break  # whoever holds the streams open now is not the program
+                    break  # another process holds the streams open
                 self._check_silence(bool(ready))
             if self._wanted(stdin):
                 self._finish(stdin)

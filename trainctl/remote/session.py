@@ -117,7 +117,7 @@ class Session:
                 errors += data
 
     def _patience(self, heard: float, timeout: float) -> float:
-        """How long a call may be silent yet. Nothing counts before the program was started: somebody may be asked about a host's key."""
+        """How long a call may be silent yet. Nothing counts before the program was started: the user may be asked about a host's key."""
         now = time.monotonic()
         return max(0.0, max(heard, self._feed.began or now) + timeout - now)
 
@@ -153,7 +153,7 @@ class Session:
     def _run(self) -> None:
         try:
             self._ended = self._transport.run(self._argv, stdin=self._feed, on_stdout=self._take)
-        except BaseException as error:  # noqa: BLE001 - raised in whoever calls
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
             self._failed = error
         finally:
             with self._lock:
@@ -202,7 +202,7 @@ class Sessions:
                 session.close()
 
     def wait(self, deadline: float) -> None:
-        """Until they have ended, or ``deadline``, in monotonic seconds. Whoever kills a session leaves what it started to the kernel."""
+        """Until they have ended, or ``deadline``, in monotonic seconds. The kernel ends what a killed session started."""
         with self._lock:
             left = [*self._open.values()]
             self._open.clear()

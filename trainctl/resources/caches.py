@@ -15,7 +15,7 @@ from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.resource_specs import CacheSpec
+from trainctl.model.resource import CacheSpec
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.spi.provider import Node, Presence

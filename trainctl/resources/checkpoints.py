@@ -15,7 +15,7 @@ from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
-from trainctl.model.away import Away, away_of
+from trainctl.model.reports import Away, away_of
 from trainctl.model.run import RankRecord, RunRecord
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
 

@@ -14,7 +14,7 @@ from trainctl.errors import NodeError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, away_nodes, nodes_of
 from trainctl.resources.making import AT_ONCE, Maker, reachable

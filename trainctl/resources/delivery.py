@@ -15,7 +15,7 @@ from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import Interrupted, NodeUnreachable, NoRoomYet, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered, Foreseen
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home

@@ -26,7 +26,7 @@ from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.base.protocol.wire import sent
 from trainctl.base.retry import Retry
 from trainctl.errors import NodeForgot, SourceError, SourceUnreachable, TrainctlError
-from trainctl.model.serving import Serving
+from trainctl.model.delivery import Serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainctl.base.protocol.verb import AtCache, Tier
 from trainctl.base.units import parse_size
-from trainctl.model.resource_specs import CacheTier, ClusterSpec
+from trainctl.model.resource import CacheTier, ClusterSpec
 from trainctl.spi.provider import Node
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.weights import SERVE, Sent
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
-from trainctl.model.serving import Serving
+from trainctl.model.delivery import Serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation
 from trainctl.resources.tokens import new_token

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainctl.base.listing import Listing
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.model.serving import Serving, cut_off
+from trainctl.model.delivery import Serving, cut_off
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.node_server import NodeServer
 from trainctl.resources.sent_listings import following, with_listings

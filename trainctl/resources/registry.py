@@ -11,7 +11,7 @@ from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
-from trainctl.model.mirror_site import MirrorSite
+from trainctl.model.delivery import MirrorSite
 from trainctl.plan.seats import Planned
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers

@@ -23,9 +23,8 @@ from trainctl.errors import (
 from trainctl.jobs.bucket_credentials import explained
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
-from trainctl.model.delivery import Mirrored
-from trainctl.model.mirror_site import MirrorSite
-from trainctl.model.resource_specs import WeightsSpec
+from trainctl.model.delivery import Mirrored, MirrorSite
+from trainctl.model.resource import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_of

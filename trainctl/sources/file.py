@@ -41,7 +41,7 @@ class FileSource:
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:
-        """Nobody but this machine sees the file."""
+        """No other machine sees the file."""
         return None
 
     def relays(self, file: SourceFile, credential: Credential | None) -> bool:
@@ -129,7 +129,7 @@ def _in_directory(
 
 
 def _found(entry: os.DirEntry[str], name: str, above: Sequence[str]) -> SourceFile | _Directory:
-    """What can't be used stops nobody who doesn't want it."""
+    """An unusable entry is an error only if the patterns select it."""
     try:
         if not entry.is_symlink():
             if entry.is_dir():

@@ -33,7 +33,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 def usual_credential() -> Credential | None:
     """The token of ``HF_TOKEN`` or of ``hf auth login``, for a caller that decides to send it."""
-    from huggingface_hub import get_token  # heavy: only who asks pays for it
+    from huggingface_hub import get_token  # heavy
 
     token = get_token()
     if not token:
@@ -54,7 +54,7 @@ class HubSource:
     def resolve(
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
-        """The files at the commit that the revision is now (``main`` when nobody says)."""
+        """The files at the commit that the revision is now (``main`` by default)."""
         return self.resolve_by(uri, revision, credential, just_once)
 
     def resolve_by(
@@ -97,7 +97,7 @@ class HubSource:
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:
-        """Where the Hub sends who may read the file: a signed URL of its storage. Where nobody's token is needed it is the Hub's own."""
+        """The signed URL of the Hub's storage; of a public file the Hub's own URL."""
         url = self._url(resolved, file)
         if credential is None:
             return url
@@ -108,7 +108,7 @@ class HubSource:
             return self._http.redirect_from(url, what, {"User-Agent": "trainctl"}, credential.value)
 
     def relays(self, file: SourceFile, credential: Credential | None) -> bool:
-        """What lies in git and not in the Hub's storage is handed out by the Hub itself, to who has a token."""
+        """Files in git, not in the Hub's storage, come from the Hub itself, with a token."""
         return credential is not None and file.sha256 is None
 
     @contextmanager

@@ -180,5 +180,5 @@ def _refuse_changed(uri: str, file: SourceFile, response: SourceResponse) -> Non
     raise SourceWrong(
         f"{uri}: it has changed since it was resolved "
         f"({spoken(file.validator)} then, {spoken(found)} now{sizes})",
-        "Plan and apply again. If nobody changed it, its servers contradict each other: declare its sha256.",
+        "Plan and apply again. If it wasn't changed, its servers contradict each other: declare its sha256.",
     )

@@ -12,7 +12,7 @@ from trainctl.spi.transport import Transport
 
 
 class Presence(StrEnum):
-    """What a look at something found. Only GONE is gone: the others say that nobody could tell."""
+    """The result of an inspection. Only GONE is known to be gone."""
 
     PRESENT = "present"
     GONE = "gone"
@@ -22,7 +22,7 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a provider can do, as data: the core asks "can you", never "who are you"."""
+    """What a provider can do."""
 
     creates_machines: bool = False
     costs_money: bool = False
@@ -77,7 +77,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with a cluster's settings beyond what a schema can say: ``path`` leads from the section to it."""
+    """A problem of a cluster's settings that a schema can't express; ``path`` leads from the section to it."""
 
     path: tuple[str | int, ...]
     summary: str
@@ -85,11 +85,11 @@ class Wrong:
 
 
 Confirm = Callable[[str], bool]
-"""Asks the user a question that only ``yes`` answers with yes; False where nobody can be asked."""
+"""Asks the user a question; False without a terminal."""
 
 
-def nobody(question: str) -> bool:
-    """A ``Confirm`` for where nobody can be asked."""
+def decline(question: str) -> bool:
+    """A ``Confirm`` without a user."""
     return False
 
 
@@ -103,7 +103,7 @@ class Provider(Protocol):
     capabilities: Capabilities
 
     def attend(self, confirm: Confirm) -> None:
-        """From now on ask the user through this; until then nobody is asked. May be called from many threads."""
+        """Ask the user through this from now on. May be called from many threads."""
         ...
 
     def close(self) -> None:

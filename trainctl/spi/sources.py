@@ -37,7 +37,7 @@ class WeightSource(Protocol):
         ...
 
     def server(self, uri: str, credential: Credential | None) -> str | None:
-        """Who is asked, where that isn't the platform's own server: then what it tells is remembered apart. Without a request."""
+        """The server, if it isn't the platform's own: its sources are recorded apart. Makes no request."""
         ...
 
     def link(
@@ -62,7 +62,7 @@ class WeightSource(Protocol):
 
 @runtime_checkable
 class PagedSource(WeightSource, Protocol):
-    """A source whose files are told page by page: those before a page that failed needn't be told again."""
+    """A source that lists files page by page, so that a failed page is retried alone."""
 
     def resolve_by(
         self, uri: str, revision: str | None, credential: Credential | None, each: Each

@@ -9,8 +9,8 @@ from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
+from trainctl.model.reports import Remain
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.model.status import Remain
 from trainctl.views.problems import error_lines, more_lines
 from trainctl.views.terminal.output import Output
 

@@ -9,8 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.model.away import Away
-from trainctl.model.cache import CacheContent, CachedFile, CachedListing, CacheReport, Cleared
+from trainctl.model.reports import (
+    Away,
+    CacheContent,
+    CachedFile,
+    CachedListing,
+    CacheReport,
+    Cleared,
+)
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import counted, minute, moment, warned

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.model.away import Away
-from trainctl.model.status import Artifact, Checkpoint
+from trainctl.model.reports import Artifact, Away, Checkpoint
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import away_json, counted, minute, moment

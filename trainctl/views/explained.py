@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from trainctl.manifest.fields import Field
-from trainctl.model.codes import Explanation
+from trainctl.model.diagnostics import Explanation
 from trainctl.views.terminal.output import Output
 from trainctl.views.terminal.text import pad
 

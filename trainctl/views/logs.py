@@ -7,9 +7,8 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
-from trainctl.model.away import Away
 from trainctl.model.events import Event, EventType
-from trainctl.model.log import Piece
+from trainctl.model.reports import Away, Piece
 from trainctl.views.events import EventsJson
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.output import Output

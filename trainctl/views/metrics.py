@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
-from trainctl.model.away import Away
 from trainctl.model.metrics import VOLUMES, Gpu, Sample, Volume
+from trainctl.model.reports import Away
 from trainctl.model.run import RunRecord
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import table

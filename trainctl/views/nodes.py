@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.model.nodes import NodeReport, run_words
+from trainctl.model.reports import NodeReport, run_words
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import moment

@@ -9,8 +9,8 @@ from typing import Any
 from trainctl.base.checkpoints.ranking import standing
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
+from trainctl.model.reports import Beginner, JobStatus
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.status import Beginner, JobStatus
 from trainctl.views.checkpoints import checkpoint_json, kept_words
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.text import moment

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from trainctl.base.checkpoints.ranking import standing
 from trainctl.base.units import format_duration
 from trainctl.model.address import Address
+from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import RunStatus
-from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import columns, minute, warned

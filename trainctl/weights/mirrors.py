@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.model.mirror_site import MirrorSite
-from trainctl.model.serving import TO_ALL, Serving
+from trainctl.model.delivery import TO_ALL, MirrorSite, Serving
 from trainctl.spi.provider import Node
 from trainctl.spi.sources import Credential, Fill, PartSource, Span, TellingSource, WeightSource
 from trainctl.store.directory import DirectoryObjects

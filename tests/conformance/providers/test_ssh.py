@@ -11,7 +11,7 @@ import pytest
 from tests.support.sshd import Sshd, User, make_key, require_sshd, sshd
 from tests.support.tiers import one_day_in
 from trainctl.errors import NodeUnreachable
-from trainctl.spi.provider import Cluster, nobody
+from trainctl.spi.provider import Cluster, decline
 from trainctl.spi.transport import Transport
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
@@ -90,7 +90,7 @@ def paramiko(user: User, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch) -> 
     """A transport to the first host where there is no ssh program, for a user whose home has the configuration."""
     user.become(monkeypatch)
     monkeypatch.setenv("HOME", str(user.place))
-    link = Paramiko(Login(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, nobody)
+    link = Paramiko(Login(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, decline)
     transport = link.transport()
     yield transport
     transport.close()
@@ -166,7 +166,7 @@ def _pinned(program: str, host: Sshd, key: str, stack: ExitStack) -> Transport:
         stack.callback(provider.close)
         cluster = Cluster("lab", {"hosts": [{**host.settings, "host_key": key}]})
         return provider.transport(provider.plan(cluster)[0])
-    link = Paramiko(Login(host.address, port=host.port, host_key=key), "lab/gpu-0", {}, nobody)
+    link = Paramiko(Login(host.address, port=host.port, host_key=key), "lab/gpu-0", {}, decline)
     stack.callback(link.close)
     return link.transport()
 

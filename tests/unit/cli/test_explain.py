@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.program import ROOT, trainctl
 from trainctl.manifest.fields import fields, find, nearest_path
-from trainctl.model.codes import explanations
+from trainctl.model.diagnostics import explanations
 from trainctl_schemas import schema
 
 KNOWN = fields(schema("manifest"))

@@ -11,7 +11,7 @@ from trainctl.errors import SourceUnreachable
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.once import Once
 from trainctl.model.redaction import Redactor
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.resource import SourceAuth, WeightsSpec
 from trainctl.spi.sources import Credential
 
 

@@ -10,7 +10,7 @@ from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import MASK, Redactor
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.resource import SourceAuth, WeightsSpec
 from trainctl.spi.sources import Credential
 
 VALUE = "hf_0123456789abcdef"

@@ -9,7 +9,7 @@ import pytest
 from trainctl.errors import Forbidden
 from trainctl.jobs.destinations import of_bucket, of_registry, of_source
 from trainctl.model.job_spec import DockerAuth
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.resource import SourceAuth, WeightsSpec
 from trainctl.model.trust import Allow, Destination, Host, Trust, host_of_url
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.model.mirror_site import MirrorSite
+from trainctl.model.delivery import MirrorSite
 
 STORE, OTHER = "http://127.0.0.1:9000", "http://127.0.0.1:9001"
 

@@ -13,7 +13,7 @@ import pytest
 
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import Redactor
-from trainctl.model.resource_specs import SourceAuth, WeightsSpec
+from trainctl.model.resource import SourceAuth, WeightsSpec
 from trainctl.objects.access import AwsKeys, Bearer, access_of
 from trainctl.objects.default_chain import default_credential, is_machine_of
 from trainctl.spi.sources import Credential

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainctl.errors import NodeError, NodeSilent, UsageError
-from trainctl.model.log import Piece
+from trainctl.model.reports import Piece
 from trainctl.operations import logs
 from trainctl.operations.log_frames import Frames
 from trainctl.operations.logs import Moment, Selection, log_pieces

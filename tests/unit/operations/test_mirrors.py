@@ -11,7 +11,7 @@ from tests.support.plans import at, desired, resource
 from trainctl.desired.values import Desired, Kept
 from trainctl.errors import NodeForgot, UsageError
 from trainctl.ledger.state import Recorded
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.operations.mirrors import host_of, mirror_url
 from trainctl.resources.clusters import section
 from trainctl.spi.provider import Node, Provider

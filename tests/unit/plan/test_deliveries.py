@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.plans import World, applied, at
 from trainctl.model.address import Address
-from trainctl.model.serving import Serving
+from trainctl.model.delivery import Serving
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
 from trainctl.plan.ways import crossings

@@ -22,7 +22,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.remote import agent
 from trainctl.resources import sent_listings
 from trainctl.resources.agents import Agents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.resources.node_cache import at
 from trainctl.spi.provider import Node
 

@@ -11,8 +11,7 @@ import pytest
 from trainctl.base.protocol.runs import RunReport
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
-from trainctl.model.resource import Resource
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec, Resource
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat

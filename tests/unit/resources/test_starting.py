@@ -14,7 +14,7 @@ from trainctl.base.protocol.verb import Untyped
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
-from trainctl.model.resource_specs import ClusterSpec
+from trainctl.model.resource import ClusterSpec
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat

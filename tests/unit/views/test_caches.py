@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.unit.views.test_json_forms import closed
-from trainctl.model.cache import CacheContent, CachedFile, Cleared
+from trainctl.model.reports import CacheContent, CachedFile, Cleared
 from trainctl.views.caches import (
     MOST_ROWS,
     cache_csv,

@@ -14,12 +14,10 @@ from jsonschema import Draft202012Validator
 from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, intent_of
 from trainctl.ledger.history import Row
 from trainctl.model.action import Reason
-from trainctl.model.away import Away
-from trainctl.model.cache import CachedListing, CacheReport
 from trainctl.model.delivery import Delivered
 from trainctl.model.diagnostics import Position, error
+from trainctl.model.reports import Away, CachedListing, CacheReport, Checkpoint, JobStatus
 from trainctl.model.run import RunStatus
-from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence

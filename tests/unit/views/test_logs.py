@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from trainctl.model.address import Address
-from trainctl.model.log import Piece
 from trainctl.model.redaction import Redactor
+from trainctl.model.reports import Piece
 from trainctl.views.events import EventsJson
 from trainctl.views.logs import LogJson, LogText
 from trainctl.views.terminal.output import Output

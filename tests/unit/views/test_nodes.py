@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.views.test_json_forms import problems
-from trainctl.model.nodes import NodeReport
+from trainctl.model.reports import NodeReport
 from trainctl.views.nodes import nodes_json, nodes_lines
 
 MINE = {"address": "job.a", "number": 1, "project": "demo", "lineage": "mine"}

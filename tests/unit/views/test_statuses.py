@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.model.address import Address, Kind
+from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.views.checkpoints import checkpoint_table
 from trainctl.views.status import status_json, status_lines
 from trainctl.views.statuses import status_table, sweep_lines

@@ -15,8 +15,7 @@ from trainctl.errors import ManifestError, UsageError
 from trainctl.manifest.fields import fields, find, nearest_path
 from trainctl.manifest.nearest import nearest
 from trainctl.model.address import Kind
-from trainctl.model.codes import explanations, page
-from trainctl.model.diagnostics import Diagnostic, Severity
+from trainctl.model.diagnostics import Diagnostic, Severity, explanations, page
 from trainctl.operations.workspace import Workspace
 from trainctl.spi import discovery
 from trainctl.views.explained import code_lines, field_lines

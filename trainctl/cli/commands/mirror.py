@@ -11,7 +11,7 @@ from trainctl.cli.options import ListingFormat, ListingFormatOption, duration, s
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
-from trainctl.model.mirror_site import MirrorSite
+from trainctl.model.delivery import MirrorSite
 from trainctl.operations.look_mirror import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.gc import GcOptions

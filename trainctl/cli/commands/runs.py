@@ -15,7 +15,7 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import approve, open_workspace
 from trainctl.errors import PartlyDone, UsageError
 from trainctl.model.address import Address
-from trainctl.model.status import JobStatus
+from trainctl.model.reports import JobStatus
 from trainctl.operations.begun import with_begun
 from trainctl.operations.code import download_code
 from trainctl.operations.look_caches import full_caches

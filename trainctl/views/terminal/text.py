@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trainctl.model.away import Away
+from trainctl.model.reports import Away
 from trainctl.views.terminal.escape import escape
 
 Style = Callable[[str, str], str]
