@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -191,21 +190,3 @@ def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
         work.run("apply", "--auto-approve", "--wait")
         assert work.run("logs", "sft").stdout == '{"hidden_size": 8}\n'
         assert work.actions() == {}
-
-
-@one_day_in(5)
-def test_no_room_for_temporary_files_is_told_as_that(fresh: Project, tmp_path: Path) -> None:
-    """Long lists lie there: the error names the directory and how to name another, of the plan's own thread as of others."""
-    source = fresh.directory.parent / "many"
-    source.mkdir()
-    for number in range(12_000):
-        (source / f"a-file-with-a-name-that-is-none-of-the-shortest-{number}").touch()
-    wants(fresh, source.as_uri())
-    with small_disk(tmp_path / "tmp", "128k") as place:
-        fresh.variables["TMPDIR"] = str(place)
-        done = fresh.run("plan", code=1)
-        assert f"no room for temporary files in {place} [disk-full]" in done.stderr
-        assert "name another directory in TMPDIR" in done.stderr
-        assert "mistake in trainctl" not in done.stderr
-        fresh.variables["TMPDIR"] = str(tmp_path)
-        fresh.run("plan")

@@ -15,7 +15,7 @@ from typer import Abort, Exit, TyperException
 from trainctl.cli.aliases import arrange
 from trainctl.cli.app import build
 from trainctl.cli.session import Session
-from trainctl.errors import Interrupted, StorageError, TrainctlError, UsageError
+from trainctl.errors import Interrupted, TrainctlError, UsageError
 from trainctl.views.problems import problem_lines
 
 
@@ -90,24 +90,10 @@ def report_usage(error: TyperException, session: Session) -> int:
 def report_system(error: OSError, session: Session) -> int:
     """Show what the system refused: a file that can't be read, a full disk."""
     where = f"{error.filename}: " if error.filename else ""
-    told = _of_full_disk(error) or TrainctlError(f"{where}{error.strerror or error}")
-    report(told, session)
+    report(TrainctlError(f"{where}{error.strerror or error}"), session)
     if session.debug:
         session.output.note(_trace(error))
     return 1
-
-
-def _of_full_disk(error: OSError) -> TrainctlError | None:
-    """The error of a full disk for temporary files; other full disks are reported where they are used."""
-    if error.errno != errno.ENOSPC or not error.filename:
-        return None
-    from tempfile import gettempdir  # heavy, and hardly ever needed
-
-    place = gettempdir()
-    if error.filename != place:
-        return None
-    advice = f"Free some space in {place}, or name another directory in TMPDIR."
-    return StorageError(f"no room for temporary files in {place}", advice, code="disk-full")
 
 
 def report_interrupt(session: Session) -> int:
@@ -136,7 +122,7 @@ def _crash(error: BaseException, session: Session) -> None:
         report_interrupt(session)
     elif session.debug:
         session.output.note(_trace(error))
-    elif isinstance(error, OSError) and _of_full_disk(error):
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
         report_system(error, session)
     else:
         text = f"{type(error).__name__}: {error}".strip().splitlines()[0]

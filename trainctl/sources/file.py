@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
-from trainctl.base.packed import Arriving
 from trainctl.base.safe_path import DENIED, shown, unusable
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.model.source_uri import parse_source
@@ -90,7 +89,7 @@ class _Directory(NamedTuple):
 
 
 def _walk(source: str, root: Path) -> Iterator[SourceFile]:
-    """Every file, without a list of them or of directories in memory: there may be millions of either."""
+    """Every file below the root."""
     top = _Directory("", os.path.realpath(root))
     above, pending = [top.real], [iter((top,))]
     while pending:
@@ -99,15 +98,15 @@ def _walk(source: str, root: Path) -> Iterator[SourceFile]:
             pending.pop()
             above.pop()
             continue
-        below = Arriving(tuple, _Directory)
+        below: list[_Directory] = []
         above[-1] = directory.real
         yield from _in_directory(source, root, directory.prefix, above, below)
-        pending.append(iter(below.all()))
+        pending.append(iter(below))
         above.append("")
 
 
 def _in_directory(
-    source: str, root: Path, prefix: str, above: Sequence[str], below: Arriving[_Directory]
+    source: str, root: Path, prefix: str, above: Sequence[str], below: list[_Directory]
 ) -> Iterator[SourceFile]:
     """Its files; ``below`` takes the directories in it. ``above`` is where it and those above it are."""
     directory = root / prefix
@@ -123,7 +122,7 @@ def _in_directory(
             for entry in entries:
                 found = _found(entry, f"{prefix}{entry.name}", above)
                 if isinstance(found, _Directory):
-                    below.add([found])
+                    below.append(found)
                 else:
                     yield found
 

@@ -40,7 +40,7 @@ class References:
             write_json(path, {"owner": owner})
         document = self._layout.listing(listing.id)
         if not document.exists():
-            write_atomic(make_directory(document.parent) / document.name, listing.pieces())
+            write_atomic(make_directory(document.parent) / document.name, listing.to_bytes())
 
     def arrive(self, lineage: str) -> None:
         """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
