@@ -41,8 +41,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_worker = hasattr(
         config, "workerinput"
     )  # which parses the same options, and starts no workers
-    if not is_worker:
-        config.option.runs_all_days = _names_tests(config) and not config.option.markexpr
+    config.option.runs_all_days = _names_tests(config) and not config.option.markexpr
     if _names_tests(config) or config.option.markexpr:
         config.option.markexpr = config.option.markexpr or "not long"
         return

@@ -114,8 +114,9 @@ def stored(root: Path) -> dict[str, int]:
 
 
 def leftovers(root: Path) -> list[str]:
-    """What is kept of transfers that aren't complete."""
-    return [stat.key for stat in DirectoryObjects(root).list(keys.PARTIAL)]
+    """What is kept of files that aren't complete."""
+    marks = (stat.key for stat in DirectoryObjects(root).list(keys.PARTIAL))
+    return [mark for mark in marks if "/pack." not in mark and ".whole." not in mark]
 
 
 def assert_sound(place: Path | ObjectStore, chunk_bytes: int = CHUNK_BYTES) -> None:
