@@ -223,7 +223,7 @@ def _answers(peer: Mapping[str, Any]) -> bool:
     url = urlsplit(peer["urls"][0])
     try:
         socket.create_connection((url.hostname, url.port), 5).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it closes just now
         return False
     return True
 
