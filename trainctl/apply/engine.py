@@ -29,7 +29,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Foreseen
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.plan.graph import REMOVES
-from trainctl.plan.interrupted import same_effect
+from trainctl.plan.runs import same_effect
 from trainctl.plan.values import Change, Plan
 
 _Settle = Callable[[], None]

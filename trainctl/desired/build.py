@@ -11,9 +11,9 @@ from trainctl.base.json import JsonObject, JsonValue, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN
-from trainctl.desired.following import circles
 from trainctl.desired.jobs import Jobs
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, nothing_wrong
+from trainctl.desired.references import circles
 from trainctl.desired.scope import Names
 from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.desired.variables import values

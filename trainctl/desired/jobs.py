@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainctl.desired.following import followed
-from trainctl.desired.keeping import kept_secrets
-from trainctl.desired.loading import Referrer, jobs_loaded, load_config
-from trainctl.desired.locations import Mounted, overlapping
 from trainctl.desired.matrix import Instance
-from trainctl.desired.resources import lifecycle, weights
+from trainctl.desired.references import Referrer, followed, jobs_loaded, load_config
+from trainctl.desired.resources import kept_secrets, lifecycle, weights
 from trainctl.desired.scope import Names
 from trainctl.desired.values import CheckpointStore, SecretSpec
+from trainctl.manifest.mounts import Mounted, overlapping
 from trainctl.manifest.nearest import nearest
 from trainctl.manifest.scalars import spelled
 from trainctl.manifest.tree import Path as ManifestPath

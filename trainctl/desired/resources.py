@@ -12,9 +12,10 @@ from trainctl.desired.values import CheckpointStore, Kept, SecretSpec
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
+from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.document import Manifest, OnlyProject, Project
-from trainctl.manifest.types.job import JobLifecycle
+from trainctl.manifest.types.job import Job, JobLifecycle
 from trainctl.manifest.types.location import Location
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
@@ -200,3 +201,26 @@ def secrets(manifest: Manifest, names: Names) -> dict[str, SecretSpec]:
         )
         for name, section in manifest.secrets.items()
     }
+
+
+def kept_secrets(
+    section: Job, secrets: Mapping[str, SecretSpec], store: CheckpointStore
+) -> list[str]:
+    """The names of all that its run is given, if each of them is declared so: with one missing it would have to wait for that all the same.
+
+    Of a run on several nodes none is kept: one that lost a rank begins anew as another run.
+    """
+    if section.compute.node_count > 1:
+        return []
+    values = section.runtime.environment_variables.values()
+    needed = {one.secret for one in values if isinstance(one, SecretReference)}
+    loading = section.runtime.load_checkpoint_config
+    in_bucket = store.url is not None and not store.url.startswith("file:")
+    if in_bucket and (
+        section.runtime.checkpointing_config.enabled or (loading and loading.enabled)
+    ):
+        if store.secret is None:
+            return []  # the environment's, which no declaration speaks of
+        needed.add(store.secret)
+    kept = all(name in secrets and secrets[name].persist for name in needed)
+    return sorted(needed) if kept else []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from trainctl.errors import Forbidden, SourceDenied, TrainctlError
-from trainctl.jobs.asked_once import AskedOnce
+from trainctl.model.once import Once
 from trainctl.model.resource import SourceAuth, WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.objects.location import location_of
@@ -123,3 +125,31 @@ def _exchanged(auth: SourceAuth, environ: Mapping[str, str]) -> Credential:
         return aws.assume_role_by_identity(role or "", region or "", environ)
     role, region = auth.aws_assume_role_arn, auth.aws_assume_role_region
     return aws.assume_role(role or "", region or "", environ)
+
+
+class AskedOnce:
+    """What was asked for, by what it is of; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._known = Once[Credential | None](asks_again=True)
+
+    def get(self, key: Hashable, ask: Callable[[], Credential | None]) -> Credential | None:
+        """What ``ask`` gave the first who wanted it; None where there was nothing. What it raises is not kept."""
+        known = self._known.get(key, ask)
+        if known is None or known.renew is None:
+            return known
+        renew = known.renew
+
+        def renewed() -> Credential:
+            with self._of(key):
+                if self._known.get(key, ask) is known:  # nobody was quicker
+                    self._known.put(key, renew())
+            return self.get(key, ask) or known
+
+        return replace(known, renew=renewed)
+
+    def _of(self, key: Hashable) -> threading.Lock:
+        with self._lock:
+            return self._locks[key]

@@ -10,8 +10,7 @@ from pathlib import Path
 from trainctl.base.protocol.code import Login
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
-from trainctl.jobs.asked_once import AskedOnce
-from trainctl.jobs.bucket_credentials import declared, masked, usual
+from trainctl.jobs.bucket_credentials import AskedOnce, declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
 from trainctl.jobs.registry import registry_login
 from trainctl.jobs.secret_errors import missing

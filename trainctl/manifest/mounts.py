@@ -1,8 +1,12 @@
-"""Where weights may appear to a job: absolute, or relative to its working directory."""
+"""Where weights and directories may appear to a job: absolute, or relative to its working directory; none inside another."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainctl.model.diagnostics import Diagnostic, Position, error
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WHOLE = frozenset(
@@ -43,3 +47,40 @@ def normal_mount(text: str) -> str:
 def overlap(first: str, second: str) -> bool:
     """Whether two normal locations are the same or one lies in the other."""
     return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """Something that appears at a location of a job; ``what`` names it, ``where`` is where the manifest says so."""
+
+    location: str
+    what: str
+    where: Position
+
+
+def overlapping(mounts: Sequence[Mounted], address: str) -> list[Diagnostic]:
+    """A problem for each location that is another's or lies in another's."""
+    problems = []
+    ordered = sorted(mounts, key=lambda mounted: mounted.location.split("/"))
+    outer: Mounted | None = None
+    for mounted in ordered:
+        if outer is not None and overlap(outer.location, mounted.location):
+            problems.append(_problem(outer, mounted, address))
+        else:
+            outer = mounted
+    return problems
+
+
+def _problem(outer: Mounted, inner: Mounted, address: str) -> Diagnostic:
+    how = (
+        f"{outer.what} and {inner.what} both appear at {outer.location}"
+        if outer.location == inner.location
+        else f"{inner.what} at {inner.location} lies inside {outer.what} at {outer.location}"
+    )
+    return error(
+        how,
+        "Give one of them another mount_location.",
+        address=address,
+        where=inner.where,
+        code="overlapping-mounts",
+    )

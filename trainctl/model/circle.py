@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
 
-def circle(start: T, edges: Mapping[T, Iterable[T]], done: set[T]) -> list[T]:
-    """The first way from a place back to a place on it, the same one first and last; empty if there is none.
-
-    ``done`` are places that need no look any more, and learns of more of them.
-    """
-    way: list[T] = []
-    on_way: set[T] = set()
-    steps: list[tuple[T, Iterator[T]]] = []
-
-    def enter(place: T) -> None:
-        way.append(place)
-        on_way.add(place)
-        steps.append((place, iter(dict.fromkeys(edges.get(place, ())))))
-
-    if start not in done:
-        enter(start)
-    while steps:
-        place, rest = steps[-1]
-        following = next(rest, None)
-        if following is None:
-            steps.pop()
-            done.add(way.pop())
-            on_way.discard(place)
-        elif following in on_way:
-            done |= on_way
-            return [*way[way.index(following) :], following]
-        elif following not in done:
-            enter(following)
+def circle(edges: Mapping[T, Iterable[T]]) -> list[T]:
+    """A way that leads back to where it began, the same place first and last; empty if there is none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        way: list[T] = error.args[1][:0:-1]
+        at = next(at for at, place in enumerate(edges) if place in way)
+        first = way.index(list(edges)[at])
+        return [*way[first:], *way[: first + 1]]
     return []

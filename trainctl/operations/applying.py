@@ -19,8 +19,8 @@ from trainctl.operations.resending import send_again, waiting_runs
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import approvals
+from trainctl.plan.placement import planned
 from trainctl.plan.policies import violations
-from trainctl.plan.seats import planned
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import why_not_yet
 from trainctl.resources.registry import handlers

@@ -26,8 +26,7 @@ from trainctl.operations.look_mirror import MirrorSeen
 from trainctl.operations.look_tiers import TierQuestion
 from trainctl.operations.look_weights import WeightsSeen
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.images import image_of
-from trainctl.plan.rates import into_mirror, rate_of
+from trainctl.plan.hosts import image_of
 from trainctl.plan.values import (
     GpuFacts,
     ImageFacts,
@@ -35,6 +34,7 @@ from trainctl.plan.values import (
     NodeFacts,
     Vacancy,
 )
+from trainctl.plan.weights import into_mirror, rate_of
 from trainctl.resources.agents import as_made
 from trainctl.resources.clusters import section
 from trainctl.resources.node_cache import at

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError, TrustError, UsageError
-from trainctl.jobs.secret_stores import STORES, Checked, Pushed, Used
-from trainctl.jobs.uses import Use, uses
+from trainctl.jobs.destinations import Use, uses
+from trainctl.jobs.secret_origins import STORES, Checked, Pushed, Used
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.operations.trust import forbidden, not_read, not_sent

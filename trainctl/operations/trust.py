@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainctl.errors import Forbidden, TrainctlError, TrustError
-from trainctl.jobs.uses import Use, uses
+from trainctl.jobs.destinations import Use, uses
 from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.operations.workspace import Workspace
 

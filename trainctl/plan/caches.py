@@ -11,7 +11,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import CacheSpec
-from trainctl.plan.seats import seats, starting
+from trainctl.plan.placement import seats, starting
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import CacheFacts, Change, Inputs
 

@@ -159,19 +159,17 @@ def circles(
         and not _comes(one.newest_run)
     }
     edges = {one: [to for to in changes[one].depends_on if to in lacking] for one in lacking}
-    done: set[Address] = set()
-    for address in sorted(edges):
-        way = circle(address, edges, done)
-        if way:
-            steps = " \u2192 ".join(map(str, way))
-            yield error(
-                f"runs would wait for each other in a circle: {steps}",
-                "Each begins with what another has to save before, and none has a run that completed or goes on. "
-                "Let one begin without: take its load_checkpoint_config out until it has run.",
-                address=str(way[0]),
-                where=_where(inputs, way[0]),
-                code="dependency-circle",
-            )
+    way = circle({address: edges[address] for address in sorted(edges)})
+    if way:
+        steps = " \u2192 ".join(map(str, way))
+        yield error(
+            f"runs would wait for each other in a circle: {steps}",
+            "Each begins with what another has to save before, and none has a run that completed or goes on. "
+            "Let one begin without: take its load_checkpoint_config out until it has run.",
+            address=str(way[0]),
+            where=_where(inputs, way[0]),
+            code="dependency-circle",
+        )
 
 
 def _comes(run: RunRecord | None) -> bool:

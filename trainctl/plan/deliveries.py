@@ -9,8 +9,8 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import cut_off
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 from trainctl.model.job_spec import JobSpec
+from trainctl.plan.placement import Seat, seats, starting
 from trainctl.plan.room import room_of, room_problems
-from trainctl.plan.seats import Seat, seats, starting
 from trainctl.plan.values import (
     Change,
     DeliveryLine,

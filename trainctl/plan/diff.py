@@ -1,9 +1,16 @@
-"""Which values differ. The only user of deepdiff, which is heavy: it is loaded when the first difference is asked about."""
+"""Values as JSON: which of them differ, and the digest of all that a plan would do.
+
+The only user of deepdiff, which is heavy: it is loaded when the first difference is asked about.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from trainctl.base.json import digest
+from trainctl.model.action import Action
+from trainctl.plan.values import Change
 
 Path = tuple[str | int, ...]
 
@@ -65,3 +72,19 @@ def _at(value: Any, part: str, missing: Any = None) -> Any:
 
 
 _MISSING = object()
+
+
+def plan_digest(changes: Iterable[Change]) -> str:
+    """The digest of the changes that do something, whatever their order."""
+    acting = [change for change in changes if change.action is not Action.NOOP]
+    return digest(
+        [
+            {
+                "address": str(change.address),
+                "action": change.action.json_actions,
+                "after": plain(change.after),
+                "replace_paths": [list(path) for path in change.replace_paths],
+            }
+            for change in sorted(acting, key=lambda change: change.address.rank())
+        ]
+    )

@@ -10,9 +10,8 @@ from trainctl.model.action import Action, Reason
 from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.diff import Path, changed_paths
-from trainctl.plan.interrupted import UNDONE, attempted
 from trainctl.plan.resources import unchanged
-from trainctl.plan.runs import live_run, news
+from trainctl.plan.runs import UNDONE, attempted, live_run, news
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change, CodeTree, Start
 

@@ -15,7 +15,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_form import from_json, to_json
-from trainctl.plan.digest import plan_digest
+from trainctl.plan.diff import plan_digest
 from trainctl.plan.values import Change, Plan
 
 _MAGIC = "trainctl_plan"

@@ -10,17 +10,14 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan import caches, checks
 from trainctl.plan.deliveries import delivery_lines, delivery_problems
-from trainctl.plan.diff import plain
-from trainctl.plan.digest import plan_digest
+from trainctl.plan.diff import plain, plan_digest
 from trainctl.plan.graph import REMOVES, expanded, ordered, selected
-from trainctl.plan.hosts import host_problems
-from trainctl.plan.images import image_lines, image_problems
-from trainctl.plan.interrupted import never_recorded, resumed
+from trainctl.plan.hosts import host_problems, image_lines, image_problems
 from trainctl.plan.jobs import job_wish, plan_job, plan_start
+from trainctl.plan.placement import claiming, likely, starting
 from trainctl.plan.policies import violations
 from trainctl.plan.resources import Wish, plan_resource
-from trainctl.plan.runs import begun_run, live_run
-from trainctl.plan.seats import claiming, likely, starting
+from trainctl.plan.runs import begun_run, live_run, never_recorded, resumed
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Drift, Inputs, Plan, WeightsLine
 from trainctl.plan.ways import relayed

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
-from trainctl.plan.interrupted import UNDONE, attempted
+from trainctl.plan.runs import UNDONE, attempted
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change
 

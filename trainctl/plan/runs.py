@@ -1,12 +1,21 @@
-"""A job's newest run, as plans speak of it."""
+"""A job's newest run, and attempts whose end nobody recorded: they are resumed if the same is still wanted, else undone."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainctl.base.json import digest
+from trainctl.ledger.state import Intent
+from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
 from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.diff import plain
+from trainctl.plan.graph import REMOVES
 from trainctl.plan.subject import Subject
-from trainctl.plan.values import LiveRun
+from trainctl.plan.values import Change, LiveRun
 
 ENDED = {
     RunStatus.COMPLETED: "completed",
@@ -50,3 +59,59 @@ def news(subject: Subject, run: RunRecord) -> str:
     if RunStatus(recorded[-1].get("status", RunStatus.CREATED)) is run.status:
         return ""
     return f"run {run.number} {ENDED[run.status]}"
+
+
+_REMOVING = frozenset(action.name.lower() for action in REMOVES)
+UNDONE = "an interrupted attempt is undone first"
+CARRIED_ON = "carries on an earlier attempt"
+
+
+def attempted(intent: Intent | None, after: Mapping[str, Any]) -> bool:
+    """Whether the interrupted attempt was one to make these very values so."""
+    if intent is None or intent.action in _REMOVING:
+        return False
+    return digest(plain(intent.inputs.get("attributes"))) == digest(plain(after))
+
+
+def resumed(subject: Subject, change: Change) -> Change:
+    """The change, with the key of an earlier attempt at the same, if there was one, and with the live run that it would stop
+    as another attempt began it."""
+    if change.action is Action.NOOP:
+        return change
+    same = next((one for one in subject.attempts if same_effect(one, change)), None)
+    undone = begun_run(subject, same.key if same else "")
+    change = replace(change, stops=undone or change.stops)
+    if same is None:
+        return replace(change, note=change.note or UNDONE) if subject.intent else change
+    reason = Reason.INTERRUPTED if change.action is Action.CREATE else None
+    note = change.note or CARRIED_ON
+    return replace(change, resumes=same.key, reason=change.reason or reason, note=note)
+
+
+def never_recorded(subject: Subject) -> Change | None:
+    """The removal of what earlier attempts may have left of something that nobody wants and nobody recorded."""
+    if not subject.attempts:
+        return None
+    intent = subject.attempts[0]
+    return Change(
+        address=subject.address,
+        action=Action.DELETE,
+        provider=intent.provider,
+        reason=Reason.INTERRUPTED,
+        before=plain(intent.attributes),
+        depends_on=intent.depends_on,
+        seen=subject.seen,
+        note="what an interrupted attempt left is removed",
+    )
+
+
+def same_effect(intent: Intent, change: Change) -> bool:
+    """Whether an attempt was one at this very change, so that making it with the attempt's key has one effect in all."""
+    if change.action in REMOVES:
+        return intent.action in _REMOVING
+    starts_run, started_run = change.action is not Action.UPDATE, intent.action != "update"
+    if change.address.kind is Kind.JOB and starts_run is not started_run:
+        return (
+            False  # a run that may have been started is not carried on by a change that starts none
+        )
+    return attempted(intent, change.after or {})

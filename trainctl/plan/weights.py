@@ -1,4 +1,4 @@
-"""What is known of each source before a byte of it moves: from resolving it, else from the record."""
+"""What is known of each source before a byte of it moves, and how fast weights moved before."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource
+from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.plan.graph import REMOVES
-from trainctl.plan.rates import into_mirror
 from trainctl.plan.resources import PLANNED_OF_WEIGHTS, Wish
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change, Inputs, TierFacts, WeightsFacts, WeightsLine
@@ -116,3 +116,27 @@ def _mirrored(change: Change, facts: WeightsFacts | None, size: int | None) -> i
         return min(facts.mirrored, size)
     # Nobody looked: what is recorded and stays as it is was mirrored, of the rest nothing is known to be.
     return size if change.action is Action.NOOP else 0
+
+
+_LARGE = 16 * 10**6
+_LONG_SECONDS, _SOME = 1.0, 10**6
+"""What takes as long tells a rate of a slow line from this size on; what is smaller took its time for something else."""
+
+
+def rate_of(transfers: Iterable[tuple[int, float]]) -> float | None:
+    """Bytes a second, as the largest of the transfers (bytes, seconds) showed; None where none was large, or slow."""
+    telling = (
+        (size, seconds)
+        for size, seconds in transfers
+        if seconds and (size >= _LARGE or (size >= _SOME and seconds >= _LONG_SECONDS))
+    )
+    size, seconds = max(telling, default=(0, 0.0))
+    return size / seconds if size else None
+
+
+def into_mirror(state: State) -> float | None:
+    """The rate from upstream into the mirror."""
+    fetched = (
+        one.outputs["fetched"] for one in state.resources.values() if "fetched" in one.outputs
+    )
+    return rate_of((one["bytes"], one["seconds"]) for one in fetched)

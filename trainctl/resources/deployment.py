@@ -27,7 +27,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.plan.seats import Planned
+from trainctl.plan.placement import Planned
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning

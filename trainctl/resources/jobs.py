@@ -22,7 +22,7 @@ from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus, run_id
-from trainctl.plan.seats import Planned
+from trainctl.plan.placement import Planned
 from trainctl.plan.values import Change, Observation
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.beginnings import begin

@@ -12,7 +12,7 @@ from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
-from trainctl.plan.seats import Planned
+from trainctl.plan.placement import Planned
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers
 from trainctl.resources.caches import CacheHandler

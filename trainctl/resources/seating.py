@@ -16,8 +16,7 @@ from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
 from trainctl.model.job_spec import Compute
-from trainctl.plan.placement import Offer, Room, place, with_run
-from trainctl.plan.seats import Planned
+from trainctl.plan.placement import Offer, Planned, Room, place, with_run
 from trainctl.plan.values import GpuFacts
 from trainctl.resources.agents import Agents, away_nodes, nodes_of
 from trainctl.resources.node_cache import at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainctl.jobs.secret_stores import Checked, Pushed, Used
+from trainctl.jobs.secret_origins import Checked, Pushed, Used
 from trainctl.views.terminal.tables import table
 
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")

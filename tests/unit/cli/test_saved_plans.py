@@ -9,7 +9,7 @@ import pytest
 from trainctl.cli.plans import load_plan, save_plan
 from trainctl.desired.values import Desired
 from trainctl.errors import StorageError, UsageError
-from trainctl.plan.digest import plan_digest
+from trainctl.plan.diff import plan_digest
 from trainctl.plan.values import Plan
 
 PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest(()))

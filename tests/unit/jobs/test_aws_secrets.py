@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 from tests.support.buckets import free_port
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import SecretWithheld, TrainctlError
-from trainctl.jobs.secret_stores import STORES
+from trainctl.jobs.secret_origins import STORES
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust

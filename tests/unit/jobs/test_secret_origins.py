@@ -15,8 +15,7 @@ from tests.support.storm import until
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.secret_command import output_of
-from trainctl.jobs.secret_origins import LARGEST
-from trainctl.jobs.secret_stores import STORES
+from trainctl.jobs.secret_origins import LARGEST, STORES
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import MASK, Redactor
 from trainctl.model.trust import Allow, Trust

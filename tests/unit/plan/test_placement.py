@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.job_spec import Compute
-from trainctl.plan.placement import Offer, Room, place, with_run
-from trainctl.plan.seats import claiming
+from trainctl.plan.placement import Offer, Room, claiming, place, with_run
 from trainctl.plan.values import Change, GpuFacts, Inputs, NodeFacts
 
 

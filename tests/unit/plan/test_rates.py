@@ -10,8 +10,8 @@ from tests.support.plans import World, applied, at, source_of
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
 from trainctl.plan.planner import make_plan
-from trainctl.plan.rates import into_mirror, rate_of
 from trainctl.plan.values import WeightsFacts, WeightsLine
+from trainctl.plan.weights import into_mirror, rate_of
 
 
 @pytest.mark.parametrize(

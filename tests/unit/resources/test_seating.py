@@ -12,7 +12,7 @@ from trainctl.base.protocol.verb import Untyped
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
 from trainctl.model.job_spec import Compute
-from trainctl.plan.seats import Planned
+from trainctl.plan.placement import Planned
 from trainctl.resources.agents import Agents
 from trainctl.resources.seating import Seating
 from trainctl.spi.provider import Node

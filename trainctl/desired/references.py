@@ -1,17 +1,79 @@
-"""``load_checkpoint_config``: which job, run or project each reference means."""
+"""Jobs that a job names: those it follows (``depends_on``), and whose checkpoints it begins with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean
-from trainctl.manifest.tree import Path as ManifestPath
+from trainctl.manifest.tree import Path
+from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.runtime import CheckpointReference, LoadCheckpointConfig
 from trainctl.model import job_spec as config
-from trainctl.model.address import Address
+from trainctl.model.address import Address, Kind
+from trainctl.model.circle import circle
+from trainctl.model.diagnostics import Diagnostic, error
+
+
+def followed(
+    entries: list[str], path: Path, names: Names, of_matrix: Mapping[str, list[Address]]
+) -> list[Address]:
+    """The jobs that entries name; the name of a job with a matrix means all of its jobs."""
+    found: list[Address] = []
+    for at, text in enumerate(entries):
+        here = (*path, "depends_on", at)
+        address = _parsed(text)
+        if address is None:
+            names.complain(
+                f"depends_on: {text!r} is not the address of a job",
+                "Write job.NAME. What a job reads, such as weights, it depends on by itself.",
+                here,
+                code="invalid-dependency",
+            )
+        elif names.known("job", address.name, here):
+            all_jobs = of_matrix.get(address.name)
+            if address.key is None:
+                found += all_jobs or [address]
+            elif address in (all_jobs or ()):
+                found.append(address)
+            else:
+                hint = did_you_mean(str(address), [str(one) for one in all_jobs or ()])
+                names.complain(
+                    f"depends_on: there is no {address}", hint, here, code="undeclared-name"
+                )
+    return found
+
+
+def circles(jobs: Mapping[str, Job], names: Names) -> Iterator[Diagnostic]:
+    """An error for jobs that follow themselves, with the way round; jobs of one matrix are one here."""
+    places: dict[str, Path] = {}
+    edges: dict[str, list[str]] = {}
+    for tree_key, job in jobs.items():
+        name = tree_key.partition("[")[0]
+        places.setdefault(name, ("jobs", tree_key, "depends_on"))
+        needed = (_parsed(text) for text in job.depends_on)
+        edges.setdefault(name, []).extend(one.name for one in needed if one is not None)
+    way = circle(edges)
+    if way:
+        steps = " \u2192 ".join(f"job.{one}" for one in way)
+        yield error(
+            f"depends_on goes in a circle: {steps}",
+            "A job can't wait for itself. Take out one of these.",
+            address=f"job.{way[0]}",
+            where=names.place(places[way[0]]),
+            code="dependency-circle",
+        )
+
+
+def _parsed(text: str) -> Address | None:
+    try:
+        address = Address.parse(text)
+    except ValueError:
+        return None
+    return address if address.kind is Kind.JOB else None
+
 
 _RUN = re.compile(r"[a-z2-7]{7}")
 
@@ -27,7 +89,7 @@ class Referrer:
 
 
 def load_config(
-    section: LoadCheckpointConfig | None, by: Referrer, names: Names, path: ManifestPath
+    section: LoadCheckpointConfig | None, by: Referrer, names: Names, path: Path
 ) -> config.LoadCheckpointConfig | None:
     """The section with each reference resolved, ``job`` to an address.
 
@@ -49,7 +111,7 @@ def jobs_loaded(runtime: config.Runtime, own: Address) -> list[Address]:
 
 
 def _reference(
-    one: CheckpointReference, by: Referrer, names: Names, path: ManifestPath
+    one: CheckpointReference, by: Referrer, names: Names, path: Path
 ) -> config.CheckpointReference:
     job = _job(one.job_id, by, names, (*path, "job_id")) if one.job_id else None
     run = one.job_id if job is None else None
@@ -67,7 +129,7 @@ def _reference(
     )
 
 
-def _job(text: str, by: Referrer, names: Names, path: ManifestPath) -> Address | None:
+def _job(text: str, by: Referrer, names: Names, path: Path) -> Address | None:
     """The declared job that is meant; None for the id of a run."""
     try:
         address = Address.parse(text if text.startswith("job.") else f"job.{text}")
@@ -88,7 +150,7 @@ def _job(text: str, by: Referrer, names: Names, path: ManifestPath) -> Address |
     return None
 
 
-def _of_matrix(name: Address, by: Referrer, names: Names, path: ManifestPath) -> Address:
+def _of_matrix(name: Address, by: Referrer, names: Names, path: Path) -> Address:
     """The one that the name of a matrix means: among its own jobs the very one that refers."""
     if name == by.address.group:
         return by.address
