@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from trainctl.base.listing import (
     CHUNK_BYTES,
@@ -123,9 +134,11 @@ class Known:
 
     def arrived(self, groups: Groups) -> int:
         """The bytes that are there of files of which the rest is missing."""
+        chunk = self._chunk_bytes
         return sum(
-            min(files[0].size, len(self.marked.get(key, ())) * self._chunk_bytes)
+            max(0, min(chunk, files[0].size - number * chunk))
             for key, files in groups.items()
+            for number in self.marked.get(key, ())
         )
 
     def pack_of(self, sha256: str) -> Optional[str]:
@@ -171,11 +184,16 @@ class Known:
                     self._certain[fingerprint] = Content(file.sha256, file.size, file.chunks)
                 else:
                     self._likely[fingerprint] = file.sha256
-                    self.marked.setdefault(fingerprint, {}).update(enumerate(file.chunks))
+                    self.marked.setdefault(fingerprint, {}).update(self._present(file.chunks))
             if listing or rest:
                 listing_id = str(document["listing"])
                 packs = records.unless_damaged(lambda: contents.packs_of(self._objects, listing_id))  # noqa: B023
                 self._packs.update(dict.fromkeys(packs or ()))
+
+    def _present(self, chunks: Sequence[str]) -> Iterator[Tuple[int, str]]:
+        """The chunks that a repair left, by number."""
+        numbered = in_order(lambda one: self._objects.stat(keys.blob(one[1])), enumerate(chunks), _AT_ONCE)  # fmt: skip
+        return (chunk for chunk, stat in numbered if stat is not None)
 
     def _read_marks(self, resolved: ResolvedSource) -> None:
         for stat in self._objects.list(keys.marks(resolved)):

@@ -447,6 +447,7 @@ def test_after_a_repair_only_what_is_missing_is_fetched(
         objects.put(key, b"wrong")
     store = store_in(objects)
     store.verify(repair=True)
+    assert sent is None or store.survey([resolved]).sources[0].missing == sum(sent.values())
     upstream = MemoryUpstream(FILES)
     assert ingest(objects, upstream) == listing
     assert sent is None or upstream.sent == sent
