@@ -96,13 +96,11 @@ def _too_full(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
         excess = too_full(change.address, cache.size, facts) if facts else None
         if excess is None:
             continue
-        resource = inputs.desired.resources.get(change.address)
         yield warning(
             excess,
             f"Jobs go on. Make room: {_clear_command(cache)}.",
             code="cache-too-full",
             address=str(change.address),
-            where=resource.where if resource else None,
         )
 
 
@@ -125,8 +123,6 @@ def _left_behind(inputs: Inputs, job: Change, *, must_stay: bool) -> Iterator[Di
         return
     where = f"{cache.address} on cluster.{cache.cache_spec.cluster}"
     what = f"{held(facts)} in {facts.directory}" if facts else "its size could not be asked"
-    resource = inputs.desired.resources.get(job.address)
-    place = resource.where if resource else None
     moved = job.before is not None and job.before.get("cluster") != cluster
     if moved and must_stay:
         yield error(
@@ -135,7 +131,6 @@ def _left_behind(inputs: Inputs, job: Change, *, must_stay: bool) -> Iterator[Di
             f"declare a cache of {project} for {cluster} under 'caches', apply that with --target, and copy the files there.",
             code="cache-elsewhere",
             address=str(job.address),
-            where=place,
         )
     else:
         yield warning(
@@ -143,7 +138,6 @@ def _left_behind(inputs: Inputs, job: Change, *, must_stay: bool) -> Iterator[Di
             f"What it holds stays in {where} ({what}).",
             code="cache-begins-empty",
             address=str(job.address),
-            where=place,
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.circle import circle
-from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.runs import ENDED
@@ -55,7 +55,6 @@ def protected(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
             f"{change.address} is protected and would be {_fate(change)}",
             how,
             address=str(change.address),
-            where=declared.where if declared else None,
             code="prevent-destroy",
         )
 
@@ -73,7 +72,6 @@ def displaced(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
                 f"{cluster} can't lose {', '.join(sorted(lost))} while {address} runs there",
                 f"Run {run.number} is live. Wait for its end, or stop it: trainctl stop '{address}'.",
                 address=str(cluster),
-                where=_where(inputs, cluster),
                 code="live-run",
             )
 
@@ -96,7 +94,6 @@ def unseen(inputs: Inputs, subjects: Iterable[Subject]) -> Iterator[Diagnostic]:
             summary,
             f"{detail.rstrip('.') + '. ' if detail else ''}Planned from what is recorded.",
             address=str(subject.address),
-            where=subject.resource.where if subject.resource else None,
             code="not-seen",
         )
 
@@ -119,7 +116,6 @@ def failed_runs(
                 f"run {run.number} of {subject.address} failed{why}",
                 f"Nothing has changed since. See trainctl logs '{subject.address}'; to try again: trainctl run '{subject.address}'.",
                 address=str(subject.address),
-                where=subject.resource.where if subject.resource else None,
                 code="failed-run",
             )
 
@@ -142,7 +138,6 @@ def waits(
                     f"{change.address} will wait: {why}",
                     "It is left to an apply after that run has completed.",
                     address=str(change.address),
-                    where=_where(inputs, change.address),
                     code="waits-for-run",
                 )
 
@@ -167,7 +162,6 @@ def circles(
             "Each begins with what another has to save before, and none has a run that completed or goes on. "
             "Let one begin without: take its load_checkpoint_config out until it has run.",
             address=str(way[0]),
-            where=_where(inputs, way[0]),
             code="dependency-circle",
         )
 
@@ -205,7 +199,6 @@ def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
                 f"the pattern {pattern!r} matches no file",
                 f"{hint}Patterns are shell-style and match paths inside the source.",
                 address=str(change.address),
-                where=_where(inputs, change.address),
                 code="unmatched-pattern",
             )
         if facts.resolved is not None and not facts.locked:
@@ -268,8 +261,3 @@ def _lost_nodes(inputs: Inputs, change: Change | None) -> set[str]:
         return recorded
     names = inputs.node_names.get(change.address)
     return set() if names is None else recorded - {f"{name}/{one}" for one in names}
-
-
-def _where(inputs: Inputs, address: Address) -> Position | None:
-    resource = inputs.desired.resources.get(address)
-    return resource.where if resource else None

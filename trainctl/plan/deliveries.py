@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trainctl.model.address import Address
 from trainctl.model.delivery import cut_off
-from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.job_spec import JobSpec
 from trainctl.plan.placement import Seat, seats, starting
 from trainctl.plan.room import room_of, room_problems
@@ -133,7 +133,6 @@ def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
             f"{job.address} asks for {wanted} nodes and {cluster} has {have}",
             f"Lower compute.node_count, or give {cluster} more nodes.",
             address=str(job.address),
-            where=_where(inputs, job.address),
             code="too-few-nodes",
         )
     elif names and len(inputs.seats.get(job.address, ())) < wanted:
@@ -144,7 +143,6 @@ def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
                 f"{job.address} will wait: {wanted} nodes are wanted, and {', '.join(away)} can't be reached",
                 "It is left to an apply that can reach them.",
                 address=str(job.address),
-                where=_where(inputs, job.address),
                 code="waits-for-node",
             )
 
@@ -161,7 +159,6 @@ def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
         f"{unable[0].node} has no private mounts. Write a relative mount_location, "
         f"such as {_relative(absolute[0])}, or enable user namespaces on that machine.",
         address=str(job.address),
-        where=_where(inputs, job.address),
         code="impossible-mount",
     )
 
@@ -172,8 +169,3 @@ def _absolute_mounts(job: JobSpec) -> set[str]:
 
 def _relative(place: str) -> str:
     return f"weights/{place.rstrip('/').rpartition('/')[2]}"
-
-
-def _where(inputs: Inputs, address: Address) -> Position | None:
-    resource = inputs.desired.resources.get(address)
-    return resource.where if resource else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.job_spec import JobSpec
@@ -17,22 +16,19 @@ def host_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnos
     """What each starting job lacks, and a warning for each node whose logout rules would end it."""
     told = set[str]()
     for job in starting(changes):
-        resource = inputs.desired.resources.get(job.address)
-        where = resource.where if resource else None
         address = str(job.address)
         for text in inputs.lacks.get(job.address, ()):
             yield error(
                 text,
                 "Add the file, or correct its name.",
                 address=address,
-                where=where,
                 code="missing-on-host",
             )
         for seat in seats(inputs, job):
             facts = seat.facts
             for lack in facts.lacks.get(job.address, ()) if facts else ():
                 said = f"{seat.node}: {lack}"
-                yield error(said, _INSTALL, address=address, where=where, code="missing-on-host")
+                yield error(said, _INSTALL, address=address, code="missing-on-host")
             if facts and facts.mount == "link":
                 yield from _advisory(job)
             if facts and facts.logout and facts.id not in told:
@@ -81,42 +77,38 @@ def image_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagno
     for job in starting(changes):
         wish = image_of(job.job_spec)
         if wish is None and job.job_spec.runtime.shm_size:
-            yield _on_the_host(inputs, job)
+            yield _on_the_host(job)
         for seat in seats(inputs, job) if wish is not None else ():
             found = seat.facts.images.get(wish) if seat.facts and wish else None
-            problem = _problem(inputs, job, seat, found) if found else None
+            problem = _problem(job, seat, found) if found else None
             if problem is not None:
                 yield problem
                 break
 
 
-def _problem(inputs: Inputs, job: Change, seat: Seat, found: ImageFacts) -> Diagnostic | None:
-    resource = inputs.desired.resources.get(job.address)
-    at: Any = {"address": str(job.address), "where": resource.where if resource else None}
+def _problem(job: Change, seat: Seat, found: ImageFacts) -> Diagnostic | None:
     if found.engine is None:
         return error(
             f"{job.address} runs in an image, and on {seat.node} {found.why}",
             "Install podman, docker or apptainer there, or set runtime.engine: host.",
             code="no-engine",
-            **at,
+            address=str(job.address),
         )
     if found.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
         return warning(
             f"{job.address} asks for a shm_size, which {found.engine} on {seat.node} knows nothing of",
             "Shared memory is half of the node's memory there. Leave shm_size out, or name another engine.",
             code="no-shm-size",
-            **at,
+            address=str(job.address),
         )
     return None
 
 
-def _on_the_host(inputs: Inputs, job: Change) -> Diagnostic:
-    resource = inputs.desired.resources.get(job.address)
+def _on_the_host(job: Change) -> Diagnostic:
     return warning(
         f"{job.address} asks for a shm_size, and runs in no container",
         "It has the shared memory of its node. Leave shm_size out, or name an image.",
         address=str(job.address),
-        where=resource.where if resource else None,
         code="no-shm-size",
     )
 

@@ -129,7 +129,8 @@ def _diagnostics(
     """Each once: what came with the inputs, then what planning found."""
     by_address = {change.address: change for change in changes}
     planned = [one for one in subjects if one.address in by_address]
-    found: list[Diagnostic] = [*inputs.desired.warnings, *inputs.diagnostics]
+    given = (*inputs.desired.warnings, *inputs.diagnostics)
+    found: list[Diagnostic] = []
     found += checks.unknown_addresses(inputs)
     found += checks.unseen(inputs, planned)
     if not inputs.options.refresh_only:
@@ -144,7 +145,13 @@ def _diagnostics(
         found += host_problems(inputs, changes)
         found += image_problems(inputs, changes)
         found += caches.cache_problems(inputs, changes)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*given, *(_placed(inputs, one) for one in found)]))
+
+
+def _placed(inputs: Inputs, one: Diagnostic) -> Diagnostic:
+    """With the place in the manifest of the resource that it is about."""
+    resource = inputs.desired.resources.get(Address.parse(one.address)) if one.address else None
+    return replace(one, where=resource.where) if resource and one.where is None else one
 
 
 def plan_removal(subject: Subject) -> Change:
