@@ -275,17 +275,17 @@ def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
         fresh.run("apply", "--auto-approve", "--wait")
         logs = fresh.run("logs", "sft").stdout.splitlines()
         again = fresh.run("plan", "--detailed-exitcode")
-        for pack in fresh.mirror.glob("packs/*/data"):
-            pack.chmod(0o600)
+        for pack in fresh.mirror.glob("blobs/sha256/*/*"):
             pack.write_bytes(b"wrong\n")
-        repaired = fresh.run("mirror", "verify", "--repair").stdout
+        repaired = fresh.run("mirror", "verify", "--repair", code=1).stdout
+        fresh.run("apply", "--auto-approve")
         whole = fresh.run("mirror", "verify").stdout
 
     rows = json.loads((fresh.directory / "trainctl.lock").read_text())["sources"]
     assert [row["endpoint_url"] for row in rows] == sorted([one.endpoint, two.endpoint])
     assert logs == ["first", "other"]
     assert "No changes" in again.stdout
-    assert ": 2 repaired." in repaired
+    assert ": 2 removed." in repaired
     assert "all right" in whole
 
 
