@@ -45,7 +45,7 @@ class Lab:
     def assert_refused(self, said: str, why: str) -> None:
         """The host and the place are named, what to do is said, and nothing is there that isn't whole."""
         assert f"weights.model: node lab/gpu-0: the disk of the mirror {self.mirror} {why}" in said
-        assert "What has arrived is kept; the next apply carries on from there." in said
+        assert "The next apply resumes the transfer." in said
         assert_sound(self.mirror)
 
     def assert_recovers(self) -> None:
