@@ -14,7 +14,7 @@ from tests.support.program import ROOT
 from trainctl.model.diagnostics import explanations
 
 MOST_LINES, MOST_FUNCTION_LINES = 500, 80
-MEDIAN_LINES, MEDIAN_FUNCTION_LINES = 120, 10
+MEDIAN_LINES, MEDIAN_FUNCTION_LINES = 180, 10
 
 
 class Facts(NamedTuple):

@@ -18,8 +18,7 @@ from trainctl.cli.workspaces import approve, require_terminal
 from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
-from trainctl.operations.continuing import Continuation
-from trainctl.operations.waiting import exit_code, follow_apply, started
+from trainctl.operations.continuing import Continuation, exit_code, follow_apply, started
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
 from trainctl.views.apply_result import (

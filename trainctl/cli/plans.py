@@ -14,8 +14,8 @@ from trainctl.cli.session import Session
 from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import Desired
 from trainctl.errors import StorageError, UsageError
-from trainctl.operations.ahead import connect_early
-from trainctl.operations.look_options import LookOptions
+from trainctl.operations.preconnect import connect_early
+from trainctl.operations.survey import LookOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Options, Plan
 from trainctl.views.problems import diagnostic_lines, more_lines

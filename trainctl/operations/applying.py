@@ -1,4 +1,4 @@
-"""Making a plan so: what is checked and written first, then the walk."""
+"""Apply a plan: checks and the lock file first, then the engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainctl.model.address import Kind
 from trainctl.model.events import Emit
 from trainctl.model.job_spec import JobSpec
 from trainctl.model.resource import WeightsSpec
-from trainctl.operations.resending import send_again, waiting_runs
-from trainctl.operations.trust import refusals
+from trainctl.operations.following import send_again, waiting_runs
+from trainctl.operations.secrets import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import approvals
 from trainctl.plan.placement import planned
@@ -47,7 +47,7 @@ def apply(
     if not options.lockfile_readonly:
         _lock_mirrored(workspace, plan)
     if not workspace.ledger.state().lineage:
-        # It gives the state its lineage, by which whatever is made from here on is named.
+        # This gives the state its lineage, which names everything that is made from here on.
         workspace.ledger.note("a new state")
     approved = approvals(plan)
     if approved:
@@ -84,9 +84,9 @@ def _go_on(workspace: Workspace, plan: Plan, emit: Emit) -> None:
 
 
 def _need_secrets(workspace: Workspace, plan: Plan) -> None:
-    """Read every secret that the plan will use, so that a missing one is told before anything is begun.
+    """Read every secret that the plan will use, so that a missing one is reported before anything is begun.
 
-    Who brings nothing into the mirror asks upstream for nothing.
+    Weights that are mirrored already need none.
     """
     mirrored = {line.address for line in plan.weights if line.listing and not line.bytes_upstream}
     for change in effective(plan.changes).values():
@@ -123,7 +123,7 @@ _UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
 
 
 def _locking(workspace: Workspace, plan: Plan) -> Callable[[LockEntry], None]:
-    """Notes in the lock file what a source resolved to, once all of it is mirrored: what nobody has must bind nobody.
+    """Note in the lock file what a source resolved to, but only once all of it is mirrored.
 
     A source without versions is noted once, until ``--upgrade``.
     """
@@ -138,9 +138,9 @@ def _locking(workspace: Workspace, plan: Plan) -> Callable[[LockEntry], None]:
 
 
 def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
-    """Note what is mirrored already, where that isn't noted yet, and let go what the manifest doesn't name any more.
+    """Note what is mirrored already, and drop entries that the manifest doesn't name any more.
 
-    Whether the file can be written is known then, before anything is begun.
+    An unwritable lock file is found out here, before anything is begun.
     """
     lock, directory = LockFile(workspace.setting.directory), workspace.setting.directory
     weights = [one for one in plan.changes if one.address.kind is Kind.WEIGHTS and one.after]
@@ -153,10 +153,7 @@ def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
 
 
 def _wanted(workspace: Workspace, plan: Plan) -> set[Key] | None:
-    """What the manifest names, under the lock file's keys; None where it may name more than what is known here.
-
-    With expressions that is by other values; a saved plan of a part knows of no more than that.
-    """
+    """What the manifest names, as keys of the lock file; None if it may name more: by expressions, or as the plan is partial."""
     desired, options = workspace.desired, plan.options
     part = options.targets or options.excludes or options.destroy or options.refresh_only
     if part or desired.sources_vary:

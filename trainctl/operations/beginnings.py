@@ -1,4 +1,4 @@
-"""Plans of runs that begin from earlier ones."""
+"""Plans of runs that start from earlier ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
 from trainctl.model.reports import Checkpoint
 from trainctl.model.resource import Resource
-from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import checkpoint_from, complete_rows
-from trainctl.operations.look_mirror import look_at_mirror
-from trainctl.operations.look_options import LookOptions
 from trainctl.operations.planning import mirrored, observe
-from trainctl.operations.runs import Run, control, find_run
+from trainctl.operations.runs import Run, control, find_run, with_begun
+from trainctl.operations.survey import LookOptions
+from trainctl.operations.survey.mirror import look_at_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Inputs, Options, Plan, Start
@@ -66,7 +65,7 @@ def newest_complete(workspace: Workspace, job: Recorded) -> Checkpoint:
         looked = ", ".join(f"{run.number} ({run.id})" for run in runs)
         raise TrainctlError(
             f"{job.address} has no complete checkpoint to resume from",
-            f"Runs looked at: {looked}. Leave out --resume to begin anew.",
+            f"Runs looked at: {looked}. Leave out --resume to start from scratch.",
             code="no-such-checkpoint",
         )
     name, ranks = found
@@ -74,7 +73,7 @@ def newest_complete(workspace: Workspace, job: Recorded) -> Checkpoint:
 
 
 def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptions) -> Plan:
-    """The plan of one new run that repeats an earlier one; today's manifest, code and sources are not looked at."""
+    """Plan one new run that repeats an earlier one; today's manifest, code and sources don't count."""
     state = workspace.ledger.state()
     old = find_run(state, address, run)
     past = past_of(control(workspace), workspace.mirror.store, old.record)

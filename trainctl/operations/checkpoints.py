@@ -1,17 +1,27 @@
-"""Checkpoints of a run: which there are, where they can be had, and bringing what was left behind."""
+"""Checkpoints of a run: list, presign, upload, download; and what a destroy leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 from trainctl.base.checkpoints.ranking import standing
-from trainctl.errors import NodeError, NodeUnreachable, UsageError
-from trainctl.model.reports import Artifact, Away, Checkpoint, away_of
-from trainctl.operations.runs import Run, control
+from trainctl.base.json import digest
+from trainctl.base.protocol.checkpoints import ObjectWanted
+from trainctl.errors import NodeError, NodeUnreachable, StorageError, UsageError
+from trainctl.jobs.environment import checkpoint_directory
+from trainctl.model.address import Address, Kind
+from trainctl.model.reports import Artifact, Away, Checkpoint, Remain, away_of
+from trainctl.operations.code import refuse_existing
+from trainctl.operations.runs import Run, control, with_begun
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import Checkpoints
+from trainctl.resources.run_control import runs_of
+from trainctl.weights.mirrors import Mirror, directory_of
 
 _KNOWN = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
@@ -30,13 +40,13 @@ def checkpoints_of(workspace: Workspace, run: Run) -> Checkpoints:
 
 
 def complete_rows(workspace: Workspace, run: Run) -> list[dict[str, Any]]:
-    """What is known of each complete checkpoint of a run. NodeUnreachable if of some rank nobody can tell."""
+    """The rows of a run's complete checkpoints. NodeUnreachable if those of some rank are unknown."""
     rows = checkpoints_of(workspace, run).rows()
     return [row for row in rows if row["state"] == "complete"]
 
 
 def known_checkpoints(workspace: Workspace, run: Run) -> tuple[list[Checkpoint], tuple[Away, ...]]:
-    """Those of which somebody can tell, and the nodes that keep others back; NodeUnreachable if nobody answers."""
+    """The known checkpoints of a run, and the unreachable nodes; NodeUnreachable if all are."""
     rows, away = checkpoints_of(workspace, run).survey()
     return _ordered(rows, run), away
 
@@ -122,3 +132,156 @@ def _ordered(rows: Iterable[Mapping[str, Any]], run: Run) -> list[Checkpoint]:
 
 def _label(row: Mapping[str, Any]) -> str:
     return str(row["name"]) if row["state"] == "complete" else f"{row['name']} ({row['state']})"
+
+
+_BLOCK = 2**20
+
+
+class Downloaded(NamedTuple):
+    """Where it lies now, and how many links in it led to what was never kept."""
+
+    place: Path
+    left_out: int
+
+
+def download(
+    workspace: Workspace, run: Run, target: Path, *, name: str | None = None, rank: int = 0
+) -> Downloaded:
+    """Copy a checkpoint (the newest complete one by default) into ``target/<name>``, whole or not at all.
+
+    What an earlier attempt has brought, and is right, isn't fetched again. Only the rank's own node is needed: whether others have
+    theirs whole, too, counts as far as they can be asked. UsageError if there is no such
+    checkpoint or something is in the way; StorageError if a file isn't what it was when it was kept.
+    """
+    way = checkpoints_of(workspace, run)
+    chosen = choose(way.rows(brief=False, of=rank), run, name, rank)
+    checkpoint_from(chosen, run)
+    place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
+    refuse_existing(place, "--target")
+    unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
+    try:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        with way.leased(rank, chosen["name"]):
+            _fetch(way, chosen, unfinished)
+        unfinished.rename(place)
+    except OSError as error:
+        raise StorageError(f"{chosen['name']} could not be copied to {target}: {error}") from error
+    return Downloaded(place, int(chosen.get("left_out") or 0))
+
+
+def _fetch(way: Checkpoints, chosen: Mapping[str, Any], directory: Path) -> None:
+    """Bring every file into the directory, those that are there and right left alone."""
+    wanted = []
+    for file in chosen["files"]:
+        path = directory / file["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        have = path.stat().st_size if path.is_file() else 0
+        if have == file["size"] and path.is_file() and _sha256(path) == file["sha256"]:
+            continue
+        wanted.append((file, path, have if have < file["size"] else 0))
+    if not wanted:
+        return
+    arriving = _Arriving(wanted)
+    try:
+        objects: list[ObjectWanted] = [
+            {"key": file["key"], "offset": offset} for file, _, offset in wanted
+        ]
+        way.read(chosen["rank"], objects, arriving.take)
+    finally:
+        arriving.close()
+    for file, path, _ in wanted:
+        if path.stat().st_size != file["size"] or _sha256(path) != file["sha256"]:
+            path.unlink()
+            raise StorageError(
+                f"{file['path']} of checkpoint {chosen['name']} is not what was kept",
+                "What was right of the others is kept. Try again; if it stays wrong, the store has been changed.",
+            )
+
+
+class _Arriving:
+    """Bytes of several files, one after another, put where they belong."""
+
+    def __init__(self, wanted: Sequence[tuple[Mapping[str, Any], Path, int]]) -> None:
+        self._rest: Iterator[tuple[Mapping[str, Any], Path, int]] = iter(wanted)
+        self._file: BinaryIO | None = None
+        self._left = 0
+        self._next()
+
+    def take(self, data: bytes) -> None:
+        """The next bytes. StorageError if there are more than all files need."""
+        while data:
+            while self._file is not None and self._left == 0:
+                self._next()
+            if self._file is None:
+                raise StorageError("more arrived than the checkpoint's files hold")
+            self._file.write(data[: self._left])
+            data, self._left = data[self._left :], max(0, self._left - len(data))
+
+    def close(self) -> None:
+        """Keep what has arrived; files of no bytes are made."""
+        while self._file is not None and self._left == 0:
+            self._next()
+        if self._file is not None:
+            self._file.close()
+
+    def _next(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        entry = next(self._rest, None)
+        if entry is not None:
+            file, path, offset = entry
+            self._file = path.open("ab" if offset else "wb")
+            self._left = file["size"] - offset
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def remains_of(workspace: Workspace) -> list[Remain]:
+    """What a destroy would leave, as far as it can be asked; directories that hold nothing are not named."""
+    state = with_begun(workspace)
+    found = [
+        remain
+        for address, job in sorted(state.resources.items())
+        if address.kind is Kind.JOB
+        for record in runs_of(job)
+        for remain in _checkpoint_remains(workspace, Run(job, record))
+    ]
+    return [*found, *_mirror_remains(workspace.mirror)]
+
+
+def _mirror_remains(mirror: Mirror) -> list[Remain]:
+    try:
+        size = mirror.store.stored_bytes()
+    except (NodeError, StorageError):
+        return []
+    place = str(directory_of(mirror) or mirror.url)
+    return [Remain("mirror", place, size)] if size else []
+
+
+def _checkpoint_remains(workspace: Workspace, run: Run) -> list[Remain]:
+    try:
+        rows = checkpoints_of(workspace, run).rows()
+    except (NodeError, StorageError):
+        return []
+    size = sum(row["bytes"] for row in rows)
+    return [Remain("checkpoints", _place(workspace, run), size)] if size else []
+
+
+def _place(workspace: Workspace, run: Run) -> str:
+    store = run.record.store or {}
+    if store.get("url"):
+        return f"{store['url'].rstrip('/')}/{store['prefix']}"
+    node_id = run.record.ranks[0].node
+    cluster = workspace.ledger.state().resources.get(
+        Address(Kind.CLUSTER, node_id.partition("/")[0])
+    )
+    node = node_named(cluster, node_id) if cluster else None
+    return (
+        str(checkpoint_directory(node, run.job.address, run.project, run.record))
+        if node
+        else node_id
+    )

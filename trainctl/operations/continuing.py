@@ -1,30 +1,36 @@
-"""Carrying on what was approved once nothing is in its way any more; nothing new is planned."""
+"""Resume approved work once nothing is in its way: for ``watch``, and while ``apply --wait`` follows its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import Result
-from trainctl.errors import TrainctlError
-from trainctl.model.address import Address
+from trainctl.errors import Interrupted, PartlyDone, TrainctlError
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Severity
 from trainctl.model.events import Emit, Event, EventType
+from trainctl.model.run import RunStatus
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.beginnings import resumptions
-from trainctl.operations.look_options import LookOptions
+from trainctl.operations.following import follow, run_event, send_again, waiting_of
 from trainctl.operations.planning import plan_of
+from trainctl.operations.runs import Run, newest_runs, refresh_all
+from trainctl.operations.survey import LookOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import continued, lost
 from trainctl.plan.room import WAITS
 from trainctl.plan.values import Change, Options, Plan, Start
 from trainctl.resources.jobs import why_not_yet
+from trainctl.resources.run_control import runs_of
 
 
 @dataclass
 class Continuation:
-    """Looks as often as it is asked to; tells each trouble once."""
+    """Resumes approved work at each look; reports each problem once."""
 
     emit: Emit
     interrupt: Interrupt
@@ -41,8 +47,8 @@ class Continuation:
             for change in self._ready(workspace, plan)
             if among is None or change.address in among
         ]
-        starts, untold = self._resuming(workspace, chosen)
-        chosen = [change for change in chosen if change.address not in untold]
+        starts, unknown = self._resuming(workspace, chosen)
+        chosen = [change for change in chosen if change.address not in unknown]
         if starts:
             plan = self._plan(workspace, starts)
             addresses = {change.address for change in chosen}
@@ -58,7 +64,7 @@ class Continuation:
         )
 
     def say(self, address: Address | None, text: str, kind: EventType) -> None:
-        """Tell a trouble, unless it is the one that was told last; None: not of one address."""
+        """Report a problem, unless it was the last one reported; None: not of one address."""
         if self._said.get(address) != text:
             self._said[address] = text
             self.emit(Event(kind, text, address))
@@ -94,9 +100,9 @@ class Continuation:
     def _resuming(
         self, workspace: Workspace, chosen: list[Change]
     ) -> tuple[dict[Address, Start], set[Address]]:
-        """A lost run's next begins with its newest complete checkpoint, where there is one; and those of which nobody can tell now."""
+        """Start the successors of lost runs from their newest complete checkpoints; and the jobs whose checkpoints are unknown now."""
         starts: dict[Address, Start] = {}
-        untold: set[Address] = set()
+        unknown: set[Address] = set()
         for change in chosen:
             if lost(change):
                 try:
@@ -104,5 +110,109 @@ class Continuation:
                 except TrainctlError as error:
                     self.say(change.address, error.summary, EventType.DIAGNOSTIC)
                     if error.code != "no-such-checkpoint":
-                        untold.add(change.address)
-        return starts, untold
+                        unknown.add(change.address)
+        return starts, unknown
+
+
+def follow_apply(
+    workspace: Workspace,
+    plan: Plan,
+    result: Result,
+    continuation: Continuation,
+    emit: Emit,
+    interrupt: Interrupt,
+) -> list[Run]:
+    """Watch an apply's runs; whenever one has ended, what waited is carried on, which the result takes in."""
+
+    def go_on() -> list[Address]:
+        started: list[Address] = []
+        while waiting := {*result.deferred, *result.skipped}:
+            try:
+                later = continuation.carry_on(workspace, waiting)
+            except TrainctlError as error:  # runs are followed all the same
+                continuation.say(None, error.summary, EventType.DIAGNOSTIC)
+                break
+            if later is not None:
+                result.carried_on(later)
+                started += unfinished(workspace, plan, later)
+            if later is None or not later.done:
+                break
+        return started
+
+    return follow(workspace, unfinished(workspace, plan, result), emit, interrupt, go_on)
+
+
+def unfinished(workspace: Workspace, plan: Plan, result: Result) -> list[Address]:
+    """The jobs of a plan to wait for: those that got a new run, and those whose run was live already."""
+    state = workspace.ledger.state()
+    new = {
+        change.address for change in result.done if change.action in (Action.CREATE, Action.REPLACE)
+    }
+    found = []
+    for change in plan.changes:
+        runs = (
+            runs_of(state.resources.get(change.address)) if change.address.kind is Kind.JOB else ()
+        )
+        if runs and (change.address in new or runs[-1].status.live):
+            found.append(change.address)
+    return found
+
+
+def started(workspace: Workspace, result: Result) -> list[Address]:
+    """The jobs that an apply gave a run which goes on after it."""
+    state = workspace.ledger.state()
+    jobs = [one.address for one in result.done if one.action in (Action.CREATE, Action.REPLACE)]
+    runs = {address: runs_of(state.resources.get(address)) for address in jobs}
+    return [address for address, found in runs.items() if found and found[-1].status.live]
+
+
+def exit_code(result: Result, followed: Iterable[Run]) -> int:
+    """Of an apply that followed its runs: 12 as well if one did not complete, 130 if it was not followed to its end."""
+    statuses = {run.record.status for run in followed}
+    if result.exit_code == 0 and any(status.live for status in statuses):
+        return Interrupted.exit_code
+    if result.exit_code == 0 and statuses - {RunStatus.COMPLETED}:
+        return PartlyDone.exit_code
+    return result.exit_code
+
+
+Open = Callable[[], AbstractContextManager[Workspace]]
+"""Opens the manifest and the state as they are now."""
+
+
+class Watcher:
+    """Looks again and again; reports what changed since the last look, and each problem once."""
+
+    def __init__(self, open_: Open, emit: Emit, interrupt: Interrupt, parallelism: int) -> None:
+        self._open = open_
+        self._emit = emit
+        self._interrupt = interrupt
+        self._continuation = Continuation(emit, interrupt, parallelism)
+
+    def watch(self, interval: float) -> None:
+        """Until the user has had enough; ``interval`` is in seconds."""
+        while not self._interrupt.stopping.is_set():
+            self.look()
+            self._interrupt.stopping.wait(interval)
+
+    def look(self) -> int:
+        """Note how runs stand, then carry on what can be carried on; the exit code of this one look."""
+        try:
+            with self._open() as workspace:
+                self._note_runs(workspace)
+                result = self._continuation.carry_on(workspace)
+            self._continuation.all_well()
+        except TrainctlError as error:
+            self._continuation.say(None, error.summary, EventType.DIAGNOSTIC)
+            return error.exit_code
+        return result.exit_code if result else 0
+
+    def _note_runs(self, workspace: Workspace) -> None:
+        runs = [one for one in newest_runs(workspace.ledger.state()) if one.record.status.live]
+        seen = refresh_all(workspace, runs)
+        for before, (now, problem) in zip(runs, seen, strict=True):
+            if problem is not None:
+                self._continuation.say(now.job.address, problem.summary, EventType.DIAGNOSTIC)
+            elif now.record.status is not before.record.status:
+                self._emit(run_event(now))
+        send_again(workspace, waiting_of(now for now, _ in seen), self._emit)

@@ -1,14 +1,16 @@
-"""Following runs to their end; holds nothing, so that who has seen enough may leave."""
+"""Follow runs to their end, and send secrets to runs that lost them before they began."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.errors import NodeUnreachable
+from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
+from trainctl.errors import NodeUnreachable, TrainctlError
+from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
 from trainctl.model.events import Emit, Event, EventType
-from trainctl.operations.runs import Run, find_run, refresh_all
+from trainctl.operations.runs import Run, control, find_run, newest_runs, note, refresh_all
 from trainctl.operations.workspace import Workspace
 
 POLL_SECONDS = 0.5
@@ -69,7 +71,7 @@ def _look_again(workspace: Workspace, runs: list[Run], emit: Emit) -> list[Run]:
 
 
 def run_event(run: Run) -> Event:
-    """What there is to say of a run."""
+    """The event that reports the status of a run."""
     record = run.record
     said = record.error or record.waiting
     detail = f": {said}" if said else ""
@@ -84,3 +86,59 @@ def run_event(run: Run) -> Event:
         run.job.address,
         data,
     )
+
+
+def waiting_runs(workspace: Workspace, name: str | None = None) -> list[Run]:
+    """The runs that wait for secrets, for one of them, or to go on with those that their nodes keep; without unreachable ones."""
+    with_secrets = [
+        run
+        for run in newest_runs(workspace.ledger.state())
+        if run.record.status.live and name in (None, *_names(run.job, run))
+    ]
+    return waiting_of([run for run, _ in refresh_all(workspace, with_secrets)])
+
+
+def waiting_of(runs: Iterable[Run]) -> list[Run]:
+    """Those that wait for secrets, or to go on with those that their nodes keep, of runs as they are now."""
+    return [run for run in runs if run.record.waiting in (WANTS_SECRETS, WANTS_CARRYING_ON)]
+
+
+def send_again(workspace: Workspace, runs: Sequence[Run], emit: Emit) -> list[Run]:
+    """Send each run its secrets, as the manifest declares them now, or have it go on with those that are kept; return those that go on.
+
+    Problems are reported per run.
+    """
+    given = []
+    for run in runs:
+        try:
+            given.append(_send(workspace, run))
+            emit(run_event(given[-1]))
+        except TrainctlError as error:
+            emit(
+                Event(
+                    EventType.DIAGNOSTIC,
+                    f"{error.summary}. {error.detail}".strip(),
+                    run.job.address,
+                )
+            )
+    return given
+
+
+def _send(workspace: Workspace, run: Run) -> Run:
+    values = None if run.record.waiting == WANTS_CARRYING_ON else _values(workspace, run)
+    now = control(workspace).give_secrets(run.record, values)
+    note(workspace, run.job, now)
+    return Run(run.job, now)
+
+
+def _values(workspace: Workspace, run: Run) -> dict[str, str]:
+    names = sorted(set(run.job.job_spec.runtime.secret_environment.values()))
+    values = {name: workspace.secrets.value(name) for name in names}
+    values.update(workspace.checkpoints.values(run.record.store or {}))
+    return values
+
+
+def _names(job: Recorded, run: Run) -> set[str]:
+    """The secrets that the run has."""
+    store = (run.record.store or {}).get("secret")
+    return {*job.job_spec.runtime.secret_environment.values(), *([str(store)] if store else [])}

@@ -1,17 +1,19 @@
-"""A run's own lines: of one rank or of all, some or every one, once or for as long as the run lives."""
+"""A run's own lines: of one rank or of all, some or every line, once or for as long as the run lives."""
 
 from __future__ import annotations
 
+import codecs
 import heapq
+import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trainctl.base.protocol.runs import LinesFrom, LinesWanted
 from trainctl.errors import NodeError, NodeForgot, NodeSilent, NodeUnreachable, UsageError
 from trainctl.model.reports import Away, Piece, away_of
-from trainctl.operations.log_frames import Frames
 from trainctl.operations.runs import Run, check_rank, control
 from trainctl.operations.streaming import as_they_come, begun, pieces
 from trainctl.operations.workspace import Workspace
@@ -30,7 +32,7 @@ class Moment:
 
     @property
     def request(self) -> dict[str, float]:
-        """As a node is told."""
+        """The form of requests."""
         return {"ago" if self.ago else "at": self.seconds}
 
 
@@ -63,7 +65,7 @@ class Selection:
 
     @property
     def request(self) -> LinesWanted:
-        """What a node is asked."""
+        """The request to a node."""
         return {
             "since": self.since.request if self.since else None,
             "until": self.until.request if self.until else None,
@@ -76,8 +78,7 @@ class Selection:
 def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Piece | Away]:
     """The lines of a run's log, of several ranks by time, and those to come as they come.
 
-    What was written on nodes that can't be asked is left out, which is told of each at the end; NodeUnreachable if these are all.
-    Who follows waits for them.
+    Unreachable nodes are left out and named at the end; NodeUnreachable if all are. With ``follow`` they are waited for.
     """
     check_rank(run, wanted.rank)
     ranks = [one.rank for one in run.record.ranks]
@@ -181,3 +182,62 @@ class _Reader:
                 address=str(self._run.job.address),
                 code="slow-pattern",
             ) from error
+
+
+class Frames:
+    """One rank's frames; ``offset`` is where another call would go on."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.offset = 0
+        self._head: Mapping[str, Any] | None = None
+        self._data = bytearray()
+        self._reported = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def restart(self) -> None:
+        """Forget half a frame: another call begins with a whole one."""
+        self._head = None
+        self._data.clear()
+
+    def take(self, data: bytes) -> Iterator[Piece]:
+        """What is complete by now."""
+        self._data += data
+        while (piece := self._next()) is not None:
+            if piece.lines or piece.left_out or piece.prepared_by:
+                yield piece
+
+    def _next(self) -> Piece | None:
+        if self._head is None:
+            end = self._data.find(b"\n")
+            if end < 0:
+                return None
+            self._head = json.loads(self._data[:end])
+            del self._data[: end + 1]
+        head, size = self._head, int(self._head.get("bytes", 0))
+        if len(self._data) < size:
+            return None
+        text = self._text(head, self._data[:size])
+        del self._data[:size]
+        self._head = None
+        self.offset = int(head.get("next", self.offset))
+        return self._piece(head, text)
+
+    def _text(self, head: Mapping[str, Any], data: bytearray) -> str:
+        """The bytes as text; a character that the end of an open frame goes through comes with the next one."""
+        if head.get("left_out"):
+            self._decoder.reset()
+        # A sign of life says nothing of the line that is open.
+        return self._decoder.decode(data, final=not head.get("open")) if data else ""
+
+    def _piece(self, head: Mapping[str, Any], text: str) -> Piece:
+        time, left_out = float(head.get("time", 0.0)), int(head.get("left_out", 0))
+        if left_out or not text:
+            by = "" if self._reported else str(head.get("prepared_by", ""))
+            self._reported = self._reported or bool(by)  # another call says it again
+            return Piece(self.rank, time, left_out=left_out, prepared_by=by)
+        goes_on = bool(head.get("open"))
+        *whole, last = (text if goes_on else text.removesuffix("\n")).split("\n")
+        lines = [line.removesuffix("\r") for line in whole]
+        lines.append(last if goes_on else last.removesuffix("\r"))
+        return Piece(self.rank, time, tuple(lines), goes_on)

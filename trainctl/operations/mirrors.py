@@ -1,4 +1,4 @@
-"""Which mirror is used: the one that the manifest names, else the first host of its first cluster of hosts, else a directory here."""
+"""The mirror that is used: the manifest's, else on the first host of its first cluster of hosts, else a directory here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def host_of(
     *,
     asks: bool = True,
 ) -> Place:
-    """The host and the directory of a ``node:`` URL; asks the host only if nobody made a node of it yet. NodeError if it ``asks`` nobody, and would have to."""
+    """The host and the directory of a ``node:`` URL. The host is asked only if it isn't a node yet; NodeError if it would have to be and not ``asks``."""
     name, slash, path = url.removeprefix("node://").partition("/")
     directory = f"{slash}{unquote(path)}".rstrip("/") or None
     address = Address(Kind.CLUSTER, name)
@@ -97,7 +97,7 @@ def host_of(
             f"Apply {address} to have it again, or name another host first in the manifest.",
         )
     if not (node.key or asks):
-        raise NodeError(f"nobody asked {node.name} where it keeps things")
+        raise NodeError(f"the directories of {node.name} are not known yet")
     return Place(cluster.provider, node if node.key else provider.locate(declared, node), directory)
 
 

@@ -1,4 +1,4 @@
-"""The machines of clusters: how each is found, and forgetting one that will never come back."""
+"""List the nodes of clusters, and forget a lost one."""
 
 from __future__ import annotations
 

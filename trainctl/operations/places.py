@@ -106,6 +106,6 @@ def trust_of(environ: Mapping[str, str], directory: Path, given: Path | None) ->
 
 
 def _read(path: Path, outside: Path | None = None) -> Trust:
-    from trainctl.manifest.trust_file import read_trust  # a parser: only who has a file pays for it
+    from trainctl.manifest.trust_file import read_trust  # a parser, loaded only if there is a file
 
     return read_trust(path, outside=outside)

@@ -1,4 +1,4 @@
-"""Look at the world, then plan."""
+"""Survey, then plan."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
-from trainctl.operations.ahead import connect
-from trainctl.operations.begun import begun_runs
-from trainctl.operations.leaks import leaks
-from trainctl.operations.look_caches import look_at_caches
-from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
-from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
-from trainctl.operations.look_nodes import look_at_nodes
-from trainctl.operations.look_options import LookOptions
-from trainctl.operations.look_weights import WeightsSeen, look_at_weights
 from trainctl.operations.mirrors import is_there
-from trainctl.operations.own_mirror import entangled
-from trainctl.operations.support import unsupported
-from trainctl.operations.trust import refusals
+from trainctl.operations.preconnect import connect
+from trainctl.operations.runs import begun_runs
+from trainctl.operations.secrets import refusals
+from trainctl.operations.survey import LookOptions
+from trainctl.operations.survey.caches import look_at_caches
+from trainctl.operations.survey.checks import entangled, leaks, unsupported
+from trainctl.operations.survey.code import CodeSeen, look_at_code, tree_of
+from trainctl.operations.survey.mirror import MirrorSeen, look_at_mirror
+from trainctl.operations.survey.nodes import look_at_nodes
+from trainctl.operations.survey.weights import WeightsSeen, look_at_weights
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.graph import planned
 from trainctl.plan.planfile import remaining, staleness
@@ -49,9 +47,9 @@ def plan_of(
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
-    # First of all: where trust can't be read nothing is asked.
+    # First of all: if trust can't be read nothing is asked.
     refused = [] if options.destroy else refusals(workspace)
-    told = {one.summary for one in refused}
+    known = {one.summary for one in refused}
     diagnostics += refused
     if not options.destroy:
         connect(workspace, state, look)
@@ -103,7 +101,7 @@ def plan_of(
         starts=starts or {},
         diagnostics=(
             *diagnostics,
-            *(one for one in weights.diagnostics if not (one.forbids and one.summary in told)),
+            *(one for one in weights.diagnostics if not (one.forbids and one.summary in known)),
             *code.problems,
             *nodes.diagnostics,
         ),
@@ -119,8 +117,7 @@ def _look_at_recorded(
     dict[Address, tuple[CacheFacts, ...]],
     dict[Address, tuple[RunRecord, ...]],
 ]:
-    """What is recorded and not in the mirror, as it is now, and what attempts have begun that nobody recorded: while others
-    look for what is wanted."""
+    """Refresh what is recorded outside the mirror, and what attempts have begun without a record."""
     if not look.refresh:
         return {}, {}, {}
     near = _near(workspace, state) if look.offline else state
@@ -197,7 +194,7 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
 
 
 def mirrored(state: State, mirror: MirrorSeen) -> dict[Address, Observation]:
-    """Which of the recorded weights a look at the mirror found there; where nobody looked, those only that are to be in another."""
+    """Observations of recorded weights by a survey of the mirror; without one, only of those that are in another mirror."""
     weights = [one for one in state.resources.values() if one.address.kind is Kind.WEIGHTS]
     found = ((one.address, _mirrored(one, mirror)) for one in weights)
     return {address: seen for address, seen in found if seen is not None}
@@ -208,7 +205,7 @@ def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation | None:
         return Observation(Presence.UNREACHABLE, detail=mirror.problem.summary)
     recorded = mirror.site and mirror.site.of(weights.outputs)
     moved = mirror.site is not None and recorded is not None and mirror.site.is_not(recorded)
-    # A directory that isn't here is another machine's, of somebody who applies the same project there.
+    # A directory that isn't here is on another machine, where the same project is applied.
     if recorded and moved and is_there(recorded.url):
         return Observation(Presence.PRESENT, elsewhere=str(recorded))
     if not mirror.asked:

@@ -1,19 +1,120 @@
-"""Finding runs in the state, and keeping the state's record of them up to date."""
+"""Runs in the state, those that an apply has started and not recorded, and their refresh."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.errors import NodeError, UsageError
-from trainctl.ledger.state import Recorded, State
+from trainctl.errors import Busy, NodeError, NodeUnreachable, UsageError
+from trainctl.ledger.fold import merge_outputs
+from trainctl.ledger.leases import is_dead
+from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.manifest.nearest import nearest
 from trainctl.model.address import Address, Kind
-from trainctl.model.run import RunRecord
-from trainctl.operations.begun import is_unrecorded
+from trainctl.model.reports import Beginner
+from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.begun import Begun, attempts_of, begun
 from trainctl.resources.run_control import RunControl, Told, runs_of
+
+
+def begun_runs(workspace: Workspace, state: State) -> dict[Address, tuple[RunRecord, ...]]:
+    """Of each job the runs that attempts have begun, as their nodes tell them, the newest last."""
+    found: dict[Address, tuple[RunRecord, ...]] = {}
+    for one in _look(workspace, state):
+        if one.run is not None and one.counts:
+            job = one.attempt.address
+            found[job] = (*found.get(job, ()), one.run)
+    return found
+
+
+def with_begun(workspace: Workspace) -> State:
+    """The state with what attempts have begun as the newest runs of their jobs, as if that was recorded: what people ask about.
+
+    Nodes are asked only if something is open. A run that no node knows yet is among them, without ranks, as long as an apply may
+    be about to start it.
+    """
+    state = workspace.ledger.state()
+    jobs = dict(state.resources)
+    for one in _look(workspace, state):
+        job = one.attempt.address
+        known = jobs.get(job) or state.remembered(job)
+        run = one.run if one.counts else _expected(one, state, known)
+        if run is not None:
+            jobs[job] = _with(known, one.attempt, run)
+    return replace(state, resources=jobs)
+
+
+def beginner(state: State, job: Address, key: str) -> Beginner | None:
+    """The apply that begins, or began, an unrecorded run; None of a recorded one."""
+    attempt = next((one for one in state.attempts(job) if one.key == key), None)
+    if attempt is None:
+        return None
+    return Beginner(attempt.holder.who, attempt.time, _is_over(state, attempt))
+
+
+def is_unrecorded(state: State, job: Address, key: str) -> bool:
+    """Whether a run is known only as that of an attempt, which the apply that ends it will record."""
+    return any(one.key == key for one in state.attempts(job))
+
+
+def not_there(state: State, job: Address, run: RunRecord) -> Busy | NodeUnreachable:
+    """The error for a run that no reachable node knows."""
+    begins = beginner(state, job, run.key)
+    if begins is not None and begins.interrupted:
+        return NodeUnreachable(
+            f"it is unknown whether run {run.number} was started",
+            "Its apply was interrupted, and of its nodes some can't be reached: trainctl nodes.",
+            address=str(job),
+        )
+    before = [one for one in runs_of(state.remembered(job)) if one.status.live]
+    still = (
+        f" Run {before[-1].number} goes on until then: trainctl stop {job.typed} --run {before[-1].number}."
+        if before
+        else ""
+    )
+    return Busy(
+        f"an apply is about to start run {run.number}, and no node knows of it yet",
+        f"See trainctl status {job.typed}. Stop that apply, or try again once the run is there.{still}",
+        address=str(job),
+    )
+
+
+def _look(workspace: Workspace, state: State) -> tuple[Begun, ...]:
+    attempts = attempts_of(state)
+    if not attempts:
+        return ()
+    return begun(workspace.agents, state.resources.get, attempts, workspace.checkpoints.place)
+
+
+def _expected(one: Begun, state: State, known: Recorded | None) -> RunRecord | None:
+    """The run of an attempt that may be about to start it, or has started it on an unreachable node."""
+    attempt, number = one.attempt, len(runs_of(known)) + 1
+    if attempt != state.open_intents.get(attempt.address):
+        return None
+    if _is_over(state, attempt) and one.silent is None:
+        return None
+    return RunRecord(
+        run_id(attempt.key),
+        number,
+        attempt.key,
+        status=RunStatus.DEPLOYING,
+        created_at=attempt.time,
+    )
+
+
+def _is_over(state: State, attempt: Intent) -> bool:
+    """Whether its apply is known to be over."""
+    return attempt != state.open_intents.get(attempt.address) or bool(is_dead(attempt.holder))
+
+
+def _with(known: Recorded | None, attempt: Intent, run: RunRecord) -> Recorded:
+    """The job's record as it would be with the attempt's run: that of its newest run."""
+    outputs = merge_outputs(known.outputs if known else {}, {"run": run.to_json()})
+    return Recorded(
+        attempt.address, attempt.provider, attempt.attributes, outputs, attempt.depends_on
+    )
 
 
 @dataclass(frozen=True, slots=True)

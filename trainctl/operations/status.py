@@ -1,19 +1,31 @@
-"""How jobs stand: their newest run, or a named one, as the nodes tell it."""
+"""The status of jobs and what their runs use, as the nodes report it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
-from trainctl.errors import NodeError, StorageError, TrainctlError
+from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import work_directory
 from trainctl.model.address import Address, Kind
-from trainctl.model.reports import Away, Checkpoint, JobStatus
+from trainctl.model.metrics import Sample
+from trainctl.model.reports import Away, Checkpoint, JobStatus, away_of
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.operations.begun import beginner, with_begun
 from trainctl.operations.checkpoints import known_checkpoints
-from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all
+from trainctl.operations.runs import (
+    Run,
+    beginner,
+    check_rank,
+    control,
+    find_run,
+    jobs_of_matrix,
+    newest_runs,
+    refresh_all,
+    with_begun,
+)
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
 from trainctl.resources.run_control import runs_of
@@ -24,7 +36,7 @@ _AT_ONCE = 8
 
 def status(workspace: Workspace, address: Address, run: str | None = None) -> JobStatus:
     """How one job stands."""
-    return _look(workspace, [find_run(with_begun(workspace), address, run)])[0]
+    return _statuses(workspace, [find_run(with_begun(workspace), address, run)])[0]
 
 
 def is_matrix(workspace: Workspace, address: Address) -> bool:
@@ -34,7 +46,7 @@ def is_matrix(workspace: Workspace, address: Address) -> bool:
 
 def all_statuses(workspace: Workspace, address: Address | None = None) -> list[JobStatus]:
     """How every job in the state stands, or every job of one matrix."""
-    return _look(workspace, list(newest_runs(with_begun(workspace), address)))
+    return _statuses(workspace, list(newest_runs(with_begun(workspace), address)))
 
 
 def not_begun(
@@ -51,7 +63,7 @@ def not_begun(
     return sorted(one for one in jobs if matrix is None or one.group == matrix)
 
 
-def _look(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:
+def _statuses(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:
     seen = refresh_all(workspace, runs)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
         return list(pool.map(lambda one: _one(workspace, *one), seen))
@@ -96,7 +108,7 @@ def _work(workspace: Workspace, run: RunRecord) -> dict[int, str]:
 
 
 def _may_have_checkpoints(run: Run) -> bool:
-    """Nobody is asked about those of a run that never began, or whose job keeps none."""
+    """Whether to ask: a run that never began has none, nor has one whose job keeps none."""
     enabled = run.job.job_spec.runtime.checkpointing_config.enabled
     newest = run.job.outputs["runs"][-1]["id"] == run.record.id
     return run.record.started_at is not None and (enabled or not newest)
@@ -114,3 +126,74 @@ def _like(run: Run) -> RunRecord | None:
     """The newest run before this one that completed."""
     before = [one for one in runs_of(run.job) if one.number < run.record.number]
     return next((one for one in reversed(before) if one.status is RunStatus.COMPLETED), None)
+
+
+POLL_SECONDS = 2.0
+"""How often a run that is watched is looked at; its node takes a sample every 10 s."""
+
+_NODES_AT_ONCE = 16
+"""How many nodes are asked at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSamples:
+    """A run with samples of its ranks, by time, and the nodes that could not be asked."""
+
+    run: Run
+    samples: list[Sample]
+    away: tuple[Away, ...]
+
+
+def samples_of(
+    workspace: Workspace,
+    run: Run,
+    only: int | None = None,
+    since: Mapping[int, float] | None = None,
+) -> RunSamples:
+    """The run as it stands, and the samples of all ranks, or of one; ``since`` are the times of those of each rank that are known already.
+
+    NodeUnreachable if all nodes are; if some are, the run is as it was last seen.
+    """
+    check_rank(run, only)
+    run, problem = refresh_all(workspace, [run])[0]
+    if problem is not None and not isinstance(problem, NodeUnreachable):
+        raise problem
+    wanted = [one.rank for one in run.record.ranks if only in (None, one.rank)]
+    runs, known = control(workspace), since or {}
+
+    def ask(rank: int) -> list[Sample] | NodeUnreachable:
+        try:
+            node, rows = runs.metrics(run.record, rank, known.get(rank, 0.0))
+        except NodeUnreachable as error:
+            return error
+        return [Sample.of(rank, node, row) for row in rows]
+
+    with ThreadPoolExecutor(_NODES_AT_ONCE, thread_name_prefix="metrics") as pool:
+        told = dict(zip(wanted, pool.map(ask, wanted), strict=True))
+    silent = {rank: one for rank, one in told.items() if isinstance(one, NodeUnreachable)}
+    if silent and len(silent) == len(wanted):
+        raise next(iter(silent.values()))
+    samples = [sample for one in told.values() if isinstance(one, list) for sample in one]
+    samples.sort(key=lambda one: (one.time, one.rank))
+    return RunSamples(run, samples, away_of(run.record, silent))
+
+
+def watch(
+    workspace: Workspace, run: Run, only: int | None = None
+) -> Iterator[tuple[Run, list[Sample]]]:
+    """The run and its new samples, again and again until it has ended; the first time all there are."""
+    known: dict[int, float] = {}
+    while True:
+        try:
+            seen = samples_of(workspace, run, only, known)
+        except NodeUnreachable as error:
+            workspace.tell(f"{error.summary}; trying again")
+        else:
+            for one in seen.away:
+                workspace.tell(f"{one.why}; trying again")
+            run = seen.run
+            known |= {one.rank: one.time for one in seen.samples}
+            yield run, seen.samples
+            if not run.record.status.live:
+                return
+        time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Ending runs."""
+"""Stop runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 from trainctl.errors import Busy, NodeError, NodeUnreachable
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.operations.begun import not_there
-from trainctl.operations.runs import Run, control, note
+from trainctl.operations.runs import Run, control, not_there, note
 from trainctl.operations.workspace import Workspace
 
 _AT_ONCE = 16
@@ -21,8 +20,8 @@ _AT_ONCE = 16
 def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Run:
     """Ask the run's processes to end, make them after the grace, and note how it ended. An ended run stays as it is.
 
-    Busy if it is about to be started and no node knows of it yet; NodeUnreachable if nobody can tell.
-    That somebody wants its end is noted first: nothing begins it again, even where its nodes can't be told. NodeError where some can't.
+    Busy if it is about to be started and no node knows of it yet; NodeUnreachable if that is unknown.
+    The request is recorded first, so that nothing starts the run again, even if its nodes can't be reached. NodeError if some can't.
     """
     address = run.job.address
     if not run.record.status.live:
@@ -44,13 +43,13 @@ def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Ru
     if now != asked:
         note(workspace, run.job, now)
     if error is not None:
-        raise _told(now, error)
+        raise _partly_stopped(now, error)
     emit(Event(EventType.RUN_STATUS, now.status.words, address))
     return Run(run.job, now)
 
 
-def _told(run: RunRecord, error: NodeError) -> NodeError:
-    """Which ranks have ended, where some could not be told, and what becomes of these."""
+def _partly_stopped(run: RunRecord, error: NodeError) -> NodeError:
+    """The error of a partial stop: which ranks have ended, and what becomes of the others."""
     ended = [rank for rank in run.ranks if not rank.status.live]
     left = [rank for rank in run.ranks if rank.status.live]
     if not ended or not isinstance(error, NodeUnreachable):
@@ -59,7 +58,7 @@ def _told(run: RunRecord, error: NodeError) -> NodeError:
     done = f"{_named(ended)} {'are' if len(ended) > 1 else 'is'} ended"
     ends = "they end themselves" if len(left) > 1 else "it ends itself"
     return NodeUnreachable(
-        f"{done}, and {places} couldn't be told: {ends} within a minute",
+        f"{done}, and {places} couldn't be reached: {ends} within a minute",
         f"{error.summary}. The run isn't begun again. `trainctl status` says how it ended once that node can be asked.",
     )
 

@@ -1,4 +1,4 @@
-"""Pieces that arrive by callbacks as iterators: of one source, or of several in the order in which they arrive."""
+"""Iterators over what arrives by callbacks or from several sources at once."""
 
 from __future__ import annotations
 
@@ -8,138 +8,112 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, islice
 from queue import Empty, Full, Queue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-_PIECES = 16
+T = TypeVar("T")
+_WAITING = 16
+_LOOK_SECONDS = 0.2
 
-Produce = Callable[[Callable[[bytes], None]], None]
-"""Work that hands over bytes piece by piece."""
+Produce = Callable[[Callable[[T], None]], None]
+"""Work that hands over values one by one."""
 
 
-class _Abandoned(Exception):
+class _AbandonedError(Exception):
     """The reader has left; nothing more is wanted."""
 
 
-def pieces(produce: Produce, give_up: Callable[[], None] | None = None) -> Iterator[bytes]:
+class _EndedError(Exception):
+    """A producer has nothing more."""
+
+
+def pieces(produce: Produce[bytes], give_up: Callable[[], None] | None = None) -> Iterator[bytes]:
     """What ``produce`` hands over, as it comes. An error in it is raised here; leaving early ends it.
 
     It ends when it next hands over something, unless ``give_up`` makes it end before.
     """
-    waiting: Queue[bytes | BaseException | None] = Queue(_PIECES)
-    left = threading.Event()
-    thread = threading.Thread(
-        target=_work, args=(produce, waiting, left), name="pieces", daemon=True
-    )
-    thread.start()
-    try:
-        while isinstance(piece := waiting.get(), bytes):
-            yield piece
-        if piece is not None:
-            raise piece
-    finally:
-        left.set()
-        if thread.is_alive() and give_up is not None:
-            give_up()
-        while thread.is_alive():
-            _drain(waiting)
-            thread.join(0.05)
-
-
-def _work(
-    produce: Produce, waiting: Queue[bytes | BaseException | None], left: threading.Event
-) -> None:
-    def take(piece: bytes) -> None:
-        if left.is_set():
-            raise _Abandoned
-        waiting.put(piece)
-
-    end: BaseException | None = None
-    try:
-        produce(take)
-    except _Abandoned:
-        return
-    except BaseException as error:  # noqa: BLE001 (handed to the reader, who raises it)
-        end = error
-    waiting.put(end)
-
-
-def _drain(waiting: Queue[bytes | BaseException | None]) -> None:
-    while not waiting.empty():
-        waiting.get()
-
-
-T = TypeVar("T")
-_WAITING = 64
-_LOOK_SECONDS = 0.2
-
-
-class _Ended(Exception):
-    """A source has nothing more."""
+    return _arriving([produce], give_up)
 
 
 def as_they_come(sources: Sequence[Iterator[T]], give_up: Callable[[], None]) -> Iterator[T]:
-    """What the sources give, a thread each and a bounded number waiting. The first error is raised here and ends all.
+    """Merge sources, read by a thread each, in the order of arrival. The first error is raised here and ends all.
 
     ``give_up`` makes sources end that wait for something themselves.
     """
-    waiting: Queue[T | BaseException] = Queue(_WAITING)
-    left = threading.Event()
-    threads = [
-        threading.Thread(
-            target=_merge_work, args=(source, waiting, left), name="merge", daemon=True
-        )
-        for source in sources
-    ]
-    for thread in threads:
-        thread.start()
-    running = len(threads)
-    try:
-        while running:
-            item = waiting.get()
-            if isinstance(item, _Ended):
-                running -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                yield item
-    finally:
-        left.set()
-        if any(thread.is_alive() for thread in threads):
-            give_up()
-        while any(thread.is_alive() for thread in threads):
-            _merge_drain(waiting)
+
+    def reading(source: Iterator[T]) -> Produce[T]:
+        def produce(take: Callable[[T], None]) -> None:
+            for item in source:
+                take(item)
+
+        return produce
+
+    return _arriving([reading(source) for source in sources], give_up)
 
 
 def begun(sources: Sequence[Iterator[T]]) -> list[Iterator[T]]:
-    """The same sources, once each has given its first or said that it has none: who is slow to begin is waited for together with the others."""
+    """The same sources, once each has its first item or its end: slow ones are waited for together."""
     with ThreadPoolExecutor(max(1, len(sources)), thread_name_prefix="first") as pool:
         firsts = list(pool.map(lambda source: list(islice(source, 1)), sources))
     return [chain(first, source) for first, source in zip(firsts, sources, strict=True)]
 
 
-def _merge_work(
-    source: Iterator[T], waiting: Queue[T | BaseException], left: threading.Event
-) -> None:
-    end: BaseException = _Ended()
-    try:
-        for item in source:
-            _put(waiting, item, left)
-            if left.is_set():
-                return
-    except BaseException as error:  # noqa: BLE001 (handed to the reader, who raises it)
-        end = error
-    _put(waiting, end, left)
+class _Pipe(Generic[T]):
+    """A bounded queue from several producers to one reader."""
 
+    def __init__(self) -> None:
+        self._waiting: Queue[T | BaseException] = Queue(_WAITING)
+        self.left = threading.Event()
+        """Set when the reader has left."""
 
-def _put(waiting: Queue[T | BaseException], item: T | BaseException, left: threading.Event) -> None:
-    while not left.is_set():
-        with suppress(Full):
-            waiting.put(item, timeout=_LOOK_SECONDS)
+    def run(self, work: Produce[T]) -> None:
+        """Have a producer hand over its values, then its end or its error."""
+        end: BaseException = _EndedError()
+        try:
+            work(self._put)
+        except _AbandonedError:
             return
+        except BaseException as error:  # noqa: BLE001 (raised in the reader)
+            end = error
+        with suppress(_AbandonedError):
+            self._put(end)
+
+    def read(self, running: int) -> Iterator[T]:
+        """Yield what so many producers hand over, until all have ended."""
+        while running:
+            item = self._waiting.get()
+            if isinstance(item, _EndedError):
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+
+    def drain(self) -> None:
+        """Drop an item, so that a producer that waits for room sees that the reader has left."""
+        with suppress(Empty):
+            self._waiting.get(timeout=0.05)
+
+    def _put(self, item: T | BaseException) -> None:
+        while not self.left.is_set():
+            with suppress(Full):
+                self._waiting.put(item, timeout=_LOOK_SECONDS)
+                return
+        raise _AbandonedError
 
 
-def _merge_drain(waiting: Queue[T | BaseException]) -> None:
+def _arriving(works: Sequence[Produce[T]], give_up: Callable[[], None] | None) -> Iterator[T]:
+    pipe = _Pipe[T]()
+    threads = [
+        threading.Thread(target=pipe.run, args=(work,), name="pieces", daemon=True)
+        for work in works
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        waiting.get(timeout=_LOOK_SECONDS)
-    except Empty:
-        return
+        yield from pipe.read(len(threads))
+    finally:
+        pipe.left.set()
+        if give_up is not None and any(thread.is_alive() for thread in threads):
+            give_up()
+        while any(thread.is_alive() for thread in threads):
+            pipe.drain()

@@ -60,10 +60,6 @@ class Setting:
     trust_file: Path | None = None
 
 
-def _nobody(text: str) -> None:
-    """For callers with nobody to tell."""
-
-
 class Workspace:
     """Opens each thing when it is first asked for; as a context manager gives back what it opened."""
 
@@ -71,13 +67,13 @@ class Workspace:
         self,
         setting: Setting,
         desired: Desired | None = None,
-        tell: Callable[[str], None] = _nobody,
+        tell: Callable[[str], None] = lambda _: None,
         confirm: Confirm = decline,
     ) -> None:
         self.setting = setting
         self._given = desired
         self.tell: Callable[[str], None] = tell
-        """Who is told, in words, why something takes long; views change it while they draw."""
+        """Prints why something takes long; views replace it while they draw."""
         self._confirm = confirm
         self._lock = threading.Lock()
         self._providers: dict[str, Provider] = {}
@@ -156,7 +152,7 @@ class Workspace:
 
     @property
     def state_is_default(self) -> bool:
-        """Whether the state lies beside the manifest because nobody said where."""
+        """Whether the state is beside the manifest by default."""
         return self._state_url is None
 
     @cached_property
@@ -211,7 +207,7 @@ class Workspace:
 
     @property
     def declared_mirror(self) -> Mirror:
-        """The mirror, for who is asked about nothing else. ManifestError where there is a manifest and it is wrong: it may name another than the usual one."""
+        """The mirror, for commands about nothing else. ManifestError for a wrong manifest, as it may name another mirror."""
         if manifest_files(self.setting.directory):
             _ = self.desired
         return self.mirror

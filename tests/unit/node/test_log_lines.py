@@ -17,7 +17,7 @@ from trainctl.node.runs.log_lines import read_lines
 from trainctl.node.runs.log_times import Mark, Times
 from trainctl.node.runs.record import Run
 from trainctl.node.system.layout import Layout
-from trainctl.operations.log_frames import Frames
+from trainctl.operations.logs import Frames
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,7 @@ from trainctl.errors import NodeError, StorageError, UsageError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.operations.checkpoints import checkpoint_from, choose
-from trainctl.operations.downloading import _Arriving
+from trainctl.operations.checkpoints import _Arriving, checkpoint_from, choose
 from trainctl.operations.runs import Run
 
 RUN = Run(

@@ -11,8 +11,7 @@ import pytest
 from trainctl.errors import NodeError, NodeSilent, UsageError
 from trainctl.model.reports import Piece
 from trainctl.operations import logs
-from trainctl.operations.log_frames import Frames
-from trainctl.operations.logs import Moment, Selection, log_pieces
+from trainctl.operations.logs import Frames, Moment, Selection, log_pieces
 
 
 def frame(data: bytes, time: float = 1.0, next_: int = 0, *, open_: bool = False) -> bytes:

@@ -10,8 +10,8 @@ import pytest
 from tests.support.nodes import TestNode
 from trainctl.base.protocol.weights import CACHE_QUERY
 from trainctl.model.address import Address
-from trainctl.operations import look_tiers
-from trainctl.operations.look_tiers import Counted, TierQuestion
+from trainctl.operations.survey import tiers as look_tiers
+from trainctl.operations.survey.tiers import Counted, TierQuestion
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.spi.provider import Node

@@ -59,7 +59,7 @@ def test_the_others_end_and_what_becomes_of_the_rest_is_told() -> None:
         world.stop()
 
     assert told.value.summary == (
-        "ranks 0, 2 are ended, and rank 1 on lab/gpu-1 couldn't be told: it ends itself within a minute"
+        "ranks 0, 2 are ended, and rank 1 on lab/gpu-1 couldn't be reached: it ends itself within a minute"
     )
     assert told.value.detail.startswith("lab/gpu-1 doesn't answer. The run isn't begun again.")
     assert world.noted[-1].status is RunStatus.RUNNING

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.manifests import desired
-from trainctl.operations.support import unsupported
+from trainctl.operations.survey.checks import unsupported
 
 JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
 

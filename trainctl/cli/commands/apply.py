@@ -25,11 +25,11 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import Interrupted, UsageError
 from trainctl.model.events import Emit
+from trainctl.operations.checkpoints import remains_of
+from trainctl.operations.continuing import Watcher
 from trainctl.operations.logs import Selection
 from trainctl.operations.planning import refuse_stale
-from trainctl.operations.remains import remains_of
 from trainctl.operations.runs import Run, find_run, job_address, jobs_of_matrix
-from trainctl.operations.watching import Watcher
 from trainctl.operations.workspace import Workspace
 from trainctl.views.apply_result import remains_lines
 from trainctl.views.events import EventsJson, EventsText

@@ -21,8 +21,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.jobs.environment import project_id
-from trainctl.operations.node_cache import Which, evict, verify
-from trainctl.operations.training_caches import choose, clear, summarize
+from trainctl.operations.caches import Which, choose, clear, evict, summarize, verify
 from trainctl.views.caches import (
     EVICT_COLUMNS,
     VERIFY_COLUMNS,

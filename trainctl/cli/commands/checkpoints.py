@@ -22,10 +22,8 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
-from trainctl.operations.begun import with_begun
-from trainctl.operations.checkpoints import all_known, artifacts, upload
-from trainctl.operations.downloading import download
-from trainctl.operations.runs import find_run, job_address, runs_meant
+from trainctl.operations.checkpoints import all_known, artifacts, download, upload
+from trainctl.operations.runs import find_run, job_address, runs_meant, with_begun
 from trainctl.views.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,

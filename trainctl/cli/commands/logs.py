@@ -15,10 +15,9 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
 from trainctl.model.metrics import Sample
-from trainctl.operations.begun import with_begun
 from trainctl.operations.logs import Selection
-from trainctl.operations.metrics import look, watch
-from trainctl.operations.runs import Run, find_run, job_address
+from trainctl.operations.runs import Run, find_run, job_address, with_begun
+from trainctl.operations.status import samples_of, watch
 from trainctl.operations.workspace import Workspace
 
 
@@ -98,7 +97,7 @@ def metrics_command(
         if follow:
             _follow(session, workspace, found, rank, plot=plot, as_json=format_ == "json")
             return 0
-        seen = look(workspace, found, rank)
+        seen = samples_of(workspace, found, rank)
     if format_ is ListingFormat.TEXT:
         _print(session, seen.run, seen.samples, plot=plot)
     else:

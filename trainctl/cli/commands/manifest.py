@@ -51,7 +51,7 @@ def _entangled(workspace: Workspace) -> Iterable[Diagnostic]:
     """Sources that contain the mirror or lie in it; the code for mirrors is loaded only if needed."""
     if all(address.kind is not Kind.WEIGHTS for address in workspace.desired.resources):
         return ()
-    from trainctl.operations.own_mirror import entangled
+    from trainctl.operations.survey.checks import entangled
 
     return entangled(workspace)
 

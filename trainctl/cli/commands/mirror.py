@@ -12,7 +12,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
 from trainctl.model.delivery import MirrorSite
-from trainctl.operations.look_mirror import DAMAGED_REFERENCE
+from trainctl.operations.survey.mirror import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.gc import GcOptions
 from trainctl.views.mirror import MIRROR_COLUMNS, lost_lines, mirror_json, mirror_lines

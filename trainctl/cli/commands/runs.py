@@ -16,12 +16,18 @@ from trainctl.cli.workspaces import approve, open_workspace
 from trainctl.errors import PartlyDone, UsageError
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
-from trainctl.operations.begun import with_begun
 from trainctl.operations.code import download_code
-from trainctl.operations.look_caches import full_caches
-from trainctl.operations.runs import Run, find_run, job_address, newest_runs, refresh_all
+from trainctl.operations.runs import (
+    Run,
+    find_run,
+    job_address,
+    newest_runs,
+    refresh_all,
+    with_begun,
+)
 from trainctl.operations.status import all_statuses, is_matrix, not_begun, status
 from trainctl.operations.stopping import stop, stop_all
+from trainctl.operations.survey.caches import full_caches
 from trainctl.operations.workspace import Workspace
 from trainctl.views.status import status_json, status_lines
 from trainctl.views.statuses import stale_lines, status_table, sweep_lines, waiting_lines

@@ -14,7 +14,7 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import approve, open_trusting
 from trainctl.errors import UsageError
 from trainctl.jobs.secret_origins import LARGEST
-from trainctl.operations.resending import send_again, waiting_runs
+from trainctl.operations.following import send_again, waiting_runs
 from trainctl.operations.secrets import check_secrets, exit_code, push_secret, storable
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import EventsText

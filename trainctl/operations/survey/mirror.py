@@ -1,4 +1,4 @@
-"""One question to the mirror about all that a plan wants to know of it."""
+"""One survey of the mirror for all that a plan needs of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.store.survey import SourceSurvey
 from trainctl.weights.mirrors import site_of
 
 _PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
-"""How it is called that a bucket doesn't answer now."""
+"""Codes of a bucket that doesn't answer now."""
 
 
 DAMAGED_REFERENCE = (
@@ -40,7 +40,7 @@ class MirrorSeen:
     """How the mirror's host hands weights to other nodes."""
     free: int | None = None
     warnings: tuple[Diagnostic, ...] = ()
-    """Of what stops nobody here."""
+    """Of what doesn't stop the plan."""
     unusable: str = ""
     """Why nothing can be brought there."""
     site: MirrorSite | None = None

@@ -1,4 +1,4 @@
-"""What recorded training caches hold, by the nodes' own summaries."""
+"""Contents of recorded training caches, by the nodes' own summaries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def look_at_caches(
         try:
             return _ask(workspace, state, cache)
         except NodeError:
-            return ()  # who reads the cluster says that it can't be reached
+            return ()  # reported with the cluster
 
     with ThreadPoolExecutor(parallelism, thread_name_prefix="caches") as pool:
         answers = zip(caches, pool.map(ask, caches), strict=True)

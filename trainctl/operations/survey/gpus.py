@@ -1,4 +1,4 @@
-"""Whether machines have the processors, memory and GPUs that jobs ask for, checked when a plan is made."""
+"""Whether nodes have the processors, memory and GPUs that jobs ask for."""
 
 from __future__ import annotations
 

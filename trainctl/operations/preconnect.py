@@ -1,4 +1,4 @@
-"""Connecting to nodes before there is anything to ask them."""
+"""Connect to nodes before there is anything to ask them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
-from trainctl.operations.look_options import LookOptions
 from trainctl.operations.places import default_state, directory_of
+from trainctl.operations.survey import LookOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 
@@ -29,12 +29,12 @@ _TO_APPLY = (*_TO_PLAN, HAS_CODE, DELIVER, START)
 def connect_early(workspace: Workspace, look: LookOptions) -> None:
     """As ``connect``, by the state beside the manifest, if there is one: before the manifest is read, which takes longer than to log in.
 
-    Where trust can't be read nobody is asked for anything.
+    If trust can't be read no node is contacted.
     """
     url = default_state(workspace.setting.directory)
     if workspace.setting.state_url or not directory_of(url, "state").is_dir():
         return
-    with contextlib.suppress(TrainctlError):  # it is told when the state is read for a plan
+    with contextlib.suppress(TrainctlError):  # reported when the state is read for a plan
         _ = workspace.trust
         connect(workspace, workspace.ledger_at(url).state(), look)
 
@@ -42,7 +42,7 @@ def connect_early(workspace: Workspace, look: LookOptions) -> None:
 def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
     """Begin to log in to nodes that are recorded, as many as are asked at once, and to start there what will answer.
 
-    Nothing is waited for, and what goes wrong is told when they are asked.
+    Nothing is waited for, and errors are reported when they are asked.
     """
     if look.offline or not look.refresh:
         return
@@ -55,7 +55,7 @@ def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
 
 
 def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
-    """Likewise to the hosts where recorded weights are kept; loaded while the others are being logged in to."""
+    """Likewise to the hosts of recorded mirrors; loaded while the others are being logged in to."""
     from trainctl.operations.mirrors import host_of, is_on_a_host
 
     kept = {
@@ -69,7 +69,7 @@ def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
 
 
 def _asked(workspace: Workspace, state: State) -> Iterator[Recorded]:
-    """The clusters whose nodes are asked: on this machine nobody logs in, and only for what uses one there is anything to ask."""
+    """The clusters whose nodes are asked: those that jobs or caches use, and that need a login."""
     clusters = [one for name, one in state.resources.items() if name.kind is Kind.CLUSTER]
     used = {
         one.attributes.get("cluster")

@@ -1,4 +1,4 @@
-"""The code of jobs as it is now, and what it will need of the hosts it runs on."""
+"""The code of jobs as it is now, and what it needs of the hosts it runs on."""
 
 from __future__ import annotations
 

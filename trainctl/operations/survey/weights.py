@@ -1,4 +1,4 @@
-"""Resolving every source that must be resolved, by metadata only, many at a time."""
+"""Resolve the sources of weights, by metadata only, many at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.once import Once
 from trainctl.model.resource import Resource
-from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
-from trainctl.operations.look_options import LookOptions
+from trainctl.operations.survey import LookOptions
+from trainctl.operations.survey.mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, wanted_of
@@ -87,10 +87,7 @@ def look_at_weights(
 
 
 def _unusable(workspace: Workspace, seen: WeightsSeen, look: LookOptions) -> list[Diagnostic]:
-    """A mirror into which something would come, and can't. Nothing is wrong with a mirror that has all that is wanted, wherever it is.
-
-    Whoever only plans may have no right to write there, as a review has none: who applies it needs one.
-    """
+    """A mirror that can't take what is missing in it. A warning if the plan isn't applied now: a review needs no right to write."""
     why = seen.mirror.unusable
     if not why or all(one.listing for one in seen.surveys.values()):
         return []
@@ -295,7 +292,7 @@ def _relayed(
         linkable = linked.get(
             (resolved.identity, resolved.revision), lambda: found.has_link(example)
         )
-    except SourceError:  # who fetches it will be told
+    except SourceError:  # reported when it is fetched
         return through
     return through if linkable else through + by_link
 

@@ -1,4 +1,4 @@
-"""What nodes say of themselves before anything moves: mounts that are possible, space, and the bytes they have."""
+"""Inspect the nodes of clusters that jobs are for: mounts, space, GPUs, images, cached bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from trainctl.model.delivery import HOPS, Delivered, Serving
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.job_spec import JobSpec
 from trainctl.model.resource import ClusterSpec, Resource
-from trainctl.operations.look_machines import gpu_problems, machine_problems, usable_gpus
-from trainctl.operations.look_mirror import MirrorSeen
-from trainctl.operations.look_tiers import TierQuestion
-from trainctl.operations.look_weights import WeightsSeen
+from trainctl.operations.survey.gpus import gpu_problems, machine_problems, usable_gpus
+from trainctl.operations.survey.mirror import MirrorSeen
+from trainctl.operations.survey.tiers import TierQuestion
+from trainctl.operations.survey.weights import WeightsSeen
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.hosts import image_of
 from trainctl.plan.values import (
@@ -61,7 +61,7 @@ class _Nearness:
             return None
 
     def of(self, provider: str, node: Node, serving: Serving) -> dict[str, Any]:
-        """The facts about it, of a node that says how it serves others; a mirror in a bucket, and one that can't be found, is near to nobody."""
+        """The facts about the mirror as seen from a node; one in a bucket, or that can't be located, is near to no node."""
         if self._mirror.in_a_bucket:
             return {"near": False, "mirror_on": self._mirror.url}
         try:
