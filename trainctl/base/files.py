@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterable, List, Optional, Union
+from typing import Any, BinaryIO, Iterable, List, Optional, Union
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -153,30 +153,11 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_volatile(path: Path, value: Any) -> None:
-    """Create or replace a JSON file at once, in a directory that may vanish; a power cut may take it, as it takes processes."""
-    text = json.dumps(value, sort_keys=True)
-    write_quickly(path, lambda: (text,))
-
-
-def write_quickly(path: Path, pieces: Callable[[], Iterable[str]]) -> None:
-    """The same of a text in pieces, which may have to be made again."""
+    """Create or replace a JSON file in a directory that may vanish at any moment; it need not survive a power cut."""
     for _ in range(_ATTEMPTS - 1):
-        with contextlib.suppress(FileNotFoundError):  # the directory was removed in between
-            return _write_quickly(path, pieces())
-    return _write_quickly(path, pieces())
-
-
-def _write_quickly(path: Path, pieces: Iterable[str]) -> None:
-    temporary = make_directory(path.parent) / unique(path.name)
-    try:
-        with temporary.open("w") as stream:
-            stream.writelines(pieces)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        error.filename = str(path)
-        raise
+        with contextlib.suppress(FileNotFoundError):
+            return write_json(make_directory(path.parent) / path.name, value, durable=False)
+    return write_json(make_directory(path.parent) / path.name, value, durable=False)
 
 
 def write_at(descriptor: int, offset: int, data: Union[bytes, bytearray, memoryview]) -> None:
