@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from trainctl.node.containers import command_line
-from trainctl.node.containers.command_line import Bind, Wanted, first_program
+from trainctl.node.containers.command_line import Bind, ContainerSpec, first_program
 
-WANTED = Wanted(
+WANTED = ContainerSpec(
     image="sha256:1",
     directory="/node/runs/key",
     temporary="/node/runs/key/container",

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.nodes import wait_for
 from trainctl.base.listening import listen
-from trainctl.node.gang.channel import Helper, Limits
+from trainctl.node.gang.channel import HelperProcess, Limits
 from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.link import Link
 from trainctl.node.gang.rules import Policy, Rules
@@ -85,8 +85,8 @@ class Ends:
         link = Link(1, {"host": "b", "generation": 1}, [HERE], self.network.port, token, limits)
         kept = [one.fileno() for one in listeners]
         self._helpers = [
-            Helper(lambda line: coordinator.work(line, "a"), kept),
-            Helper(link.work),
+            HelperProcess(lambda line: coordinator.work(line, "a"), kept),
+            HelperProcess(link.work),
         ]
         for listener in listeners:
             listener.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainctl.node.gang.channel import MOST_BYTES, Talk, Wire
+from trainctl.node.gang.channel import MOST_BYTES, ReliableChannel, Wire
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -81,7 +81,7 @@ def test_the_other_side_s_end_is_an_error(ends: Pair) -> None:
 
 def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
     """What had not arrived is said again on the next connection; what had is known."""
-    ours, theirs = Talk(), Talk()
+    ours, theirs = ReliableChannel(), ReliableChannel()
     lines = [ours.say({"number": number}) for number in range(4)]
     assert [theirs.take(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]
     again = ours.again(theirs.heard)

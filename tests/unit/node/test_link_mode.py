@@ -20,7 +20,7 @@ from trainctl.node.system.layout import Layout
 @pytest.fixture
 def run(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run on a node whose kernel allows nothing."""
-    refused = mount.Possible(False, "Operation not permitted (unshare)")
+    refused = mount.MountSupport(False, "Operation not permitted (unshare)")
     monkeypatch.setattr(job, "private_mounts", lambda within: refused)
     node.mirror.add("config.json", b"{}")
     node.put_code({"train.py": ""})
@@ -66,7 +66,7 @@ def test_facts_blocks_every_absolute_mount(monkeypatch: pytest.MonkeyPatch, node
     """Where nothing can be mounted, the plan hears it of each mount."""
     from trainctl.node.supervision import inspection as facts
 
-    refused = mount.Possible(False, "Operation not permitted (unshare)")
+    refused = mount.MountSupport(False, "Operation not permitted (unshare)")
     monkeypatch.setattr(facts, "private_mounts", lambda: refused)
 
     place = {"root": str(node.root), "data": str(node.data)}

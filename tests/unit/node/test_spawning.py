@@ -27,7 +27,7 @@ def test_a_supervisor_that_takes_time_to_die_is_dead_for_whoever_started_it(
         time.sleep(0.5)
 
     monkeypatch.setattr(supervisor._Supervisor, "run", die_slowly)
-    supervisor.spawn(supervisor.Order(run, spec, {}, node.data), lambda: None)
+    supervisor.spawn(supervisor.LaunchRequest(run, spec, {}, node.data), lambda: None)
 
     status = run.status()
     assert status is not None

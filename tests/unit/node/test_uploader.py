@@ -16,7 +16,7 @@ from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.uploader_process import orderly
-from trainctl.node.checkpoints.watch import File, Saved
+from trainctl.node.checkpoints.watch import SavedCheckpoint, SavedFile
 from trainctl.node.runs.record import sync_of
 
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_changes_becomes_another_version(
     during = []
     send = uploader._send
 
-    def spy(one: Saved, file: File, key: str) -> str:
+    def spy(one: SavedCheckpoint, file: SavedFile, key: str) -> str:
         during.append((key, restored(store)["last"]["model.bin"]))
         return send(one, file, key)
 

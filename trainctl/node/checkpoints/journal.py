@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from trainctl.base.files import modified, write_json
-from trainctl.node.checkpoints.watch import File
+from trainctl.node.checkpoints.watch import SavedFile
 from trainctl.node.runs.record import sync_of
 
 SYNCING = "SYNCING"
@@ -26,7 +26,7 @@ class Uploaded(NamedTuple):
     sha256: str
     key: str
 
-    def is_of(self, file: File) -> bool:
+    def is_of(self, file: SavedFile) -> bool:
         """Whether the file is unchanged."""
         return (self.size, self.modified) == (file.size, file.modified)
 

@@ -27,7 +27,16 @@ from trainctl.base.pace import Pace
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.checkpoints.describe import describe, step_of
 from trainctl.node.checkpoints.journal import COMPLETED, SYNCING, Journal, Uploaded
-from trainctl.node.checkpoints.watch import End, File, Inode, Place, Saved, Watch, look, saved_in
+from trainctl.node.checkpoints.watch import (
+    End,
+    Inode,
+    Place,
+    SavedCheckpoint,
+    SavedFile,
+    Watch,
+    look,
+    saved_in,
+)
 from trainctl.node.runs.record import Run
 
 _BLOCK = 2**20
@@ -112,17 +121,17 @@ class Uploader:
                     self._journal.drop(place)
         self._loaded = True
 
-    def _here(self) -> List[Saved]:
+    def _here(self) -> List[SavedCheckpoint]:
         return [one for one in saved_in(self._local) if one.rank == self._rank]
 
-    def _is_wanted(self, one: Saved) -> bool:
+    def _is_wanted(self, one: SavedCheckpoint) -> bool:
         return not (self._is_complete(one) or self._is_superseded(one))
 
-    def _is_uploaded(self, one: Saved) -> bool:
+    def _is_uploaded(self, one: SavedCheckpoint) -> bool:
         """Whether every file of it has been in the store, even if it was deleted there since."""
         return all((*one.place, file.path) in self._journal.files for file in one.files)
 
-    def _is_complete(self, one: Saved) -> bool:
+    def _is_complete(self, one: SavedCheckpoint) -> bool:
         """Whether the manifest describes it as it is now, or as it was before the job removed files."""
         manifest = self._complete.get(one.place)
         if manifest is None:
@@ -135,7 +144,7 @@ class Uploader:
             return more_left_out or not self._in_place
         return here == known and not more_left_out
 
-    def _is_superseded(self, one: Saved) -> bool:
+    def _is_superseded(self, one: SavedCheckpoint) -> bool:
         """Whether retention would delete it at once, as it did before, or as uploading takes longer than saving."""
         if self._in_place or one.name == LOOSE or one.place in self._complete:
             return False
@@ -143,7 +152,7 @@ class Uploader:
         row = {"rank": one.rank, "name": one.name, "step": step, "created_at": one.modified / 1e9}
         return row in expired([*self._complete.values(), row], self._retention)
 
-    def _try(self, one: Saved, writing: Set[Inode], end: Optional[End]) -> Optional[str]:
+    def _try(self, one: SavedCheckpoint, writing: Set[Inode], end: Optional[End]) -> Optional[str]:
         """Upload one; the error if it is due to the checkpoint and not to the store."""
         try:
             self._upload(one, writing, end)
@@ -157,22 +166,22 @@ class Uploader:
             self._refused[one.place] = f"{one.name!r} is too long a name to be kept"
         return self._refused.get(one.place)
 
-    def _upload(self, one: Saved, writing: Set[Inode], end: Optional[End]) -> None:
+    def _upload(self, one: SavedCheckpoint, writing: Set[Inode], end: Optional[End]) -> None:
         due = self._watch.due(one, end)
         if end is not None and not due:
             raise Failure("changed", f"the run was killed while {one.name!r} may have been written")
-        finished: Sequence[File] = one.files if end else self._watch.finished(one, writing)
+        finished: Sequence[SavedFile] = one.files if end else self._watch.finished(one, writing)
         for file in finished:
             self._upload_file(one, file)
         if due and len(finished) == len(one.files):
             self._make_complete(one)
             self._refused.pop(one.place, None)
 
-    def _version(self, one: Saved) -> int:
+    def _version(self, one: SavedCheckpoint) -> int:
         manifest = self._complete.get(one.place)
         return int(manifest["version"]) + 1 if manifest else 1
 
-    def _upload_file(self, one: Saved, file: File) -> Uploaded:
+    def _upload_file(self, one: SavedCheckpoint, file: SavedFile) -> Uploaded:
         """The file in the store: of the version before, of an earlier attempt, or uploaded now."""
         place = (*one.place, file.path)
         for known in (self._of_manifest(one, file), self._journal.files.get(place)):
@@ -184,13 +193,13 @@ class Uploader:
         self._journal.add(place, uploaded)
         return uploaded
 
-    def _of_manifest(self, one: Saved, file: File) -> Optional[Uploaded]:
+    def _of_manifest(self, one: SavedCheckpoint, file: SavedFile) -> Optional[Uploaded]:
         for known in self._complete.get(one.place, {}).get("files", ()):
             if known["path"] == file.path:
                 return Uploaded(known["size"], known["modified"], known["sha256"], known["key"])
         return None
 
-    def _send(self, one: Saved, file: File, key: str) -> str:
+    def _send(self, one: SavedCheckpoint, file: SavedFile, key: str) -> str:
         """Read the file once, and upload it unless it stays in place; its digest. Failure ``changed`` if it changes meanwhile."""
         path = real_file(one.directory / file.path, one.top)
         if path is None:
@@ -208,7 +217,7 @@ class Uploader:
             raise Failure("changed", f"{file.path!r} changed while it was uploaded")
         return stream.hexdigest()
 
-    def _make_complete(self, one: Saved) -> None:
+    def _make_complete(self, one: SavedCheckpoint) -> None:
         """Write the manifest if the checkpoint is still as it was uploaded; then delete the version before."""
         uploaded = {file.path: self._upload_file(one, file) for file in one.files}
         if look(one.directory, one.rank, one.name) != one:
@@ -253,7 +262,7 @@ class Uploader:
                     self._kept.store.delete(known.key)
                     self._journal.drop(place)
 
-    def _say(self, left: List[Saved], error: Optional[str]) -> None:
+    def _say(self, left: List[SavedCheckpoint], error: Optional[str]) -> None:
         self._journal.say(SYNCING, error, [one.name for one in left])
 
     def _refusals(self) -> Optional[str]:
@@ -292,7 +301,7 @@ def _keys(manifest: Manifest) -> Set[str]:
     return {file["key"] for file in manifest["files"]}
 
 
-def _linked_to(saved: Sequence[Saved]) -> Set[Place]:
+def _linked_to(saved: Sequence[SavedCheckpoint]) -> Set[Place]:
     """Checkpoints that have files to which links of others lead."""
     meant = {file.inode for one in saved for file in one.files if file.linked}
     return {

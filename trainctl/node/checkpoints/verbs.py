@@ -14,7 +14,7 @@ from trainctl.base.files import names_in, remove_tree
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import Removed
 from trainctl.node.checkpoints.uploader_process import upload
-from trainctl.node.checkpoints.watch import Saved, saved_in
+from trainctl.node.checkpoints.watch import SavedCheckpoint, saved_in
 from trainctl.node.runs.record import Run, sync_of
 from trainctl.node.system import layout
 from trainctl.node.system.layout import Layout, inside
@@ -92,7 +92,7 @@ def _store(data: Path, place: protocol.Place) -> CheckpointStore:
     return DirectoryStore(data / "checkpoints") if place["url"] is None else open_store(place, {})
 
 
-def _still(manifest: Manifest, local: List[Saved]) -> bool:
+def _still(manifest: Manifest, local: List[SavedCheckpoint]) -> bool:
     """Whether a checkpoint that is kept where it was saved is still what its manifest says."""
     files = {(one["path"], one["size"], one["modified"]) for one in manifest["files"]}
     return any(
@@ -106,7 +106,7 @@ def _brief(manifest: Manifest) -> Dict[str, Any]:
     return {**manifest, "files": len(manifest["files"])}
 
 
-def _row(one: Saved) -> protocol.Unfinished:
+def _row(one: SavedCheckpoint) -> protocol.Unfinished:
     return {
         "rank": one.rank,
         "name": one.name,

@@ -30,8 +30,8 @@ class End(NamedTuple):
 class _Seen(NamedTuple):
     """A checkpoint with the times, by this process's clock, since when each file is as it is and when files disappeared last."""
 
-    saved: Saved
-    since: Dict[File, float]
+    saved: SavedCheckpoint
+    since: Dict[SavedFile, float]
     removed: float
 
     @property
@@ -55,19 +55,19 @@ class Watch:
         self._quiet = settings.get("quiet_seconds", QUIET_SECONDS)
         self._seen: Dict[Place, _Seen] = {}
 
-    def look(self, saved: Sequence[Saved], end: Optional[End]) -> None:
+    def look(self, saved: Sequence[SavedCheckpoint], end: Optional[End]) -> None:
         """Note all checkpoints that exist now, and forget others."""
         self._seen = {one.place: self._note(one, end) for one in saved}
 
-    def open_files(self, pending: Sequence[Saved]) -> Set[Inode]:
+    def open_files(self, pending: Sequence[SavedCheckpoint]) -> Set[Inode]:
         """The files of these checkpoints that haven't changed for a while and are still open for writing."""
         return open_for_writing({file.inode for one in pending for file in self._settled(one)})
 
-    def finished(self, one: Saved, writing: Set[Inode]) -> List[File]:
+    def finished(self, one: SavedCheckpoint, writing: Set[Inode]) -> List[SavedFile]:
         """The files of a checkpoint that haven't changed for a while, and aren't open for writing."""
         return [file for file in self._settled(one) if file.inode not in writing]
 
-    def due(self, one: Saved, end: Optional[End]) -> bool:
+    def due(self, one: SavedCheckpoint, end: Optional[End]) -> bool:
         """Whether nothing more is expected: a newer one of its kind exists, it was quiet for long, or the run ended orderly."""
         if end is not None and end.orderly:
             return True
@@ -83,7 +83,7 @@ class Watch:
         quiet = until - max(seen.changed, seen.removed)
         return quiet >= (self._settle if newer else self._quiet)
 
-    def _note(self, one: Saved, end: Optional[End]) -> _Seen:
+    def _note(self, one: SavedCheckpoint, end: Optional[End]) -> _Seen:
         now = time.monotonic()
         known = self._seen.get(one.place)
         since = {}
@@ -101,7 +101,7 @@ class Watch:
         fewer = {file.path for file in known.since} - {file.path for file in since}
         return _Seen(one, since, now if fewer else known.removed)
 
-    def _settled(self, one: Saved) -> List[File]:
+    def _settled(self, one: SavedCheckpoint) -> List[SavedFile]:
         now = time.monotonic()
         since = self._seen[one.place].since
         return [file for file, began in since.items() if now - began >= self._settle]
@@ -116,7 +116,7 @@ Inode = Tuple[int, int]
 """Device and inode."""
 
 
-class File(NamedTuple):
+class SavedFile(NamedTuple):
     """A regular file of a checkpoint. ``linked``: it was found through a link elsewhere in the job's directory."""
 
     path: str
@@ -126,7 +126,7 @@ class File(NamedTuple):
     linked: bool = False
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """One checkpoint: a directory of a rank, or ``.`` for the loose files beside them.
 
     ``left_out`` counts links in it that lead to no file of the job's checkpoint directory.
@@ -135,7 +135,7 @@ class Saved(NamedTuple):
     rank: int
     name: str
     directory: Path
-    files: Tuple[File, ...]
+    files: Tuple[SavedFile, ...]
     left_out: int = 0
 
     @property
@@ -159,7 +159,7 @@ class Saved(NamedTuple):
         return sum(file.size for file in self.files)
 
 
-def saved_in(directory: Path) -> List[Saved]:
+def saved_in(directory: Path) -> List[SavedCheckpoint]:
     """The checkpoints of every rank below a run's directory.
 
     Directories that are links are ignored, and so are those whose name begins with a dot: trainers rename these when they are done.
@@ -178,10 +178,10 @@ def saved_in(directory: Path) -> List[Saved]:
     return [saved for saved in found if saved.files]
 
 
-def look(directory: Path, rank: int, name: str) -> Saved:
+def look(directory: Path, rank: int, name: str) -> SavedCheckpoint:
     """One checkpoint as it is now; a link in it counts as the file that it leads to, if that is the job's too."""
     files, left_out = [], 0
-    empty = Saved(rank, name, directory, ())
+    empty = SavedCheckpoint(rank, name, directory, ())
     for path in _paths(directory, loose_only=name == "."):
         try:
             found: Optional[os.stat_result] = path.lstat()
@@ -196,7 +196,7 @@ def look(directory: Path, rank: int, name: str) -> Saved:
         elif stat.S_ISREG(found.st_mode):
             relative = path.relative_to(directory).as_posix()
             inode = (found.st_dev, found.st_ino)
-            files.append(File(relative, found.st_size, found.st_mtime_ns, inode, linked))
+            files.append(SavedFile(relative, found.st_size, found.st_mtime_ns, inode, linked))
     return empty._replace(files=tuple(files), left_out=left_out)
 
 

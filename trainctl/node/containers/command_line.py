@@ -19,7 +19,7 @@ class Bind(NamedTuple):
     read_only: bool = False
 
 
-class Wanted(NamedTuple):
+class ContainerSpec(NamedTuple):
     """A container, in words that every engine can be told in. Sizes in bytes; ``None``: no limit.
 
     ``gpus`` are their indices or uuids; ``("all",)`` for those there are. ``temporary`` is a directory of the host for
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     cpus: Optional[int]
 
 
-def arguments(engine: str, wanted: Wanted) -> Tuple[str, ...]:
+def arguments(engine: str, wanted: ContainerSpec) -> Tuple[str, ...]:
     """The command line that runs it in the foreground; secrets come by standard input and are not in it."""
     return (
         *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
@@ -55,7 +55,7 @@ def arguments(engine: str, wanted: Wanted) -> Tuple[str, ...]:
     )
 
 
-def _limits(wanted: Wanted) -> List[str]:
+def _limits(wanted: ContainerSpec) -> List[str]:
     found: List[str] = []
     if wanted.memory is not None:
         found += ["--memory", str(wanted.memory)]
@@ -97,7 +97,7 @@ _ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
 """Root of the container is the user and nobody else is in it, so that all that is written is the user's."""
 
 
-def apptainer_arguments(wanted: Wanted, *, root: bool) -> Tuple[str, ...]:
+def apptainer_arguments(wanted: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
     """The command line; ``root``: whether its caller is root, who else is root in the container alone.
 
     ``--compat`` is what other engines do: nothing of the host's, values of variables as they are, and our program as process 1.
@@ -119,7 +119,7 @@ def apptainer_arguments(wanted: Wanted, *, root: bool) -> Tuple[str, ...]:
     )
 
 
-def apptainer_variables(wanted: Wanted) -> Dict[str, str]:
+def apptainer_variables(wanted: ContainerSpec) -> Dict[str, str]:
     """The job's variables, as apptainer takes them from its own; all GPUs can be seen, so that the claimed are named."""
     found = dict(wanted.variables)
     if wanted.gpus and wanted.gpus[0] != "all":

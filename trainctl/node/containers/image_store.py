@@ -127,7 +127,7 @@ class Login(NamedTuple):
         return {"auths": {key: {"auth": pair} for key in keys}}
 
 
-class Pulling(NamedTuple):
+class PullOptions(NamedTuple):
     """How a pull is to be called: options before and after the word, and variables."""
 
     before: Tuple[str, ...] = ()
@@ -136,19 +136,19 @@ class Pulling(NamedTuple):
 
 
 @contextlib.contextmanager
-def lent(layout: Layout, engine: Engine, login: Optional[Login]) -> Iterator[Pulling]:
+def lent(layout: Layout, engine: Engine, login: Optional[Login]) -> Iterator[PullOptions]:
     """Options for podman or docker that let it use the login, for as long as the context lasts."""
     if login is None:
-        yield Pulling()
+        yield PullOptions()
         return
     with passing(layout.root, "login") as folder:
         path = folder / "config.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
             json.dump(login.document, stream)
         if engine.name == PODMAN:
-            yield Pulling(after=("--authfile", str(path)))
+            yield PullOptions(after=("--authfile", str(path)))
         else:
-            yield Pulling(before=("--config", str(folder)), variables=tuple(_daemon()))
+            yield PullOptions(before=("--config", str(folder)), variables=tuple(_daemon()))
 
 
 def _daemon() -> List[Tuple[str, str]]:

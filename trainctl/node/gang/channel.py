@@ -107,7 +107,7 @@ class Wire:
         return hmac.new(self._key or b"", numbered, hashlib.sha256).hexdigest().encode()
 
 
-class Talk:
+class ReliableChannel:
     """One side of a conversation over connections that may break: values are kept until the other side has them."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ def _parsed(text: bytes) -> Value:
     return value
 
 
-class Line:
+class HelperPipe:
     """One end of a pair of sockets between a supervisor and its helper: a line of JSON each way for each thing said."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -194,19 +194,19 @@ class Line:
         self._end.close()
 
 
-class Helper:
+class HelperProcess:
     """A child that runs ``work`` with the other end of ``line``, and keeps ``kept`` open."""
 
-    def __init__(self, work: Callable[[Line], None], kept: Sequence[int] = ()) -> None:
+    def __init__(self, work: Callable[[HelperPipe], None], kept: Sequence[int] = ()) -> None:
         ours, theirs = socket.socketpair()
 
         def run() -> int:
-            work(Line(theirs))
+            work(HelperPipe(theirs))
             return 0
 
         self._pid = start_child(run, theirs.fileno(), *kept)
         theirs.close()
-        self.line = Line(ours)
+        self.line = HelperPipe(ours)
 
     def finish(self, seconds: float) -> None:
         """Let it say what is left to be said, but not longer than that."""

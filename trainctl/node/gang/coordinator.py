@@ -10,7 +10,7 @@ import time
 from typing import Dict, List, Optional, Sequence
 
 from trainctl.base.ports import at_one_of
-from trainctl.node.gang.channel import Limits, Line, Talk, Value, Wire
+from trainctl.node.gang.channel import HelperPipe, Limits, ReliableChannel, Value, Wire
 from trainctl.node.gang.rules import Rules
 
 _STRANGERS = 64
@@ -24,7 +24,7 @@ class _Rank:
     """One rank as the coordinator knows it."""
 
     def __init__(self, now: float) -> None:
-        self.talk = Talk()
+        self.talk = ReliableChannel()
         self.wire: Optional[Wire] = None
         self.heard_at = self.closed_at = now
         self.lost = False
@@ -51,7 +51,7 @@ class Coordinator:
         self._pulsed = 0.0
         self._over_at: Optional[float] = None
 
-    def work(self, line: Line, host: str) -> None:
+    def work(self, line: HelperPipe, host: str) -> None:
         """For as long as the helper lives."""
         self._rules.join(0, host, ())
         while not self._done(line):
@@ -67,7 +67,7 @@ class Coordinator:
             self._tell(line)
             self._pulse(now)
 
-    def _done(self, line: Line) -> bool:
+    def _done(self, line: HelperPipe) -> bool:
         """It is over, and each rank that can be told has heard it."""
         if not line.open:
             return True
@@ -77,7 +77,7 @@ class Coordinator:
         told = all(one.talk.all_heard for one in self._ranks.values() if not one.lost)
         return told or time.monotonic() - self._over_at > _FAREWELL_SECONDS
 
-    def _wait(self, line: Line) -> None:
+    def _wait(self, line: HelperPipe) -> None:
         wires = [*self._strangers, *(one.wire for one in self._ranks.values() if one.wire)]
         reading = [line.fileno(), *(one.fileno() for one in self._listeners)]
         reading += [wire.fileno() for wire in wires]
@@ -182,7 +182,7 @@ class Coordinator:
                 self._rules.lose(rank, how, now)
         self._rules.away(away)
 
-    def _tell(self, line: Line) -> None:
+    def _tell(self, line: HelperPipe) -> None:
         said, self._rules.outbox = self._rules.outbox, []
         for rank, value in said:
             if rank == 0:

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import List, Optional, Sequence
 
-from trainctl.node.gang.channel import Limits, Line, Talk, Value, Wire
+from trainctl.node.gang.channel import HelperPipe, Limits, ReliableChannel, Value, Wire
 
 _CONNECT_SECONDS = 3.0
 _AGAIN_SECONDS = 0.5
@@ -35,20 +35,20 @@ class Link:
         self._port = port
         self._token = token
         self._limits = limits
-        self._talk = Talk()
+        self._talk = ReliableChannel()
         self._reached: List[str] = []
         self._early: List[Value] = []
         self._over = False
         self._heard_at = time.monotonic()
 
-    def work(self, line: Line) -> None:
+    def work(self, line: HelperPipe) -> None:
         """For as long as the helper lives."""
         try:
             self._work(line)
         except Refused as refused:
             _give_up(line, "fenced", f"rank 0 refused this rank: {refused}")
 
-    def _work(self, line: Line) -> None:
+    def _work(self, line: HelperPipe) -> None:
         closed_at: Optional[float] = self._heard_at
         while line.open and not self._over:
             wire = self._connect()
@@ -74,7 +74,7 @@ class Link:
             return f"rank 0 was not heard of for {self._limits.silent:.0f} s"
         return ""
 
-    def _keep(self, line: Line, seconds: float) -> None:
+    def _keep(self, line: HelperPipe, seconds: float) -> None:
         """What the supervisor says while there is no connection is told once there is one."""
         for value in line.arrived(seconds):
             self._talk.say(value)
@@ -130,7 +130,7 @@ class Link:
             for said in self._talk.again(int(welcome["heard"])):
                 wire.send(said)
 
-    def _converse(self, wire: Wire, line: Line) -> bool:
+    def _converse(self, wire: Wire, line: HelperPipe) -> bool:
         """Until it is over, or there is silence, which a new connection may end; True if the other side closed this one."""
         pulsed = time.monotonic()
         try:
@@ -153,19 +153,19 @@ class Link:
             return True
         return False
 
-    def _wait(self, wire: Wire, line: Line) -> None:
+    def _wait(self, wire: Wire, line: HelperPipe) -> None:
         poll = select.poll()
         poll.register(wire.fileno(), select.POLLIN | (select.POLLOUT if wire.unsent else 0))
         poll.register(line.fileno(), select.POLLIN)
         poll.poll(0 if self._early else min(0.5, self._limits.pulse) * 1000)
 
-    def _pass_on(self, line: Line, value: Optional[Value]) -> None:
+    def _pass_on(self, line: HelperPipe, value: Optional[Value]) -> None:
         if value is not None:
             line.say(value)
             self._over = value.get("do") == "over"
 
 
-def _give_up(line: Line, how: str, error: str) -> None:
+def _give_up(line: HelperPipe, how: str, error: str) -> None:
     """Tell the supervisor that nobody decides any more."""
     line.say(
         {

@@ -15,15 +15,15 @@ from trainctl.base.ports import ports_of
 from trainctl.base.processes import boot_id
 from trainctl.base.protocol.spec import Gang, RunSpec
 from trainctl.node.gang.blame import is_consequence
-from trainctl.node.gang.channel import Helper, Limits, Line
+from trainctl.node.gang.channel import HelperPipe, HelperProcess, Limits
 from trainctl.node.gang.coordinator import Coordinator, Rendezvous
 from trainctl.node.gang.link import Link
 from trainctl.node.gang.rules import Policy, Rules
 from trainctl.node.gang.turn import GangTurn
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.attempt import Attempt, Ended
+from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.record import Run
-from trainctl.node.turns.peers import Ending, Peers, Retry
+from trainctl.node.turns.peers import Outcome, Peers, Retry
 from trainctl.node.turns.turn import Pending, Turn
 
 _POLL_SECONDS = 0.25
@@ -56,7 +56,7 @@ class GangMember(Peers):
         self._rank = int(spec["rank"])
         self._gang = spec["gang"] or Gang()
         self._limits = Limits(self._gang)
-        self._helper: Optional[Helper] = None
+        self._helper: Optional[HelperProcess] = None
         self._layout: Dict[str, Any] = {}
         self._over: Optional[Dict[str, Any]] = None
         self._end: Optional[Dict[str, Any]] = None
@@ -67,7 +67,7 @@ class GangMember(Peers):
         """Rank 0 listens, the others call it."""
         self._helper = self._lead() if self._rank == 0 else self._follow()
 
-    def _lead(self) -> Helper:
+    def _lead(self) -> HelperProcess:
         addresses = self._gang["addresses"]
         ports = ports_of(self._gang.get("ports"))
         token, rendezvous, retry = secrets.token_hex(32), Rendezvous(ports), Retry.of(self._spec)
@@ -83,7 +83,7 @@ class GangMember(Peers):
         rules = Rules(policy, rendezvous.allocate, rendezvous.release, date)
         generation = int(self._spec["generation"])
         coordinator = Coordinator(listeners, token, generation, rules, self._limits)
-        helper = Helper(
+        helper = HelperProcess(
             lambda line: coordinator.work(line, boot_id()), [one.fileno() for one in listeners]
         )
         meeting = Meeting(listeners[0].getsockname()[1], token)
@@ -92,21 +92,21 @@ class GangMember(Peers):
         write_json(self._run.gang, meeting._asdict())
         return helper
 
-    def _follow(self) -> Helper:
+    def _follow(self) -> HelperProcess:
         if self._meeting is None:
             raise Failure("request", "a rank of a gang was started without the way to rank 0")
         hello = {"host": boot_id(), "generation": int(self._spec["generation"])}
         addresses = self._gang["addresses"]
         port, token = int(self._meeting["port"]), str(self._meeting["token"])
         link = Link(self._rank, hello, addresses, port, token, self._limits)
-        return Helper(link.work)
+        return HelperProcess(link.work)
 
     def turn(self) -> Turn:
         """All ranks wait for theirs together."""
         return GangTurn(self._run, self._spec, self._pending, self)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> HelperPipe:
         """To the helper. Failure before ``join``."""
         if self._helper is None:
             raise Failure("failed", "the gang was not joined")
@@ -202,8 +202,8 @@ class GangMember(Peers):
         return [tend]
 
     def settle(
-        self, ending: Ending, ended: Ended, number: int, note: Callable[[str], None]
-    ) -> Optional[Ending]:
+        self, ending: Outcome, ended: AttemptEnd, number: int, note: Callable[[str], None]
+    ) -> Optional[Outcome]:
         """The gang decides once all of its ranks have ended."""
         suspicious = ending.status == runs.FAILED and not ended.expired
         self.say(
@@ -223,7 +223,7 @@ class GangMember(Peers):
         note(words(value["cause"]))
         return None
 
-    def leave(self, ending: Ending) -> Ending:
+    def leave(self, ending: Outcome) -> Outcome:
         """Tell why this rank does not go on, if it is not over yet, and hear what became of the others."""
         if ending.blame is not None:
             return ending
@@ -266,7 +266,7 @@ class GangMember(Peers):
                 self._say_stop()
         return None
 
-    def _final(self, own: Ending) -> Ending:
+    def _final(self, own: Outcome) -> Outcome:
         """This rank's ending, seen from the gang's."""
         over = self._over or {}
         cause = over.get("cause")
@@ -281,13 +281,13 @@ class GangMember(Peers):
         if cause["rank"] == self._rank and not over.get("alone"):
             return own._replace(blame=cause)
         if status == runs.STOPPED:
-            return Ending(runs.STOPPED, own.exit_code, blame=cause)
+            return Outcome(runs.STOPPED, own.exit_code, blame=cause)
         if own.status in (runs.COMPLETED, runs.FAILED):
             return own._replace(blame=cause)
         if not self._began:
-            return Ending(runs.DEPLOY_FAILED, own.exit_code, words(cause), blame=cause)
+            return Outcome(runs.DEPLOY_FAILED, own.exit_code, words(cause), blame=cause)
         how = "was lost" if status == runs.LOST else "failed"
-        return Ending(
+        return Outcome(
             runs.STOPPED, own.exit_code, f"ended because rank {cause['rank']} {how}", blame=cause
         )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Optional
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs.record import Run
 from trainctl.node.turns.claims import await_release, is_held
-from trainctl.node.turns.gpus import GpuWish
-from trainctl.node.turns.turn import GPU_LANE, LOOK_SECONDS, Lane, Pending, Place, Turn
+from trainctl.node.turns.gpus import GpuRequest
+from trainctl.node.turns.turn import GPU_LANE, LOOK_SECONDS, Pending, Queue, QueuePlace, Turn
 
 if TYPE_CHECKING:
     from trainctl.node.gang.member import GangMember
@@ -43,13 +43,13 @@ class GangTurn(Turn):
         if not wish.count:
             return self._together(wish, None)
         priority = int(self._spec.get("priority") or 0)
-        place = Place(Lane(self._run.layout.root, GPU_LANE), self._run, priority, date)
+        place = QueuePlace(Queue(self._run.layout.root, GPU_LANE), self._run, priority, date)
         try:
             return self._together(wish, place)
         finally:
             place.leave()
 
-    def _together(self, wish: GpuWish, place: Optional[Place]) -> bool:
+    def _together(self, wish: GpuRequest, place: Optional[QueuePlace]) -> bool:
         """Keep the place in the lane, which others don't pass, until the gang goes on."""
         held = False
         while not self._gang.over and signal.SIGTERM not in signal.sigpending():
@@ -70,7 +70,7 @@ class GangTurn(Turn):
             await_release(filter(is_held, wanted), LOOK_SECONDS, self._gang.descriptor)
         return False
 
-    def _able(self, wish: GpuWish) -> bool:
+    def _able(self, wish: GpuRequest) -> bool:
         """Others' computing is looked at before the first word only, and again when it comes to claiming."""
         if not wish.count:
             return True
@@ -85,7 +85,7 @@ class GangTurn(Turn):
         if why:
             self._pending(why, GPU_LANE)
 
-    def _claim(self, wish: GpuWish, place: Optional[Place]) -> bool:
+    def _claim(self, wish: GpuRequest, place: Optional[QueuePlace]) -> bool:
         """Only the first of the lane may."""
         first = place is None or place.behind() is None
         self._gpus = wish.take(self._gpu_claims) if first and wish.count else []

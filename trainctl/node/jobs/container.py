@@ -19,11 +19,11 @@ from trainctl.node.containers.command_line import (
     LOG,
     STEP,
     Bind,
-    Wanted,
+    ContainerSpec,
     first_program,
 )
 from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
-from trainctl.node.jobs.job import Prepared
+from trainctl.node.jobs.job import PreparedJob
 from trainctl.node.runs.attempt import Launch
 from trainctl.node.runs.record import MARK, Run
 from trainctl.node.system.host import memory
@@ -56,7 +56,7 @@ _OURS = ("BT_", "TRAINCTL_", "MASTER_")
 def launch(
     run: Run,
     spec: RunSpec,
-    prepared: Prepared,
+    prepared: PreparedJob,
     variables: Mapping[str, str],
     output: Path,
     gpus: Sequence[str] = (),
@@ -71,7 +71,7 @@ def launch(
     binds = _binds(run, output, prepared, places)
     targets = [bind.target for bind in binds]
     _write_programs(run, spec, asked["workdir"], targets, asked=engine == DOCKER)
-    wanted = Wanted(
+    wanted = ContainerSpec(
         image=asked["image"],
         directory=str(run.directory),
         temporary=str(leftovers.temporary(run.directory)),
@@ -120,7 +120,7 @@ def _plain(
     }
 
 
-def _places(run: Run, prepared: Prepared, shown: Mapping[str, str]) -> List[Bind]:
+def _places(run: Run, prepared: PreparedJob, shown: Mapping[str, str]) -> List[Bind]:
     """The run's directories at the places where a container has them, the working directory first."""
     elsewhere = {mount.target for mount in prepared.mounts}
     found = [Bind(str(run.work), str(WORK))]
@@ -132,7 +132,7 @@ def _places(run: Run, prepared: Prepared, shown: Mapping[str, str]) -> List[Bind
     return found
 
 
-def _binds(run: Run, output: Path, prepared: Prepared, places: Sequence[Bind]) -> List[Bind]:
+def _binds(run: Run, output: Path, prepared: PreparedJob, places: Sequence[Bind]) -> List[Bind]:
     """Everything of the host that the container sees, shorter paths first."""
     control = [
         Bind(str(run.directory / "first.sh"), str(FIRST), read_only=True),
@@ -171,7 +171,7 @@ def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ..
     return ("all",) if variables.get("BT_NUM_GPUS", "0") != "0" else ()
 
 
-def _called(engine: str, wanted: Wanted) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
+def _called(engine: str, wanted: ContainerSpec) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
     """The engine's command line, and what it needs beside the supervisor's own variables."""
     if engine == APPTAINER:
         return command_line.apptainer_arguments(

@@ -35,7 +35,7 @@ _INHERITED = (
 _HOME_IN_CONTAINER = "/root"  # where jobs of the hosted service find theirs
 
 
-class Prepared(NamedTuple):
+class PreparedJob(NamedTuple):
     """A job that is ready to be executed."""
 
     mounts: Tuple[Mount, ...]
@@ -52,7 +52,7 @@ class _Places(NamedTuple):
     variables: Dict[str, str]
 
 
-def prepare(run: Run, spec: RunSpec, data: Path) -> Prepared:
+def prepare(run: Run, spec: RunSpec, data: Path) -> PreparedJob:
     """Lay out the run's directories anew: code unpacked, weights checked and placed. Failure says what is missing."""
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
@@ -62,7 +62,7 @@ def prepare(run: Run, spec: RunSpec, data: Path) -> Prepared:
     _make_directories(run, spec, data)
     if spec.get("container"):
         mounts = tuple(_place(run, spec, private=True, linked=False).mounts)
-        return Prepared(mounts, "container", "read-only" if spec.get("weights") else "none")
+        return PreparedJob(mounts, "container", "read-only" if spec.get("weights") else "none")
     private = private_mounts(run.directory)
     places = _place(run, spec, private.possible)
     if not private.possible and places.mounts:
@@ -76,10 +76,10 @@ def prepare(run: Run, spec: RunSpec, data: Path) -> Prepared:
         path.symlink_to(str(target))
     mounts, variables = tuple(places.mounts), places.variables
     if not spec.get("weights"):
-        return Prepared(mounts, "namespace" if mounts else "none", "none", variables)
+        return PreparedJob(mounts, "namespace" if mounts else "none", "none", variables)
     if private.possible:
-        return Prepared(mounts, "namespace", "read-only", variables)
-    return Prepared((), "link", "advisory", variables)
+        return PreparedJob(mounts, "namespace", "read-only", variables)
+    return PreparedJob((), "link", "advisory", variables)
 
 
 def environment(run: Run, spec: RunSpec, secrets: Mapping[str, str]) -> Dict[str, str]:

@@ -149,7 +149,7 @@ _CHOOSING = (
 )
 
 
-class Silent(Exception):
+class ToolTimeout(Exception):
     """The program did not answer in time."""
 
 
@@ -165,7 +165,7 @@ class Gpu(NamedTuple):
 
 
 def gpus(seconds: float) -> List[Gpu]:
-    """Every GPU; none where there is no program to ask. Silent if it takes longer."""
+    """Every GPU; none where there is no program to ask. ToolTimeout if it takes longer."""
     text = _ask(_NVIDIA, seconds)
     if text:
         return [gpu for gpu in map(_nvidia, text.splitlines()) if gpu is not None]
@@ -192,7 +192,7 @@ def _ask(argv: Tuple[str, ...], seconds: float) -> str:
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise Silent(argv[0]) from None
+        raise ToolTimeout(argv[0]) from None
     except OSError:
         return ""
     return done.stdout.decode(errors="replace") if done.returncode == 0 else ""

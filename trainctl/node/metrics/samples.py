@@ -146,7 +146,7 @@ class _Sample:
         code = 0
         try:
             found.update(self._gpus() if with_gpus else {})
-        except measure.Silent as error:
+        except measure.ToolTimeout as error:
             found["problem"] = f"{error} did not answer within {_GPU_SECONDS:g} s"
             code = _GPU_SILENT
         found.update(self._disks())

@@ -26,7 +26,7 @@ TAKEN = "taken"
 _CHORE_SECONDS = 1.0
 
 
-class Ended(NamedTuple):
+class AttemptEnd(NamedTuple):
     """How an attempt ended: ``code`` of the shell (negative for a signal), None if nobody could tell."""
 
     code: Optional[int]
@@ -81,7 +81,7 @@ class Attempt:
 
     def watch(
         self, clock: Stopwatch, deadline: Optional[float], chores: Sequence[Callable[[], None]]
-    ) -> Ended:
+    ) -> AttemptEnd:
         """Wait for the end, doing the chores once a second. SIGTERM, or the clock at ``deadline`` seconds, ends it."""
         expired = False
         while True:
@@ -104,7 +104,7 @@ class Attempt:
         end_descendants(lambda: 0.0, self._helpers)
         _do(chores)
         code = int(json.loads(told)) if told else None
-        return Ended(code, exit_code(status), self.stopped and not expired, expired)
+        return AttemptEnd(code, exit_code(status), self.stopped and not expired, expired)
 
     def end(self) -> None:
         """Have it end as if it was asked to by SIGTERM; nothing if it was already, or has ended."""

@@ -28,7 +28,7 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 Write = Callable[[bytes], None]
 
 
-class Asked(NamedTuple):
+class LineFilter(NamedTuple):
     """What of a log is wanted. Times are Unix seconds."""
 
     offset: int
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     open_end: bool
 
     @classmethod
-    def of(cls, request: LinesRequest) -> Asked:
+    def of(cls, request: LinesRequest) -> LineFilter:
         """Read a request; Failure for a pattern that this Python can't read."""
         try:
             pattern = re.compile(request["grep"]) if request["grep"] is not None else None
@@ -61,7 +61,7 @@ def read_lines(request: LinesRequest, write: Write) -> None:
     run = Run(Layout(request["root"]), request["key"])
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
-    asked = Asked.of(request)
+    asked = LineFilter.of(request)
     rank, prepare = request["rank"], request["prepare"]
     path = run.log(rank, PREPARE if prepare else "")
     elsewhere = run.prepared_by(rank) if prepare else None
@@ -73,7 +73,7 @@ def read_lines(request: LinesRequest, write: Write) -> None:
         return
     times = Times(path.with_suffix(".times"))
     try:
-        _Reading(stream, times, asked, write, run).read()
+        _LogReader(stream, times, asked, write, run).read()
     finally:
         times.close()
         os.close(stream)
@@ -95,10 +95,12 @@ def _open(
         time.sleep(_POLL_SECONDS)
 
 
-class _Reading:
+class _LogReader:
     """One walk over one log, from where it was asked to begin."""
 
-    def __init__(self, stream: int, times: Times, asked: Asked, write: Write, run: Run) -> None:
+    def __init__(
+        self, stream: int, times: Times, asked: LineFilter, write: Write, run: Run
+    ) -> None:
         self._stream = stream
         self._times = times
         self._asked = asked
@@ -107,7 +109,7 @@ class _Reading:
         if asked.until is not None:
             offset, later = times.before(asked.until)
             self._end = _line_start(stream, min(offset, self._end)) if later else self._end
-        self._lines = _Lines(asked, write)
+        self._lines = _LineWriter(asked, write)
         self._write = write
         self._told = time.monotonic()
 
@@ -174,10 +176,10 @@ class _Reading:
         return self._times.until(at) or Mark(os.fstat(self._stream).st_mtime, sys.maxsize)
 
 
-class _Lines:
+class _LineWriter:
     """Puts lines together, keeps those that are wanted, and writes them as frames."""
 
-    def __init__(self, asked: Asked, write: Write) -> None:
+    def __init__(self, asked: LineFilter, write: Write) -> None:
         self._pattern = asked.pattern
         self._tail: Optional[Deque[Tuple[bytes, float, int]]] = None
         if asked.tail is not None and asked.pattern is not None:

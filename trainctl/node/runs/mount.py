@@ -35,7 +35,7 @@ class Mount(NamedTuple):
     read_only: bool = True
 
 
-class Possible(NamedTuple):
+class MountSupport(NamedTuple):
     """Whether private mounts work here, and how or why not."""
 
     possible: bool
@@ -93,12 +93,12 @@ def enter(mounts: Sequence[Mount], view: Path, hidden: Optional[Path]) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def private_mounts(within: Optional[Path] = None) -> Possible:
+def private_mounts(within: Optional[Path] = None) -> MountSupport:
     """Try, in a short-lived child, whether a mount below a new directory of ``/`` can be made here."""
     return try_mounts(["/.trainctl-probe/mount"], within)
 
 
-def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> Possible:
+def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> MountSupport:
     """Really make read-only mounts at the targets, in a short-lived child, and look at them from within.
 
     ``within`` is a directory for what the attempt needs on disk; it is removed, but for a kill just then.
@@ -112,9 +112,9 @@ def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> Possibl
     finally:
         remove_tree(scratch)
     if problem:
-        return Possible(False, problem)
+        return MountSupport(False, problem)
     way = "as root" if os.geteuid() == 0 else "in a user namespace"
-    return Possible(True, f"private mounts work {way}")
+    return MountSupport(True, f"private mounts work {way}")
 
 
 def _in_child(mounts: Sequence[Mount], view: Path) -> str:

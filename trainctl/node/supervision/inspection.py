@@ -23,7 +23,7 @@ from trainctl.node.containers.engines import Engine, choose
 from trainctl.node.containers.images import checked, find
 from trainctl.node.jobs.host_environment import check_host
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
+from trainctl.node.runs.mount import MountSupport, blocked, private_mounts, try_mounts
 from trainctl.node.runs.record import CREATED, DEPLOYING, PENDING, RUNNING, Run, all_runs, all_specs
 from trainctl.node.system import layout
 from trainctl.node.system.host import cpus, logout_rules, memory
@@ -237,7 +237,7 @@ def _images(layout: Layout, wanted: List[protocol.ImageWanted]) -> List[protocol
     return found
 
 
-def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[protocol.Blocked]:
+def _blocked(mounts: List[str], private: MountSupport, kept: List[Path]) -> List[protocol.Blocked]:
     if not private.possible:
         why = f"private mounts don't work here: {private.detail}"
         return [{"path": path, "why": why} for path in mounts]

@@ -14,7 +14,7 @@ from trainctl.base.protocol.runs import RunReport, SecretsRequest, Started, Star
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.supervision.run_verbs import status_of
-from trainctl.node.supervision.supervisor import Order, spawn
+from trainctl.node.supervision.supervisor import LaunchRequest, spawn
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import send
 from trainctl.node.system.layout import Layout
@@ -36,7 +36,7 @@ def start(request: StartRequest, emit: Emit) -> Started:
     now = run.status()
     if now is None or runs.begins_anew(now):
         data = names.absolute(request["data"], "data")
-        order = Order(run, spec, request["secrets"], data, request.get("meeting"))
+        order = LaunchRequest(run, spec, request["secrets"], data, request.get("meeting"))
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
     meeting: Any = read_json(run.gang)
     return {**status_of(run), "meeting": meeting}
@@ -54,7 +54,7 @@ def give_secrets(request: SecretsRequest, emit: Emit) -> RunReport:
     waiting_for = status_of(run)["waiting"]
     if secrets is not None and waiting_for in (WANTS_SECRETS, WANTS_CARRYING_ON):
         data = names.absolute(request["data"], "data")
-        order = Order(run, spec, secrets, data)
+        order = LaunchRequest(run, spec, secrets, data)
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
     return status_of(run)
 

@@ -25,7 +25,7 @@ from trainctl.node.jobs.host_environment import activation
 from trainctl.node.jobs.job import environment, prepare
 from trainctl.node.metrics.samples import Sampler
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, Ended, Launch
+from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, AttemptEnd, Launch
 from trainctl.node.runs.log_times import LogKeeper
 from trainctl.node.runs.record import Run
 from trainctl.node.system.host import leave_session
@@ -33,7 +33,7 @@ from trainctl.node.system.shell import arguments, program, what_failed
 from trainctl.node.training.cache import summarize
 from trainctl.node.training.preparation import prepare_cache
 from trainctl.node.turns.gpus import NO_GPUS
-from trainctl.node.turns.peers import Ending, Peers
+from trainctl.node.turns.peers import Outcome, Peers
 from trainctl.node.turns.turn import Turn
 
 _WRITE_ATTEMPTS = 600
@@ -43,7 +43,7 @@ _DYING_POLL_SECONDS = 0.01
 _LET_GO = b"."
 
 
-class Order(NamedTuple):
+class LaunchRequest(NamedTuple):
     """What a supervisor is started with; lives in memory only."""
 
     run: Run
@@ -54,7 +54,7 @@ class Order(NamedTuple):
     """How rank 0 of its gang is reached and what opens it, for every rank but that one."""
 
 
-def spawn(order: Order, tell: Callable[[], None]) -> None:
+def spawn(order: LaunchRequest, tell: Callable[[], None]) -> None:
     """Start a supervisor that outlives this process; returns when the job runs, waits, has ended, or is another's.
 
     Meanwhile ``tell`` is called now and then.
@@ -107,7 +107,7 @@ def _detach(run: Run, kept: int) -> None:
 class _Supervisor:
     """From claim to end, in one thread."""
 
-    def __init__(self, order: Order, ready: int) -> None:
+    def __init__(self, order: LaunchRequest, ready: int) -> None:
         self._order = order
         self._run = order.run
         self._rank = int(order.spec["rank"])
@@ -133,10 +133,10 @@ class _Supervisor:
             ending = self._do()
         except Failure as error:
             why = f"{error.summary}. {error.detail}".strip()
-            ending = Ending(runs.DEPLOY_FAILED, error=why, cause=error.kind)
+            ending = Outcome(runs.DEPLOY_FAILED, error=why, cause=error.kind)
         except OSError as error:
             failure = from_os_error(error, str(self._run.layout.root))
-            ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
+            ending = Outcome(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
         if ending is not None:
             ending = self._peers.leave(ending)
         self._turn.release()
@@ -149,24 +149,24 @@ class _Supervisor:
         self._release_caller()
         self._peers.close()
 
-    def _peers_of(self, order: Order) -> Peers:
+    def _peers_of(self, order: LaunchRequest) -> Peers:
         if not order.spec.get("gang"):
             return Peers(order.run, order.spec, self._pend)
         from trainctl.node.gang.member import GangMember
 
         return GangMember(order.run, order.spec, self._pend, self._wait_for_ranks, order.meeting)
 
-    def _do(self) -> Optional[Ending]:
+    def _do(self) -> Optional[Outcome]:
         """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
         run = self._run
         self._say(status=runs.DEPLOYING)
         if not self._turn.follow():
-            return Ending(runs.STOPPED)
+            return Outcome(runs.STOPPED)
         refused = prepare_cache(run, self._order.spec, self._prepare, self._pend, self._deploy)
         if refused is not None:
             return refused
         if not self._turn.wait():
-            return Ending(runs.STOPPED)
+            return Outcome(runs.STOPPED)
         self._deploy()
         if self._turn.gpu_ids:  # those who wait for them are told by whom they are held
             self._say(gpus=self._turn.gpu_ids)
@@ -174,12 +174,12 @@ class _Supervisor:
         self._uploads.begin()
         return self._attempts([self._sampler, self._uploads.tend])
 
-    def _attempts(self, chores: List[Callable[[], None]]) -> Optional[Ending]:
+    def _attempts(self, chores: List[Callable[[], None]]) -> Optional[Outcome]:
         number = 0
         while self._peers.laid_out():
             number += 1
             ended = self._attempt(number, chores)
-            if ended is None or isinstance(ended, Ending):
+            if ended is None or isinstance(ended, Outcome):
                 return ended
 
             def note(error: str, retries: int = number) -> None:
@@ -190,14 +190,14 @@ class _Supervisor:
             )
             if ending is not None:
                 return ending
-        return Ending(runs.STOPPED)
+        return Outcome(runs.STOPPED)
 
     def _deploy(self, at: Optional[str] = None) -> None:
         """Nothing is waited for any more: say so, and perhaps what is done now."""
         if self._record["status"] != runs.DEPLOYING or self._record.get("waiting") != at:
             self._say(status=runs.DEPLOYING, waiting=at, lane=None)
 
-    def _prepare(self, commands: List[str]) -> Optional[Ending]:
+    def _prepare(self, commands: List[str]) -> Optional[Outcome]:
         """Run the commands that fill the training cache as the job is run, but without a GPU, none of which is claimed yet.
 
         None once they have succeeded, else how the run ends.
@@ -206,16 +206,18 @@ class _Supervisor:
         attempt = Attempt(self._run, self._rank, launch, self._grace, stage=runs.PREPARE)
         log = LogKeeper(self._run.log(self._rank, runs.PREPARE))
         ended = self._execute(attempt, launch, log, None, lambda: None, [])
-        if isinstance(ended, Ended):
+        if isinstance(ended, AttemptEnd):
             ended = self._ending(ended, commands, "prepare command")
         if ended is None or ended.status == runs.COMPLETED:
             return None
         if ended.status == runs.STOPPED:
-            return Ending(runs.STOPPED)
+            return Outcome(runs.STOPPED)
         return ended._replace(status=runs.DEPLOY_FAILED)
 
-    def _attempt(self, number: int, chores: List[Callable[[], None]]) -> Union[Ended, Ending, None]:
-        """One attempt, with everything laid out again but what is kept; an Ending if it could not begin."""
+    def _attempt(
+        self, number: int, chores: List[Callable[[], None]]
+    ) -> Union[AttemptEnd, Outcome, None]:
+        """One attempt, with everything laid out again but what is kept; an Outcome if it could not begin."""
         launch = self._launch(self._order.spec, number)
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
 
@@ -228,7 +230,7 @@ class _Supervisor:
 
         if not self._peers.begin():
             launch.finish()
-            return Ending(runs.STOPPED)
+            return Outcome(runs.STOPPED)
         tending = [*chores, *self._peers.chores(attempt)]
         return self._execute(attempt, launch, self._log, self._deadline, began, tending)
 
@@ -240,19 +242,19 @@ class _Supervisor:
         deadline: Optional[float],
         began: Callable[[], None],
         chores: Sequence[Callable[[], None]],
-    ) -> Union[Ended, Ending, None]:
+    ) -> Union[AttemptEnd, Outcome, None]:
         """From the fork to the end; None if the run is another's."""
         try:
             if self._fenced or signal.SIGTERM in signal.sigpending():
-                return Ending(runs.STOPPED)
+                return Outcome(runs.STOPPED)
             problem = attempt.start()
             if problem:
-                return None if problem == TAKEN else Ending(runs.DEPLOY_FAILED, error=problem)
+                return None if problem == TAKEN else Outcome(runs.DEPLOY_FAILED, error=problem)
             began()
             ended = attempt.watch(self._clock, deadline, [log, *chores])
             log.finish()
             problem = "" if ended.stopped else launch.refused()
-            return Ending(runs.DEPLOY_FAILED, error=problem) if problem else ended
+            return Outcome(runs.DEPLOY_FAILED, error=problem) if problem else ended
         finally:
             launch.finish()
 
@@ -275,20 +277,22 @@ class _Supervisor:
         write_atomic(script, text.encode(), durable=False)
         return Launch(arguments(script), variables, prepared.mounts)
 
-    def _ending(self, ended: Ended, commands: Sequence[str], noun: str = "start command") -> Ending:
+    def _ending(
+        self, ended: AttemptEnd, commands: Sequence[str], noun: str = "start command"
+    ) -> Outcome:
         if ended.code is None:
-            return Ending(runs.FAILED, ended.warden, "the job's guardian process was killed")
+            return Outcome(runs.FAILED, ended.warden, "the job's guardian process was killed")
         if ended.stopped:
-            return Ending(runs.STOPPED, ended.code)
+            return Outcome(runs.STOPPED, ended.code)
         if ended.expired:
             allowed = f"max_duration of {self._deadline:.0f} s"
-            return Ending(runs.FAILED, ended.code, f"the run was ended after its {allowed}")
+            return Outcome(runs.FAILED, ended.code, f"the run was ended after its {allowed}")
         if ended.code == 0:
-            return Ending(runs.COMPLETED, 0)
+            return Outcome(runs.COMPLETED, 0)
         code = ended.code
         how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
         error = what_failed(commands, self._run.step, how, noun)
-        return Ending(runs.FAILED, code, error)
+        return Outcome(runs.FAILED, code, error)
 
     @property
     def _deadline(self) -> Optional[float]:
@@ -298,7 +302,7 @@ class _Supervisor:
     def _grace(self) -> float:
         return self._run.grace_seconds(self._order.spec)
 
-    def _end(self, ending: Ending, at: float) -> None:
+    def _end(self, ending: Outcome, at: float) -> None:
         """Scratch first, which may free the space that the record needs."""
         if "started_at" in self._record:
             self._sampler.finish()

@@ -209,7 +209,7 @@ def _summary(layout: Layout, cache: Path) -> Path:
     return layout.training / f"{short_name(cache)}.json"
 
 
-class Clearing:
+class CacheCleaner:
     """One pass over a cache, from the leaves up; links are not followed.
 
     ``files`` and ``bytes`` were removed; ``left`` could not be. A hard link that has others frees nothing.

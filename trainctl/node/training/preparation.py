@@ -12,7 +12,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import stopped_within
 from trainctl.node.runs.record import PREPARE, Run
 from trainctl.node.training.cache import TrainingCache, content_lock
-from trainctl.node.turns.peers import Ending
+from trainctl.node.turns.peers import Outcome
 from trainctl.node.turns.turn import Pending
 
 _POLL_SECONDS = 0.5
@@ -23,10 +23,10 @@ _LINE = 200
 def prepare_cache(
     run: Run,
     spec: RunSpec,
-    execute: Callable[[List[str]], Optional[Ending]],
+    execute: Callable[[List[str]], Optional[Outcome]],
     pending: Pending,
     begin: Callable[[str], None],
-) -> Optional[Ending]:
+) -> Optional[Outcome]:
     """Run the ``prepare`` commands unless they prepared the cache before; None once it is ready, else how the run ends.
 
     ``execute`` runs commands as the job itself is run; ``begin`` is called with what is done now.
@@ -41,7 +41,7 @@ def prepare_cache(
     while not cache.prepared(digest) and not lock.try_acquire():
         pending("waits for another run to prepare the training cache", None)
         if stopped_within(_POLL_SECONDS):
-            return Ending(runs.STOPPED)
+            return Outcome(runs.STOPPED)
     try:
         if cache.prepared(digest):
             _name_preparer(run, rank, cache.prepared_by(digest))
@@ -65,7 +65,7 @@ def _name_preparer(run: Run, rank: int, preparer: Mapping[str, str]) -> None:
         write_json(place, {"name": preparer.get("name") or "another run"})
 
 
-def _explained(ending: Ending, run: Run, rank: int) -> Ending:
+def _explained(ending: Outcome, run: Run, rank: int) -> Outcome:
     """With the last lines that the commands printed."""
     text = run.tail(rank, PREPARE) if ending.exit_code else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]

@@ -15,7 +15,7 @@ from trainctl.node.runs.record import all_specs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 from trainctl.node.training.cache import (
-    Clearing,
+    CacheCleaner,
     TrainingCache,
     content_lock,
     entries,
@@ -101,7 +101,7 @@ def clear_cache(request: protocol.ClearRequest, emit: Emit) -> protocol.Cleared:
     try:
         if not dry:
             _refuse_while_used(layout, cache.directory)
-        clearing = Clearing(cache.directory, before, dry=dry)
+        clearing = CacheCleaner(cache.directory, before, dry=dry)
         clearing.run()
         if clearing.files and not dry:
             cache.unprepare()

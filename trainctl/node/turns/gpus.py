@@ -216,7 +216,7 @@ _NAMED = 2
 """How many processes are named: a line of ``status`` is short."""
 
 
-class GpuWish:
+class GpuRequest:
     """What a specification wants. Failure if the host has not as many, used or not.
 
     Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.

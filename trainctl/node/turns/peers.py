@@ -6,12 +6,12 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.attempt import Attempt, Ended, stopped_within
+from trainctl.node.runs.attempt import Attempt, AttemptEnd, stopped_within
 from trainctl.node.runs.record import Run
 from trainctl.node.turns.turn import Pending, Turn
 
 
-class Ending(NamedTuple):
+class Outcome(NamedTuple):
     """How a run ended; ``cause`` is the kind of the Failure that it ended by. ``blame`` is what ended a gang: ``{rank, status, exit_code, error}``."""
 
     status: str
@@ -66,18 +66,18 @@ class Peers:
         return []
 
     def settle(
-        self, ending: Ending, ended: Ended, number: int, note: Callable[[str], None]
-    ) -> Optional[Ending]:
+        self, ending: Outcome, ended: AttemptEnd, number: int, note: Callable[[str], None]
+    ) -> Optional[Outcome]:
         """After an attempt: how the run ended, or None where it is tried again; ``note`` is then told why."""
         retry = Retry.of(self._spec)
         if ending.status != runs.FAILED or ended.expired or number >= retry.max_attempts:
             return ending
         note(ending.error or "")
         if stopped_within(retry.delay_seconds):
-            return Ending(runs.STOPPED, ended.code)
+            return Outcome(runs.STOPPED, ended.code)
         return None
 
-    def leave(self, ending: Ending) -> Ending:
+    def leave(self, ending: Outcome) -> Outcome:
         """The run has ended like this, which is news to the others unless ``settle`` said it: how that is to be put."""
         return ending
 

@@ -18,7 +18,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, await_release, is_held
-from trainctl.node.turns.gpus import Gpu, GpuWish
+from trainctl.node.turns.gpus import Gpu, GpuRequest
 
 Pending = Callable[[str, Optional[str]], None]
 """Told what is waited for, and in which lane, as often as that changes."""
@@ -104,8 +104,8 @@ class Turn:
 
         return self._in_lane(f"slot-{name}", words, take)
 
-    def _wish(self) -> GpuWish:
-        wish = GpuWish(self._spec)
+    def _wish(self) -> GpuRequest:
+        wish = GpuRequest(self._spec)
         self._hidden = wish.hidden
         return wish
 
@@ -125,7 +125,7 @@ class Turn:
     ) -> bool:
         """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken. Who is not the first just says ``words``."""
         priority = int(self._spec.get("priority") or 0)
-        place = Place(Lane(self._run.layout.root, name), self._run, priority)
+        place = QueuePlace(Queue(self._run.layout.root, name), self._run, priority)
         try:
             while not self._ending():
                 before = place.behind()
@@ -145,7 +145,7 @@ def waiting(run: Run, record: Mapping[str, Any]) -> Optional[str]:
     if record.get("status") not in (runs.PENDING, runs.DEPLOYING) or not record.get("waiting"):
         return None
     words, lane = str(record["waiting"]), record.get("lane")
-    ahead = Lane(run.layout.root, lane).ahead_of(run.key) if lane else 0
+    ahead = Queue(run.layout.root, lane).ahead_of(run.key) if lane else 0
     return f"{words}, {ahead} ahead" if ahead else words
 
 
@@ -186,7 +186,7 @@ _MOST_PRIORITY = 10**9
 _ORDER_LENGTH = len("0000000000-00000000000000000000-")
 
 
-class Lane:
+class Queue:
     """One thing that is waited for under a ROOT."""
 
     def __init__(self, root: Path, name: str) -> None:
@@ -211,13 +211,13 @@ class Lane:
         return f"wait/{digest[:32]}"
 
 
-class Place:
+class QueuePlace:
     """One run's place in a lane, from entering to leaving. ``priority`` holds unless the run is given another.
 
     ``date`` is what it is ordered by then, in Unix nanoseconds; by default as this node has it.
     """
 
-    def __init__(self, lane: Lane, run: Run, priority: int, date: Optional[int] = None) -> None:
+    def __init__(self, lane: Queue, run: Run, priority: int, date: Optional[int] = None) -> None:
         self._lane = lane
         self._run = run
         self._priority = priority
