@@ -35,7 +35,7 @@ _WRITE_BYTES = 2**18
 
 
 def unique(name: str) -> str:
-    """A name beside ``name`` that nobody else uses."""
+    """A unique temporary name for a file beside ``name``."""
     return f".{name}.{os.getpid()}.{os.urandom(6).hex()}"
 
 

@@ -89,14 +89,14 @@ class FileLease:
         self._thread: Optional[threading.Thread] = None
 
     def try_acquire(self) -> bool:
-        """Take the lease if nobody holds it, or its holder is dead."""
+        """Take the lease if it is free, or its holder is dead."""
         seen = self._seen()
         if seen is not None:
             holder = self._read().decode(errors="replace").rpartition(".")[0]
             is_stale = self._liveness.is_stale(str(self._path), seen) and not known_alive(holder)
             if not (is_stale or known_dead(holder)):
                 return False
-            if self._seen() == seen:  # nobody took it over meanwhile
+            if self._seen() == seen:  # no other process took it over meanwhile
                 self._unlink()
         content = f"{holder_name()}.{secrets.token_hex(8)}".encode()
         if not create_once(self._path, content):
@@ -127,7 +127,7 @@ class FileLease:
         self.release()
 
     def _seen(self) -> Optional[Tuple[int, int]]:
-        """What each renewal and each new holder changes; None if nobody holds it."""
+        """A value that each renewal and each new holder changes; None if the lease is free."""
         with contextlib.suppress(FileNotFoundError):
             found = self._path.lstat()
             return found.st_ino, found.st_mtime_ns
@@ -152,7 +152,7 @@ class FileLease:
 
 
 def clear_dead(directory: Path) -> None:
-    """Remove the leases of dead holders from a directory: one that nobody takes again would stay."""
+    """Remove the leases of dead holders from a directory."""
     for path in directory.glob("*.lock"):
         lease = FileLease(path)
         if lease.try_acquire():

@@ -32,8 +32,8 @@ class SourceFile:
     ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
     the content: ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local),
     ``etag:TAG`` and ``modified:TIME`` (as a web server or a bucket says), ``generation:NUMBER`` (Google), or ``size:BYTES`` where it says nothing.
-    ``checksum`` is what it tells beside that, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``: what arrives is held against one
-    of them, and no pin or fingerprint holds them. Without HEX it is told where upstream is asked for this one file; ``crc:`` where there may be some.
+    ``checksum`` is what it reports besides, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``: downloads are verified against one
+    of them, and they are part of no pin. Without HEX it is reported with the file itself; ``crc:`` if there may be some.
     ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.
     """
 
@@ -81,7 +81,7 @@ class ResolvedSource:
     newest: str | None = field(default=None, compare=False)
     """The revision that upstream has now, where it was asked for another and told."""
     known_as: str | None = None
-    """The pin that this version had upstream, where its files are told by the listing of a mirror that has them."""
+    """The pin that this version had upstream, if its files come from the listing of a mirror."""
     versions: Mapping[str, str] | None = field(default=None, compare=False)
     """By path the version of a file that upstream keeps, where it is asked for these and not for what is there now."""
     endpoint: str | None = None

@@ -8,7 +8,7 @@ from typing import Callable, Optional
 
 
 class Pace:
-    """Spends a budget that grows with time; without a rate nobody waits. ``clock`` tells seconds, ``sleep`` waits for some."""
+    """Limits a rate by a budget that grows with time; without a rate it never waits. ``clock`` returns seconds."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ DENIED = "may not be read by this user"
 
 
 def unusable(path: str, problem: str) -> SourceFile:
-    """What a source has and can't give, which is an error for who wants it; ``path`` ends in ``/`` where it is a directory."""
+    """A file that a source can't provide, which is an error if it is wanted; ``path`` ends in ``/`` if it is a directory."""
     return SourceFile(path, 0, f"{_UNUSABLE}{problem}")
 
 

@@ -112,7 +112,7 @@ def syncfs(descriptor: int, path: str) -> None:
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Bind a directory over another so that nobody can write through it."""
+    """Bind a directory over another, read-only."""
     mount(source, target, None, MS_BIND | MS_REC)
     remount_read_only(target)
 

@@ -27,7 +27,7 @@ def trusted(connection: socket.socket, context: ssl.SSLContext, host: str) -> ss
 
 
 def pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:
-    """TLS to the holder of one certificate, whoever signed it, whatever its dates are: of those only clocks could judge. A Stranger is told nothing.
+    """TLS to the holder of one certificate, regardless of its issuer and dates. Stranger if it is another.
 
     ``fingerprint`` is the sha256 of its DER, in hex. Whoever shows it has signed the handshake with its key.
     """

@@ -192,7 +192,7 @@ def test_a_cache_is_not_cleared_while_it_is_prepared(node: TestNode, cache: Path
     spec = node.spec("true", **prepared(cache, f"touch {begun}; sleep 600"))
     caller = node.popen("start", node.start_request(spec))
     wait_for(begun.exists)
-    with pytest.raises(Exception, match="somebody prepares or clears"):
+    with pytest.raises(Exception, match="another process prepares or clears"):
         node.call("clear_cache", {"directory": str(cache)})
     node.call("stop", {"key": "run-1", "grace_seconds": 0})
     caller.communicate(timeout=30)

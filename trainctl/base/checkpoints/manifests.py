@@ -82,7 +82,7 @@ class RunCheckpoints:
         return key
 
     def leased(self) -> Set[Tuple[int, str]]:
-        """Checkpoints that are being read. Leases nobody gave back are removed after a day."""
+        """Checkpoints that are being read. Stale leases are removed after a day."""
         found = set()
         for stored in self.store.list(f"{self.prefix}/{READING}/"):
             match = re.fullmatch(

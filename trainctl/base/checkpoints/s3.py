@@ -82,7 +82,7 @@ class S3Store:
         self._client.ask("DELETE", self._prefix + key, absent=True)
 
     def abandon(self, prefix: str) -> None:
-        """Abort every upload in parts under the prefix, so that nobody pays for parts that nobody completes."""
+        """Abort every multipart upload under the prefix, as unfinished parts are billed."""
         for key, upload in _uploads(self._client, self._prefix + prefix):
             self._client.ask("DELETE", key, [("uploadId", upload)], absent=True)
 

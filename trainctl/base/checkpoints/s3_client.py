@@ -110,7 +110,7 @@ class Client:
         self._patiently(once)
 
     def presigned(self, key: str, seconds: int) -> str:
-        """A URL that works for anybody who has it, for so many seconds."""
+        """A presigned URL, valid for so many seconds."""
         target = self._target("GET", key, ())
         url = f"{self._scheme()}://{target.host}{sigv4.quoted_path(target.path)}"
         if self._credential is None:

@@ -49,7 +49,7 @@ class HostLimit:
     def pause(self, seconds: Optional[float]) -> bool:
         """Begin a pause, of one second if the host named none; whether it is longer than what is known.
 
-        A pause beyond LONGEST_PAUSE is not kept: only the request that was told so fails.
+        A pause beyond LONGEST_PAUSE is not kept: only the request that received it fails.
         """
         asked = _DEFAULT_PAUSE if seconds is None else seconds
         if asked > LONGEST_PAUSE:

@@ -28,7 +28,7 @@ def serve(once: Callable[[], int], load: Load) -> int:
     """
     verb = _Server(load).serve()
     if verb is None:
-        os._exit(0)  # whoever asked waits for it, and tidying up takes as long as a call
+        os._exit(0)  # skip tidying up, which takes as long as a call
     sys.argv[-1] = verb
     code = 1
     try:
@@ -55,11 +55,11 @@ class _Server:
         self._heard = Frames()
         self._over = False
         self._ahead: List[str] = []
-        """Verbs to load while nobody asks for anything."""
+        """Verbs to load while no call is waiting."""
         self._selector = selectors.PollSelector()  # without a descriptor that forks would share
 
     def serve(self) -> Optional[str]:
-        """None when nobody is there any more, and nothing runs on; in a fork the verb that it is to do."""
+        """None when the caller is gone; in a fork the verb to perform."""
         self._selector.register(0, selectors.EVENT_READ, self._listen)
         self._selector.register(_ends_of_children(), selectors.EVENT_READ, self._collect)
         while not self._over:
@@ -147,7 +147,7 @@ class _Server:
                 self._close(call, descriptor)
 
     def _collect(self, descriptor: int) -> None:
-        """Tell of calls that have ended, whoever holds their streams open now."""
+        """Report calls that have ended, even if other processes hold their streams open."""
         os.read(descriptor, _READ_BYTES)
         for pid in list(self._calls):
             found, status = os.waitpid(pid, os.WNOHANG)
@@ -175,7 +175,7 @@ class _Server:
         try:
             while left:
                 left = left[os.write(1, left) :]
-        except OSError:  # nobody is there
+        except OSError:  # the caller is gone
             self._over = True
 
 

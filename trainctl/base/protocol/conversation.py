@@ -1,7 +1,7 @@
 """The other end of a conversation: what a program on a node asks its caller while it works.
 
 It asks by an event ``{"ask": NUMBER, …}`` and is answered by a line ``{"answer": NUMBER, …}`` on standard input, where
-lines that hold nothing only say that the caller is there. A caller that is gone, or silent for a minute, is nobody to work for.
+empty lines only say that the caller is alive. If it is gone, or silent for a minute, the work is stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Asked:
 
 
 class Asking:
-    """Asks from many threads; ``gone`` is set as soon as nobody is there."""
+    """Asks from many threads; ``gone`` is set as soon as the caller is gone."""
 
     def __init__(self, stream: BinaryIO, emit: Emit) -> None:
         self.gone = threading.Event()
@@ -53,7 +53,7 @@ class Asking:
         return self.wait(self.begin(question))
 
     def begin(self, question: Mapping[str, Any]) -> Asked:
-        """Put a question whose answer is waited for later, by whoever needs it, or not at all."""
+        """Send a question whose answer is waited for later, or not at all."""
         asked = Asked()
         with self._changed:
             number = next(self._numbers)

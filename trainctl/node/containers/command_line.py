@@ -94,7 +94,7 @@ def described(spec: RunSpec, attempt: str) -> str:
 
 _PREFIX = "APPTAINERENV_"
 _ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
-"""Root of the container is the user and nobody else is in it, so that all that is written is the user's."""
+"""Root of the container is the user, and no other user exists in it, so that all files are the user's."""
 
 
 def apptainer_arguments(wanted: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
@@ -174,7 +174,7 @@ def first_program(workdir: str, work: PurePosixPath, mounted: Sequence[str], *, 
     """What process 1 does: secrets from standard input, the image's WORKDIR into the working directory, the commands.
 
     ``mounted`` are mount points, which aren't copied. ``asked``: SIGTERM comes to process 1 alone, which passes it on;
-    else whoever stops the container sends it to every process itself.
+    otherwise every process receives it directly.
     """
     text = _HEAD.format(log=LOG)
     left = _copied_without(workdir, work, mounted)

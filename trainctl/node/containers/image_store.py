@@ -59,7 +59,7 @@ class ImageStore:
             (make_directory(self._marks / lineage) / name).touch(0o600)
 
     def drop(self, lineage: str) -> None:
-        """Take that back; images that nobody else needs are removed, as far as the engine lets go of them."""
+        """Drop the marks of a lineage, and remove images that have no other, if the engine allows."""
         mine = set(names_in(self._marks / lineage))
         remove_tree(self._marks / lineage)
         for name in sorted(mine - self._marked()):

@@ -32,7 +32,7 @@ class Image(NamedTuple):
 def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
     """Have an image here and say which one its name means now. Failure says what the registry or the engine objects to.
 
-    A name by digest that is here asks nobody. A tag is asked for every time, and only what is missing is fetched; where
+    A name by digest that is here needs no registry. A tag is looked up every time, and only what is missing is fetched; where
     no registry answers, the image that is here under that name is taken, and ``note`` says so.
     """
     layout = Layout(request["root"])
@@ -165,7 +165,7 @@ _LONGEST = 300
 
 
 def unreachable(answer: Answer) -> bool:
-    """Whether no registry answered, so that nobody knows what it would have said."""
+    """Whether no registry answered."""
     return _reason(answer.complaint) is None and bool(_UNREACHABLE.search(answer.complaint))
 
 

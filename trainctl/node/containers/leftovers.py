@@ -50,7 +50,7 @@ def clean(directory: Path) -> None:
         if gone:
             _give_back(found)
     if gone:
-        with contextlib.suppress(FileNotFoundError):  # whoever else looked was first
+        with contextlib.suppress(FileNotFoundError):  # another process was first
             record.unlink()
 
 
@@ -69,7 +69,7 @@ def _remove(engine: str, directory: Path) -> bool:
 
 
 def _give_back(found: Mapping[str, Any]) -> None:
-    """Make what root of a container wrote the user's, where that is somebody else."""
+    """Give files that root of a container wrote to the user, if that is another user."""
     user, group = os.geteuid(), os.getegid()
     foreign = [path for path in found["ours"] if user != 0 and _holds_foreign(path, user)]
     if not foreign:

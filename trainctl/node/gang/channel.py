@@ -173,7 +173,7 @@ class HelperPipe:
         return self._end.fileno()
 
     def say(self, value: Value) -> None:
-        """Say it; nobody hears it if the other side is gone."""
+        """Send a value; it is dropped if the other side is gone."""
         with contextlib.suppress(OSError):
             self._end.sendall(json.dumps(value).encode() + b"\n")
 

@@ -91,7 +91,7 @@ class Coordinator:
 
     def _accept(self, now: float) -> None:
         for listener in self._listeners:
-            with contextlib.suppress(OSError):  # nobody, or already gone again
+            with contextlib.suppress(OSError):  # no caller, or it is gone again
                 connection, _ = listener.accept()
                 if len(self._strangers) >= _STRANGERS:
                     connection.close()
@@ -166,7 +166,7 @@ class Coordinator:
         one.wire, one.closed_at = None, now
 
     def _watch(self, now: float) -> None:
-        """Who is silent, and for how long: a closed connection is taken up again at once by whoever lives; a slow network only delays."""
+        """Detect lost ranks: a living one reconnects at once, and a slow network only delays."""
         away = set()
         for rank, one in self._ranks.items():
             silent = now - one.heard_at
@@ -239,7 +239,7 @@ def _listening(port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
-        return _listening_by(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - nobody is answered
+        return _listening_by(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - no connection is accepted
 
 
 def _listening_by(family: int, address: str, port: int) -> socket.socket:

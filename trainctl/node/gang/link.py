@@ -75,7 +75,7 @@ class Link:
         return ""
 
     def _keep(self, line: HelperPipe, seconds: float) -> None:
-        """What the supervisor says while there is no connection is told once there is one."""
+        """Keep what the supervisor says until there is a connection."""
         for value in line.arrived(seconds):
             self._talk.say(value)
 
@@ -91,7 +91,7 @@ class Link:
         return None
 
     def _answers(self, address: str) -> bool:
-        """Whether rank 0 is at the address, and not somebody else."""
+        """Whether rank 0, and no other server, is at the address."""
         wire = self._call(address, {"probe": True})
         if wire is not None:
             wire.close()
@@ -166,7 +166,7 @@ class Link:
 
 
 def _give_up(line: HelperPipe, how: str, error: str) -> None:
-    """Tell the supervisor that nobody decides any more."""
+    """Report to the supervisor that the coordinator is gone."""
     line.say(
         {
             "do": "over",

@@ -49,7 +49,7 @@ class GangMember(Peers):
         deploying: Callable[[str], None],
         meeting: Optional[Mapping[str, Any]],
     ) -> None:
-        """``deploying`` is told what is waited for before the gang stands in a queue."""
+        """``deploying`` is called with what is waited for before the gang is in a queue."""
         super().__init__(run, spec, pending)
         self._deploying = deploying
         self._meeting = meeting
@@ -118,7 +118,7 @@ class GangMember(Peers):
         return self.line.fileno()
 
     def say(self, value: Dict[str, Any]) -> None:
-        """To whoever decides for the gang."""
+        """Report to the coordinator."""
         self.line.say(value)
 
     def heard(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
@@ -156,7 +156,7 @@ class GangMember(Peers):
         return self._over is not None
 
     def until(self, *words: str) -> Optional[Dict[str, Any]]:
-        """Wait for one of these decisions; None if it is over, or somebody wants the end."""
+        """Wait for one of these decisions; None if the gang is over, or a stop is requested."""
         while not self.over and signal.SIGTERM not in signal.sigpending():
             for value in self.heard(_POLL_SECONDS):
                 if value.get("do") in words:
@@ -190,7 +190,7 @@ class GangMember(Peers):
         return self._began
 
     def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
-        """End this rank when the gang ends, and say that somebody wants it to."""
+        """End this rank when the gang ends, and report that a stop was requested."""
 
         def tend() -> None:
             self.heard()
@@ -271,9 +271,9 @@ class GangMember(Peers):
         over = self._over or {}
         cause = over.get("cause")
         if over.get("alone") and own.status in (runs.COMPLETED, runs.FAILED):
-            return own  # its own commands had ended: that is known, whoever is gone
+            return own  # its own commands had ended, which is known even if rank 0 is gone
         if over.get("alone") and self._stop_said:
-            return own  # somebody wanted its end, and not even that reached the others
+            return own  # a stop was requested, which didn't reach the others
         if not cause:
             return own
         status = str(cause.get("status") or runs.LOST)

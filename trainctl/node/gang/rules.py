@@ -1,6 +1,6 @@
 """When the ranks of a gang queue, claim, begin, end and begin again: what was heard in, what is to be said out. See DESIGN.md, "Gangs".
 
-Nothing here waits, sends or looks at a clock: ``now`` is a number of seconds that whoever calls counts.
+Nothing here waits, sends or looks at a clock: ``now`` is a number of seconds by the caller's clock.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Rules:
         self._reached[rank] = set(reached)
 
     def away(self, ranks: Set[int]) -> None:
-        """Of which ranks nobody knows at the moment whether they are still there."""
+        """Note the ranks that are silent at the moment."""
         self._away = ranks
 
     def hear(self, rank: int, value: Mapping[str, Any], now: float) -> None:

@@ -1,4 +1,4 @@
-"""A gang's turn: every rank stands in its host's lane; nobody holds a GPU before all of them could claim. See DESIGN.md, "Gangs"."""
+"""A gang's turn: every rank is in its host's queue, and none holds a GPU before all of them can claim. See DESIGN.md, "Gangs"."""
 
 from __future__ import annotations
 

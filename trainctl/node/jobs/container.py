@@ -89,7 +89,7 @@ def launch(
     ours = [*(place.source for place in places), *sorted(kept)]
     leftovers.expect(run.directory, engine, wanted.image, ours)
     log = run.directory / "engine.log"
-    chosen = {name: variables[name] for name in VISIBLE if name in variables}  # for who measures
+    chosen = {name: variables[name] for name in VISIBLE if name in variables}  # for metrics
     own = {**os.environ, **chosen, **more, MARK: str(run.directory), _SECRETS: exports(secret)}
     return Launch(
         ("/bin/sh", "-c", _WRAPPER, str(log), *argv),
@@ -100,7 +100,7 @@ def launch(
 
 
 def half_of_memory() -> int:
-    """What ``/dev/shm`` may grow to where nobody says: what the kernel gives a host's own."""
+    """Default size of ``/dev/shm``: that of a host's own."""
     return memory() // 2
 
 

@@ -53,7 +53,7 @@ class _Places(NamedTuple):
 
 
 def prepare(run: Run, spec: RunSpec, data: Path) -> PreparedJob:
-    """Lay out the run's directories anew: code unpacked, weights checked and placed. Failure says what is missing."""
+    """Create the run's directories, unpack its code, and check and place its weights. Failure if something is missing."""
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
         make_directory(directory)

@@ -93,7 +93,7 @@ class _Environment:
         os.utime(self._seal)
 
     def build(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
-        """Make it anew, or leave nothing; Failure holds the installer's last lines."""
+        """Build it from scratch, or leave nothing; Failure holds the installer's last lines."""
         remove_tree(self.path)
         try:
             self._fill(python, texts, name, emit)

@@ -33,7 +33,7 @@ def processes(supervisor: int, ended_seconds: float, apart: ServiceProcesses) ->
 
 
 def of_the_job(supervisor: int, below: Iterable[int]) -> List[int]:
-    """Of the processes below a supervisor all but its own children: the warden, and whoever measures."""
+    """The processes below a supervisor except for its own children, such as the warden."""
     return [pid for pid in below if parent_of(pid) != supervisor]
 
 

@@ -27,7 +27,7 @@ _CHORE_SECONDS = 1.0
 
 
 class AttemptEnd(NamedTuple):
-    """How an attempt ended: ``code`` of the shell (negative for a signal), None if nobody could tell."""
+    """How an attempt ended: ``code`` of the shell (negative for a signal), None if unknown."""
 
     code: Optional[int]
     warden: int
@@ -60,7 +60,7 @@ class Attempt:
         self._supervisor = identity()
         self._warden = 0
         self.stopped = False
-        """Whether somebody wanted the end while it ran."""
+        """Whether a stop was requested while it ran."""
 
     def start(self) -> str:
         """Fork the warden, which forks the shell; why the shell could not be executed, empty once it was."""
@@ -117,7 +117,7 @@ class Attempt:
         try:
             code = guard(self._execute, (result, *self._kept), self._grace, self._supervisor["pid"])
             if os.getppid() != self._supervisor["pid"]:
-                self._launch.finish()  # nobody else is there to do it
+                self._launch.finish()  # the supervisor is gone
             os.write(result, json.dumps(code).encode())
         finally:
             os._exit(0)
@@ -152,7 +152,7 @@ class Attempt:
 
 
 def stopped_within(seconds: float) -> bool:
-    """Wait; whether somebody wanted the run to end meanwhile."""
+    """Wait; whether a stop was requested meanwhile."""
     clock = Stopwatch()
     while clock.seconds < seconds:
         took = signal.sigtimedwait(AWAITED, max(0.0, seconds - clock.seconds))

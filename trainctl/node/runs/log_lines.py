@@ -151,7 +151,7 @@ class _LogReader:
                 time.sleep(_POLL_SECONDS)
 
     def _to(self, at: int, end: int) -> int:
-        """Read on to an offset; what was punched out of the file is told as such."""
+        """Read on to an offset, and report holes."""
         while at < end:
             data = _seek(self._stream, at, os.SEEK_DATA, end)
             if data > at:
@@ -277,7 +277,7 @@ def _over(run: Run) -> bool:
 
 
 def _sign_of_life(told: float, write: Write) -> float:
-    """Write one now and then, which also finds out that nobody reads any more."""
+    """Write an empty frame now and then, which also detects that the reader is gone."""
     now = time.monotonic()
     if now - told < _SIGN_OF_LIFE_SECONDS:
         return told

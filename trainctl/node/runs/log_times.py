@@ -85,7 +85,7 @@ class LogKeeper:
         self._holes = True
 
     def __call__(self) -> None:
-        """Look at the log once; a full disk or a missing file is nobody's problem here."""
+        """Check the log once; a full disk or a missing file is ignored."""
         with contextlib.suppress(OSError):
             found = self._log.stat()
             self._note(found.st_size)
@@ -93,7 +93,7 @@ class LogKeeper:
                 self._shorten(found.st_size)
 
     def finish(self) -> None:
-        """Note the log's length now that nobody writes to it any more."""
+        """Note the final length of the log."""
         with contextlib.suppress(OSError):
             self._note(self._log.stat().st_size, last=True)
 

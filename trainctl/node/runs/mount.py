@@ -70,7 +70,7 @@ def _not_rebuildable(ancestor: Path) -> Optional[str]:
 
 
 def enter(mounts: Sequence[Mount], view: Path, hidden: Optional[Path]) -> None:
-    """Give this process, which must have one thread and nobody else's, its own mounts.
+    """Give this process, which must have a single thread, its own mounts.
 
     ``view`` is an empty directory on disk for what has to be rebuilt; ``hidden`` is covered by an empty directory.
     OSError if the kernel does not let us.

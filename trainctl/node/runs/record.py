@@ -136,7 +136,7 @@ class Run:
         return (self.directory / "spec.json").stat().st_mtime_ns
 
     def grace_seconds(self, spec: RunSpec) -> float:
-        """How long the job may take to end: what whoever stops it said, else the specification."""
+        """How long the job may take to end, by the request that stops it or by the specification."""
         asked = read_json(self.directory / "stop.json") or {}
         return float(asked.get("grace_seconds", spec["grace_seconds"]))
 
@@ -160,7 +160,7 @@ class Run:
         return (self.directory / "started").exists()
 
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
-        """Say so; False if another supervisor did already, and nobody else may execute it."""
+        """Record the start; False if another supervisor has done so, and only that one may execute the job."""
         path = self.directory / "started"
         return create_once(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
 
@@ -187,7 +187,7 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Replace what is known of the run. How far its deployment is need not be durable: without its supervisor nobody asks."""
+        """Replace the run's record; durable except for the progress of a deployment, which ends with its supervisor."""
         durable = record.get("status") != DEPLOYING
         write_json(self.directory / "run.json", dict(record), durable=durable)
 
@@ -272,7 +272,7 @@ class Run:
 
 
 def begins_anew(status: RunReport) -> bool:
-    """Whether nobody is about to begin the run, and who starts it again does."""
+    """Whether no supervisor is about to begin the run, so that it may be started again."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)
 
 

@@ -1,4 +1,4 @@
-"""Forgetting a lineage, and collecting what nobody needs. The order is invariant 7 of DESIGN.md."""
+"""Forgetting a lineage, and collecting what is unreferenced. The order is invariant 7 of DESIGN.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OURS = {
 
 
 def forget(request: OfLineage, emit: Emit) -> Forgotten:
-    """Drop a lineage's references and ended runs, then whatever nobody else needs.
+    """Drop a lineage's references and ended runs, then all that is unreferenced.
 
     ``freed`` in bytes; ``empty`` when nothing of anybody is left under ROOT or in the caches that were used.
     """
@@ -65,7 +65,7 @@ def forget(request: OfLineage, emit: Emit) -> Forgotten:
 
 
 def forget_cache(request: OfLineage, emit: Emit) -> Freed:
-    """Drop a lineage's references in one cache, then whatever nobody else needs of it; live runs keep what they lease."""
+    """Drop a lineage's references in one cache, then all that is unreferenced in it; live runs keep what they lease."""
     layout = layout_of(request)
     lineage = names.name(request["lineage"], "lineage")
     References(layout).drop_listings(lineage)
@@ -73,7 +73,7 @@ def forget_cache(request: OfLineage, emit: Emit) -> Freed:
 
 
 def _forget_shared(request: Mapping[str, Any], lineage: str) -> int:
-    """Drop the lineage's references in the cluster's shared cache, and what nobody else needs of it."""
+    """Drop the lineage's references in the cluster's shared cache, and what is unreferenced in it."""
     shared = shared_of(request)
     return shared.forget(lineage) if shared is not None else 0
 
@@ -108,7 +108,7 @@ def _collect(layout: Layout) -> int:
 
 
 def _empty_out(layout: Layout) -> int:
-    """Remove what killed processes left in a cache that nobody uses."""
+    """Remove what killed processes left in an unused cache."""
     freed = sum(remove_tree(layout.partial / name) for name in names_in(layout.partial))
     remove_tree(layout.reservations)
     for path in layout.seals.glob("*.doomed"):

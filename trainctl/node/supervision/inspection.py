@@ -37,7 +37,7 @@ _Live = List[Tuple[RunSpec, RunReport]]
 
 
 def inspect(request: protocol.InspectRequest, emit: Emit) -> protocol.Inspection:
-    """GPUs with whoever holds them, space, what is cached, and the runs that are live."""
+    """Report GPUs with their users, disk space, cached weights and live runs."""
     layout = layout_of(request)
     told = ((spec, run.status()) for run, spec in all_specs(layout))
     live = [(spec, now) for spec, now in told if now and _is_live(now)]
@@ -58,7 +58,7 @@ def reached_at(request: AtRoot, emit: Emit) -> protocol.Addresses:
 
 
 def _is_live(run: RunReport) -> bool:
-    """Not one that was made and that nobody begins: who was to is dead, as after a power failure."""
+    """Whether the run goes on; one that was created and whose supervisor is dead, as after a power failure, doesn't."""
     return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 

@@ -51,7 +51,7 @@ def reorder(request: protocol.ReorderRequest, emit: Emit) -> protocol.RunReport:
 
 
 def past(request: OfRun, emit: Emit) -> protocol.Past:
-    """What a run was made of, for who wants to run the same again; whether its code is still here."""
+    """The inputs of a run, for repeating it, and whether its code is still stored here."""
     layout = Layout(request["root"])
     spec = Run(layout, request["key"]).spec
     if spec is None:
@@ -117,8 +117,7 @@ def release(request: protocol.RunInCache, emit: Emit) -> protocol.Released:
 
 
 def remove_old_marks(layout: Layout) -> None:
-    """Remove what forbids the start of runs that never came, when nobody can be about to start them any more, and the dates of
-    applies of which no run is left."""
+    """Remove old marks that forbid the start of unknown runs, and the dates of applies without runs."""
     dated = set(names_in(layout.applies))
     for name in names_in(layout.runs):
         run = Run(layout, name) if not name.startswith(".") else None
@@ -141,7 +140,7 @@ def _left(status: protocol.RunReport) -> int:
 
 
 def _forbid_unknown(run: Run) -> Optional[RunSpec]:
-    """Decide that a run which nobody started here never starts; its specification if it was started this very moment."""
+    """Forbid the start of a run that is unknown here; its specification if it was started just now."""
     if run.layout.root.is_dir():  # a node that is gone stays gone
         make_directory(run.directory)
         _forbid(run)

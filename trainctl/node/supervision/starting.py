@@ -43,7 +43,7 @@ def start(request: StartRequest, emit: Emit) -> Started:
 
 
 def give_secrets(request: SecretsRequest, emit: Emit) -> RunReport:
-    """Begin anew a run that waits for its secrets, or with those that are kept here; its status, which of any other run is as it was."""
+    """Restart a run that waits for secrets, with those given or stored here; the status of any other run is unchanged."""
     found = Run(Layout(request["root"]), request["key"])
     spec = found.spec
     if spec is None:

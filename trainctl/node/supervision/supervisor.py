@@ -83,7 +83,7 @@ def spawn(order: LaunchRequest, tell: Callable[[], None]) -> None:
 
 
 def _see_it_end(run: Run) -> None:
-    """A killed process closes its files before it is gone: whoever asked at once would take the run for one that goes on."""
+    """Wait for a killed supervisor to be gone: it closes its files before, and the run would seem to go on."""
     until = time.monotonic() + _DYING_SECONDS
     while alive(run.supervisor) and time.monotonic() < until:
         time.sleep(_DYING_POLL_SECONDS)
@@ -157,7 +157,7 @@ class _Supervisor:
         return GangMember(order.run, order.spec, self._pend, self._wait_for_ranks, order.meeting)
 
     def _do(self) -> Optional[Outcome]:
-        """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
+        """Attempts until one completes, the retry policy is exhausted, or a stop is requested; None if another supervisor has the run."""
         run = self._run
         self._say(status=runs.DEPLOYING)
         if not self._turn.follow():
@@ -168,7 +168,7 @@ class _Supervisor:
         if not self._turn.wait():
             return Outcome(runs.STOPPED)
         self._deploy()
-        if self._turn.gpu_ids:  # those who wait for them are told by whom they are held
+        if self._turn.gpu_ids:  # inspection reports which run holds them
             self._say(gpus=self._turn.gpu_ids)
         self._say(loaded=load(run, self._order.spec, self._order.secrets, self._order.data))
         self._uploads.begin()
@@ -319,7 +319,7 @@ class _Supervisor:
             summarize(self._run.layout, Path(directory))
 
     def _discard_secrets(self) -> None:
-        """The run begins at most once, so nobody will need them any more; what can't be removed now is at its end."""
+        """The run begins at most once, so they are not needed again; if they can't be removed now, they are at the end."""
         with contextlib.suppress(OSError):
             self._run.discard_secrets()
 
@@ -331,7 +331,7 @@ class _Supervisor:
             trim()
 
     def _wait_for_ranks(self, waiting: str) -> None:
-        """Other ranks are not here yet: that is no queue, and still whoever called need not stay."""
+        """Report that other ranks have not started, and release the caller; the run isn't in a queue yet."""
         if self._record.get("waiting") != waiting:
             self._say(status=runs.DEPLOYING, waiting=waiting, lane=None)
             self._release_caller()

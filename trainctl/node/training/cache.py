@@ -85,7 +85,7 @@ class TrainingCache:
         create_once(self._prepared(digest), json.dumps({"run": key, "name": name}).encode())
 
     def prepared_by(self, digest: str) -> Dict[str, Any]:
-        """The ``run`` that did, by its key, and its ``name`` for people; empty if nobody knows."""
+        """The ``run`` that did, by its key, and its ``name`` for people; empty if unknown."""
         found = read_json(self._prepared(digest))
         return found if isinstance(found, dict) else {}
 
@@ -123,7 +123,7 @@ def _user(lineage: str, owner: str) -> str:
 
 
 _FEW = 10_000
-"""Entries that may be looked at where nobody has time for more."""
+"""Most entries that a quick walk counts."""
 
 
 class Entry(NamedTuple):

@@ -97,7 +97,9 @@ def clear_cache(request: protocol.ClearRequest, emit: Emit) -> protocol.Cleared:
     before = time.time() - (request["older_than_seconds"] or 0)
     lock = content_lock(layout, cache.directory)
     if not lock.try_acquire():
-        raise Failure("busy", f"somebody prepares or clears {cache.directory}", "Try again later.")
+        raise Failure(
+            "busy", f"another process prepares or clears {cache.directory}", "Try again later."
+        )
     try:
         if not dry:
             _refuse_while_used(layout, cache.directory)

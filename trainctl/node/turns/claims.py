@@ -1,7 +1,7 @@
 """Claims on a host by abstract Unix sockets: names that one process holds, for all users, and that vanish with it.
 
 The kernel gives a name to one socket of a network namespace at a time and takes it back when the last descriptor is closed, however its
-holder ended; unix(7), "Abstract sockets". Whoever waits for a name connects to its holder, and is told by the kernel when that is gone.
+holder ended; unix(7), "Abstract sockets". A process that waits for a name connects to its holder, and the kernel reports when that is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Iterable, List, Optional
 
 _BACKLOG = 1024
 _CREDENTIALS = struct.Struct("iII")
-"""unix(7), SO_PEERCRED: process, user and group of who called listen, as the kernel knows them."""
+"""unix(7), SO_PEERCRED: process, user and group that called listen, as the kernel knows them."""
 _FREE = (errno.ECONNREFUSED, errno.ENOENT)
 
 
@@ -30,7 +30,7 @@ class Claims:
         return [one.fileno() for one in self._sockets]
 
     def take(self, name: str) -> bool:
-        """Claim a name; False if somebody holds it."""
+        """Claim a name; False if it is held."""
         claimed = _claimed(name)
         if claimed is None:
             return False
@@ -64,13 +64,13 @@ class Claims:
 
 
 def is_held(name: str) -> bool:
-    """Whether somebody holds the name."""
+    """Whether the name is held."""
     with _socket() as probe:
         return probe.connect_ex(_address(name)) not in _FREE
 
 
 def holder(name: str) -> int:
-    """PID of the process that claimed a name; 0 if it can't be seen from here, or nobody holds it."""
+    """PID of the process that claimed a name; 0 if it can't be seen from here, or the name is free."""
     with _socket() as probe:
         if probe.connect_ex(_address(name)) != 0:
             return 0

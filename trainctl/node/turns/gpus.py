@@ -47,7 +47,7 @@ _NO_NAME = ("", "N/A", "0x0")
 class Gpu(NamedTuple):
     """One GPU. ``number`` counts in the order of the bus, ``id`` is its uuid; of one that is only declared, its number.
 
-    ``memory_mib`` is in MiB, None where nobody says.
+    ``memory_mib`` is in MiB, None if unknown.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Gpu(NamedTuple):
 
     @property
     def claim(self) -> str:
-        """The name that whoever uses it holds."""
+        """The name of its claim."""
         return f"gpu/{self.id}"
 
     def is_a(self, kind: str) -> bool:
@@ -246,11 +246,11 @@ class GpuRequest:
 
     @property
     def unclaimed(self) -> bool:
-        """Whether nobody holds as many as are wanted, as far as claims tell."""
+        """Whether enough of them are unclaimed."""
         return len(self._unclaimed()) >= self.count
 
     def free(self) -> Dict[str, Gpu]:
-        """By claim those that nobody holds and nobody else computes on, if they are enough; else none."""
+        """The unclaimed and unused ones by claim, if they are enough; else none."""
         found = self._unclaimed()
         in_vain = found == self._refused and time.monotonic() - self._looked < _FOREIGN_SECONDS
         if len(found) < self.count or in_vain:
@@ -268,7 +268,7 @@ class GpuRequest:
         """The words, with the processes that have what is wanted: ``waits for 2 of 4 GPUs, taken by PID 4711``."""
         free = self._unclaimed()
         pids = [holder(gpu.claim) for gpu in self._present if gpu not in free]
-        if len(free) >= self.count:  # otherwise nobody asked which processes compute on them
+        if len(free) >= self.count:  # otherwise it is unknown which processes compute on them
             pids += [
                 int(self._used[gpu.id]) for gpu in free if self._used.get(gpu.id, "").isdigit()
             ]

@@ -54,7 +54,7 @@ class Peers:
 
     @property
     def variables(self) -> Dict[str, str]:
-        """What the job is told of its other ranks, where that is known only now."""
+        """Variables about the other ranks that are known only now."""
         return {}
 
     def begin(self) -> bool:

@@ -27,13 +27,13 @@ _Wanted = Tuple[List[str], str]
 """Claims of which one must be given up before it is worth looking again, and the words for that."""
 
 LOOK_SECONDS = 1.0
-"""How often somebody who waits looks by himself: a claim that is given up wakes him at once."""
+"""How often a waiting process polls; the release of a claim wakes it at once."""
 
 GPU_LANE = "gpus"
 
 
 class Turn:
-    """What a run holds while it runs. Taken in stages, each only after the one before: what is waited for later blocks nobody now."""
+    """What a run holds while it runs, acquired in stages, so that it holds nothing that others could use while it waits."""
 
     def __init__(self, run: Run, spec: RunSpec, pending: Pending) -> None:
         self._run = run
@@ -45,7 +45,7 @@ class Turn:
         self._hidden: Mapping[str, str] = {}
 
     def follow(self) -> bool:
-        """Until the runs that this one follows have completed; False if somebody wanted it to end meanwhile. Failure if one never will."""
+        """Wait until the runs that this one follows have completed; False if a stop was requested. Failure if one never will."""
         for followed in self._spec.get("follows") or ():
             run = Run(self._run.layout, followed["key"])
             while True:
@@ -59,7 +59,7 @@ class Turn:
         return not _stopping()
 
     def wait(self) -> bool:
-        """Until a slot and GPUs are this run's; False if somebody wanted it to end meanwhile. Failure if they can never be."""
+        """Wait for a slot and GPUs; False if a stop was requested. Failure if they can never be had."""
         return self._take_slot() and self._take_gpus()
 
     @property
@@ -83,7 +83,7 @@ class Turn:
         self._gpu_claims.release()
 
     def _ending(self) -> bool:
-        """Whether there is nothing to wait for any more: somebody wants the end."""
+        """Whether a stop was requested."""
         return _stopping()
 
     def _take_slot(self) -> bool:
@@ -175,7 +175,7 @@ def _stopping() -> bool:
 
 
 def _stopped_within(seconds: float) -> bool:
-    """Whether somebody wants the end before so much time has passed; the signal stays where it is."""
+    """Whether a stop is requested within so many seconds; the signal stays pending."""
     deadline = time.monotonic() + seconds
     while not _stopping() and time.monotonic() < deadline:
         time.sleep(min(0.25, seconds))
@@ -226,7 +226,7 @@ class QueuePlace:
         self._claims.take(lane.claim(run.key))
 
     def behind(self) -> Optional[str]:
-        """The claim of whoever stands directly before this run; None if it is first. Its record is made, or put in order."""
+        """The claim of the run directly before this one; None if this is the first. Its record is created or updated."""
         priority = int(self._run.order.get("priority", self._priority))
         mine = record_name(priority, self._created, self._run.key)
         records = self._lane.records()
