@@ -44,7 +44,7 @@ def outcome(copy: Path, fault: Fault) -> str:
     path = copy / fault.path
     text = path.read_text() if path.exists() else ""
     if text.count(fault.old) != 1:
-        return "STALE: the text is in the file %d times" % text.count(fault.old)
+        return f"STALE: {text.count(fault.old)} times in the file"
     path.write_text(text.replace(fault.old, fault.new))
     try:
         code = run_tests(copy, fault.tests)
