@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trainctl.store.contents import slices_of
 
 from tests.support.declared import WEIGHTS, declare, job
 from tests.support.hub import Fault, Hub, serve
 from tests.support.project import Project, processes
 from tests.support.tiers import one_day_in
 from trainctl.store import keys
-from trainctl.store.contents import slices_of
 from trainctl.store.directory import DirectoryObjects
 
 APPLY = ("apply", "--auto-approve")

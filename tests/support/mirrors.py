@@ -15,8 +15,7 @@ from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFi
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.store import contents as stored_contents
-from trainctl.store import keys
+from trainctl.store import documents, keys
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.reader import Locator, read_file
 from trainctl.store.references import Reference
@@ -108,7 +107,7 @@ def stored(root: Path) -> dict[str, int]:
     found = {keys.stem(stat.key): stat.size for stat in objects.list(keys.BLOBS)}
     for stat in objects.list(keys.SLICES):
         found.pop(keys.stem(stat.key), None)
-        for slice_ in stored_contents.slices_of(objects, keys.stem(stat.key)) or ():
+        for slice_ in documents.slices_of(objects, keys.stem(stat.key)) or ():
             found[slice_.digest.hex()] = slice_.length
     return found
 

@@ -13,8 +13,8 @@ from trainctl.base.json import hex_digest
 from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
-from trainctl.store import keys, records, references
-from trainctl.store.contents import Slice, slices_bytes
+from trainctl.store import documents, keys, references
+from trainctl.store.documents import Slice, slices_bytes
 from trainctl.store.memory import MemoryObjects
 from trainctl.store.references import Reference
 
@@ -51,10 +51,10 @@ def publish(
     resolved = source_of(files, text, revision)
     listing, pack = leave_unfinished(objects, files, reference, text=text, revision=revision)
     if pack:
-        objects.put(keys.packs(listing.id), records.encode({"version": 1, "packs": [pack]}))
+        objects.put(keys.packs(listing.id), documents.encode({"version": 1, "packs": [pack]}))
     objects.put(keys.listing(listing.id), listing.to_bytes())
     record = {"version": 1, "source": text, "pin": resolved.pin, "listing": listing.id}
-    objects.put(keys.record(resolved), records.encode(record))
+    objects.put(keys.record(resolved), documents.encode(record))
     references.put(objects, reference, resolved, listing.id)
     objects.delete([stat.key for stat in objects.list(keys.marks(resolved))])
     return listing
@@ -87,7 +87,7 @@ def leave_unfinished(
             objects.put(keys.chunk_mark(resolved, mark, number, sha256(piece)), b"")
         if chunks:
             document = {"version": 1, "size": len(data), "chunks": list(chunks)}
-            objects.put(keys.chunked(sha256(data)), records.encode(document))
+            objects.put(keys.chunked(sha256(data)), documents.encode(document))
         objects.put(keys.whole_mark(resolved, mark, sha256(data)), b"")
     pack = _put_pack(objects, resolved, small) if small else ""
     return Listing(tuple(listed)), pack

@@ -8,7 +8,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.errors import StorageError
-from trainctl.store import contents, keys, records, references
+from trainctl.store import documents, keys, references
 from trainctl.store.access import Deleting, Notify, deleting, preview, silent
 from trainctl.store.references import StoredReference
 
@@ -88,7 +88,7 @@ def _delete(objects: ObjectStore, garbage: Iterable[str], access: Deleting) -> N
 def _described(objects: ObjectStore, listings: Iterable[str]) -> Iterator[RemovedListing]:
     for key in listings:
         name = keys.stem(key)
-        listing = records.unless_damaged(lambda name=name: contents.load_listing(objects, name))  # type: ignore[misc]
+        listing = documents.if_readable(documents.load_listing, objects, name)
         if listing is not None:
             yield RemovedListing(name, len(listing.files), listing.size)
 
@@ -141,7 +141,7 @@ def find_garbage(
     for stat in old(keys.SLICES):
         if _digest(stat) not in live.packs:
             garbage.indexes.append(stat.key)
-            rows[_digest(stat)] = contents.count_slices(stat.size)
+            rows[_digest(stat)] = documents.count_slices(stat.size)
     for stat in old(keys.BLOBS):
         digest = _digest(stat)
         if digest not in live.blobs and digest not in live.packs:
@@ -168,19 +168,19 @@ def _mark_listing(
     objects: ObjectStore, listing_id: str, stored: StoredReference, live: _Live
 ) -> None:
     """Mark what a listing names. StorageError if it can't be read."""
-    listing = contents.load_listing(objects, listing_id)
+    listing = documents.load_listing(objects, listing_id)
     if listing is None:
         live.incomplete.add(listing_id)
-        listing = contents.load_incomplete(objects, listing_id)
+        listing = documents.load_incomplete(objects, listing_id)
     if listing is None:
         raise StorageError(
             f"{objects.url}/{keys.listing(listing_id)} is missing: cannot determine what "
             f"{stored.record['address']} of {stored.record['project']} needs",
             f"Apply again in {stored.record['project']}, or delete {stored.key} if that project no longer exists.",
-            code=records.DAMAGED,
+            code=documents.DAMAGED,
         )
     live.listings.add(listing_id)
-    live.packs.update(map(bytes.fromhex, contents.packs_of(objects, listing_id)))
+    live.packs.update(map(bytes.fromhex, documents.packs_of(objects, listing_id)))
     for file in listing.files:
         if file.chunks:
             live.chunked.add(bytes.fromhex(file.sha256))
@@ -198,7 +198,7 @@ def _mark_partial(objects: ObjectStore, key: str, live: _Live) -> None:
     live.blobs.add(digest)
     if ".whole." in name:
         live.chunked.add(digest)
-        live.blobs.update(map(bytes.fromhex, contents.chunks_of(objects, sha256) or ()))
+        live.blobs.update(map(bytes.fromhex, documents.chunks_of(objects, sha256) or ()))
 
 
 def _unlisted(stats: Iterable[ObjectStat], live: _Live) -> Iterator[str]:
@@ -206,7 +206,7 @@ def _unlisted(stats: Iterable[ObjectStat], live: _Live) -> Iterator[str]:
 
 
 def _names_live(objects: ObjectStore, key: str, live: _Live) -> bool:
-    record = records.unless_damaged(lambda: records.load(objects, key))
+    record = documents.if_readable(documents.load, objects, key)
     return record is not None and record.get("listing") in live.listings
 
 

@@ -12,7 +12,7 @@ from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
-from trainctl.store import keys, records, references
+from trainctl.store import documents, keys, references
 from trainctl.store.access import Notify, require_punctual, writing
 from trainctl.store.directory import SPARE_BYTES, DirectoryObjects, free_bytes
 from trainctl.store.known import Content, Groups, Known, group, is_packed, mirrored, record
@@ -96,7 +96,7 @@ class Ingest:
         require_punctual(lease, self._resolved)
         if packs or stored:
             document = {"version": 1, "packs": sorted(packs | stored)}
-            self._objects.put(keys.packs(listing.id), records.encode(document))
+            self._objects.put(keys.packs(listing.id), documents.encode(document))
         self._objects.put(keys.listing(listing.id), listing.to_bytes())
         self._objects.put(keys.record(self._resolved), record(self._resolved, listing))
         self._objects.delete([keys.incomplete(listing.id)])

@@ -9,7 +9,7 @@ from trainctl.base.lease import Liveness
 from trainctl.base.listing import Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
-from trainctl.store import contents, keys, records, references
+from trainctl.store import documents, keys, references
 from trainctl.store.gc import find_garbage
 from trainctl.store.lease import list_living
 from trainctl.store.references import StoredReference
@@ -64,9 +64,7 @@ def inventory(objects: ObjectStore) -> Inventory:
     """Inspect a store. Writes nothing."""
     found = references.read(objects)
     rows = _rows(objects, found.stored)
-    garbage = None
-    if not found.damaged:
-        garbage = records.unless_damaged(lambda: _garbage_bytes(objects, found.stored))
+    garbage = None if found.damaged else _garbage_bytes(objects, found.stored)
     is_complete = garbage is not None and all(row.listing and not row.listing_is for row in rows)
     rest = stored_bytes(objects) - (garbage or 0) - sum(row.bytes_stored for row in rows)
     return Inventory(
@@ -83,10 +81,15 @@ def stored_bytes(objects: ObjectStore) -> int:
 
 
 def _garbage_bytes(objects: ObjectStore, stored: Sequence[StoredReference]) -> Optional[int]:
-    """What ``gc`` would delete; None while a writer lives."""
+    """What ``gc`` would delete; None while a writer lives, or if it can't tell."""
     if list_living(objects, Liveness()):
         return None
-    return find_garbage(objects, stored).bytes
+    try:
+        return find_garbage(objects, stored).bytes
+    except StorageError as error:
+        if error.code != documents.DAMAGED:
+            raise
+        return None
 
 
 @dataclass
@@ -131,14 +134,10 @@ def _measured(objects: ObjectStore, listings: Sequence[str]) -> List[_Sizes]:
 def _load(objects: ObjectStore, listing_id: str, sizes: _Sizes) -> Listing:
     if not listing_id:
         return Listing(())
-    try:
-        listing = contents.load_listing(objects, listing_id)
-    except StorageError as error:
-        if error.code != records.DAMAGED:
-            raise
-        sizes.listing_is = "damaged"
-        return Listing(())
-    sizes.listing_is = "" if listing else "missing"
+    listing = documents.if_readable(documents.load_listing, objects, listing_id)
+    if listing is None:
+        is_there = objects.stat(keys.listing(listing_id)) is not None
+        sizes.listing_is = "damaged" if is_there else "missing"
     return listing or Listing(())
 
 

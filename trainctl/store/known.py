@@ -25,7 +25,7 @@ from trainctl.base.listing import (
 )
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import in_order
-from trainctl.store import contents, keys, records
+from trainctl.store import documents, keys
 
 PACKED_BYTES = 2**20
 """Smaller files are put into packs."""
@@ -66,8 +66,9 @@ def group(resolved: ResolvedSource) -> Dict[str, List[SourceFile]]:
 
 def mirrored(objects: ObjectStore, resolved: ResolvedSource) -> Optional[Listing]:
     """The listing that a source at its pin turned out to be, if all of it is there."""
-    document = records.unless_damaged(lambda: records.load(objects, keys.record(resolved)))
-    listing = _listing_of(objects, document or {}, contents.load_listing)
+    document = documents.if_readable(documents.load, objects, keys.record(resolved))
+    name = _listing_named(document)
+    listing = documents.if_readable(documents.load_listing, objects, name) if name else None
     if listing is None or resolved.known_as is not None:
         return listing
     is_same = len(listing.files) == len(resolved.files) and all(
@@ -81,7 +82,7 @@ def mirrored(objects: ObjectStore, resolved: ResolvedSource) -> Optional[Listing
 def record(resolved: ResolvedSource, listing: Listing) -> bytes:
     """What is stored of a source that is complete."""
     validators = ["" if file.sha256 else file.validator for file in resolved.files]
-    return records.encode(
+    return documents.encode(
         {
             "version": 1,
             "source": resolved.source,
@@ -156,16 +157,15 @@ class Known:
         small = (content.sha256 for content in found if is_packed(content.size, self._chunk_bytes))
         return set(filter(None, map(self.pack_of, small)))
 
-    def _slices(self, pack: str) -> Tuple[contents.Slice, ...]:
+    def _slices(self, pack: str) -> Tuple[documents.Slice, ...]:
         if self._objects.stat(keys.blob(pack)) is None:
             return ()
-        slices = records.unless_damaged(lambda: contents.slices_of(self._objects, pack))
-        return slices or ()
+        return documents.if_readable(documents.slices_of, self._objects, pack) or ()
 
     def _stored(self, asked: Tuple[str, str, int]) -> Optional[Content]:
         _, sha256, size = asked
         if size > self._chunk_bytes:
-            chunks = records.unless_damaged(lambda: contents.chunks_of(self._objects, sha256))
+            chunks = documents.if_readable(documents.chunks_of, self._objects, sha256)
             return Content(sha256, size, chunks) if chunks else None
         stat = self._objects.stat(keys.blob(sha256))
         return Content(sha256, size) if stat is not None and stat.size == size else None
@@ -173,22 +173,28 @@ class Known:
     def _read_versions(self, resolved: ResolvedSource) -> None:
         stats = sorted(self._objects.list(keys.records(resolved)), key=lambda stat: stat.modified)
         for stat in stats[-_EARLIER:]:
-            key = stat.key
-            document = records.unless_damaged(lambda key=key: records.load(self._objects, key))  # type: ignore[misc]
-            if document is None:
-                continue
-            listing = _listing_of(self._objects, document, contents.load_listing)
-            rest = None if listing else _listing_of(self._objects, document, contents.load_incomplete)  # fmt: skip
-            for fingerprint, file in _fingerprints(resolved.identity, document, listing or rest):
-                if listing is not None:
-                    self._certain[fingerprint] = Content(file.sha256, file.size, file.chunks)
-                else:
-                    self._likely[fingerprint] = file.sha256
-                    self.marked.setdefault(fingerprint, {}).update(self._present(file.chunks))
-            if listing or rest:
-                listing_id = str(document["listing"])
-                packs = records.unless_damaged(lambda: contents.packs_of(self._objects, listing_id))  # noqa: B023
-                self._packs.update(dict.fromkeys(packs or ()))
+            document = documents.if_readable(documents.load, self._objects, stat.key)
+            name = _listing_named(document)
+            if document is not None and name:
+                self._read_version(resolved.identity, document, name)
+
+    def _read_version(self, identity: str, document: Mapping[str, object], name: str) -> None:
+        """Note the files of a version: all of them are there, or ``verify`` deleted content of it and some may be."""
+        objects = self._objects
+        listing = documents.if_readable(documents.load_listing, objects, name)
+        is_complete = listing is not None
+        if listing is None:
+            listing = documents.if_readable(documents.load_incomplete, objects, name)
+        if listing is None:
+            return
+        for fingerprint, file in _fingerprints(identity, document, listing):
+            if is_complete:
+                self._certain[fingerprint] = Content(file.sha256, file.size, file.chunks)
+            else:
+                self._likely[fingerprint] = file.sha256
+                self.marked.setdefault(fingerprint, {}).update(self._present(file.chunks))
+        packs = documents.if_readable(documents.packs_of, objects, name)
+        self._packs.update(dict.fromkeys(packs or ()))
 
     def _present(self, chunks: Sequence[str]) -> Iterator[Tuple[int, str]]:
         """The chunks that a repair left, by number."""
@@ -198,34 +204,29 @@ class Known:
     def _read_marks(self, resolved: ResolvedSource) -> None:
         for stat in self._objects.list(keys.marks(resolved)):
             kind, _, rest = stat.key.rpartition("/")[2].partition(".")
+            what, _, sha256 = rest.partition(".")
             if kind == "pack":
-                key = stat.key
-                document = records.unless_damaged(lambda key=key: records.load(self._objects, key))  # type: ignore[misc]
+                document = documents.if_readable(documents.load, self._objects, stat.key)
                 self._likely.update((document or {}).get("files") or {})
                 self._packs[rest] = None
-                continue
-            what, _, sha256 = rest.partition(".")
-            if what == "whole":
+            elif what == "whole":
                 self._likely[kind] = sha256
             else:
                 self.marked.setdefault(kind, {})[int(what)] = sha256
 
 
-def _listing_of(
-    objects: ObjectStore, document: Mapping[str, object], load: object
-) -> Optional[Listing]:
-    listing_id = document.get("listing")
-    if not is_digest(listing_id):
-        return None
-    return records.unless_damaged(lambda: load(objects, str(listing_id)))  # type: ignore[operator]
+def _listing_named(document: Optional[Mapping[str, object]]) -> str:
+    """The listing that a record names; empty if none."""
+    name = (document or {}).get("listing")
+    return str(name) if is_digest(name) else ""
 
 
 def _fingerprints(
-    identity: str, document: Mapping[str, object], listing: Optional[Listing]
-) -> Iterable[Tuple[str, ListedFile]]:
+    identity: str, document: Mapping[str, object], listing: Listing
+) -> Iterator[Tuple[str, ListedFile]]:
     """The files of an earlier version by fingerprint; those that nothing identified then are left out."""
     validators = document.get("validators")
-    if listing is None or not isinstance(validators, list):
+    if not isinstance(validators, list):
         return
     for file, validator in zip(listing.files, validators):
         if isinstance(validator, str) and not validator.startswith("size:"):

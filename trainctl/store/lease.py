@@ -11,7 +11,7 @@ from trainctl.base.clock import elapsed
 from trainctl.base.lease import RENEW_SECONDS, Liveness, holder_name, known_alive, known_dead
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import TrainctlError
-from trainctl.store import keys, records
+from trainctl.store import documents, keys
 
 LATE_SECONDS = 10.0
 """After so long without a renewal others may soon take the lease over."""
@@ -53,7 +53,7 @@ def read(objects: ObjectStore, key: str) -> Optional[Held]:
     if data is None:
         return None
     try:
-        return Held(records.decode(data), data)
+        return Held(documents.decode(data), data)
     except ValueError:
         return Held({}, data)
 
@@ -152,7 +152,7 @@ class ObjectLease:
         return False
 
     def _data(self) -> bytes:
-        return records.encode({**self._document, "renewals": self._renewals})
+        return documents.encode({**self._document, "renewals": self._renewals})
 
     def _renew_until_stopped(self) -> None:
         while not self._stop.wait(RENEW_SECONDS):

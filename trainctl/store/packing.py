@@ -9,11 +9,11 @@ from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import TrainctlError
-from trainctl.store import contents, keys, records
-from trainctl.store.contents import Slice
-from trainctl.store.hashing import FileHash, sha256_of
+from trainctl.store import documents, keys
+from trainctl.store.documents import Slice
 from trainctl.store.known import Content, Groups
 from trainctl.store.transfer import Transfer, stopped
+from trainctl.store.upstream import FileHash, sha256_of
 
 _MOST_FILES = 4096
 _MOST_PACKS = 3
@@ -67,9 +67,9 @@ class Packing:
                 return
             sha256 = sha256_of(data)
             self._objects.put(keys.blob(sha256), data)
-            self._objects.put(keys.slices(sha256), contents.slices_bytes(slices))
+            self._objects.put(keys.slices(sha256), documents.slices_bytes(slices))
             mark = keys.pack_mark(self._resolved, sha256)
-            self._objects.put(mark, records.encode({"version": 1, "files": known}), durable=False)
+            self._objects.put(mark, documents.encode({"version": 1, "files": known}), durable=False)
             with self._lock:
                 self.stored.add(sha256)
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import threading
-from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import in_order
 from trainctl.errors import StorageError
-from trainctl.store import contents, keys, records
+from trainctl.store import documents, keys
 
 GAP_BYTES = 2**16
 """Bytes between two pieces that are read along, as another request would take longer."""
 _INDEXES_AT_ONCE = 8
-_ROW = struct.Struct(">32sIII")
 
 
 class Piece(NamedTuple):
@@ -48,7 +46,7 @@ class Locator:
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._packs: Optional[Tuple[str, ...]] = None
-        self._rows = b""
+        self._slices: Dict[bytes, Tuple[int, int, int]] = {}
 
     def pieces(self, file: ListedFile) -> Iterator[Piece]:
         """The pieces of a file of the listing, in order."""
@@ -61,53 +59,39 @@ class Locator:
     def whole(self, sha256: str, size: int) -> Piece:
         """The piece that is content of at most one chunk: a slice of a pack, or an object of its own."""
         if size:
-            packs = self._loaded()
-            row = self._find(bytes.fromhex(sha256))
-            if row is not None:
-                _, number, offset, length = row
+            packs, slices = self._loaded()
+            found = slices.get(bytes.fromhex(sha256))
+            if found is not None:
+                number, offset, length = found
                 return Piece(sha256, keys.blob(packs[number]), offset, length)
         return Piece(sha256, keys.blob(sha256), 0, size)
 
     def readable_keys(self) -> FrozenSet[str]:
         """The objects that a reader of this listing needs: itself, indexes, and content. Serve and sign no others."""
-        packs = self._loaded()
+        packs, _ = self._loaded()
         found = {keys.listing(self.listing.id), keys.packs(self.listing.id)}
         found.update(map(keys.slices, packs))
         for file in self.listing.files:
             found.update(piece.key for piece in self.pieces(file) if piece.length)
         return frozenset(found)
 
-    def _loaded(self) -> Tuple[str, ...]:
+    def _loaded(self) -> Tuple[Tuple[str, ...], Dict[bytes, Tuple[int, int, int]]]:
+        """The listing's packs, and the pack's number, offset and length of each of their contents."""
         with self._lock:
             if self._packs is None:
-                packs = contents.packs_of(self.objects, self.listing.id)
-                self._rows = b"".join(sorted(self._read_rows(packs)))
+                packs = documents.packs_of(self.objects, self.listing.id)
+                indexes = in_order(self._read_index, packs, _INDEXES_AT_ONCE)
+                for number, (_, slices) in enumerate(indexes):
+                    for digest, offset, length in slices:
+                        self._slices[digest] = number, offset, length
                 self._packs = packs
-            return self._packs
+            return self._packs, self._slices
 
-    def _read_rows(self, packs: Tuple[str, ...]) -> Iterator[bytes]:
-        def read(number: int) -> Tuple[contents.Slice, ...]:
-            slices = contents.slices_of(self.objects, packs[number])
-            if slices is None:
-                raise missing(self.objects, keys.slices(packs[number]))
-            return slices
-
-        for number, slices in in_order(read, range(len(packs)), _INDEXES_AT_ONCE):
-            for digest, offset, length in slices:
-                yield _ROW.pack(digest, number, offset, length)
-
-    def _find(self, digest: bytes) -> Optional[Tuple[bytes, int, int, int]]:
-        """The first row of a digest: number of the pack, offset and length."""
-        rows, low, high = self._rows, 0, len(self._rows) // _ROW.size
-        while low < high:
-            middle = (low + high) // 2
-            if rows[middle * _ROW.size : middle * _ROW.size + len(digest)] < digest:
-                low = middle + 1
-            else:
-                high = middle
-        at = low * _ROW.size
-        is_there = rows[at : at + len(digest)] == digest
-        return _ROW.unpack_from(rows, at) if is_there else None
+    def _read_index(self, pack: str) -> Tuple[documents.Slice, ...]:
+        slices = documents.slices_of(self.objects, pack)
+        if slices is None:
+            raise missing(self.objects, keys.slices(pack))
+        return slices
 
 
 def read(objects: ObjectStore, piece: Piece) -> bytes:
@@ -150,10 +134,10 @@ def read_run(objects: ObjectStore, run: List[Piece]) -> Iterator[Tuple[Piece, by
 
 def missing(objects: ObjectStore, key: str) -> StorageError:
     """The error for an object that a listing needs and that isn't there."""
-    return records.damaged(objects, key, "it is missing")
+    return documents.damaged(objects, key, "it is missing")
 
 
 def wrong(objects: ObjectStore, piece: Piece) -> StorageError:
     """The error for a piece whose bytes have another digest."""
     where = f"bytes {piece.offset} to {piece.end - 1} are" if piece.offset else "it is"
-    return records.damaged(objects, piece.key, f"{where} not content {piece.sha256}")
+    return documents.damaged(objects, piece.key, f"{where} not content {piece.sha256}")

@@ -9,7 +9,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Op
 from trainctl.base.listing import ResolvedSource, is_digest
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
-from trainctl.store import keys, records
+from trainctl.store import documents, keys
 
 _TYPES: Mapping[str, Any] = {
     "lineage": str,
@@ -125,7 +125,7 @@ def put(
     with contextlib.suppress(ValueError):  # a damaged reference is replaced
         before = {} if data is None else _decoded(data)
     document = reference.record(before, resolved, listing)
-    objects.put(reference.key, records.encode(document))
+    objects.put(reference.key, documents.encode(document))
     return StoredReference(reference.key, document, 0.0).listing
 
 
@@ -163,7 +163,7 @@ def read(objects: ObjectStore, lineage: str = "") -> References:
 
 
 def _decoded(data: bytes) -> Dict[str, Any]:
-    record = records.decode(data)
+    record = documents.decode(data)
     wrong = [name for name, kind in _TYPES.items() if not isinstance(record.get(name, ...), kind)]
     wrong += [name for name in ("listing", "previous") if not is_digest(record.get(name) or "0" * 64)]  # fmt: skip
     if wrong:
@@ -176,7 +176,7 @@ def _damaged(objects: ObjectStore, key: str, reason: str) -> StorageError:
         f"{objects.url}/{key} is damaged: {reason}",
         "The next apply in the project that the reference belongs to writes it again. If that project no longer exists, "
         "delete the reference.",
-        code=records.DAMAGED,
+        code=documents.DAMAGED,
     )
 
 

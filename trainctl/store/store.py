@@ -9,7 +9,7 @@ from typing import Optional, Sequence
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
-from trainctl.store import contents, known, references
+from trainctl.store import documents, known, references
 from trainctl.store.access import Notify, silent
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.gc import gc as collect
@@ -73,7 +73,7 @@ class Store:
 
     def load_listing(self, listing_id: str) -> Optional[Listing]:
         """A listing, None if it isn't complete."""
-        return contents.load_listing(self.objects, listing_id)
+        return documents.load_listing(self.objects, listing_id)
 
     def inventory(self) -> Inventory:
         """What is stored, and who needs it. Writes nothing."""

@@ -10,10 +10,10 @@ from typing import Callable, List, Sequence
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import SourceWrong
-from trainctl.store import keys, records
-from trainctl.store.hashing import FileHash, sha256_of
+from trainctl.store import documents, keys
 from trainctl.store.known import Content, Known
 from trainctl.store.transfer import Buffers, Chunk, Transfer
+from trainctl.store.upstream import FileHash, sha256_of
 
 _UPLOADS = 2
 _MOST_CHUNKS = 6
@@ -76,7 +76,7 @@ class Uploading:
             digests = incoming.digests
         self._objects.sync([keys.blob(digest) for digest in dict.fromkeys(digests)])
         document = {"version": 1, "size": file.size, "chunks": digests}
-        self._objects.put(keys.chunked(sha256), records.encode(document))
+        self._objects.put(keys.chunked(sha256), documents.encode(document))
         return Content(sha256, file.size, tuple(digests))
 
     def _receive(self, file: SourceFile, key: str, incoming: _Incoming) -> None:

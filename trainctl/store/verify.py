@@ -11,7 +11,7 @@ from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.base.parallel import in_order
 from trainctl.errors import StorageError
-from trainctl.store import contents, keys, records, references
+from trainctl.store import documents, keys, references
 from trainctl.store.access import Deleting, Notify, deleting, silent
 from trainctl.store.upstream import Progress
 
@@ -101,9 +101,11 @@ class _Check:
         for name in sorted(self.listings):
             self._check_listing(name)
         for name in incomplete:
-            self._readable(keys.incomplete(name), contents.load_incomplete, name, "listing changed")
+            self._readable(
+                keys.incomplete(name), documents.load_incomplete, name, "listing changed"
+            )
         for stat in self.objects.list(keys.RECORDS):
-            self._readable(stat.key, records.load, stat.key, "record changed")
+            self._readable(stat.key, documents.load, stat.key, "record changed")
 
     def findings(self) -> Iterator[Finding]:
         """What is wrong, by key."""
@@ -125,7 +127,7 @@ class _Check:
         """Read which blobs are chunks of large content, which counts as one."""
         chunks: Set[bytes] = set()
         for name in self._names(keys.CHUNKED):
-            found = self._readable(keys.chunked(name), contents.chunks_of, name, "chunks changed")
+            found = self._readable(keys.chunked(name), documents.chunks_of, name, "chunks changed")
             if found is not None:
                 chunks.update(map(bytes.fromhex, found))
                 self._chunked.add(name)
@@ -136,7 +138,7 @@ class _Check:
         """How many contents are in each pack whose index can be read."""
         counts: Dict[bytes, int] = {}
         for name in self._names(keys.SLICES):
-            found = self._readable(keys.slices(name), contents.slices_of, name, "slices changed")
+            found = self._readable(keys.slices(name), documents.slices_of, name, "slices changed")
             if found is not None:
                 counts[bytes.fromhex(name)] = len(found)
         return counts
@@ -164,7 +166,7 @@ class _Check:
 
     def _check_listing(self, name: str) -> None:
         key = keys.listing(name)
-        listing = self._readable(key, contents.load_listing, name, "listing changed")
+        listing = self._readable(key, documents.load_listing, name, "listing changed")
         stored = self._references.stored
         sources = {str(one.record["source"]) for one in stored if name in one.listings}
         if listing is None:
@@ -192,7 +194,7 @@ class _Check:
         """The contents of a listing's packs, and the keys because of which some of them can't be read."""
         small: Set[bytes] = set()
         lost: List[Tuple[str, int]] = []
-        packs = self._readable(keys.packs(name), contents.packs_of, name, "packs changed")
+        packs = self._readable(keys.packs(name), documents.packs_of, name, "packs changed")
         if packs is None:
             lost.append((keys.packs(name), 0))
         for pack in packs or ():
@@ -201,7 +203,7 @@ class _Check:
             elif bytes.fromhex(pack) not in self.right:
                 lost.append((keys.blob(pack), 0))
             else:
-                slices = contents.slices_of(self.objects, pack)
+                slices = documents.slices_of(self.objects, pack)
                 small.update(one.digest for one in slices or ())
                 lost += [] if slices is not None else [(keys.slices(pack), 0)]
         return small, lost
@@ -213,7 +215,7 @@ class _Check:
         try:
             return load(self.objects, name)
         except StorageError as error:
-            if error.code != records.DAMAGED:
+            if error.code != documents.DAMAGED:
                 raise
             self.wrong[key] = what, 0
             return None
@@ -270,19 +272,19 @@ class _Repair:
         """Whether a listing that was written since the check names something wrong."""
         listing = None
         if name not in self._check.listings:
-            listing = contents.load_listing(self._objects, name)
+            listing = documents.load_listing(self._objects, name)
         if listing is None:
             return False
         needed = {keys.chunked(file.sha256) for file in listing.files if file.chunks}
         for file in listing.files:
             needed.update(map(keys.blob, file.chunks or (file.sha256,)))
-        for pack in contents.packs_of(self._objects, name):
+        for pack in documents.packs_of(self._objects, name):
             needed.update((keys.blob(pack), keys.slices(pack)))
         return not needed.isdisjoint(self._wrong)
 
     def _lacks_chunks(self, key: str) -> bool:
         """Whether a chunk of large content is wrong or missing."""
-        chunks = contents.chunks_of(self._objects, keys.stem(key)) or ()
+        chunks = documents.chunks_of(self._objects, keys.stem(key)) or ()
         blobs = {keys.blob(one) for one in chunks if bytes.fromhex(one) not in self._check.right}
         return any(blob in self._wrong or self._objects.stat(blob) is None for blob in blobs)
 

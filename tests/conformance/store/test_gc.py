@@ -24,7 +24,7 @@ from tests.support.store_contents import (
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import Busy, StorageError
-from trainctl.store import keys, records, references
+from trainctl.store import documents, keys, references
 from trainctl.store.access import Deleting, deleting
 from trainctl.store.gc import GcOptions, GcReport, gc
 from trainctl.store.lease import ObjectLease
@@ -141,7 +141,7 @@ def test_nothing_goes_while_a_writer_lives(objects: ObjectStore) -> None:
 def test_a_writer_elsewhere_is_waited_for_until_it_is_certain(objects: ObjectStore) -> None:
     """A lease that isn't renewed for 30 seconds is a dead writer's."""
     resolved = source_of(FILES, "memory://model", "1")
-    objects.put(keys.lease(resolved), records.encode(FOREIGN))
+    objects.put(keys.lease(resolved), documents.encode(FOREIGN))
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -155,13 +155,13 @@ def test_a_writer_elsewhere_is_waited_for_until_it_is_certain(objects: ObjectSto
 
 def test_a_writer_elsewhere_that_renews_its_lease_lives(objects: ObjectStore) -> None:
     key = keys.lease(source_of(FILES, "memory://model", "1"))
-    objects.put(key, records.encode(FOREIGN))
+    objects.put(key, documents.encode(FOREIGN))
     now = [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
         if now[0] == 5:
-            objects.put(key, records.encode({**FOREIGN, "renewals": 1}))
+            objects.put(key, documents.encode({**FOREIGN, "renewals": 1}))
 
     with deleting(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
         assert list(held.writers) == [key]

@@ -27,7 +27,7 @@ from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.errors import Busy, StorageError
-from trainctl.store import keys, records, references
+from trainctl.store import documents, keys, references
 from trainctl.store.access import deleting
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.lease import ObjectLease
@@ -255,7 +255,7 @@ def test_nonsense_in_a_listing_is_damage(nonsense: dict[str, object]) -> None:
     resolved = source_of(FILES, "memory://model", "1")
     references.put(objects, REFERENCE, resolved, forged)
     document = {"version": 1, "source": resolved.source, "pin": resolved.pin, "listing": forged}
-    objects.put(keys.record(resolved), records.encode(document))
+    objects.put(keys.record(resolved), documents.encode(document))
     store = Store(objects, Retry(), CHUNK)
     assert found(store.verify()) == {keys.listing(forged): "listing changed"}
     assert [row.listing_is for row in store.inventory().rows] == ["damaged"]

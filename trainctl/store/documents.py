@@ -1,18 +1,77 @@
-"""Read what a store says of content: listings, chunks and packs. Each raises StorageError for what is damaged."""
+"""Read and write the documents of a store: records, listings, chunks of large content, indexes of packs.
+
+Each has a digest of itself, so that a flipped bit is noticed. What reads them raises StorageError for what is damaged.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
-from typing import Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple, TypeVar
 
+from trainctl.base.json import canonical, hex_digest
 from trainctl.base.listing import Listing, is_digest
 from trainctl.base.objects import ObjectStore
-from trainctl.store import keys, records
+from trainctl.errors import StorageError
+from trainctl.store import keys
 
+DAMAGED = "mirror-damaged"
+"""The code of errors about objects that aren't what was written."""
+T = TypeVar("T")
 _MAGIC = b"tctlpk1\n"
 _ROW = struct.Struct(">32sII")
 _SEAL_BYTES = 32
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """The stored form of a document."""
+    return canonical({**document, "check": hex_digest(document)})
+
+
+def decode(data: bytes) -> Dict[str, Any]:
+    """Read a stored document; ValueError if it isn't what was written."""
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(document, dict):
+        raise ValueError("it isn't a JSON object")  # noqa: TRY004  like any other damage
+    if document.pop("check", None) != hex_digest(document):
+        raise ValueError("its digest doesn't match its content")
+    return document
+
+
+def load(objects: ObjectStore, key: str) -> Optional[Dict[str, Any]]:
+    """Read an object that ``encode`` made; None if there is none, StorageError if it is damaged."""
+    data = objects.get(key)
+    if data is None:
+        return None
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise damaged(objects, key, str(error)) from None
+
+
+def damaged(objects: ObjectStore, key: str, reason: str) -> StorageError:
+    """The error for an object of the store that isn't what was written."""
+    return StorageError(
+        f"{objects.url}/{key} is damaged: {reason}",
+        "Run trainctl mirror verify --repair, then apply again to fetch what is missing.",
+        code=DAMAGED,
+    )
+
+
+def if_readable(
+    load: Callable[[ObjectStore, str], Optional[T]], objects: ObjectStore, name: str
+) -> Optional[T]:
+    """What ``load`` reads; None if that is damaged."""
+    try:
+        return load(objects, name)
+    except StorageError as error:
+        if error.code != DAMAGED:
+            raise
+        return None
 
 
 class Slice(NamedTuple):
@@ -52,7 +111,7 @@ def slices_of(objects: ObjectStore, pack: str) -> Optional[Tuple[Slice, ...]]:
     rows = data[len(_MAGIC) : -_SEAL_BYTES]
     is_sealed = hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
     if not data.startswith(_MAGIC) or not is_sealed or len(rows) % _ROW.size:
-        raise records.damaged(objects, key, "its digest doesn't match its content")
+        raise damaged(objects, key, "its digest doesn't match its content")
     return tuple(Slice(*row) for row in _ROW.iter_unpack(rows))
 
 
@@ -74,17 +133,17 @@ def _load(objects: ObjectStore, key: str, listing_id: str) -> Optional[Listing]:
     try:
         listing = Listing.from_bytes(data)
     except ValueError as error:
-        raise records.damaged(objects, key, str(error)) from None
+        raise damaged(objects, key, str(error)) from None
     if listing.id != listing_id:
-        raise records.damaged(objects, key, "its digest doesn't match its name")
+        raise damaged(objects, key, "its digest doesn't match its name")
     return listing
 
 
 def _digests(objects: ObjectStore, key: str, name: str) -> Optional[Tuple[str, ...]]:
-    document = records.load(objects, key)
+    document = load(objects, key)
     if document is None:
         return None
     digests = document.get(name)
     if not isinstance(digests, list) or not all(map(is_digest, digests)):
-        raise records.damaged(objects, key, f"it lacks valid {name}")
+        raise damaged(objects, key, f"it lacks valid {name}")
     return tuple(digests)
