@@ -20,6 +20,7 @@ from tests.support.hub import Hub, serve
 from tests.support.mirrors import assert_sound
 from tests.support.project import Project, project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.tiers import one_day_in
 from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.objects.access import AwsKeys
@@ -107,6 +108,7 @@ def test_a_job_reads_what_the_bucket_keeps(mine: Project, hub: Hub) -> None:
     assert mine.actions() == {}
 
 
+@one_day_in(3)
 def test_what_is_mirrored_is_never_fetched_again(
     mine: Project, bucket: Bucket, hub: Hub, prefix: str, tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_what_is_mirrored_is_never_fetched_again(
     assert row["files"] == len(FILES)
 
 
+@one_day_in(3)
 def test_a_killed_apply_goes_on_where_it_was(
     mine: Project, bucket: Bucket, hub: Hub, prefix: str
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_killed_apply_goes_on_where_it_was(
     assert_sound(objects_in(bucket, prefix))
 
 
+@one_day_in(5)
 def test_a_mirror_that_is_moved_leaves_nothing_behind(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(
     assert after == []
 
 
+@one_day_in(5)
 def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
@@ -262,6 +267,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(made, user.environment)
 
 
+@one_day_in(3)
 def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
     fresh: Project, bucket: Bucket, hub: Hub, prefix: str, lab: Lab
 ) -> None:
@@ -284,6 +290,7 @@ def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
     assert [path for place in places for path in holds(place, SECRET)] == []
 
 
+@one_day_in(5)
 def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path) -> None:
     """What is wrong, with which mirror, stands in the first line; then where the credential came from."""
     with rclone(tmp_path / "s3") as strict:
@@ -298,6 +305,7 @@ def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path)
     assert "AWS_ACCESS_KEY_ID" in failed.stderr
 
 
+@one_day_in(3)
 def test_a_server_that_only_the_manifest_names_gets_no_credential(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
@@ -326,6 +334,7 @@ def test_a_server_that_only_the_manifest_names_gets_no_credential(
     mine.run("plan")
 
 
+@one_day_in(5)
 def test_nor_does_it_get_what_lies_in_usual_places(
     mine: Project, prefix: str, tmp_path: Path
 ) -> None:
@@ -347,6 +356,7 @@ def test_nor_does_it_get_what_lies_in_usual_places(
         assert "mirror s3://models/" in told
 
 
+@one_day_in(4)
 def test_a_store_that_ignores_conditions_does_as_well(
     fresh: Project, hub: Hub, prefix: str, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.google_xml import GoogleXml, google_xml
 from tests.support.hub import Hub, serve
 from tests.support.mirrors import assert_sound
 from tests.support.project import Project, project
+from tests.support.tiers import sample
 from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES
 
@@ -66,7 +67,7 @@ def blobs(work: Path) -> Iterator[Platform]:
         yield Platform(server, f"azure://{ACCOUNT}/closed/{TEAM}", variables)
 
 
-@pytest.fixture(params=[google, blobs], ids=lambda one: one.__name__)
+@pytest.fixture(params=sample([google, blobs], fixed=0, rotating=1), ids=lambda one: one.__name__)
 def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
     with request.param(tmp_path) as one:
         yield one

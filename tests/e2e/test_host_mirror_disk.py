@@ -16,6 +16,7 @@ from tests.support.mirrors import assert_sound
 from tests.support.nodes import wait_for
 from tests.support.project import Project
 from tests.support.sshd import User, require_sshd, sshd
+from tests.support.tiers import one_day_in
 from tests.support.wanting import remount, small_disk
 from tests.support.weights_data import noise
 
@@ -81,6 +82,7 @@ def fill(place: Path) -> Path:
     return filler
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("at", [0, CHUNK // 2, CHUNK - 1])
 def test_a_disk_that_fills_up_while_a_file_arrives(lab: Lab, at: int) -> None:
     """Before the first byte of every part of it, amid them, and before the last one: with room again the next apply brings the rest."""
@@ -103,6 +105,7 @@ def test_a_disk_that_fills_up_while_a_file_arrives(lab: Lab, at: int) -> None:
         assert len(ranges) == len(set(ranges))  # nothing twice
 
 
+@one_day_in(7)
 def test_a_disk_without_room_for_another_file(lab: Lab) -> None:
     """With every number of files that it can have, from hardly any on, until it all fits: wherever it stops nothing is torn, and
     what is there is used."""

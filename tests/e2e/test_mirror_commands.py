@@ -11,12 +11,14 @@ import pytest
 
 from tests.support.hub import serve
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
 from tests.support.wanting import JOB, connect, wants
 from tests.support.weights_data import noise
 
 MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
 
 
+@one_day_in(4)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -34,6 +36,7 @@ def test_what_is_no_mirror_is_not_collected(
     assert why in fresh.run("mirror", "gc", *words, code=64).stderr
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("command", [("list",), ("verify",), ("gc", "--dry-run")])
 def test_a_manifest_that_is_wrong_names_no_mirror(fresh: Project, command: tuple[str, ...]) -> None:
     """It may mean another than the usual one, so that isn't looked at in its place; without a manifest it is."""
@@ -46,6 +49,7 @@ def test_a_manifest_that_is_wrong_names_no_mirror(fresh: Project, command: tuple
     assert wrong.stdout == ""
 
 
+@one_day_in(3)
 def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(fresh: Project) -> None:
     """Plans and lists warn of it, only a collection refuses; the next apply of its project replaces it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -69,6 +73,7 @@ def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(fresh:
     assert fresh.run("mirror", "gc").stdout.endswith(" of 1 listing.\n")
 
 
+@one_day_in(3)
 def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: Project) -> None:
     """The repair deletes it, and the plan has it mirrored again."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -87,6 +92,7 @@ def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: Project) -
     fresh.run("mirror", "verify")
 
 
+@one_day_in(5)
 def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_applying(fresh: Project) -> None:
     """A list says so, a verification finds it, and nothing that its reference keeps is deleted."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -108,6 +114,7 @@ def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_applying(fresh
     assert fresh.run("mirror", "gc").stdout.endswith("0 B freed: 0 contents of 0 listings.\n")
 
 
+@one_day_in(5)
 def test_an_older_versions_mirror_is_refused(fresh: Project) -> None:
     """It would look empty, and a collection would delete all of it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -118,6 +125,7 @@ def test_an_older_versions_mirror_is_refused(fresh: Project) -> None:
         assert f"{fresh.mirror} is a mirror of an older version of trainctl" in refused.stderr
 
 
+@one_day_in(5)
 def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -> None:
     """Nothing is begun. Where something got in its way later, a destroy ends all the same."""
     place = fresh.directory / "place"
@@ -156,6 +164,7 @@ def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -
     assert refused.returncode == 12
 
 
+@one_day_in(3)
 def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
     """The plan says why, and not that somebody else was at it; the old mirror is told that nobody wants what it has."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
@@ -182,6 +191,7 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
     assert (references(old), references(new)) == (0, 1)
 
 
+@one_day_in(5)
 def test_a_mirror_that_has_everything_already_is_told_of_who_wants_it(fresh: Project) -> None:
     """Else a collection there would delete what the state refers to."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
@@ -195,6 +205,7 @@ def test_a_mirror_that_has_everything_already_is_told_of_who_wants_it(fresh: Pro
     assert (references(old), references(new)) == (0, 1)
 
 
+@one_day_in(5)
 def test_two_names_of_one_mirror_are_one(fresh: Project) -> None:
     """A link to the directory that it was: what is dropped there is what has just been written, and is written again."""
     old, link = fresh.directory.parent / "old", fresh.directory.parent / "link"
@@ -207,6 +218,7 @@ def test_two_names_of_one_mirror_are_one(fresh: Project) -> None:
     assert references(old) == 1
 
 
+@one_day_in(5)
 def test_destroy_drops_the_reference_where_it_is(fresh: Project) -> None:
     """Also where the manifest names another mirror by then."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
@@ -218,6 +230,7 @@ def test_destroy_drops_the_reference_where_it_is(fresh: Project) -> None:
     assert references(old) == 0
 
 
+@one_day_in(5)
 def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
     """Its disk may come back, and keeps what nobody wants until somebody collects it there: by the very words that are told."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
@@ -245,6 +258,7 @@ def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
     assert (references(old), references(new)) == (0, 1)
 
 
+@one_day_in(5)
 def test_machines_that_share_a_state_have_a_mirror_each(fresh: Project) -> None:
     """Where the usual mirror is depends on who applies: that the other's is elsewhere changes nothing for one who has all."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -276,6 +290,7 @@ def references(mirror: Path) -> int:
     return len([*mirror.glob("references/*/*.json")])
 
 
+@one_day_in(5)
 def test_what_is_not_the_mirrors_own_stays(fresh: Project) -> None:
     """It is nothing wrong, so neither verifying nor collecting fails for it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})

@@ -8,6 +8,9 @@ import os
 import pytest
 
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
+
+pytestmark = one_day_in(4)
 
 SIZE = 400_000
 BOX = {

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.project import Project
+from tests.support.tiers import one_day_in
+
+pytestmark = one_day_in(4)
 
 MANIFEST = """\
 mirror: {url: "MIRROR"}

@@ -45,7 +45,9 @@ class Cache:
 
     def evict(self, listings: Iterable[str] | None) -> None:
         """Evict these, or all, and let nobody die."""
-        said = self.call("cache_evict", listings=None if listings is None else [*listings])
+        said = self.call(
+            "cache_evict", listings=None if listings is None else [*listings], dry_run=False
+        )
         assert {row["outcome"] for row in said["result"]["listings"]} <= {"evicted"}, said
 
     def left(self) -> set[bytes]:
@@ -61,7 +63,7 @@ def test_an_eviction_killed_at_every_point(tmp_path: Path, zygote: Zygote, by_na
     for lethal in itertools.count(1):
         cache = Cache(tmp_path / str(lethal), zygote)
         chosen = [cache.listings["one"]] if by_name else None
-        said = cache.call("cache_evict", die=lethal, listings=chosen)
+        said = cache.call("cache_evict", die=lethal, listings=chosen, dry_run=False)
         cache.evict(chosen)
         assert cache.left() == ({SHARED, b"two"} if by_name else set()), lethal
         if "result" in said:

@@ -19,6 +19,7 @@ from tests.support.buckets import KEY_ID, SECRET, moto, rclone
 from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, azure
 from tests.support.google_xml import google_xml
 from tests.support.mirrors import REFERENCE, assert_sound, contents, ingest, leftovers, mirror_at
+from tests.support.tiers import one_day_in
 from tests.support.turning import turning
 from tests.support.weights_data import noise
 from trainctl.base.listing import ResolvedSource
@@ -115,6 +116,7 @@ def on_azure_alone(
         yield found
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("data", [SMALL, STREAMED, IN_PARTS], ids=["small", "streamed", "parts"])
 @pytest.mark.parametrize("served", [on_s3, on_rclone, on_google, on_azure, on_azure_alone])
 def test_other_bytes_of_the_right_length_are_refused(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.apptainer import Apptainer, apptainer
 from tests.support.containers import Engine, Registry, docker, podman, registry
+from tests.support.tiers import one_day_in
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +35,9 @@ def own_apptainer(own_podman: Engine, own_registry: Registry) -> Apptainer:
     return apptainer(own_podman.top / "apptainer", own_registry, own_podman)
 
 
-@pytest.fixture(params=["podman", "docker", "apptainer"])
+@pytest.fixture(
+    params=["podman", *(pytest.param(one, marks=one_day_in(3)) for one in ("docker", "apptainer"))]
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that can be had here, with a small image, and no container when the test begins and ends."""
     found: Engine = request.getfixturevalue(f"own_{request.param}")

@@ -11,6 +11,7 @@ import pytest
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, azure
 from tests.support.google_xml import GoogleXml, google_xml
+from tests.support.tiers import one_day_in
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.location import location_of
@@ -97,10 +98,12 @@ class TestS3(OfS3):
             yield
 
 
+@one_day_in(5)
 class TestR2(TestS3):
     scheme = "r2://0123456789abcdef."
 
 
+@one_day_in(3)
 class TestS3Signed(OfS3):
     """rclone looks at signatures, and ignores conditions."""
 
@@ -111,6 +114,7 @@ class TestS3Signed(OfS3):
             yield
 
 
+@one_day_in(3)
 class TestGoogle(WeightSourceConformance):
     server: GoogleXml
 
@@ -131,6 +135,7 @@ class TestGoogle(WeightSourceConformance):
         return Upstream(source, "gs://models/open", "gs://models/none")
 
 
+@one_day_in(3)
 class TestAzure(WeightSourceConformance):
     server: Azure
 

@@ -10,10 +10,13 @@ from tests.support.hub import serve
 from tests.support.minilm import minilm_files
 from tests.support.mirrors import assert_sound, contents, impatient, ingest, leftovers, mirror_at
 from tests.support.olah import serve_git
+from tests.support.tiers import one_day_in
 from trainctl.base.listing import Listing
 from trainctl.errors import SourceError
 from trainctl.sources.hf import HubSource
 from trainctl.weights.resolve import Wanted, resolve
+
+pytestmark = one_day_in(5)
 
 IGNORED = (".gitattributes", ".git*")
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.hub import Hub, serve
+from tests.support.tiers import one_day_in
 from tests.support.web import MODIFIED, STRONG, WEAK, served
 from trainctl.sources.file import FileSource
 from trainctl.sources.hf import HubSource
@@ -56,10 +57,12 @@ class TestHub(WeightSourceConformance):
         )
 
 
+@one_day_in(3)
 class TestHubDataset(TestHub):
     dataset = True
 
 
+@one_day_in(3)
 class TestHubWithoutRanges(TestHub):
     ranges = False
 
@@ -114,22 +117,27 @@ class TestHttps(WeightSourceConformance):
         return Upstream(HttpsSource(silence=5), uri, missing, credential, private)
 
 
+@one_day_in(3)
 class TestHttpsWeak(TestHttps):
     tells = WEAK
 
 
+@one_day_in(3)
 class TestHttpsDated(TestHttps):
     tells = MODIFIED
 
 
+@one_day_in(3)
 class TestHttpsWithoutRanges(TestHttps):
     ranges = False
 
 
+@one_day_in(3)
 class TestHttpsWithoutHead(TestHttps):
     head = 405
 
 
+@one_day_in(3)
 class TestHttpsSignedForGet(TestHttps):
     head = 403
     tells = MODIFIED
