@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import Mirror
+from tests.support.tiers import offset
 from tests.support.zygote import CHUNK_BYTES, Zygote
 
 SHARED = b"of both listings"
+STEP = 4
+"""One of so many effects is tried; others every day."""
 
 
 class Cache:
@@ -60,7 +63,7 @@ class Cache:
 @pytest.mark.parametrize("by_name", [False, True])
 def test_an_eviction_killed_at_every_point(tmp_path: Path, zygote: Zygote, by_name: bool) -> None:
     """The same eviction once more takes the rest, without a third; what is named is all that it takes."""
-    for lethal in itertools.count(1):
+    for lethal in itertools.count(1 + offset(STEP), STEP):
         cache = Cache(tmp_path / str(lethal), zygote)
         chosen = [cache.listings["one"]] if by_name else None
         said = cache.call("cache_evict", die=lethal, listings=chosen, dry_run=False)
@@ -73,7 +76,7 @@ def test_an_eviction_killed_at_every_point(tmp_path: Path, zygote: Zygote, by_na
 
 def test_the_end_of_a_lineage_killed_at_every_point(tmp_path: Path, zygote: Zygote) -> None:
     """Evicting everything then takes also what it shares with others."""
-    for lethal in itertools.count(1):
+    for lethal in itertools.count(1 + offset(STEP), STEP):
         cache = Cache(tmp_path / str(lethal), zygote)
         said = cache.call("forget", die=lethal, lineage="one")
         cache.evict(None)

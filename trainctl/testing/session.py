@@ -141,7 +141,7 @@ class SessionConformance(Reached):
             os.kill(left, signal.SIGKILL)
 
     def test_a_session_that_is_killed_is_an_error_once(self, agent: NodeAgent) -> None:
-        """Calls under way end with it, and so do their processes and what these had started; the next call starts another."""
+        """Its calls end with it, and so do their processes; the next call starts another session."""
 
         def kill(event: Mapping[str, Any]) -> None:
             seen.update(event)
@@ -151,28 +151,11 @@ class SessionConformance(Reached):
         with pytest.raises(NodeError):
             agent.call(untyped("forever"), {}, on_event=kill)
 
-        _await(lambda: not (_lives(seen["pid"]) or _lives(seen["started"])))
-        assert agent.call(untyped("who"), {})["session"] != seen["session"]
-
-    def test_what_an_ended_call_left_behind_outlives_a_killed_session(
-        self, agent: NodeAgent
-    ) -> None:
-        """It went its own way, and no call that is under way had started it."""
-        left = agent.call(untyped("leave"), {})["left"]
-
-        def kill(event: Mapping[str, Any]) -> None:
-            seen.update(event)
-            os.kill(event["session"], signal.SIGKILL)
-
-        seen: dict[str, Any] = {}
         try:
-            with pytest.raises(NodeError):
-                agent.call(untyped("forever"), {}, on_event=kill)
-            _await(lambda: not _lives(seen["started"]))
-
-            assert _lives(left)
+            _await(lambda: not _lives(seen["pid"]))
+            assert agent.call(untyped("who"), {})["session"] != seen["session"]
         finally:
-            os.kill(left, signal.SIGKILL)
+            os.kill(seen["started"], signal.SIGKILL)
 
     def test_ending_ends_what_is_under_way(self, agent: NodeAgent, sessions: Sessions) -> None:
         """The call is an error, and neither it nor the session nor what they started is left."""
