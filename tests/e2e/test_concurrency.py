@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainctl.store.contents import slices_of
 
 from tests.support.declared import WEIGHTS, declare, job
 from tests.support.hub import Fault, Hub, serve
@@ -20,6 +19,7 @@ from tests.support.project import Project, processes
 from tests.support.tiers import one_day_in
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects
+from trainctl.store.documents import slices_of
 
 APPLY = ("apply", "--auto-approve")
 WAIT = (*APPLY, "--wait")
