@@ -75,6 +75,10 @@ def main(words: list[str]) -> int:
     ]
     found: list[str] = []
     with scratch_copy() as copy:
+        for tests in dict.fromkeys(fault.tests for fault in chosen):
+            if run_tests(copy, tests) != 0:
+                print(f"these tests fail without any fault: {' '.join(tests)}")
+                return 1
         for fault in chosen:
             found.append(outcome(copy, fault))
             print(f"{found[-1]:12} {fault.path}: {fault.old.strip().splitlines()[0]}", flush=True)

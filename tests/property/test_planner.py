@@ -65,7 +65,9 @@ def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) 
         "cluster": cluster,
         "compute": {"node_count": 1},
         "runtime": {"start_commands": (draw(st.text(max_size=8)),)},
-        "weights": [{"address": f"weights.{one}", "mount_location": None} for one in chosen],
+        "weights": [
+            {"address": f"weights.{one}", "mount_location": f"weights/{one}"} for one in chosen
+        ],
         "labels": draw(labels()),
         "priority": draw(st.integers(0, 2)),
         "code": ".",
