@@ -1,6 +1,6 @@
 """Installs what takes tests long to install, so that no test waits for it: ``python -m tests.support.beforehand``.
 
-What can't be had here is no error: the tests that need it say so.
+What can't be had here is no error: the tests that need it say so. PyTorch, which tests need on few days, they install themselves.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from tests.support.clouds import azurite_program
 from tests.support.containers import busybox_archive
 from tests.support.minilm import minilm_files
 from tests.support.olah import olah_program
-from tests.support.pytorch import python_archive, pytorch
 
 if __name__ == "__main__":
-    for install in (busybox_archive, minilm_files, azurite_program, apptainer_program, olah_program, python_archive, pytorch):  # fmt: skip
+    for install in (busybox_archive, minilm_files, azurite_program, apptainer_program, olah_program):  # fmt: skip
         with suppress(pytest.skip.Exception):
             install()
