@@ -16,9 +16,8 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.resource import ClusterSpec
-from trainctl.resources.agents import Agents
+from trainctl.resources.agents import Agents, Home
 from trainctl.resources.delivery import Delivery, Seat
-from trainctl.resources.home import Home
 from trainctl.resources.origins import DirectoryOrigins
 from trainctl.spi.provider import Cluster
 from trainctl_ssh import SshProvider

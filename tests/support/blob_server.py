@@ -6,13 +6,13 @@ import http.client
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from secrets import token_urlsafe
 from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
 from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.tls import server_context
-from trainctl.resources.certificates import Certificate
-from trainctl.resources.tokens import new_token
+from trainctl.resources.node_server import Certificate
 from trainctl.store.served import MirrorContent
 
 
@@ -22,7 +22,7 @@ def served(mirror: Mirror, certificate: Certificate | None = None) -> Iterator[O
     tls = server_context(asdict(certificate)) if certificate else None
     content = MirrorContent(mirror.path)
     with serving(
-        ObjectServer(content, new_token(), tls=tls, private=lambda _: tls is None)
+        ObjectServer(content, token_urlsafe(32), tls=tls, private=lambda _: tls is None)
     ) as server:
         yield server
 

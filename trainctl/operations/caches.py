@@ -32,7 +32,7 @@ from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.caches import Keeper, keeper, other_keepers
-from trainctl.resources.node_cache import at
+from trainctl.resources.clusters import at
 from trainctl.spi.provider import Node
 
 _AT_ONCE = 10

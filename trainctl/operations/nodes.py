@@ -17,8 +17,7 @@ from trainctl.model.reports import NodeReport, run_words
 from trainctl.model.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import away_nodes, nodes_of
-from trainctl.resources.clusters import section
-from trainctl.resources.node_cache import at
+from trainctl.resources.clusters import at, section
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi.provider import Node, Presence
 

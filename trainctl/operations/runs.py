@@ -15,7 +15,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Beginner
 from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.begun import Begun, attempts_of, begun
+from trainctl.resources.beginnings import Begun, attempts_of, begun
 from trainctl.resources.run_control import RunControl, Told, runs_of
 
 

@@ -259,7 +259,7 @@ class Workspace:
 
     def ports(self, *, delete_checkpoints: bool = False) -> Ports:
         """What handlers reach the world through."""
-        from trainctl.resources.home import Home
+        from trainctl.resources.agents import Home
         from trainctl.resources.registry import Ports
 
         projects = sorted(one.name for one in self.desired.resources if one.kind is Kind.PROJECT)

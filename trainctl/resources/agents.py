@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,6 +27,20 @@ _LEAVE_SECONDS = 2.0
 
 Providers = Callable[[str], Provider]
 """A provider by name; the same object every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The manifest's directory, the state's lineage and, for people, who applies and for which project.
+
+    ``withheld`` are files and directories of this machine that are never code.
+    """
+
+    directory: Path
+    lineage: str
+    owner: str
+    project: str
+    withheld: tuple[Path, ...] = ()
 
 
 class Agents:

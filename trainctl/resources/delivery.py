@@ -1,9 +1,10 @@
-"""Having a job's weights on the nodes that its ranks get, before anything is started there."""
+"""Deliver a job's weights to the nodes of its ranks before anything is started, and show the progress."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,13 +18,53 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered, Foreseen
 from trainctl.model.resource import ClusterSpec
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.delivery_progress import DeliveryProgress
-from trainctl.resources.home import Home
-from trainctl.resources.node_cache import at, shared_settings
+from trainctl.resources.agents import Home
+from trainctl.resources.clusters import at, shared_settings
+from trainctl.resources.node_server import Peers
 from trainctl.resources.origins import Opened, Origins
-from trainctl.resources.peers import Peers
 from trainctl.spi.provider import Node
 from trainctl.store.store import Store
+
+
+class DeliveryProgress:
+    """Adds up what nodes report; safe to use from many threads. What a node lacks is what the plan says, until it tells."""
+
+    def __init__(self, step: Step, listings: Mapping[str, Listing], nodes: int) -> None:
+        self._step = step
+        self._nodes = nodes
+        self._lock = threading.Lock()
+        self._came: dict[tuple[int, str], int] = {}
+        self._left: dict[tuple[int, str], int] = {}
+        for address, listing in listings.items():
+            for rank in range(nodes):
+                planned = step.forecasts.get((rank, address), Foreseen()).bytes
+                self._left[rank, address] = listing.size if planned is None else planned
+
+    def of(self, rank: int, address: str) -> Callable[[Mapping[str, Any]], None]:
+        """Takes the events of one node and listing."""
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            if "say" in event:
+                self._step.tell(str(event["say"]))
+                return
+            with self._lock:
+                self._came[rank, address] = int(event["came"])
+                self._left[rank, address] = int(event["total"]) - int(event["done"])
+                self._tell(address)
+
+        return on_event
+
+    def ended(self, rank: int, address: str) -> None:
+        """All of it is there: a node that had it before tells of none."""
+        with self._lock:
+            if self._left[rank, address]:
+                self._left[rank, address] = 0
+                self._tell(address)
+
+    def _tell(self, address: str) -> None:
+        where = f" to {self._nodes} nodes" if self._nodes > 1 else ""
+        came, left = sum(self._came.values()), sum(self._left.values())
+        self._step.progress(f"delivering {address}{where}", came, came + left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,21 +28,24 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.plan.placement import Planned
-from trainctl.resources.agents import Agents, nodes_of
-from trainctl.resources.archives import fetched, ship
+from trainctl.resources.agents import Agents, Home, nodes_of
 from trainctl.resources.beginnings import Beginning
 from trainctl.resources.caches import directory_on, have_on
+from trainctl.resources.clusters import cache_settings
 from trainctl.resources.delivery import Delivery, Seat, listings_of
-from trainctl.resources.following import Ahead, ahead, possible_nodes
-from trainctl.resources.home import Home
-from trainctl.resources.images import pulled_image
-from trainctl.resources.node_cache import cache_settings
+from trainctl.resources.following import Ahead, Replaced, ahead, possible_nodes
 from trainctl.resources.origins import origins_of
-from trainctl.resources.replaced import Replaced
 from trainctl.resources.run_control import RunControl
 from trainctl.resources.seating import Seating, leader_addresses
-from trainctl.resources.specification import specification
-from trainctl.resources.starting import Equipped, Rank, start_together
+from trainctl.resources.starting import (
+    Equipped,
+    Rank,
+    fetched,
+    pulled_image,
+    ship,
+    specification,
+    start_together,
+)
 from trainctl.weights.mirrors import Mirror
 
 T = TypeVar("T")

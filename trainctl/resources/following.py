@@ -1,14 +1,12 @@
-"""Runs that a job's next run has to wait for: on its own node its supervisor waits for them, elsewhere nobody can.
-
-Nor does anyone wait on a node for a run of several ranks, of which each node knows its own rank only.
-"""
+"""Runs that a job's next run has to wait for, and the live run that a new one replaces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trainctl.apply.step import Lookup
+from trainctl.apply.step import Lookup, Step
+from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.job_spec import JobSpec
@@ -75,3 +73,43 @@ def _is_job(address: Address) -> bool:
 def _newest(recorded: Recorded | None) -> RunRecord | None:
     runs = runs_of(recorded)
     return runs[-1] if runs else None
+
+
+class Replaced:
+    """A job's earlier runs, of which the newest may be live."""
+
+    def __init__(self, step: Step, control: RunControl, earlier: Sequence[RunRecord]) -> None:
+        self.earlier = tuple(earlier)
+        self._step = step
+        self._control = control
+        self._live = self.earlier[-1] if earlier and goes_on(earlier[-1]) else None
+
+    @property
+    def key(self) -> str | None:
+        """The live run's."""
+        return self._live.key if self._live else None
+
+    def stop(self) -> bool:
+        """End the live run, and say so; whether there was one until now."""
+        if self._live is None:
+            return False
+        self._step.tell(f"stops {_named(self._live)}")
+        self.earlier = (*self.earlier[:-1], self._control.stop(self._live))
+        self._live = None
+        return True
+
+    def survived(self, error: TrainctlError) -> bool:
+        """Whether the live run goes on although the new one failed; if so, the error tells it."""
+        if self._live is None:
+            return False
+        error.detail = f"{error.detail}\n{_named(self._live).capitalize()} goes on.".lstrip()
+        return True
+
+
+def goes_on(run: RunRecord) -> bool:
+    """Whether anything of it may still do something: of a gang that has lost a rank the others."""
+    return run.status.live or any(rank.status.live for rank in run.ranks)
+
+
+def _named(run: RunRecord) -> str:
+    return f"run {run.number} ({run.id})"

@@ -116,7 +116,7 @@ class HostStore(Store):
         waiting: Notify = _silent,
     ) -> Listing:
         """See Store. The host downloads; files that no link can be made for go through this process."""
-        from trainctl.resources.conversation import Conversation
+        from trainctl.resources.source_links import Conversation
 
         agent = self._agent(True)
         request: IngestRequest = {

@@ -24,17 +24,14 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.plan.placement import Planned
 from trainctl.plan.values import Change, Observation
-from trainctl.resources.agents import Agents, nodes_of
-from trainctl.resources.beginnings import begin
-from trainctl.resources.begun import begun
+from trainctl.resources.agents import Agents, Home, nodes_of
+from trainctl.resources.beginnings import begin, begun
 from trainctl.resources.checkpoints import Checkpoints, checkpoint_store_error
-from trainctl.resources.following import ahead, possible_nodes
-from trainctl.resources.home import Home
-from trainctl.resources.node_cache import at
-from trainctl.resources.replaced import Replaced, goes_on
+from trainctl.resources.clusters import at
+from trainctl.resources.following import Replaced, ahead, goes_on, possible_nodes
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.seating import missing_ranks
-from trainctl.resources.specification import order
+from trainctl.resources.starting import order
 from trainctl.spi.provider import Presence
 from trainctl.weights.mirrors import Mirror
 

@@ -1,19 +1,63 @@
-"""A server on a node, for as long as a block lasts here: it ends with its caller, also with one that is only silent."""
+"""Servers on nodes for as long as a delivery lasts: their certificates, and what all nodes are told of them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
+from secrets import token_urlsafe
+from types import TracebackType
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from trainctl.base.listing import Listing
 from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.weights import SERVE, Sent
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
-from trainctl.model.delivery import Serving
+from trainctl.model.delivery import Serving, cut_off
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.conversation import Conversation
-from trainctl.resources.tokens import new_token
+from trainctl.resources.source_links import Conversation, following, with_listings
+from trainctl.spi.provider import Node
+
+_LIFE = dt.timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """``certificate`` and ``key`` are PEM; ``fingerprint`` is the sha256 of the certificate's DER, in hex."""
+
+    certificate: str
+    key: str = field(repr=False)
+    fingerprint: str
+
+
+def new_certificate() -> Certificate:
+    """A self-signed one with a P-256 key. It is valid a week before and after today, though who pins it doesn't look at clocks."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainctl")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _LIFE)
+        .not_valid_after(now + _LIFE)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Certificate(
+        made.public_bytes(pem).decode(), secret.decode(), made.fingerprint(hashes.SHA256()).hex()
+    )
+
 
 _START_SECONDS = 60.0
 Told = Mapping[str, Any]
@@ -33,7 +77,7 @@ class NodeServer:
         self._verb = verb
         self._agent = agent
         self._register = register
-        self._token = register(new_token())
+        self._token = register(token_urlsafe(32))
         self._request = {**request, "token": self._token}
         self._following = following
         self._fingerprint: str | None = None
@@ -86,7 +130,6 @@ class NodeServer:
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """A certificate: the node has an address that isn't private."""
-        from trainctl.resources.certificates import new_certificate  # heavy, and few need one
 
         made = new_certificate()
         self._register("\n".join(made.key.splitlines()[1:-1]))
@@ -96,3 +139,69 @@ class NodeServer:
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "urls" in event:
             self._told.set_result(event)
+
+
+Asked = tuple[Node, NodeAgent, Mapping[str, Any]]
+Peer = Mapping[str, Any]
+
+
+class Peers:
+    """``with Peers(…) as peers``: they serve until the block ends."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Asked],
+        listings: Sequence[Listing],
+        register: Callable[[str], str],
+    ) -> None:
+        self._nodes = nodes
+        self._listings = listings
+        self._register = register
+        self._servers: dict[str, NodeServer] = {}
+        self.left_out: list[TrainctlError] = []
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def told(self) -> dict[str, Peer]:
+        """By node id what the ``peers`` of a request say. A node that can't serve any other is ``left_out``; one alone has no peers."""
+        asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
+        found: dict[str, Peer] = {}
+        serving: dict[str, Serving] = {}
+        for node_id, server in asked.items():
+            try:
+                found[node_id] = _peer(node_id, server)
+                serving[node_id] = server.serving()
+            except TrainctlError as error:
+                self.left_out.append(error)
+        for node_id, why in cut_off(serving).items():
+            self.left_out.append(NodeError(f"node {node_id}: {why}"))
+            del found[node_id]
+        return found if len(found) > 1 else {}
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in self._servers.values():
+            server.end()
+        for server in self._servers.values():
+            server.close()
+
+    def leave(self, node_id: str) -> None:
+        """End its server, as its delivery failed: the others would wait for what it doesn't get any more."""
+        if node_id in self._servers:
+            self._servers[node_id].end()
+
+    def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
+        request = with_listings({**where, "ports": node.ports}, self._listings)
+        server = NodeServer(agent, request, self._register, following(*self._listings))
+        self._servers[node.id] = server
+        return server
+
+
+def _peer(node_id: str, server: NodeServer) -> Peer:
+    """What the others are told of it."""
+    return {"node": node_id, **server.where(), "holds": server.told()["holds"]}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainctl.base.listing import Listing
@@ -17,11 +18,9 @@ from trainctl.model.delivery import THROUGH_OPERATOR
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
-from trainctl.resources.conversation import Conversation
 from trainctl.resources.host_store import HostMirror
 from trainctl.resources.node_server import NodeServer
-from trainctl.resources.sent_listings import following, with_listing
-from trainctl.resources.tokens import new_token
+from trainctl.resources.source_links import Conversation, following, with_listing
 from trainctl.spi.provider import Node
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects
@@ -110,7 +109,7 @@ class DirectoryOrigins:
         if self.is_near(provider, node):
             yield _Described(agent, {"path": self._path})
             return
-        token = self.register(new_token())
+        token = self.register(token_urlsafe(32))
         with serving_objects(self._path, token) as server, agent.expose(server) as port:
             yield _Described(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
 

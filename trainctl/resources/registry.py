@@ -1,28 +1,46 @@
-"""Every kind's handler, made from the ports they share."""
+"""Every kind's handler, made from the ports they share; projects, which are only in the state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from trainctl.apply.step import Handler, Lookup
+from trainctl.apply.step import Handler, Lookup, MayStop, Step
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
-from trainctl.ledger.state import Recorded
+from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.plan.placement import Planned
 from trainctl.plan.values import Observation
-from trainctl.resources.agents import Agents, Providers
+from trainctl.resources.agents import Agents, Home, Providers
 from trainctl.resources.caches import CacheHandler
 from trainctl.resources.clusters import ClusterHandler
-from trainctl.resources.home import Home
 from trainctl.resources.jobs import JobHandler
-from trainctl.resources.projects import ProjectHandler
 from trainctl.resources.weights import WeightsHandler
+from trainctl.spi.provider import Presence
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirrors import Mirror
+
+
+class ProjectHandler:
+    """Keeps a project in the state."""
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        """Nothing to make."""
+        return {}
+
+    def delete(self, step: Step) -> None:
+        """Nothing to remove."""
+
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+        """Nothing can be left."""
+        return {}
+
+    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+        """A project is where the state is."""
+        return Observation(Presence.PRESENT)
 
 
 class Resource(Handler, Protocol):

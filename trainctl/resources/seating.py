@@ -19,7 +19,7 @@ from trainctl.model.job_spec import Compute
 from trainctl.plan.placement import Offer, Planned, Room, place, with_run
 from trainctl.plan.values import GpuFacts
 from trainctl.resources.agents import Agents, away_nodes, nodes_of
-from trainctl.resources.node_cache import at
+from trainctl.resources.clusters import at
 from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.spi.provider import Node
 from trainctl.store.store import Store

@@ -1,22 +1,121 @@
-"""Links by which a host reads a source: signed with the operator's credential, or to a relay in this process."""
+"""Conversations with a program on a node, and links by which a host reads a source."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
+from secrets import token_urlsafe
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from trainctl.base.listing import ResolvedSource, SourceFile, place_of
+from trainctl.base.listing import Listing, ResolvedSource, SourceFile, place_of
+from trainctl.base.protocol.verb import Verb
+from trainctl.base.protocol.wire import error_to_json, sent
 from trainctl.base.retry import Retry
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.programs import Feed
 from trainctl.resources.relay import Relay, relaying
-from trainctl.resources.tokens import new_token
 
+Result = TypeVar("Result")
+_BEAT_SECONDS = 0.2
 _AT_ONCE = 8
+Told = Callable[[Mapping[str, Any]], None]
+Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Conversation:
+    """``with Conversation(…) as one``: ``answer`` is what its questions are answered by, from many threads; ``told`` hears the events that ask nothing.
+
+    ``stop`` ends the conversation, and with it the program's work.
+    """
+
+    def __init__(
+        self, agent: NodeAgent, answer: Answer, told: Told, stop: threading.Event | None = None
+    ) -> None:
+        self._agent = agent
+        self._answers = answer
+        self._told = told
+        self._stop = stop or threading.Event()
+        self._replies = Feed()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answer")
+        self._failed: BaseException | None = None
+        self._answered: dict[str, TrainctlError] = {}
+        self.ended = threading.Event()
+        """Set when nobody is to wait for anything any more."""
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ended.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def call(
+        self, verb: Verb[Any, Result], request: Mapping[str, Any], following: Iterable[bytes] = ()
+    ) -> Result:
+        """Have the program do it; its result. An error that happened here is raised as it was here, not as the node tells it."""
+        beats = threading.Thread(target=self._beat, daemon=True, name="beat")
+        beats.start()
+        try:
+            result = self._agent.call(
+                verb,
+                request,
+                following=following,
+                payload=self._replies,
+                on_event=self._on_event,
+            )
+        except TrainctlError as error:
+            self._raise_failure()
+            # What the node tells of may have been an answer of this side's.
+            raise self._answered.get(error.summary.partition(": ")[2], error) from None
+        finally:
+            self.ended.set()
+            beats.join()
+        self._raise_failure()
+        return result
+
+    def _raise_failure(self) -> None:
+        """Whatever the node says then: it was left without an answer."""
+        if self._failed is not None:
+            raise self._failed
+
+    def _beat(self) -> None:
+        """Say again and again that somebody is here, until nobody is."""
+        while not (self._stop.is_set() or self.ended.wait(_BEAT_SECONDS)):
+            self._replies.put(b"\n")
+        self._replies.close()
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if "ask" in event:
+            self._pool.submit(self._answer, event).add_done_callback(self._check)
+        else:
+            self._told(event)
+
+    def _check(self, answered: Future[None]) -> None:
+        """Nobody is to wait for an answer that can't come any more."""
+        failure = None if answered.cancelled() else answered.exception()
+        if failure is not None:
+            self._failed = failure
+            self.ended.set()
+
+    def _answer(self, event: Mapping[str, Any]) -> None:
+        try:
+            answer = self._answers(event)
+        except TrainctlError as error:
+            answer = {"error": error_to_json(error)}
+            self._answered[error.summary] = error
+        self._replies.put(json.dumps({"answer": event["ask"], **answer}).encode() + b"\n")
+
+
 Register = Callable[[str], str]
 
 
@@ -111,8 +210,37 @@ class SourceLinks:
     def _opened_relay(self) -> tuple[Relay, int]:
         with self._lock:
             if self._relay is None:
-                token = self._register(new_token())
+                token = self._register(token_urlsafe(32))
                 opened = relaying(token, self._resolved.files, self._upstream.open)
                 relay = self._stack.enter_context(opened)
                 self._relay = relay, self._stack.enter_context(self._agent.expose(relay.port))
             return self._relay
+
+
+Request = Mapping[str, Any]
+
+
+def with_listing(request: Request, listing: Listing | None) -> Request:
+    """A request that is about a listing, if one is given."""
+    return request if listing is None else {**request, "listing": _document(listing)}
+
+
+def with_listings(request: Request, listings: Sequence[Listing]) -> Request:
+    """A request that is about several."""
+    return {**request, "listings": [_document(one) for one in listings]}
+
+
+def following(*listings: Listing | None) -> Iterator[bytes]:
+    """What follows such a request."""
+    long = [one for one in listings if one is not None and _is_long(one)]
+    return sent(one.rows() for one in long) if long else iter(())
+
+
+def _document(listing: Listing) -> Mapping[str, Any] | None:
+    """What stands in the request; None for what follows it."""
+    return None if _is_long(listing) else json.loads(listing.to_bytes())
+
+
+def _is_long(listing: Listing) -> bool:
+    """Whether not all of it is in memory here either."""
+    return not isinstance(listing.files, tuple)

@@ -1,23 +1,126 @@
-"""Starting the ranks of a run, which then begin together or not at all, whether or not anybody is there to see it."""
+"""Start the ranks of a run: code, image, specification; together or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.protocol.code import (
+    HAS_CODE,
+    PULL_IMAGE,
+    PUT_CODE,
+    CodeRequest,
+    HasCodeRequest,
+    ImageRequest,
+)
 from trainctl.base.protocol.runs import START, STOP, Started, StartRequest, StopRequest
-from trainctl.errors import Busy, NodeUnreachable, TrainctlError
-from trainctl.jobs.environment import RunPlaces
+from trainctl.base.protocol.spec import Container, Order, RunSpec, Slots, Surroundings
+from trainctl.base.units import parse_duration, parse_size
+from trainctl.errors import Busy, NodeError, NodeUnreachable, TrainctlError
+from trainctl.jobs.environment import RunPlaces, caches, environment, links
+from trainctl.jobs.secrets import Secrets
+from trainctl.model.address import Address
+from trainctl.model.job_spec import JobSpec
+from trainctl.model.resource import Specified
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat
-from trainctl.resources.images import PulledImage
 from trainctl.resources.run_control import RunControl
 from trainctl.resources.runs import with_status
 from trainctl.spi.provider import Node
+
+_PIECE = 2**20
+
+Archive = Callable[[], AbstractContextManager[Iterator[bytes]]]
+"""A tar in pieces, made when it is wanted."""
+
+
+def ship(agent: NodeAgent, root: str, digest: str, lineage: str, archive: Archive) -> str:
+    """Have a code tree on a node; the sha256 of the archive that it unpacks, which may have been there before.
+
+    ``lineage`` is who is about to use it: it is kept for that long.
+    """
+    request = CodeRequest(root=root, digest=digest)
+    there = agent.call(HAS_CODE, HasCodeRequest(**request, lineage=lineage))
+    if there["sha256"] is not None:
+        return there["sha256"]
+    sent = hashlib.sha256()
+
+    def hashed(data: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in data:
+            sent.update(piece)
+            yield piece
+
+    with archive() as data:
+        there = agent.call(PUT_CODE, request, payload=hashed(data))
+    if there["sha256"] != sent.hexdigest():
+        raise NodeError("the code arrived damaged", "Try again.")
+    return sent.hexdigest()
+
+
+@contextmanager
+def fetched(control: RunControl, run: RunRecord, digest: str) -> Iterator[Iterator[bytes]]:
+    """A code tree as a node of an earlier run has it."""
+    with tempfile.TemporaryFile() as spool:
+
+        def keep(data: bytes) -> None:
+            spool.write(data)
+
+        control.read_code(run, digest, keep)
+        spool.seek(0)
+        yield iter(lambda: spool.read(_PIECE), b"")
+
+
+@dataclass(frozen=True, slots=True)
+class PulledImage:
+    """The image's digest, and the container as a run's specification describes it."""
+
+    digest: str
+    container: Container
+
+
+def pulled_image(
+    step: Step, agent: NodeAgent, root: str, lineage: str, secrets: Secrets
+) -> PulledImage | None:
+    """Have the image of the step's job on the node; None for a job that runs on the host.
+
+    NodeError says what the registry or the engine objects to.
+    """
+    job = step.job_spec
+    if job.image is None or not job.in_container:
+        return None
+    began = f"pulling {job.image.base_image}"
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        line = str(event["line"])
+        step.progress(f"{began}: {line}" if line else began, 0, 0)
+
+    request = ImageRequest(
+        root=root,
+        lineage=lineage,
+        image=job.image.base_image,
+        engine=job.runtime.engine,
+        login=secrets.registry_login(job.image),
+    )
+    found = agent.call(PULL_IMAGE, request, on_event=on_event)
+    if found["note"]:
+        step.progress(found["note"], 0, 0)
+    container = Container(
+        engine=found["engine"]["name"],
+        image=found["id"],
+        workdir=found["workdir"],
+        shm_size=parse_size(job.runtime.shm_size) if job.runtime.shm_size else None,
+        memory=job.compute.memory_bytes,
+        cpus=job.compute.cpu_count,
+    )
+    return PulledImage(found["digest"], container)
+
 
 _POLL_SECONDS = 0.2
 _GOES_ON = "Its run may go on there: trainctl status. Apply again: it is carried on."
@@ -127,3 +230,86 @@ def _make_sure_it_ended(rank: Rank, run: RunRecord) -> None:
         raise NodeUnreachable(
             f"nobody can tell whether run {run.id} was started", error.summary
         ) from error
+
+
+_GRACE_SECONDS = 30
+
+
+def specification(
+    resource: Specified,
+    run: RunRecord,
+    equipped: Equipped,
+    lineage: str,
+    listings: Mapping[str, str],
+    surroundings: Surroundings,
+) -> RunSpec:
+    """Return all that a node needs to run one rank, except secret values. ``listings`` are by weights address."""
+    job, rank = resource.job_spec, equipped.rank
+    plain = environment(
+        resource.address, job, run, rank.where, lineage, rank.node.gpus, rank.number
+    )
+    secret = job.runtime.secret_environment
+    cache = job.runtime.cache_config
+    prepare = cache.prepare_commands if cache.enabled else None
+    return {
+        "key": run.key,
+        "id": run.id,
+        "number": run.number,
+        "generation": run.generation,
+        "lineage": lineage,
+        "address": str(resource.address),
+        "project": job.project,
+        "job": resource.address.name,
+        "rank": rank.number,
+        "group_size": len(run.ranks),
+        "nodes": [one.node for one in run.ranks],
+        "code": job.code.digest or "",
+        "commands": [*job.runtime.start_commands],
+        "environment": plain,
+        "secret_environment": {name: secret[name] for name in secret if name not in plain},
+        "weights": [
+            {
+                "name": str(weights.address),
+                "listing": listings[str(weights.address)],
+                "mount_location": weights.mount_location,
+            }
+            for weights in job.weights
+        ],
+        "links": links(job, rank.where),
+        "mounts": [
+            {
+                "host_path": mount.host_path,
+                "mount_location": mount.mount_location,
+                "read_only": mount.read_only,
+            }
+            for mount in job.mounts
+        ],
+        "host": {"venv": equipped.venv or job.runtime.venv},
+        "grace_seconds": _GRACE_SECONDS,
+        "gpus": {
+            "count": job.compute.gpus,
+            "kind": job.compute.gpu_kind,
+            "declared": rank.node.gpus,
+        },
+        **order(resource.address, job, lineage),
+        **surroundings,
+        "keeps_secrets": bool(job.kept_secrets),
+        "made_of": {"attributes": resource.attributes, "listings": listings},
+        "caches": caches(job, rank.where),
+        "prepare": {"commands": [*prepare], "directory": rank.where.project_cache}
+        if prepare
+        else None,
+        "retry": {
+            "max_attempts": job.retry.max_attempts,
+            "delay_seconds": parse_duration(job.retry.delay),
+        },
+        "max_duration_seconds": job.max_duration_seconds,
+    }
+
+
+def order(address: Address, job: JobSpec, lineage: str) -> Order:
+    """Who goes first where runs wait, and how many of a sweep go on at once: what may change while a run waits."""
+    slots: Slots | None = None
+    if job.max_parallel is not None:
+        slots = {"name": f"{lineage} job.{address.name}", "count": job.max_parallel}
+    return {"priority": job.priority, "slots": slots}

@@ -28,7 +28,7 @@ from trainctl.model.resource import WeightsSpec
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_of
-from trainctl.resources.home import Home
+from trainctl.resources.agents import Home
 from trainctl.sources import source_for
 from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential

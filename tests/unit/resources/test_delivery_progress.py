@@ -9,7 +9,7 @@ from trainctl.base.listing import ListedFile, Listing
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Foreseen
-from trainctl.resources.delivery_progress import DeliveryProgress
+from trainctl.resources.delivery import DeliveryProgress
 from trainctl.views.terminal.progress import Meter
 
 GB = 10**9

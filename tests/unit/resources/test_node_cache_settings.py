@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainctl.model.resource import ClusterSpec
-from trainctl.resources.node_cache import at
+from trainctl.resources.clusters import at
 from trainctl.spi.provider import Node
 
 NODE = Node("lab", "lab-0", "127.0.0.1", "/root-of-it", "/data-of-it", "python3")

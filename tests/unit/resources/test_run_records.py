@@ -16,8 +16,7 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat
 from trainctl.resources.runs import lost, with_some, with_status
-from trainctl.resources.specification import specification
-from trainctl.resources.starting import Equipped, Rank
+from trainctl.resources.starting import Equipped, Rank, specification
 from trainctl.spi.provider import Node
 
 JOB = Address.parse("job.sft")

@@ -17,7 +17,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.redaction import Redactor
 from trainctl.model.resource import WeightsSpec
-from trainctl.resources.home import Home
+from trainctl.resources.agents import Home
 from trainctl.resources.weights import WeightsHandler, wanted_of
 from trainctl.spi.provider import Presence
 from trainctl.weights.lock import LockEntry

@@ -36,8 +36,7 @@ from trainctl.plan.values import (
 )
 from trainctl.plan.weights import into_mirror, rate_of
 from trainctl.resources.agents import as_made
-from trainctl.resources.clusters import section
-from trainctl.resources.node_cache import at
+from trainctl.resources.clusters import at, section
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
