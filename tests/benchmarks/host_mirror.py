@@ -57,7 +57,7 @@ weights: {model: "hf://bench/model"}
 _APPLY = """
 import sys
 from trainctl.cli.main import main
-from trainctl.resources.source_links import SourceLinks
+from trainctl.resources.mirror.source_links import SourceLinks
 
 asked = []
 

@@ -18,7 +18,7 @@ from trainctl.model.address import Address
 from trainctl.model.resource import ClusterSpec
 from trainctl.resources.agents import Agents, Home
 from trainctl.resources.delivery import Delivery, Seat
-from trainctl.resources.origins import DirectoryOrigins
+from trainctl.resources.mirror.origins import DirectoryOrigins
 from trainctl.spi.provider import Cluster
 from trainctl_ssh import SshProvider
 

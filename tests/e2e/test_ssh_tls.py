@@ -17,7 +17,7 @@ from tests.support.hosts import Host, Lab, lab_of
 from tests.support.project import Project
 from tests.support.tiers import one_day_in
 from tests.support.word import WORD, saying
-from trainctl.resources.node_server import new_certificate
+from trainctl.resources.mirror.node_server import new_certificate
 
 ASKED = "Authorization: Bearer"
 PORTS = range(40000, 40010)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tests.support.nodes import Mirror
 from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.tls import server_context
-from trainctl.resources.node_server import Certificate
+from trainctl.resources.mirror.node_server import Certificate
 from trainctl.store.served import MirrorContent
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror, TestNode
 from trainctl.base.object_server import ObjectServer
-from trainctl.resources.node_server import Certificate, new_certificate
+from trainctl.resources.mirror.node_server import Certificate, new_certificate
 
 TOKEN = "a-token-of-peers-in-tests"
 

@@ -196,7 +196,7 @@ class Workspace:
             return mirrors.bucket_mirror(kept, self.secrets, self.setting.environ, self.retry)
         if not mirrors.is_on_a_host(url):
             return mirrors.directory_mirror(directory_of(url, "mirror"), self.retry)
-        from trainctl.resources.host_store import HostMirror
+        from trainctl.resources.mirror.host_store import HostMirror
 
         return HostMirror(
             self.agents,

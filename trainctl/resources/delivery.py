@@ -20,8 +20,8 @@ from trainctl.model.resource import ClusterSpec
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Home
 from trainctl.resources.clusters import at, shared_settings
-from trainctl.resources.node_server import Peers
-from trainctl.resources.origins import Opened, Origins
+from trainctl.resources.mirror.node_server import Peers
+from trainctl.resources.mirror.origins import Opened, Origins
 from trainctl.spi.provider import Node
 from trainctl.store.store import Store
 

@@ -34,7 +34,7 @@ from trainctl.resources.caches import directory_on, have_on
 from trainctl.resources.clusters import cache_settings
 from trainctl.resources.delivery import Delivery, Seat, listings_of
 from trainctl.resources.following import Ahead, Replaced, ahead, possible_nodes
-from trainctl.resources.origins import origins_of
+from trainctl.resources.mirror.origins import origins_of
 from trainctl.resources.run_control import RunControl
 from trainctl.resources.seating import Seating, leader_addresses
 from trainctl.resources.starting import (

@@ -26,7 +26,7 @@ from trainctl.node.cache.deliver import deliver
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
 from trainctl.node.transfer.parts import Part, parts_of
 from trainctl.node.transfer.readers import DirectoryReader, Mirror, ObjectReader
-from trainctl.resources.origins import KeySigner
+from trainctl.resources.mirror.origins import KeySigner
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.references import Reference

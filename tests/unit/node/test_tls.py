@@ -21,7 +21,7 @@ from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.tls import server_context
 from trainctl.node.transfer.http_reader import ServerReader
-from trainctl.resources.node_server import Certificate, new_certificate
+from trainctl.resources.mirror.node_server import Certificate, new_certificate
 from trainctl.store import keys
 from trainctl.store.served import MirrorContent
 

@@ -24,11 +24,11 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered
 from trainctl.model.resource import ClusterSpec
 from trainctl.remote import agent
-from trainctl.resources import source_links as sent_listings
 from trainctl.resources.agents import Agents, Home
 from trainctl.resources.delivery import Delivery, Seat
-from trainctl.resources.node_server import Peers
-from trainctl.resources.origins import DirectoryOrigins
+from trainctl.resources.mirror import source_links as sent_listings
+from trainctl.resources.mirror.node_server import Peers
+from trainctl.resources.mirror.origins import DirectoryOrigins
 from trainctl.spi.discovery import load_provider
 from trainctl.spi.provider import Capabilities, Cluster
 

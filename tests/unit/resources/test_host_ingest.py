@@ -19,7 +19,7 @@ from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.errors import Interrupted, SourceDenied, SourceGone
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
-from trainctl.resources.host_store import HostStore
+from trainctl.resources.mirror.host_store import HostStore
 from trainctl.store import references
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.reader import Locator, read_file

@@ -23,7 +23,7 @@ from trainctl.errors import Busy, NodeForgot
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
-from trainctl.resources.host_store import HostMirror, HostStore
+from trainctl.resources.mirror.host_store import HostMirror, HostStore
 from trainctl.store import keys, references
 from trainctl.store.access import deleting
 from trainctl.store.directory import DirectoryObjects

@@ -17,7 +17,7 @@ from trainctl.errors import (
     SourceUnreachable,
     TrainctlError,
 )
-from trainctl.resources.relay import relaying
+from trainctl.resources.mirror.relay import relaying
 from trainctl.spi.sources import Credential
 
 

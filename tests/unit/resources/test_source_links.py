@@ -15,7 +15,7 @@ from tests.support.mirrors import impatient
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceError, SourceGone
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.source_links import SourceLinks
+from trainctl.resources.mirror.source_links import SourceLinks
 
 FILES = {"gone": b"", "small": b"bytes of a small file", "signed": b"x"}
 SOURCE = ResolvedSource(

@@ -18,9 +18,9 @@ from trainctl.model.delivery import THROUGH_OPERATOR
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
-from trainctl.resources.host_store import HostMirror
-from trainctl.resources.node_server import NodeServer
-from trainctl.resources.source_links import Conversation, following, with_listing
+from trainctl.resources.mirror.host_store import HostMirror
+from trainctl.resources.mirror.node_server import NodeServer
+from trainctl.resources.mirror.source_links import Conversation, following, with_listing
 from trainctl.spi.provider import Node
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects

@@ -18,7 +18,7 @@ from trainctl.base.retry import Retry
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.programs import Feed
-from trainctl.resources.relay import Relay, relaying
+from trainctl.resources.mirror.relay import Relay, relaying
 
 Result = TypeVar("Result")
 _BEAT_SECONDS = 0.2

@@ -22,7 +22,7 @@ from trainctl.base.protocol.weights import SERVE, Sent
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.model.delivery import Serving, cut_off
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.source_links import Conversation, following, with_listings
+from trainctl.resources.mirror.source_links import Conversation, following, with_listings
 from trainctl.spi.provider import Node
 
 _LIFE = dt.timedelta(days=7)

@@ -30,7 +30,7 @@ from trainctl.model.delivery import Serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents
-from trainctl.resources.source_links import Register, SourceLinks, Upstream
+from trainctl.resources.mirror.source_links import Register, SourceLinks, Upstream
 from trainctl.store import keys, messages, reader
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.inventory import Inventory
@@ -116,7 +116,7 @@ class HostStore(Store):
         waiting: Notify = _silent,
     ) -> Listing:
         """See Store. The host downloads; files that no link can be made for go through this process."""
-        from trainctl.resources.source_links import Conversation
+        from trainctl.resources.mirror.source_links import Conversation
 
         agent = self._agent(True)
         request: IngestRequest = {

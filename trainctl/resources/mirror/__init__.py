@@ -1,0 +1,1 @@
+"""Mirrors as hosts and nodes use them: stores on hosts, links to sources, origins of deliveries, servers."""
