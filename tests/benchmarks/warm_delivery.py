@@ -6,7 +6,6 @@ Run: ``python -m tests.benchmarks.warm_delivery``; exits 1 if the limit is not k
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import statistics
@@ -17,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.nodes import received_as
 from trainctl.base.files import make_directory, remove_tree
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.weights import Delivered
@@ -91,7 +91,8 @@ def _seconds(work: Any) -> float:
 
 
 def _deliver(request: Any) -> Delivered:
-    return deliver(request, _ignore, io.BytesIO())
+    asked, following = received_as(request)
+    return deliver(asked, _ignore, following)
 
 
 def _ignore(event: Mapping[str, Any]) -> None:

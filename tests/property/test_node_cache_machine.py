@@ -121,13 +121,17 @@ class NodeCache(RuleBasedStateMachine):
     # -- requests
 
     def _mirror(self, number: int) -> None:
-        blob = self._mirrored(number)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        blob.write_bytes(CONTENTS[number])
+        for blob, data in self._mirrored(number).items():
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            blob.write_bytes(data)
 
-    def _mirrored(self, number: int) -> Path:
-        digest = sha256(number)
-        return self.base / "mirror" / "blobs" / "sha256" / digest[:2] / digest
+    def _mirrored(self, number: int) -> dict[Path, bytes]:
+        """The objects of a content: its chunks."""
+        data = CONTENTS[number]
+        chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data) or 1, CHUNK_BYTES)]
+        digests = {hashlib.sha256(chunk).hexdigest(): chunk for chunk in chunks}
+        blobs = self.base / "mirror" / "blobs" / "sha256"
+        return {blobs / digest[:2] / digest: chunk for digest, chunk in digests.items()}
 
     def _request(self, **more: Any) -> dict[str, Any]:
         cache = {"dir": str(self.layout.cache), "size": LIMIT}
@@ -352,7 +356,8 @@ class NodeCache(RuleBasedStateMachine):
             self._mirror(number)
             self.lost_mirror.discard(number)
         else:
-            self._mirrored(number).unlink(missing_ok=True)
+            for blob in self._mirrored(number):
+                blob.unlink(missing_ok=True)
             self.lost_mirror.add(number)
 
     @rule(die=st.sampled_from([0, 0, 0, 5, 12, 25]))

@@ -22,6 +22,7 @@ from tests.support import node_forks
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.runs import LinesFrom
 from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.wire import sent
 from trainctl.remote.archive import RUN, node_archive
 
 T = TypeVar("T")
@@ -151,7 +152,7 @@ class TestNode:
         )
         assert process.stdin is not None
         asked = {"root": str(self.root), **USUAL.get(verb, {}), **request}
-        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.write(sent_as(asked))
         process.stdin.close()
         process.stdin = None
         return process
@@ -159,7 +160,7 @@ class TestNode:
     def raw(self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
         """Call a verb; everything it printed."""
         asked = {"root": str(self.root), **USUAL.get(verb, {}), **request}
-        done = self._done(verb, json.dumps(asked).encode() + b"\n" + payload)
+        done = self._done(verb, sent_as(asked) + payload)
         last = (done.stderr if verb.startswith("read_") else done.stdout).splitlines()[-1:]
         if done.returncode == 1 and last and b'"error"' in last[0]:
             raise NodeError(json.loads(last[0])["error"])
@@ -281,6 +282,27 @@ class TestNode:
         runs = self.root / "runs"
         keys = [path.parent.name for path in runs.glob("[!.]*/spec.json")]
         return [run for run in self.call("status", {"keys": keys})["runs"].values() if run]
+
+
+def sent_as(request: Mapping[str, Any]) -> bytes:
+    """A request as the program reads it: its listings, which tests write as documents, follow as rows."""
+    listings = [Listing.parse(one) for one in _documents(request)]
+    ids = [one.id for one in listings]
+    named = {"listing": ids[0]} if "listing" in request else {"listings": ids}
+    asked = {**request, **named} if ids else request
+    following = b"".join(sent(one.rows() for one in listings)) if ids else b""
+    return json.dumps(asked).encode() + b"\n" + following
+
+
+def _documents(request: Mapping[str, Any]) -> list[Any]:
+    found = [request["listing"]] if "listing" in request else request.get("listings") or []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def received_as(request: Mapping[str, Any]) -> tuple[Any, io.BytesIO]:
+    """A request and what follows it, for a verb that is called in this process."""
+    line, following = sent_as(request).split(b"\n", 1)
+    return json.loads(line), io.BytesIO(following)
 
 
 def wait_for(look: Callable[[], T | None], seconds: float = 20) -> T:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.blob_server import origin, served
-from tests.support.nodes import Mirror, TestNode
+from tests.support.nodes import Mirror, TestNode, sent_as
 from trainctl.base.object_server import ObjectServer
 from trainctl.resources.mirror.node_server import Certificate, new_certificate
 
@@ -54,7 +54,7 @@ class Serving:
         """Tell it something; its next event."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+        self.process.stdin.write(sent_as(line))
         self.process.stdin.flush()
         found: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
         return found

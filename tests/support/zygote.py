@@ -8,14 +8,13 @@ A chunk is 4096 bytes here, so that small files have several.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +82,7 @@ def _serve() -> None:
     from trainctl.node.__main__ import _VERBS, _WITH_CALLER, _function
 
     verbs = {verb: _function(where) for verb, where in _VERBS.items()}  # once, not in each fork
-    for verb, where in _WITH_CALLER.items():
-        verbs[verb] = partial(_function(where), caller=io.BytesIO())
+    verbs.update({verb: _function(where) for verb, where in _WITH_CALLER.items()})
     for line in sys.stdin:
         order = json.loads(line)
         reader, writer = os.pipe()
@@ -104,6 +102,7 @@ def _serve() -> None:
 
 def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
     from tests.support.dying import mortal, mortal_supervisor
+    from tests.support.nodes import received_as
     from trainctl.base.failure import Failure, from_os_error
 
     if order["die"]:
@@ -113,8 +112,10 @@ def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
         mortal_supervisor(order["supervisor"], root.with_name("killed"))
     if order["full"]:
         _fill_up(order["full"])
+    request, caller = received_as(order["request"])
+    with_caller = {"caller": caller} if "caller" in signature(verb).parameters else {}
     try:
-        return {"result": verb(order["request"], lambda event: None)}
+        return {"result": verb(request, lambda event: None, **with_caller)}
     except Failure as error:
         return {"error": error.to_json()}
     except OSError as error:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from trainctl.base.json import JsonObject, canonical
+from trainctl.base.json import canonical
 
 _MEMBERS = ("path", "size", "sha256", "chunks")
 _is_hex = re.compile("[0-9a-f]{64}").fullmatch
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
+_DIGEST_BYTES = 32
 _NOWHERE = {"", ".", ".."}
 _LONGEST_NAME = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -55,8 +55,8 @@ class SourceFile:
 
 
 def in_order(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
-    """The files sorted by path: some 250 MB for a million files."""
-    return tuple(sorted(files))
+    """The files sorted by path."""
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def place_of(files: Sequence[SourceFile], path: str) -> int:
@@ -121,23 +121,48 @@ class Chunk(NamedTuple):
     sha256: str
 
 
-class ListedFile(NamedTuple):
-    """One file as content. ``chunks`` holds the hex sha256 of each 16 MiB part where there is more than one."""
-
+class _Row(NamedTuple):
     path: str
     size: int
-    sha256: str
-    chunks: tuple[str, ...] = ()
+    digest: bytes
+    chunk_digests: bytes
+
+
+class ListedFile(_Row):
+    """One file as content. Digests are kept as bytes: a listing of a million files takes some 270 MB of memory.
+
+    ``chunks`` are the hex sha256 of each 16 MiB part if there is more than one.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, path: str, size: int, sha256: str, chunks: Iterable[str] = ()) -> ListedFile:
+        """ValueError for what is not a digest in hex."""
+        chunk_digests = b"".join(map(bytes.fromhex, chunks))
+        return _Row.__new__(cls, path, size, bytes.fromhex(sha256), chunk_digests)
 
     @property
-    def document(self) -> JsonObject:
-        """As a listing has it."""
-        return {"path": self.path, "size": self.size, "sha256": self.sha256, "chunks": self.chunks}
+    def sha256(self) -> str:
+        """The hex digest of the content."""
+        return self.digest.hex()
+
+    @property
+    def chunks(self) -> tuple[str, ...]:
+        """The hex digests of its chunks, none if it is one."""
+        digests = self.chunk_digests
+        return tuple(
+            digests[at : at + _DIGEST_BYTES].hex() for at in range(0, len(digests), _DIGEST_BYTES)
+        )
+
+    @property
+    def row(self) -> tuple[str, int, str, tuple[str, ...]]:
+        """As plain values, in the order of the arguments."""
+        return self.path, self.size, self.sha256, self.chunks
 
     @property
     def chunk_ranges(self) -> list[Chunk]:
         """The chunks in which the file is transferred and verified; a small file is one."""
-        if not self.chunks:
+        if not self.chunk_digests:
             return [Chunk(0, self.size, self.sha256)]
         return [
             Chunk(at, min(CHUNK_BYTES, self.size - at), sha256)
@@ -149,7 +174,7 @@ class ListedFile(NamedTuple):
 class Listing:
     """What a delivery delivers: files by content, sorted by path. The id authenticates every chunk."""
 
-    files: Sequence[ListedFile]
+    files: tuple[ListedFile, ...]
 
     @cached_property
     def size(self) -> int:
@@ -159,10 +184,10 @@ class Listing:
     @cached_property
     def contents(self) -> tuple[ListedFile, ...]:
         """The first file of each different content."""
-        first: dict[str, ListedFile] = {}
+        first: dict[bytes, ListedFile] = {}
         for file in self.files:
-            first.setdefault(file.sha256, file)
-        return tuple(first.values())
+            first.setdefault(file.digest, file)
+        return self.files if len(first) == len(self.files) else tuple(first.values())
 
     @cached_property
     def paths(self) -> frozenset[str]:
@@ -171,12 +196,18 @@ class Listing:
 
     def rows(self) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
         """The files as plain values."""
-        return iter(self.files)
+        return (file.row for file in self.files)
 
     def to_bytes(self) -> bytes:
         """The stored form, canonical, so that its digest is the id."""
-        files = [file.document for file in sorted(self.files)]
-        return canonical({"chunk_bytes": CHUNK_BYTES, "files": files, "version": 1})
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The stored form, file by file."""
+        yield b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
+        for number, file in enumerate(sorted(self.files)):
+            yield (b"," if number else b"") + canonical(dict(zip(_MEMBERS, file.row)))
+        yield _TAIL
 
     @cached_property
     def id(self) -> str:
@@ -186,8 +217,10 @@ class Listing:
     @classmethod
     def from_bytes(cls, data: bytes) -> Listing:
         """Read a stored listing; ValueError if it isn't a listing of version 1."""
-        with _no_nesting():
-            return cls.parse(json.loads(data))
+        try:
+            return cls.parse(json.loads(data, object_hook=_parsed))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
     @classmethod
     def parse(cls, document: Any) -> Listing:
@@ -199,7 +232,7 @@ class Listing:
             raise ValueError(
                 f"a listing of version {document.get('version')!r} is newer than this trainctl"
             )
-        return cls(tuple(map(_listed, files)))
+        return cls(tuple(file if isinstance(file, ListedFile) else _listed(file) for file in files))
 
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Listing:
@@ -209,11 +242,12 @@ class Listing:
     def check(self) -> None:
         """ValueError unless the files can be in one directory, are sorted by path, and have as many chunks as their size asks for."""
         above: list[str] = []
-        for path, size, _, chunks in self.files:
+        for path, size, _, chunk_digests in self.files:
             _check_path(path)
             expected = -(-size // CHUNK_BYTES) if size > CHUNK_BYTES else 0
-            if len(chunks) != expected:
-                raise ValueError(f"{path!r} has {len(chunks)} chunks instead of {expected}")
+            count = len(chunk_digests) // _DIGEST_BYTES
+            if count != expected:
+                raise ValueError(f"{path!r} has {count} chunks instead of {expected}")
             if above and path <= above[-1]:
                 raise ValueError(f"it names the path {path!r} twice or out of order")
             while above and not path.startswith(above[-1]):
@@ -236,23 +270,20 @@ def is_digest(value: object) -> bool:
     return isinstance(value, str) and _is_hex(value) is not None
 
 
+def _parsed(value: dict[str, Any]) -> Any:
+    """A file as soon as it is parsed, so that not all of them are dictionaries at once."""
+    return _listed(value) if value.keys() == set(_MEMBERS) else value
+
+
 def _listed(value: Any) -> ListedFile:
     """A file of a listing. Whoever writes to a mirror may write there what they like under its right name, so ValueError says what is no file."""
     try:
         path, size, sha256, chunks = map(value.__getitem__, _MEMBERS)
         is_right = type(size) is int and size >= 0 and _is_hex(sha256) and all(map(_is_hex, chunks))
         path.encode()
-        file = ListedFile(path, size, sha256, tuple(chunks))
-    except (KeyError, TypeError, AttributeError):
+        file = ListedFile(path, size, sha256, chunks)
+    except (KeyError, TypeError, AttributeError, ValueError):
         is_right = False
     if not is_right:
         raise ValueError(f"it names something that is no file: {str(value)[:200]}")
     return file
-
-
-@contextmanager
-def _no_nesting() -> Iterator[None]:
-    try:
-        yield
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None

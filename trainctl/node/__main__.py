@@ -50,7 +50,6 @@ _VERBS = {
     "mirror_verify": "mirror.maintenance.mirror_verify",
 }
 _WITH_CALLER = {
-    "cache_rows": "cache.presence.cache_rows",
     "deliver": "cache.deliver.deliver",
     "serve": "cache.serve.serve",
     "serve_mirror": "cache.serve.serve_mirror",

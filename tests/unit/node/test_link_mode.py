@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.nodes import USUAL, TestNode
+from tests.support.nodes import USUAL, TestNode, received_as
 from trainctl.base.failure import Failure
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.jobs import job
@@ -24,8 +23,8 @@ def run(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(job, "private_mounts", lambda within: refused)
     node.mirror.add("config.json", b"{}")
     node.put_code({"train.py": ""})
-    request: Any = {"root": str(node.root), **node.delivery()}
-    deliver(request, lambda event: None, io.BytesIO())
+    request, caller = received_as({"root": str(node.root), **node.delivery()})
+    deliver(request, lambda event: None, caller)
     return Run(Layout(str(node.root)), "run-1")
 
 

@@ -1,4 +1,4 @@
-"""Listings as a node reads them: in a request, after it, and out of what is stored."""
+"""Listings as a node reads them: after a request, and from its own files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.wire import received, sent
-from trainctl.node.cache.listings import given, load
+from trainctl.node.cache.listings import load, receive
 
 Row = tuple[str, int, str, tuple[str, ...]]
 
@@ -26,6 +26,14 @@ def name(number: int) -> str:
 def rows(count: int, contents: int = 10**9) -> Iterator[Row]:
     """So many small files, of at most so many contents."""
     return ((f"d/{number:08}", 10, name(number % contents), ()) for number in range(count))
+
+
+def given(rows: Iterator[Row] | Sequence[Row]) -> Listing:
+    """A listing that follows a request."""
+    rows = list(rows)
+    listing_id = Listing(tuple(ListedFile(*row) for row in rows)).id
+    (found,) = receive([listing_id], following(rows))
+    return found
 
 
 def following(*lists: Iterator[Row] | Sequence[Row]) -> io.BytesIO:
@@ -51,29 +59,34 @@ def test_what_is_cut_off_is_an_error(cut: bytes) -> None:
     data = b"".join(sent([rows(10)])).removesuffix(b"null\n") + cut
 
     with pytest.raises(Failure, match="cut off"):
-        given([None], io.BytesIO(data))
+        receive([name(0)], io.BytesIO(data))
+
+
+def test_another_listing_than_was_named_is_an_error() -> None:
+    with pytest.raises(Failure, match="its id is"):
+        receive([name(0)], following(rows(10)))
 
 
 def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
-    """Its id is that of the operator's, from a document, from rows, and read again from its file."""
+    """Its id is that of the operator's, from rows, and read again from its file."""
     chunks = tuple(name(-number) for number in range(3))
     many = [*rows(1500), ("ä/\u2028", 2 * CHUNK_BYTES + 1, name(-9), chunks)]
     theirs = Listing(tuple(ListedFile(*row) for row in many))
     path = tmp_path / f"{theirs.id}.json"
     path.write_bytes(theirs.to_bytes())
 
-    (followed,) = given([None], following(many))
-    (document,) = given([json.loads(theirs.to_bytes())], io.BytesIO())
+    followed = given(many)
 
-    assert theirs.id == followed.id == document.id
-    assert theirs == followed == document == load(path)
+    assert theirs.id == followed.id
+    assert theirs == followed == load(path)
+    assert json.loads(path.read_bytes())["files"][-1]["chunks"] == list(chunks)
     assert load(path.rename(tmp_path / f"{name(0)}.json")) is None
     assert load(tmp_path / "none") is None
 
 
 def test_one_file_of_each_content() -> None:
     """The first of equal files, in the order of the listing."""
-    (listing,) = given([None], following(list(rows(100, contents=50))))
+    listing = given(rows(100, contents=50))
     assert [file.path for file in listing.contents] == [path for path, *_ in rows(50)]
 
 
@@ -89,13 +102,13 @@ def test_one_file_of_each_content() -> None:
 def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:
     """Whatever lies between a file and what is said to be below it."""
     with pytest.raises(Failure, match=why):
-        given([None], following([(path, 1, name(1), ()) for path in paths]))
+        given([(path, 1, name(1), ()) for path in paths])
 
 
 def test_names_that_only_begin_like_a_file_are_not_below_it() -> None:
     """A file may share its beginning with other files and directories."""
     paths = ["a", "a-b/c", "a.b", "ab/c", "b"]
 
-    (listing,) = given([None], following([(path, 1, name(1), ()) for path in paths]))
+    listing = given([(path, 1, name(1), ()) for path in paths])
 
     assert listing.paths == set(paths)

@@ -20,6 +20,7 @@ from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.base.object_server import ObjectServer, serving
 from trainctl.base.pace import Pace
+from trainctl.base.protocol.wire import sent
 from trainctl.base.retry import Retry
 from trainctl.errors import SourceError
 from trainctl.node.cache.deliver import deliver
@@ -199,18 +200,22 @@ def test_a_delivery_builds_the_tree_and_refuses_corrupt_objects(
     request: Any = {
         "root": str(tmp_path / "node"),
         "lineage": "lineage",
-        "listing": {"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [file.document for file in listing.files]},
+        "listing": listing.id,
         "origin": {"type": "objects", "path": str(root)},
-    }  # fmt: skip
+    }
+
+    def following() -> io.BytesIO:
+        return io.BytesIO(b"".join(sent([listing.rows()])))
+
     medium = next(file for file in listing.files if file.path == "medium.bin")
     blob = root / keys.blob(medium.sha256)
     right = blob.read_bytes()
     blob.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
 
     with pytest.raises(Failure, match=r"medium\.bin") as error:
-        deliver(request, lambda event: None, io.BytesIO())
+        deliver(request, lambda event: None, following())
     blob.write_bytes(right)
-    answer = deliver(request, lambda event: None, io.BytesIO())
+    answer = deliver(request, lambda event: None, following())
 
     assert error.value.kind == "wrong"
     tree = Path(answer["tree"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import Cached
-from trainctl.base.protocol.wire import sent
 from trainctl.node.cache import inventory
 from trainctl.node.cache.listings import load
-from trainctl.node.cache.presence import cache_query, cache_rows
+from trainctl.node.cache.presence import cache_query
 from trainctl.node.system import disks
 from trainctl.node.system.layout import layout_of
 from trainctl.store.files import PartialFile
@@ -92,60 +90,28 @@ def test_a_file_system_is_known_by_its_device() -> None:
     assert disks._file_system(0xFFFFF) is None
 
 
-def test_what_a_delivery_left_is_here(node: TestNode) -> None:
-    """Of a large content the chunks that were verified, and what lies on the disk; of a small one all; nothing that others have."""
+def test_only_whole_content_is_here(node: TestNode, tmp_path: Path) -> None:
+    """Not what a delivery left half fetched; the shared cache's content is told by name, leased listings are read once."""
+    mine, other = (file.sha256 for file in node.mirror.listing.files)
     node.mirror.add("large", noise(2 * CHUNK_BYTES + 5))
-    node.mirror.add("small", b"small")
-    node.mirror.add("absent", b"absent")
-    listed = node.mirror.listing.files
-    files = {file.path: file for file in listed}
+    file = next(file for file in node.mirror.listing.files if file.path == "large")
     layout = layout_of({"root": str(node.root)})
-    partial = PartialFile(layout.files, files["large"])
+    partial = PartialFile(layout.files, file)
     partial.missing()
     partial.write(2, bytearray(node.mirror.files["large"][-5:]))
-    partial.pass_on(0, 0, bytearray(node.mirror.files["large"][: 2**20]))
     partial.close()
-    layout.files.keep_small(files["small"], bytearray(b"small"))
-    asked = [files[name].sha256 for name in ("f0", "large", "small", "absent")]
-    told: list[list[object]] = []
-
-    answer = _query(node, blobs=asked)
-    cache_rows(
-        {"root": str(node.root)},
-        lambda event: told.extend(event["rows"]),
-        io.BytesIO(b"".join(sent([((one,) for one in asked)]))),
-    )
-
-    (good, laid), small = (answer["arrived"][one] for one in asked[1:3])
-    assert answer["arrived"].keys() == set(asked[1:3])
-    assert (good, small) == (5, (5, 5))
-    assert 2**20 + 5 <= laid < CHUNK_BYTES
-    assert [tuple(row[3:]) for row in told] == [(0, 0), (good, laid), (5, 5), (0, 0)]
-
-
-def test_of_very_many_contents_each_has_a_row(
-    node: TestNode, read: list[Path], tmp_path: Path
-) -> None:
-    """In the order of the question, over several blocks; leased listings are read once."""
-    mine, other = (file.sha256 for file in node.mirror.listing.files)
     shared = tmp_path / "shared" / "blobs" / "sha256" / "00" / MANY[7]
     shared.parent.mkdir(parents=True)
     shared.touch()
-    asked = [mine, *MANY, other]
-    told: list[list[bool]] = []
     node.call("release", {"key": "run-1"})
 
-    cache_rows(
-        {"root": str(node.root), "shared": {"dir": str(tmp_path / "shared"), "size": None}},
-        lambda event: told.extend(event["rows"]),
-        io.BytesIO(b"".join(sent([((one,) for one in asked)]))),
+    answer = _query(
+        node,
+        blobs=[mine, other, file.sha256, *MANY],
+        room=True,
+        shared={"dir": str(tmp_path / "shared"), "size": None},
     )
 
-    assert len(told) == len(asked)
-    named = {one: tuple(row[:3]) for one, row in zip(asked, told, strict=True) if any(row)}
-    assert named == {
-        mine: (True, True, False),
-        other: (True, False, False),
-        MANY[7]: (False, False, True),
-    }
-    assert len(read) == 1
+    assert answer["blobs"] == [mine, other]
+    assert answer["leased"] == [mine]
+    assert answer["shared"] == [MANY[7]]

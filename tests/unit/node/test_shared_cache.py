@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import random
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.blob_server import origin, served
-from tests.support.nodes import Mirror
+from tests.support.nodes import Mirror, received_as
 from tests.support.peers import Gang, await_movement, result_of
 from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from trainctl.base.failure import from_os_error
@@ -254,8 +253,9 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
                 "origin": {"type": "objects", "path": str(mirrors[name].path)},
                 "shared": shared,
             }
+            asked, following = received_as(request)
             with as_user(user):
-                return deliver(request, lambda event: None, io.BytesIO())
+                return deliver(asked, lambda event: None, following)
 
         # Modules that are loaded late may lie where only root gets to.
         bring(0, "one", {"dir": str(tmp_path / "loaded")})

@@ -26,7 +26,6 @@ from trainctl.model.resource import ClusterSpec
 from trainctl.remote import agent
 from trainctl.resources.agents import Agents, Home
 from trainctl.resources.delivery import Delivery, Seat
-from trainctl.resources.mirror import source_links as sent_listings
 from trainctl.resources.mirror.node_server import Peers
 from trainctl.resources.mirror.origins import DirectoryOrigins
 from trainctl.spi.discovery import load_provider
@@ -140,11 +139,10 @@ def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("at_once", [2**20, 0])
-def test_a_long_listing_follows_what_nodes_are_asked(
+def test_listings_follow_what_nodes_are_asked(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """As rows, with the request or, where they are many, in a stream of their own: to servers and to deliveries."""
-    monkeypatch.setattr(sent_listings, "_is_long", lambda listing: True)
+    """As rows, with the request or, if they are many, in a stream of their own: to servers and to deliveries."""
     monkeypatch.setattr(agent, "_AT_ONCE_BYTES", at_once)
     seats = lab.seats(2)
 

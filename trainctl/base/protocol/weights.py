@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
+from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-from trainctl.base.protocol.verb import AtCache, Nothing, OfLineage, Verb
-
-Document = Optional[Mapping[str, Any]]
-"""A listing as JSON; null: it follows the request as rows."""
+from trainctl.base.protocol.verb import AtCache, OfLineage, Verb
 
 Origin = Mapping[str, Any]
-"""``{type: directory, path}``, ``{type: http, urls, token, loopback, fingerprint}`` or ``{type: bucket}``.
-
-A mirror of objects by key is ``{type: objects}`` with a ``path``, with ``urls`` and the rest, or, in a bucket, with neither.
+"""The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
+``fingerprint`` of a server, or with neither if it is in a bucket, of whose objects the caller signs URLs.
 """
 
 
@@ -29,13 +25,12 @@ _Cached = TypedDict("_Cached", {"trees": List[str], "blobs": List[str]})
 
 
 class Cached(_Cached, total=False):
-    """``trees`` and ``blobs`` that are here; ``arrived``: of other blobs the verified bytes, and those on the disk.
+    """``trees`` and ``blobs`` that are here.
 
     ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run; ``beside_mirror``: the same
     of cache and mirror together, where they share a disk. ``leases``, ``leased``: listings and blobs that live runs need.
     """
 
-    arrived: Dict[str, Tuple[int, int]]
     room: Optional[int]
     most: Optional[int]
     beside_mirror: Optional[List[int]]
@@ -56,12 +51,12 @@ class Peer(TypedDict, total=False):
 
 
 class _Deliver(OfLineage):
-    listing: Document
+    listing: str
     origin: Origin
 
 
 class DeliverRequest(_Deliver, total=False):
-    """``lease``: key of the run. ``source``: for people. ``verify``: check every file. ``node``: which of ``peers`` this is.
+    """``listing``: id; its rows follow the request. ``lease``: key of the run. ``source``: for people. ``verify``: check every file. ``node``: which of ``peers`` this is.
 
     ``patience``: with peers, in seconds.
     """
@@ -88,12 +83,12 @@ class Delivered(TypedDict):
 
 
 class _Serve(AtCache):
-    listings: List[Document]
+    listings: List[str]
     token: str
 
 
 class ServeRequest(_Serve, total=False):
-    """``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any."""
+    """``listings``: ids; their rows follow the request. ``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any."""
 
     listen: str
     ports: str
@@ -141,12 +136,6 @@ Forgotten = TypedDict("Forgotten", {"freed": int, "empty": bool})
 """``empty``: nothing of anybody is left."""
 
 CACHE_QUERY = Verb("cache_query", CacheQuery, Cached, "Report which weights are here.")
-CACHE_ROWS = Verb(
-    "cache_rows",
-    AtCache,
-    Nothing,
-    "The same of blobs that follow as rows. Events: rows `[here, leased, shared, verified, on disk]`.",
-)
 DELIVER = Verb(
     "deliver",
     DeliverRequest,

@@ -14,7 +14,7 @@ from trainctl.base.lease import FileLease, clear_dead
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import Delivered, DeliverRequest
 from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.listings import given
+from trainctl.node.cache.listings import receive
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
 from trainctl.node.cache.room import limit_of, make_room
@@ -39,7 +39,7 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> Delivered:
     """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
     began = time.monotonic()
     layout = layout_of(request)
-    (listing,) = given([request["listing"]], caller)
+    (listing,) = receive([request["listing"]], caller)
     asking = asking_of(request, caller, emit)
     emit = asking.tell if asking else emit
     names.name(request["lineage"], "lineage")

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, BinaryIO, Iterable, Iterator, List, Optional
+from typing import BinaryIO, Iterable, List, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.wire import received
 
 
-def given(documents: Iterable[Any], stream: BinaryIO) -> List[Listing]:
-    """The listings of a request; the rows of those that are null in it follow it. Failure names what is wrong."""
-    try:
-        found = list(_parsed(documents, stream))
-        for listing in found:
+def receive(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
+    """The listings with these ids, whose rows follow a request. Failure if they are invalid, or others."""
+    found: List[Listing] = []
+    for listing_id, rows in zip(ids, received(stream)):
+        try:
+            listing = Listing.of_rows(rows)
             listing.check()
-    except ValueError as error:
-        raise Failure("request", f"the listing is invalid: {error}") from None
+        except ValueError as error:
+            raise Failure("request", f"the listing is invalid: {error}") from None
+        if listing.id != listing_id:
+            raise Failure("request", f"its id is {listing.id} and not {listing_id!r}")
+        found.append(listing)
     return found
 
 
@@ -29,12 +33,3 @@ def load(path: Path) -> Optional[Listing]:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found if found.id == path.stem else None
-
-
-def _parsed(documents: Iterable[Any], stream: BinaryIO) -> Iterator[Listing]:
-    lists = received(stream)
-    for document in documents:
-        if document is not None:
-            yield Listing.parse(document)
-        else:
-            yield Listing.of_rows(next(lists))

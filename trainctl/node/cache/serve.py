@@ -27,7 +27,7 @@ from trainctl.base.object_server import Content, ObjectServer, OpenObject, servi
 from trainctl.base.ports import ports_of
 from trainctl.base.protocol.conversation import Asking, Gone
 from trainctl.base.protocol.weights import Sent, ServeMirrorRequest, ServeRequest
-from trainctl.node.cache.listings import given
+from trainctl.node.cache.listings import receive
 from trainctl.node.cache.reservations import reserved_listings
 from trainctl.node.cache.trees import Trees
 from trainctl.node.system.layout import Layout, absolute, layout_of
@@ -48,7 +48,7 @@ _LEAST_TOKEN = 16
 def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> Sent:
     """Serve the request's listings from this node's cache; the first event tells what it ``holds`` of each."""
     layout = layout_of(request)
-    listings = given(request["listings"], caller)
+    listings = receive(request["listings"], caller)
     holds = {listing.id: _holds(layout, listing) for listing in listings}
     return _serve(CacheContent(layout, listings), request, emit, caller, {"holds": holds})
 

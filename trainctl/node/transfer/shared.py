@@ -97,6 +97,10 @@ class SharedCache:
             return stat.S_ISREG(found.st_mode) and found.st_size == file.size
         return False
 
+    def has_name(self, sha256: str) -> bool:
+        """Whether the content is there, judging by its name alone."""
+        return os.path.isfile(self.blob(sha256))  # noqa: PTH113
+
     def clone(self, file: ListedFile, clone: Callable[[int, Chunk], bool]) -> bool:
         """Fill a file without copying bytes; False if that is impossible, or it isn't there."""
         stream = open_file(self.blob(file.sha256))

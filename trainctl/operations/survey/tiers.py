@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainctl.base.protocol.verb import AtCache
-from trainctl.base.protocol.weights import CACHE_ROWS, Cached, CacheQuery
-from trainctl.base.protocol.wire import sent
+from trainctl.base.protocol.weights import CACHE_QUERY, Cached, CacheQuery
 from trainctl.model.address import Address
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.store.survey import Row, SourceSurvey
 
-_MANY_FILES = 10_000
-"""Digests of more files aren't part of the request, but follow as rows."""
+_MANY_FILES = 100_000
+"""About more files a node is asked in several requests, not in the first one."""
 
 
 class Counted(NamedTuple):
@@ -64,28 +63,16 @@ class TierQuestion:
         }
 
     def _long(self, agent: NodeAgent, survey: SourceSurvey, answer: Cached) -> Counted:
+        """Ask about the files of weights that have very many, some at a time."""
         leases = answer.get("leases", ())
-        in_tree, needed = survey.listing in answer["trees"], survey.listing in leases
-        if in_tree and (needed or not leases):
-            return Counted(TierFacts(node=survey.size), 0 if needed else survey.size)
-        counting = _Counting(in_tree=in_tree)
-        for row in survey.files:
-            if not row[0]:
-                counting.add(row, _There())
-        named = iter([row for row in survey.files if row[0]])
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            for there, row in zip(event["rows"], named, strict=False):
-                counting.add(row, _There(*there[:3]))
-
-        if any(sha256 for sha256, _, _ in survey.files):
-            agent.call(
-                CACHE_ROWS,
-                self.where,
-                following=sent([((sha256,) for sha256, _, _ in survey.files if sha256)]),
-                on_event=on_event,
-                timeout=LOOK_SECONDS,
-            )
+        is_in_tree, is_leased = survey.listing in answer["trees"], survey.listing in leases
+        if is_in_tree and (is_leased or not leases):
+            return Counted(TierFacts(node=survey.size), 0 if is_leased else survey.size)
+        counting = _Counting(in_tree=is_in_tree)
+        for start in range(0, len(survey.files), _MANY_FILES):
+            rows = survey.files[start : start + _MANY_FILES]
+            request: CacheQuery = {**self.request, "listings": [], "blobs": _digests(rows)}
+            counting.add_all(rows, agent.call(CACHE_QUERY, request, timeout=LOOK_SECONDS))
         return counting.counted
 
 
@@ -111,6 +98,13 @@ class _Counting:
         if not (there.leased and here):
             self._claim += size
 
+    def add_all(self, rows: Iterable[Row], answer: Cached) -> None:
+        """Count files, by a node's answer about them."""
+        present, leased = frozenset(answer["blobs"]), frozenset(answer.get("leased", ()))
+        shared = frozenset(answer.get("shared", ()))
+        for row in rows:
+            self.add(row, _There(row[0] in present, row[0] in leased, row[0] in shared))
+
     @property
     def counted(self) -> Counted:
         """All of it."""
@@ -126,10 +120,7 @@ def _digests(rows: Iterable[Row]) -> list[str]:
     return sorted({sha256 for sha256, _, _ in rows if sha256})
 
 
-def _counted(survey: SourceSurvey, cached: Cached) -> Counted:
-    present, leased = frozenset(cached["blobs"]), frozenset(cached.get("leased", ()))
-    shared = frozenset(cached.get("shared", ()))
-    counting = _Counting(in_tree=survey.listing in cached["trees"])
-    for row in survey.files:
-        counting.add(row, _There(*(row[0] in some for some in (present, leased, shared))))
+def _counted(survey: SourceSurvey, answer: Cached) -> Counted:
+    counting = _Counting(in_tree=survey.listing in answer["trees"])
+    counting.add_all(survey.files, answer)
     return counting.counted

@@ -19,10 +19,11 @@ from cryptography.x509.oid import NameOID
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.weights import SERVE, Sent
+from trainctl.base.protocol.wire import sent
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.model.delivery import Serving, cut_off
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.mirror.source_links import Conversation, following, with_listings
+from trainctl.resources.mirror.source_links import Conversation
 from trainctl.spi.provider import Node
 
 _LIFE = dt.timedelta(days=7)
@@ -196,8 +197,10 @@ class Peers:
             self._servers[node_id].end()
 
     def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
-        request = with_listings({**where, "ports": node.ports}, self._listings)
-        server = NodeServer(agent, request, self._register, following(*self._listings))
+        ids = [listing.id for listing in self._listings]
+        request = {**where, "ports": node.ports, "listings": ids}
+        following = sent(listing.rows() for listing in self._listings)
+        server = NodeServer(agent, request, self._register, following)
         self._servers[node.id] = server
         return server
 

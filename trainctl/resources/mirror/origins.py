@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.verb import Answer, Verb
 from trainctl.base.protocol.weights import SERVE_MIRROR
+from trainctl.base.protocol.wire import sent
 from trainctl.errors import SourceError
 from trainctl.model.delivery import THROUGH_OPERATOR
 from trainctl.remote.agent import NodeAgent
@@ -20,7 +21,7 @@ from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror.host_store import HostMirror
 from trainctl.resources.mirror.node_server import NodeServer
-from trainctl.resources.mirror.source_links import Conversation, following, with_listing
+from trainctl.resources.mirror.source_links import Conversation
 from trainctl.spi.provider import Node
 from trainctl.store import keys
 from trainctl.store.directory import DirectoryObjects
@@ -59,9 +60,9 @@ class Opened(Protocol):
         verb: Verb[Any, Answer],
         request: Mapping[str, Any],
         on_event: OnEvent,
-        listing: Listing | None = None,
+        listing: Listing,
     ) -> Answer:
-        """Have the node do something for which it needs the mirror, and the listing if one is given; see NodeAgent."""
+        """Have the node do something with a listing for which it needs the mirror; see NodeAgent."""
         ...
 
 
@@ -193,11 +194,13 @@ class _Described:
         verb: Verb[Any, Answer],
         request: Mapping[str, Any],
         on_event: OnEvent,
-        listing: Listing | None = None,
+        listing: Listing,
     ) -> Answer:
         """See Opened."""
-        asked = with_listing({**request, "origin": {"type": "objects", **self.where}}, listing)
-        return self.agent.call(verb, asked, following=following(listing), on_event=on_event)
+        origin = {"type": "objects", **self.where}
+        asked = {**request, "origin": origin, "listing": listing.id}
+        following = sent([listing.rows()])
+        return self.agent.call(verb, asked, following=following, on_event=on_event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +215,13 @@ class _Signing:
         verb: Verb[Any, Answer],
         request: Mapping[str, Any],
         on_event: OnEvent,
-        listing: Listing | None = None,
+        listing: Listing,
     ) -> Answer:
         """See Opened."""
         signer = KeySigner(self.objects, listing)
         with Conversation(self.agent, signer.answer, on_event) as conversation:
-            asked = with_listing({**request, "origin": {"type": "objects"}}, listing)
-            return conversation.call(verb, asked, following(listing))
+            asked = {**request, "origin": {"type": "objects"}, "listing": listing.id}
+            return conversation.call(verb, asked, sent([listing.rows()]))
 
 
 class KeySigner:

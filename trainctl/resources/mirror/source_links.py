@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from secrets import token_urlsafe
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from trainctl.base.listing import Listing, ResolvedSource, SourceFile, place_of
+from trainctl.base.listing import ResolvedSource, SourceFile, place_of
 from trainctl.base.protocol.verb import Verb
-from trainctl.base.protocol.wire import error_to_json, sent
+from trainctl.base.protocol.wire import error_to_json
 from trainctl.base.retry import Retry
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.remote.agent import NodeAgent
@@ -215,32 +215,3 @@ class SourceLinks:
                 relay = self._stack.enter_context(opened)
                 self._relay = relay, self._stack.enter_context(self._agent.expose(relay.port))
             return self._relay
-
-
-Request = Mapping[str, Any]
-
-
-def with_listing(request: Request, listing: Listing | None) -> Request:
-    """A request that is about a listing, if one is given."""
-    return request if listing is None else {**request, "listing": _document(listing)}
-
-
-def with_listings(request: Request, listings: Sequence[Listing]) -> Request:
-    """A request that is about several."""
-    return {**request, "listings": [_document(one) for one in listings]}
-
-
-def following(*listings: Listing | None) -> Iterator[bytes]:
-    """What follows such a request."""
-    long = [one for one in listings if one is not None and _is_long(one)]
-    return sent(one.rows() for one in long) if long else iter(())
-
-
-def _document(listing: Listing) -> Mapping[str, Any] | None:
-    """What stands in the request; None for what follows it."""
-    return None if _is_long(listing) else json.loads(listing.to_bytes())
-
-
-def _is_long(listing: Listing) -> bool:
-    """Whether not all of it is in memory here either."""
-    return not isinstance(listing.files, tuple)

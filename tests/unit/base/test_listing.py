@@ -1,0 +1,82 @@
+"""Listings: their stored form, and how much memory they take."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+
+from trainctl.base.json import digest, hex_digest
+from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile, in_order
+
+MOST_BYTES = 300
+"""Of memory, for each file."""
+
+
+def listing(count: int) -> Listing:
+    return Listing(
+        tuple(
+            ListedFile(f"data/{n // 1000:04}/sample-{n:08}.jpg", 20_000 + n, hex_digest(n))
+            for n in range(count)
+        )
+    )
+
+
+def test_a_stored_listing_is_what_was_stored() -> None:
+    files = (
+        ListedFile('a "],[{ b', 1, "0" * 64),
+        ListedFile("big\u2028", 2**40, "1" * 64, [f"{n:064x}" for n in range(5000)]),
+    )
+    stored = Listing(files)
+    found = Listing.from_bytes(stored.to_bytes())
+
+    assert found == stored
+    assert found.id == stored.id
+    assert found.files[1].chunks == tuple(f"{n:064x}" for n in range(5000))
+    assert [file.row for file in found.files] == list(stored.rows())
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"version": 1}', '{"chunk_bytes": 16777216, "files": [1], "version": 1}']
+)
+def test_what_is_not_a_listing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a listing|newer|no file"):
+        Listing.from_bytes(text.encode())
+
+
+@pytest.mark.parametrize("value", ["x" * 64, "0" * 63, 5, None])
+def test_a_file_without_a_digest_is_refused(value: object) -> None:
+    document = json.loads(listing(2).to_bytes())
+    document["files"][1]["sha256"] = value
+    with pytest.raises(ValueError, match="no file"):
+        Listing.from_bytes(json.dumps(document).encode())
+
+
+def test_a_newer_listing_is_told() -> None:
+    document = {**json.loads(listing(2).to_bytes()), "version": 2}
+    with pytest.raises(ValueError, match="version 2 is newer"):
+        Listing.from_bytes(json.dumps(document).encode())
+
+
+def test_a_file_takes_little_memory() -> None:
+    """So that a listing of a million files takes less than 300 MB."""
+    count = 20_000
+    rows = list(listing(count).rows())
+    tracemalloc.start()
+    found = Listing.of_rows((path, size, sha256, ()) for path, size, sha256, _ in rows)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert len(found.files) == count
+    assert used / count < MOST_BYTES - len(rows[0][0])  # the paths are those of the rows
+
+
+def test_a_pin_is_the_digest_of_the_files_in_order() -> None:
+    files = [SourceFile(f"f{n % 7}/{n}", n, f"git:{n}") for n in range(100)]
+
+    found = in_order(reversed(files))
+
+    assert found == tuple(sorted(files))
+    rows = tuple((file.path, file.size, file.validator) for file in found)
+    assert ResolvedSource("hf://a/b", "1", found).pin == digest(rows)
