@@ -11,7 +11,6 @@ import pytest
 from tests.support.nodes import NodeError, TestNode
 from trainctl.base.lease import holder_name
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.base.protocol.wire import sent
 
 pytestmark = pytest.mark.integration
 
@@ -196,24 +195,6 @@ def test_a_listing_cant_name_a_path_outside_its_tree(node: TestNode, path: str) 
 
     assert raised.value.kind == "request"
     assert not (node.root / "cache" / "trees").exists()
-
-
-def test_a_listing_may_follow_its_request(node: TestNode) -> None:
-    """Whether it is in the request, or its rows come after it, the same tree comes of it; what is in its way goes."""
-    for number in range(300):
-        node.mirror.add(f"{number % 7}/{number:03}", str(number % 100).encode())
-    request = node.delivery(listing=None)
-    rows = b"".join(sent([node.mirror.listing.rows()]))
-    node.call("deliver", request, rows)
-    (node.tree / "3").chmod(0o700)
-    (node.tree / "3" / "003").rename(node.tree / "3" / "stranger")
-
-    result = node.call("deliver", {**request, "verify": True}, rows)
-    again = node.deliver(origin={"type": "objects", "path": "/nowhere"})
-
-    assert result["bytes_origin"] == again["bytes_origin"] == 0
-    found = {path.relative_to(node.tree).as_posix(): path for path in node.tree.rglob("*/*")}
-    assert {name: path.read_bytes() for name, path in found.items()} == node.mirror.files
 
 
 def test_cache_query_tells_what_is_whole(node: TestNode) -> None:
