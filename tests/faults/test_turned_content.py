@@ -25,8 +25,7 @@ from tests.support.weights_data import noise
 from trainctl.base.listing import ResolvedSource
 from trainctl.base.protocol.conversation import Asked, Asking
 from trainctl.errors import SourceWrong
-from trainctl.node.mirror.links import Links
-from trainctl.node.mirror.upstream import LinkedUpstream
+from trainctl.node.mirror.upstream import LinkedUpstream, Links
 from trainctl.objects.access import AzureKey, shared_signature
 from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket as Objects

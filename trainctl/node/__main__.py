@@ -44,18 +44,18 @@ _VERBS = {
     "object_list": "mirror.objects.object_list",
     "object_delete": "mirror.objects.object_delete",
     "object_sync": "mirror.objects.object_sync",
-    "mirror_gc": "mirror.maintenance.mirror_gc",
-    "mirror_inventory": "mirror.maintenance.mirror_inventory",
-    "mirror_size": "mirror.maintenance.mirror_size",
-    "mirror_verify": "mirror.maintenance.mirror_verify",
+    "mirror_gc": "mirror.verbs.mirror_gc",
+    "mirror_inventory": "mirror.verbs.mirror_inventory",
+    "mirror_size": "mirror.verbs.mirror_size",
+    "mirror_verify": "mirror.verbs.mirror_verify",
 }
 _WITH_CALLER = {
     "deliver": "cache.deliver.deliver",
     "serve": "cache.serve.serve",
     "serve_mirror": "cache.serve.serve_mirror",
     "object_put": "mirror.objects.object_put",
-    "mirror_ingest": "mirror.ingest.mirror_ingest",
-    "mirror_survey": "mirror.survey.mirror_survey",
+    "mirror_ingest": "mirror.verbs.mirror_ingest",
+    "mirror_survey": "mirror.verbs.mirror_survey",
 }
 _WITH_PAYLOAD = {"put_code": "cache.codes.put_code"}
 _RAW = {

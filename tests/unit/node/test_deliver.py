@@ -263,3 +263,18 @@ def test_the_node_computes_the_listings_id_itself(node: TestNode) -> None:
     kept = node.root / "cache" / "listings" / f"{node.mirror.listing.id}.json"
 
     assert kept.read_bytes() == node.mirror.listing.to_bytes()
+
+
+def test_a_large_tree_is_checked_file_by_file_on_request(node: TestNode) -> None:
+    """Files under other names go, those that are missing are linked again, and nothing is fetched."""
+    for number in range(300):
+        node.mirror.add(f"{number % 7}/{number:03}", str(number % 100).encode())
+    node.deliver()
+    (node.tree / "3").chmod(0o700)
+    (node.tree / "3" / "003").rename(node.tree / "3" / "stranger")
+
+    result = node.deliver(verify=True, origin={"type": "objects", "path": "/nowhere"})
+
+    assert result["bytes_origin"] == 0
+    found = {path.relative_to(node.tree).as_posix(): path for path in node.tree.rglob("*/*")}
+    assert {name: path.read_bytes() for name, path in found.items()} == node.mirror.files

@@ -14,7 +14,7 @@ from trainctl.base.listing import SourceFile
 from trainctl.base.protocol.conversation import Asking
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import Interrupted, SourceGone
-from trainctl.node.mirror.links import Links
+from trainctl.node.mirror.upstream import Links
 
 SMALL = [SourceFile(f"{number:03}", 10, "git:1") for number in range(150)]
 LARGE = SourceFile("large", 2**30, "git:2")

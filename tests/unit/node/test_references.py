@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.permissions import unreadable
 from trainctl.base.listing import Listing
-from trainctl.node.cache.references import References
+from trainctl.node.cache.listings import References
 from trainctl.node.system.layout import Layout
 
 ASKED: list[Callable[[References, str], object]] = [

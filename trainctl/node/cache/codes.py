@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Callable, Dict, List
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, sync_directory, unique
 from trainctl.base.protocol.code import CodeAnswer, CodeRequest, HasCodeRequest
-from trainctl.node.cache.references import References
+from trainctl.node.cache.listings import References
 from trainctl.node.system.layout import Layout, inside, name
 
 Emit = Callable[[Dict[str, Any]], None]

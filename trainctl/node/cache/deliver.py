@@ -13,10 +13,8 @@ from trainctl.base.files import make_directory
 from trainctl.base.lease import FileLease, clear_dead
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import Delivered, DeliverRequest
-from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.listings import receive
-from trainctl.node.cache.references import References
-from trainctl.node.cache.reservations import reserved
+from trainctl.node.cache.leases import Leases, reserved
+from trainctl.node.cache.listings import References, receive
 from trainctl.node.cache.room import limit_of, make_room
 from trainctl.node.cache.trees import FEW, Trees
 from trainctl.node.runs.mount import private_mounts

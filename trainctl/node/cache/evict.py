@@ -1,22 +1,117 @@
-"""Evicting listings from the node's cache by hand."""
+"""Take listings and blobs out of a node's cache. The order is an invariant of DESIGN.md; the room lock is held."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
 
 from trainctl.base.failure import Failure
-from trainctl.base.files import make_directory
+from trainctl.base.files import make_directory, names_in, remove_tree
+from trainctl.base.lease import FileLease
 from trainctl.base.protocol.weights import CacheAnswer, CacheRow, EvictRequest
 from trainctl.node.cache.inventory import Inventory, Kept
-from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.removal import Removal
-from trainctl.node.cache.reservations import room_lock
-from trainctl.node.system.layout import layout_of
+from trainctl.node.cache.leases import Leases, reservations, room_lock
+from trainctl.node.cache.listings import References
+from trainctl.node.cache.trees import GONE, STAGE, Trees
+from trainctl.node.system.layout import Layout, layout_of
 
 Emit = Callable[[Dict[str, Any]], None]
 _SHORTEST_PREFIX = 8
-
 EVICTED, LEASED, BUSY = "evicted", "leased", "busy"
+Needed = Callable[[str], bool]
+"""Whether a listing must stay; asked again after its seal was put aside."""
+
+
+class Removal:
+    """Removes from one cache. ``listings`` is what was found there after the room lock was taken."""
+
+    def __init__(self, layout: Layout, listings: Sequence[Kept]) -> None:
+        self._layout = layout
+        self._trees = Trees(layout)
+        self._listings = {kept.id: kept for kept in listings}
+        self._unfinished: Dict[str, Set[str]] = {
+            kept.id: {file.sha256 for file in kept.contents} for kept in listings if not kept.sealed
+        }
+        self._reserved = {file.sha256 for file in reservations(layout)}
+
+    def listing(self, kept: Kept, needed: Needed) -> Optional[int]:
+        """Remove a listing's seal, tree, references and what only it used; the bytes freed, or None if it stays."""
+        if needed(kept.id):
+            return None
+        lock = FileLease(self._layout.locks / f"listing-{kept.id}.lock")
+        if not lock.try_acquire():
+            return None  # somebody is delivering it
+        try:
+            contents = kept.contents  # nobody knows them when it is gone
+            self._trees.settle(kept.id)
+            self._trees.unseal(kept.id)
+            if needed(kept.id):
+                self._trees.settle(kept.id)
+                return None
+            freed = self._trees.remove(kept.id)
+            self._unfinished.pop(kept.id, None)
+            self._listings.pop(kept.id, None)  # so that it names nothing any more
+            freed += self.unlinked(file.sha256 for file in contents)
+            # Until here whoever comes after one who was killed knows what it was.
+            self._trees.settle(kept.id)
+            References(self._layout).drop_listing(kept.id)
+        finally:
+            lock.release()
+        return freed
+
+    def unlinked(self, digests: Iterable[str]) -> int:
+        """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""
+        freed = 0
+        for digest in (one for one in digests if not self._is_wanted(one)):
+            freed += _remove_unlinked(self._layout.files.blob(digest))
+            freed += _remove_unlinked(self._layout.files.part(digest))
+            _remove_unlinked(self._layout.files.map(digest))  # no content, so never counted as used
+        return freed
+
+    def strays(self) -> int:
+        """Remove contents that no listing names, and trees that somebody was killed while making or removing; the bytes freed."""
+        freed = 0
+        for name in names_in(self._layout.partial):
+            if name.startswith(GONE):
+                freed += remove_tree(self._layout.partial / name)
+            elif name.startswith(STAGE):
+                freed += self._unknown_stage(name[len(STAGE) :])
+        for listing_id in {Path(name).stem for name in names_in(self._layout.listings)}:
+            if listing_id not in self._listings:
+                References(self._layout).drop_document(listing_id)
+        named = {file.sha256 for kept in self._listings.values() for file in kept.contents}
+        return freed + self.unlinked(one for one in self._contents() if one not in named)
+
+    def _unknown_stage(self, listing_id: str) -> int:
+        """Remove the beginning of a tree that nobody refers to any more and nobody is at."""
+        lock = FileLease(self._layout.locks / f"listing-{listing_id}.lock")
+        if listing_id in self._listings or not lock.try_acquire():
+            return 0
+        try:
+            return remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
+        finally:
+            lock.release()
+
+    def _contents(self) -> Iterator[str]:
+        yield from (path.name for path in self._layout.blobs.glob("*/*"))
+        yield from (path.stem for path in self._layout.partial.glob("*.part"))
+        yield from (path.stem for path in self._layout.partial.glob("*.map"))
+
+    def _is_wanted(self, digest: str) -> bool:
+        return digest in self._reserved or any(
+            digest in contents for contents in self._unfinished.values()
+        )
+
+
+def _remove_unlinked(name: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        found = os.stat(name)  # noqa: PTH116 - millions
+        if found.st_nlink == 1:
+            os.unlink(name)  # noqa: PTH108
+            return found.st_size
+    return 0
 
 
 def cache_evict(request: EvictRequest, emit: Emit) -> CacheAnswer:

@@ -11,8 +11,7 @@ from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, S
 
 from trainctl.base.files import names_in, read_json
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.node.cache.listings import load
-from trainctl.node.cache.references import References
+from trainctl.node.cache.listings import References, load
 from trainctl.node.system.layout import Layout
 
 

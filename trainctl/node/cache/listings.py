@@ -1,13 +1,26 @@
-"""Listings as a node receives and stores them: checked before any of their names touches the disk."""
+"""Listings on a node: received with a request, kept as documents, and referred to by lineages, one file each so that nobody shares one."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
-from typing import BinaryIO, Iterable, List, Optional
+from typing import BinaryIO, Iterable, Iterator, List, Optional, Set
 
 from trainctl.base.failure import Failure
+from trainctl.base.files import (
+    make_directory,
+    modified,
+    names_in,
+    remove_tree,
+    write_atomic,
+    write_json,
+)
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.wire import received
+from trainctl.node.system.layout import Layout
+
+_HERE = "here.json"
 
 
 def receive(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
@@ -33,3 +46,109 @@ def load(path: Path) -> Optional[Listing]:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found if found.id == path.stem else None
+
+
+class References:
+    """The references in one cache."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def refer(self, lineage: str, listing: Listing, owner: str) -> None:
+        """Record that a lineage needs a listing, before anything of it is inspected; then keep its document.
+
+        The reference's mtime is the last use.
+        """
+        directory = make_directory(self._layout.references / lineage)
+        path = directory / f"{listing.id}.json"
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            write_json(path, {"owner": owner})
+        document = self._layout.listing(listing.id)
+        if not document.exists():
+            write_atomic(make_directory(document.parent) / document.name, listing.pieces())
+
+    def arrive(self, lineage: str) -> None:
+        """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
+        path = make_directory(self._layout.references / lineage) / _HERE
+        if not path.exists():
+            write_json(path, {})
+
+    def refer_cache(self, lineage: str, name: str, directory: str) -> None:
+        """Say that a lineage needs a training cache, by a name that begins with the cache's."""
+        folder = make_directory(self._layout.references / lineage)
+        write_json(folder / f"cache-{name}.json", {"directory": directory})
+
+    def drop_cache(self, lineage: str, name: str) -> None:
+        """Take back every reference of the lineage whose name begins so."""
+        folder = self._layout.references / lineage
+        for found in names_in(folder):
+            if found == f"cache-{name}.json" or found.startswith(f"cache-{name}-"):
+                with contextlib.suppress(FileNotFoundError):
+                    (folder / found).unlink()
+
+    def drop(self, lineage: str) -> None:
+        """Drop all references of a lineage."""
+        remove_tree(self._layout.references / lineage)
+
+    def drop_listings(self, lineage: str) -> None:
+        """Drop a lineage's references to listings; the others stay."""
+        for name in names_in(self._layout.references / lineage):
+            if _is_listing(name):
+                with contextlib.suppress(FileNotFoundError):
+                    (self._layout.references / lineage / name).unlink()
+
+    def lineages(self) -> List[str]:
+        """Every lineage that refers to something here."""
+        found = names_in(self._layout.references)
+        return [name for name in found if names_in(self._layout.references / name)]
+
+    def listings(self) -> Set[str]:
+        """The ids of all listings that some lineage refers to."""
+        return {
+            Path(name).stem
+            for lineage in self.lineages()
+            for name in names_in(self._layout.references / lineage)
+            if _is_listing(name)
+        }
+
+    def refers(self, listing_id: str) -> bool:
+        """Whether some lineage refers to the listing."""
+        return any(map(modified, self._to(listing_id)))
+
+    def last_used(self, listing_id: str) -> float:
+        """When a lineage last had the listing delivered, in Unix seconds; 0 if none refers to it."""
+        return max(map(modified, self._to(listing_id)), default=0.0)
+
+    def drop_listing(self, listing_id: str) -> None:
+        """Drop every lineage's reference to a listing that was removed, and its document."""
+        for path in self._to(listing_id):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+        self.drop_document(listing_id)
+
+    def drop_document(self, listing_id: str) -> None:
+        """Remove the document of a listing, unless a lineage refers to it: the reference is written first."""
+        if not self.refers(listing_id):
+            with contextlib.suppress(FileNotFoundError):
+                self._layout.listing(listing_id).unlink()
+
+    def _to(self, listing_id: str) -> Iterator[Path]:
+        """Where the lineages would refer to a listing. Unlike a glob it doesn't pass over what may not be read."""
+        names = names_in(self._layout.references)
+        return (self._layout.references / name / f"{listing_id}.json" for name in names)
+
+    def cache_users(self, name: str) -> List[str]:
+        """Who refers to a training cache: ``LINEAGE+OWNER``."""
+        begin, end = f"cache-{name}-", ".json"
+        return [
+            f"{lineage}+{found[len(begin) : -len(end)]}"
+            for lineage in self.lineages()
+            for found in names_in(self._layout.references / lineage)
+            if found.startswith(begin) and found.endswith(end)
+        ]
+
+
+def _is_listing(name: str) -> bool:
+    return not name.startswith((".", "cache-")) and name != _HERE

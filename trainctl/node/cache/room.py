@@ -7,10 +7,9 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from trainctl.base.failure import Failure, weights_room
 from trainctl.base.listing import Listing
+from trainctl.node.cache.evict import Removal
 from trainctl.node.cache.inventory import Inventory, Kept
-from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.removal import Removal
-from trainctl.node.cache.reservations import reservations, reserved_bytes, room_lock
+from trainctl.node.cache.leases import Leases, reservations, reserved_bytes, room_lock
 from trainctl.node.system.layout import Layout
 
 

@@ -27,8 +27,8 @@ from trainctl.base.object_server import Content, ObjectServer, OpenObject, servi
 from trainctl.base.ports import ports_of
 from trainctl.base.protocol.conversation import Asking, Gone
 from trainctl.base.protocol.weights import Sent, ServeMirrorRequest, ServeRequest
+from trainctl.node.cache.leases import reserved_listings
 from trainctl.node.cache.listings import receive
-from trainctl.node.cache.reservations import reserved_listings
 from trainctl.node.cache.trees import Trees
 from trainctl.node.system.layout import Layout, absolute, layout_of
 from trainctl.node.transfer.parts import lengths_of, to_hex

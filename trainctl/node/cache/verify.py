@@ -1,25 +1,23 @@
-"""Verifying the node's cache: every byte is hashed again. What is wrong is removed; the next delivery fetches it."""
+"""Verify a node's cache: every byte is hashed again. What is wrong is removed; the next delivery fetches it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from typing import Any, Callable, Iterable, Mapping, Set
 
 from trainctl.base.files import make_directory
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile
+from trainctl.base.parallel import in_order
 from trainctl.base.protocol.verb import AtCache
 from trainctl.base.protocol.weights import CacheAnswer, CacheRow
+from trainctl.node.cache.evict import Removal
 from trainctl.node.cache.inventory import Inventory, Kept
-from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.removal import Removal
-from trainctl.node.cache.reservations import room_lock
+from trainctl.node.cache.leases import Leases, room_lock
 from trainctl.node.cache.trees import Trees
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.system.threads import for_each
 
 Emit = Callable[[Mapping[str, Any]], None]
 _MOST_THREADS = 8
@@ -61,13 +59,9 @@ class _Verifying:
         self._emit = emit
         self._trees = Trees(layout)
         self._contents = {file.sha256: file for file in files}
-        self._total = sum(file.size for file in self._contents.values())
-        self._lock = threading.Lock()
-        self._spoken = 0.0
         self._wrong: Set[str] = set()
         self.hashed = self.freed = 0
-        count = min(_MOST_THREADS, os.cpu_count() or 1)
-        for_each(self._verify, self._contents.values(), count)
+        self._hash_all()
 
     def listing(self, kept: Kept) -> CacheRow:
         """What became of one listing."""
@@ -98,16 +92,18 @@ class _Verifying:
             if not self._layout.files.verify(self._contents[sha256]):
                 self._layout.files.remove(self._contents[sha256])
 
-    def _verify(self, file: ListedFile) -> None:
-        is_right = self._layout.files.verify(file)
-        with self._lock:
+    def _hash_all(self) -> None:
+        total = sum(file.size for file in self._contents.values())
+        threads, reported = min(_MOST_THREADS, os.cpu_count() or 1), 0.0
+        files = self._layout.files
+        for file, is_right in in_order(files.verify, self._contents.values(), threads):
             if not is_right:
                 self._wrong.add(file.sha256)
             self.hashed += file.size
             now = time.monotonic()
-            if now - self._spoken >= _EVENT_SECONDS or self.hashed >= self._total:
-                self._spoken = now
-                self._emit({"done": self.hashed, "total": self._total})
+            if now - reported >= _EVENT_SECONDS or self.hashed >= total:
+                reported = now
+                self._emit({"done": self.hashed, "total": total})
 
     def _drop(self, kept: Kept) -> str:
         """Remove a tree, whose lock is held; if a live run leases it, only its seal, so that no other run begins to use it."""

@@ -12,11 +12,10 @@ from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, names_in, remove_tree
 from trainctl.base.protocol.verb import OfLineage
 from trainctl.base.protocol.weights import Forgotten, Freed
+from trainctl.node.cache.evict import Removal
 from trainctl.node.cache.inventory import Inventory
-from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.references import References
-from trainctl.node.cache.removal import Removal
-from trainctl.node.cache.reservations import room_lock
+from trainctl.node.cache.leases import Leases, room_lock
+from trainctl.node.cache.listings import References
 from trainctl.node.containers.image_store import ImageStore
 from trainctl.node.runs.record import all_runs, all_specs
 from trainctl.node.supervision import run_verbs

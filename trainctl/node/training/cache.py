@@ -22,7 +22,7 @@ from trainctl.base.files import (
 )
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.caches import Held
-from trainctl.node.cache.references import References
+from trainctl.node.cache.listings import References
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, inside
 
