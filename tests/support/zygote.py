@@ -102,7 +102,7 @@ def _serve() -> None:
 
 def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
     from tests.support.dying import mortal, mortal_supervisor
-    from tests.support.nodes import received_as
+    from tests.support.nodes import USUAL, received_as
     from trainctl.base.failure import Failure, from_os_error
 
     if order["die"]:
@@ -112,7 +112,7 @@ def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
         mortal_supervisor(order["supervisor"], root.with_name("killed"))
     if order["full"]:
         _fill_up(order["full"])
-    request, caller = received_as(order["request"])
+    request, caller = received_as({**USUAL.get(order["verb"], {}), **order["request"]})
     with_caller = {"caller": caller} if "caller" in signature(verb).parameters else {}
     try:
         return {"result": verb(request, lambda event: None, **with_caller)}

@@ -23,6 +23,7 @@ _DIGEST_BYTES = 32
 _NOWHERE = {"", ".", ".."}
 _LONGEST_NAME = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_TAIL = b'],"version":1}'
 
 
 @dataclass(frozen=True, order=True)
