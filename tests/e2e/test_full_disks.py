@@ -144,28 +144,6 @@ def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) ->
     assert not work.mirror.exists()
 
 
-@one_day_in(5)
-def test_a_disk_of_both_the_mirror_and_a_node_must_hold_weights_twice(
-    work: Project, hub: Hub
-) -> None:
-    """Either would have room alone: the plan says what both need, before anything moves; with as much room it is done."""
-    files = {**SMALL, "model.safetensors": noise(60_000_000)}
-    hub.add("acme/model", files)
-    with small_disk(work.mirror.parent / "both", "125m") as place:
-        wants(
-            work,
-            "hf://acme/model",
-            f'mirror: {{url: "{(place / "mirror").as_uri()}"}}\n'
-            f'clusters: {{here: {{provider: local, cache: {{node: {{dir: "{place / "cache"}"}}}}}}}}\n{JOB}',
-        )
-        done = apply(work, 1)
-        remount(place, "size=200m")
-        work.run("apply", "--auto-approve", "--wait")
-
-    assert "needs 60.0 MB of weights beside 60.0 MB for the mirror on the same disk" in done.stderr
-    assert "put the node cache on a different disk than the mirror's" in done.stderr
-
-
 def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
     """Delivery fails with the node, its directory and what to do; no tree is left; with room the same plan goes on."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})

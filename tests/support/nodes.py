@@ -407,7 +407,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "upload_checkpoints": {"secrets": {}},
     "remove_checkpoints": {"place": None},
     "clear_cache": {"older_than_seconds": None, "dry_run": False},
-    "cache_query": {"listings": [], "blobs": [], "room": False, "mirror": None},
+    "cache_query": {"listings": [], "blobs": [], "room": False},
     "cache_evict": {"listings": None, "dry_run": False},
     "cache_verify": {"origin": None},
     "facts": {

@@ -165,8 +165,6 @@ class NodeFacts:
     room: int | None = None
     most: int | None = None
     limit: int | None = None
-    beside_mirror: tuple[int, int] | None = None
-    """Where the mirror lies on the same disk, which shares no blocks between them: bytes that both may still take, now and at most."""
     claims: Mapping[Address, int] = field(default_factory=dict)
     near: bool = True
     mirror_on: str = ""

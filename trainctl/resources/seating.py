@@ -136,7 +136,6 @@ class Seating:
                     listings=[*files],
                     blobs=digests,
                     room=bool(files),
-                    mirror=None,
                 ),
             )
             try:

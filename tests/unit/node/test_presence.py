@@ -15,7 +15,6 @@ from trainctl.base.protocol.weights import Cached
 from trainctl.node.cache import inventory
 from trainctl.node.cache.listings import load
 from trainctl.node.cache.presence import cache_query
-from trainctl.node.system import disks
 from trainctl.node.system.layout import layout_of
 from trainctl.store.files import PartialFile
 
@@ -47,7 +46,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def _query(node: TestNode, **asked: Any) -> Cached:
     """What the node has of what is asked."""
-    nothing = {"listings": [], "blobs": [], "room": False, "mirror": None}
+    nothing = {"listings": [], "blobs": [], "room": False}
     request: Any = {"root": str(node.root), **nothing, **asked}
     return cache_query(request, lambda event: None)
 
@@ -61,33 +60,6 @@ def test_leased_listings_are_read_once_for_all_that_is_asked(
 
     assert (answer["blobs"], answer["leased"]) == ([first, second], [first, second])
     assert len(read) == len(set(read)) == 2
-
-
-@pytest.mark.parametrize(("kind", "told"), [("ext4", True), ("btrfs", False), (None, False)])
-def test_how_much_the_mirror_may_take_of_the_same_disk(
-    node: TestNode, monkeypatch: pytest.MonkeyPatch, kind: str | None, *, told: bool
-) -> None:
-    """Told where both take room for the same content, whatever the cache may hold; not where they may share it, nor of another disk."""
-    monkeypatch.setattr(disks, "_file_system", lambda device: kind)
-    cache = {"dir": None, "size": 1000}
-    mirror = str(node.base / "not" / "yet")
-
-    def ask(mirror: str | None) -> Cached:
-        return _query(node, room=True, cache=cache, mirror=mirror)
-
-    beside = ask(mirror)
-    assert ("beside_mirror" in beside) is told
-    if told:
-        now, most = beside["beside_mirror"] or (0, 0)
-        assert (beside["room"] or 0) <= 1000 < now == most - 3  # what live runs have
-    assert "beside_mirror" not in ask("/proc/self")
-    assert "beside_mirror" not in ask(None)
-
-
-def test_a_file_system_is_known_by_its_device() -> None:
-    """As the kernel lists it; a device that it doesn't list has none."""
-    assert disks._file_system(Path("/proc").stat().st_dev) == "proc"
-    assert disks._file_system(0xFFFFF) is None
 
 
 def test_only_whole_content_is_here(node: TestNode, tmp_path: Path) -> None:

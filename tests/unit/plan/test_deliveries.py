@@ -122,34 +122,6 @@ def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
     assert errors(shared) == []
 
 
-def test_a_mirror_on_the_same_disk_takes_its_room_first() -> None:
-    """What comes from upstream is there twice. What is in the mirror already takes no more of it, and a limit of the cache is the cache's alone."""
-    world = World()
-    size, lab = world.resolved.size, at("cluster.lab")
-    weights = at("weights.qwen3")
-    seen = NodeFacts(
-        "lab/lab-0", "namespace", 10**12, {weights: TierFacts(upstream=size)},
-        room=2 * 10**9, most=2 * 10**9, claims={weights: size}, beside_mirror=(2 * 10**9, 2 * 10**9),
-    )  # fmt: skip
-
-    def told(seen: NodeFacts) -> list[tuple[str, str]]:
-        plan = make_plan(world.inputs(nodes={lab: (seen,)}))
-        return [(one.code, one.summary) for one in plan.diagnostics]
-
-    needs = "lab/lab-0 has 2.0 GB free{} needs 1.5 GB of weights beside 1.5 GB for the mirror on the same disk{}"
-    assert told(seen) == [("too-little-space", needs.format(" and", ""))]
-    assert told(replace(seen, beside_mirror=(2 * 10**9, 4 * 10**9), limit=2 * 10**9)) == [
-        ("waits-for-room", needs.format(" beside what live runs need, and", ": the job waits"))
-    ]
-    assert told(replace(seen, beside_mirror=(4 * 10**9, 4 * 10**9))) == []
-    assert told(replace(seen, beside_mirror=None)) == []
-    mirrored = replace(seen, tiers={weights: TierFacts(mirror=size)})
-    assert told(mirrored) == []
-    assert told(replace(mirrored, room=10**9, most=10**9, beside_mirror=(10**9, 10**9))) == [
-        ("too-little-space", "lab/lab-0 has 1.0 GB free and needs 1.5 GB of weights")
-    ]
-
-
 def test_weights_that_fit_once_others_have_ended_wait() -> None:
     """What live runs have there now is no reason to refuse a job; what they will never leave is. A run that the job itself stops says nothing."""
     world = World()

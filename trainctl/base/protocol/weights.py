@@ -13,12 +13,11 @@ Origin = Mapping[str, Any]
 
 
 class CacheQuery(AtCache):
-    """``room``: report the room, too. ``mirror``: directory of the mirror, if the node sees it."""
+    """``room``: report the room, too."""
 
     listings: List[str]
     blobs: List[str]
     room: bool
-    mirror: Optional[str]
 
 
 _Cached = TypedDict("_Cached", {"trees": List[str], "blobs": List[str]})
@@ -27,13 +26,12 @@ _Cached = TypedDict("_Cached", {"trees": List[str], "blobs": List[str]})
 class Cached(_Cached, total=False):
     """``trees`` and ``blobs`` that are here.
 
-    ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run; ``beside_mirror``: the same
-    of cache and mirror together, where they share a disk. ``leases``, ``leased``: listings and blobs that live runs need.
+    ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run. ``leases``, ``leased``:
+    listings and blobs that live runs need.
     """
 
     room: Optional[int]
     most: Optional[int]
-    beside_mirror: Optional[List[int]]
     leases: List[str]
     leased: List[str]
     shared: List[str]

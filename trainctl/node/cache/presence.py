@@ -9,15 +9,13 @@ from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
 from trainctl.node.system import layout as names
-from trainctl.node.system.disks import hold_twice
 from trainctl.node.system.layout import layout_of
 
 Emit = Callable[[Dict[str, Any]], None]
 
 
 def cache_query(request: CacheQuery, emit: Emit) -> Cached:
-    """Which of the listings and blobs are whole here, going by seals and names, and how much more could come; with a ``mirror``
-    on the same disk also how much of that there is for both."""
+    """Which of the listings and blobs are complete here, judging by seals and names, and how much more could come."""
     layout = layout_of(request)
     trees = Trees(layout)
     listings = [names.sha256(one, "listing") for one in request.get("listings", [])]
@@ -28,11 +26,7 @@ def cache_query(request: CacheQuery, emit: Emit) -> Cached:
     }
     if request.get("room"):
         leased = set(leased_contents(layout))
-        found["room"], found["most"], disk = claimable(layout, limit_of(request), leased)
-        if request.get("mirror") and hold_twice(
-            layout.cache, names.absolute(request["mirror"], "mirror")
-        ):
-            found["beside_mirror"] = disk
+        found["room"], found["most"] = claimable(layout, limit_of(request), leased)
         found["leases"] = sorted(Leases(layout).live())
         found["leased"] = [one for one in blobs if one in leased]
     if request.get("shared"):

@@ -40,14 +40,10 @@ class Space(NamedTuple):
 
 
 class Claimable(NamedTuple):
-    """Bytes that weights may take of a cache: ``now``, and at ``most``, once all runs have ended; None: no bound known.
-
-    ``disk`` is what they might of its disk, if the cache had no limit.
-    """
+    """Bytes that weights may take of a cache: ``now``, and at ``most``, once all runs have ended; None: no bound known."""
 
     now: Optional[int]
     most: Optional[int]
-    disk: Optional[List[int]] = None
 
 
 def make_room(layout: Layout, listing: Listing, limit: Optional[int], run: str) -> None:
@@ -146,11 +142,7 @@ def claimable(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> Cl
     free = weights_room(str(layout.cache))
     disk = None if free is None else free + inventory.used()
     most = min((one for one in (disk, limit) if one is not None), default=None)
-    return Claimable(
-        None if most is None else max(0, most - stays),
-        most,
-        None if disk is None else [max(0, disk - stays), disk],
-    )
+    return Claimable(None if most is None else max(0, most - stays), most)
 
 
 def leased_contents(layout: Layout) -> Iterator[str]:

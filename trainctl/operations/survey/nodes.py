@@ -51,14 +51,6 @@ class _Nearness:
         self._mirror = workspace.mirror
         self._seen = seen
 
-    def directory(self, provider: str, node: Node) -> str | None:
-        """The mirror's directory, for a node that sees it."""
-        mirror = self._mirror
-        try:
-            return mirror.path if self._agents.sees(provider, node, mirror.place) else None
-        except NodeError:
-            return None
-
     def of(self, provider: str, node: Node, serving: Serving) -> dict[str, Any]:
         """The facts about the mirror as seen from a node; one in a bucket, or that can't be located, is near to no node."""
         if self._mirror.in_a_bucket:
@@ -261,8 +253,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
     where = at(node, question.cluster)
-    mirror = near.directory(question.provider, node) if question.weights else None
-    cached = TierQuestion(where, question.weights, mirror)
+    cached = TierQuestion(where, question.weights)
     kinds = sorted({job.accelerator for job in jobs} - {""})
     vacancy = VacancyRequest(root=node.root, declared=node.gpus, accelerators=kinds)
     request = FactsRequest(
@@ -296,7 +287,6 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         rates=question.rates,
         room=seen.get("room"),
         most=seen.get("most"),
-        beside_mirror=_room_for_both(seen),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node, serving) if question.weights else {}),
@@ -315,11 +305,6 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         },
         vacancy=_vacancy(facts["vacancy"]),
     )
-
-
-def _room_for_both(cached: Cached) -> tuple[int, int] | None:
-    now, most = cached.get("beside_mirror") or (None, None)
-    return None if now is None or most is None else (now, most)
 
 
 def _located(workspace: Workspace, question: _Question) -> Node:

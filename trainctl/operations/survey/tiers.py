@@ -35,11 +35,10 @@ class _There(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TierQuestion:
-    """What is asked of a node: of the cache at ``where``, about weights. ``mirror`` is the mirror's directory if the node sees it."""
+    """What is asked of a node: of the cache at ``where``, about weights."""
 
     where: AtCache
     weights: Mapping[Address, SourceSurvey]
-    mirror: str | None = None
 
     @property
     def request(self) -> CacheQuery:
@@ -50,7 +49,6 @@ class TierQuestion:
             "listings": [survey.listing for survey in self.weights.values() if survey.listing],
             "blobs": _digests(row for survey in few for row in survey.files),
             "room": bool(self.weights),
-            "mirror": self.mirror,
         }
 
     def counted(self, agent: NodeAgent, answer: Cached) -> dict[Address, Counted]:
