@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,8 @@ class Facts(NamedTuple):
     """Codes of errors: arguments named ``code``, ``usual_code`` of classes, the last of ``Words``."""
     bare: list[str]
     """Errors of the base class without a code."""
+    imports: set[str]
+    """Top-level packages that it imports."""
 
 
 def sources(*folders: str) -> list[Path]:
@@ -51,7 +54,7 @@ def product() -> dict[Path, Facts]:
 
 def _facts_of(path: Path) -> Facts:
     text = path.read_text()
-    found = Facts(len(text.splitlines()), {}, set(), [])
+    found = Facts(len(text.splitlines()), {}, set(), [], set())
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
@@ -62,11 +65,20 @@ def _facts_of(path: Path) -> Facts:
             if name == "TrainctlError" and not given:
                 found.bare.append(str(path.relative_to(ROOT)))
             found.codes.update(_texts(given + (node.args[2:] if name == "Words" else [])))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.imports.update(_imported(node))
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(isinstance(each, ast.Name) and each.id == "usual_code" for each in targets):
                 found.codes.update(_texts([node.value]))
     return found
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> set[str]:
+    names = (
+        [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+    )
+    return {name.partition(".")[0] for name in names}
 
 
 def _texts(values: list[ast.expr]) -> list[str]:
@@ -111,6 +123,17 @@ def test_no_module_is_a_bag() -> None:
     """A module is named for its reason to exist."""
     bags = {"utils", "util", "helpers", "helper", "common", "misc"}
     assert not [path for path in product() if path.stem in bags]
+
+
+@pytest.mark.parametrize("package", ["base", "store", "node"])
+def test_what_runs_on_hosts_imports_the_standard_library_only(package: str) -> None:
+    """Which of ours it may import is a contract of its own."""
+    folder, allowed = ROOT / "trainctl" / package, set(sys.stdlib_module_names) | {"trainctl"}
+    own = {path: found for path, found in product().items() if path.is_relative_to(folder)}
+    assert own
+    assert {
+        path: found.imports - allowed for path, found in own.items() if found.imports - allowed
+    } == {}
 
 
 def test_codes_in_use_are_those_explained() -> None:

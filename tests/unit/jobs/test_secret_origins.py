@@ -261,17 +261,6 @@ def test_a_machine_without_a_keyring_says_so(home: Path, monkeypatch: pytest.Mon
     assert "there is no keyring for this user here" in error.summary
 
 
-def test_aws_that_can_not_be_asked_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a region or a credential boto3 says what it lacks."""
-    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(home))
-    error = failure(home, SecretSpec("one", "aws-secrets-manager", "prod/plain"))
-    assert "AWS Secrets Manager can't be asked" in error.summary
-    assert "region" in error.detail
-    assert error.code == "missing-secret"
-
-
 @pytest.mark.parametrize(
     ("origin", "module", "extra"),
     [("keyring", "keyring.errors", "keyring"), ("aws-secrets-manager", "boto3", "aws")],
