@@ -97,7 +97,7 @@ FAULTS = [
     *_faults(
         "trainctl",
         _CACHE,
-        ("store/files.py", "return digest.hexdigest() == chunk.sha256", "return True"),
+        ("node/system/blob_files.py", "return digest.hexdigest() == chunk.sha256", "return True"),
         ("node/cache/trees.py", "return is_stamped(here, file) and (", "return ("),
         (
             "node/cache/leases.py",

@@ -17,8 +17,8 @@ from tests.support.nodes import TestNode, wait_for
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.object_server import ObjectServer, OpenObject, serving
+from trainctl.node.system.blob_files import VERIFIED
 from trainctl.store import keys
-from trainctl.store.files import VERIFIED
 from trainctl.store.served import MirrorContent
 
 pytestmark = pytest.mark.integration

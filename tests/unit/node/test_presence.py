@@ -15,8 +15,8 @@ from trainctl.base.protocol.weights import Cached
 from trainctl.node.cache import inventory
 from trainctl.node.cache.listings import load
 from trainctl.node.cache.presence import cache_query
+from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import layout_of
-from trainctl.store.files import PartialFile
 
 MANY = [f"{number:064x}" for number in range(2_500)]
 

@@ -30,9 +30,9 @@ from trainctl.base.protocol.weights import Sent, ServeMirrorRequest, ServeReques
 from trainctl.node.cache.leases import reserved_listings
 from trainctl.node.cache.listings import receive
 from trainctl.node.cache.trees import Trees
+from trainctl.node.system.blob_files import STEP_BYTES, VERIFIED, readable, stamp
 from trainctl.node.system.layout import Layout, absolute, layout_of
 from trainctl.node.transfer.parts import lengths_of, to_hex
-from trainctl.store.files import STEP_BYTES, VERIFIED, readable, stamp
 from trainctl.store.served import MirrorContent
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from trainctl.base.files import (
     write_json,
 )
 from trainctl.base.listing import ListedFile, Listing
+from trainctl.node.system.blob_files import has_content, is_stamped, stamp
 from trainctl.node.system.layout import Layout
-from trainctl.store.files import has_content, is_stamped, stamp
 
 _READ_ONLY = 0o555
 STAGE = "tree-"

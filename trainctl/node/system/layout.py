@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional
 
 from trainctl.base.failure import Failure
-from trainctl.store.files import BlobFiles
+from trainctl.node.system.blob_files import BlobFiles
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,@+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

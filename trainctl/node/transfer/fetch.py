@@ -11,12 +11,12 @@ from typing import Callable, Dict, Iterable, List, Sequence, Set
 from trainctl.base.files import names_in
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile
+from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.parts import Part, parts_of, windows
 from trainctl.node.transfer.pool import MIRROR, Data, Pool, Task
 from trainctl.node.transfer.shared import SHARED
 from trainctl.node.transfer.sources import Sources
-from trainctl.store.files import PartialFile
 
 Progress = Callable[[int, int], None]
 """Takes how many more bytes are here now, and how many of them had to come."""

@@ -49,9 +49,9 @@ from trainctl.base.lease import FileLease, Liveness
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.base.sharing import create_file, make_directory, mode_in
 from trainctl.node.system import layout as names
+from trainctl.node.system.blob_files import errors_named
 from trainctl.node.transfer.parts import Part, parts_of
 from trainctl.node.transfer.pool import Buffer, Data, Fetched, Fetcher, PassOn, Pool, Task
-from trainctl.store.files import errors_named
 
 SHARED = "shared"
 """The name of this place."""
