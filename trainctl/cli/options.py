@@ -151,16 +151,9 @@ def show(
     form: Mapping[str, Any],
     lines: Iterable[str],
     rows: Rows = ((), ()),
-    *,
-    member: str | None = None,
 ) -> None:
-    """Print a result in the format that was asked for.
-
-    ``member`` names the rows in JSON if ``form`` lacks them, as there may be very many.
-    """
-    if format_ == "json" and member is not None:
-        output.json_rows(form, member, rows[1])
-    elif format_ == "json":
+    """Print a result in the format that was asked for."""
+    if format_ == "json":
         output.json(form)
     elif format_ == "csv":
         from trainctl.views.terminal.tables import csv_lines

@@ -28,8 +28,7 @@ from trainctl.store.references import StoredReference
 from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.checkpoints import checkpoints_json
-from trainctl.views.mirror import mirror_json
-from trainctl.views.mirror_care import collected_json, finding_json, verified_json
+from trainctl.views.mirror import collected_json, mirror_json, verified_json
 from trainctl.views.plan.json import plan_json
 from trainctl.views.state import history_json, resource_json, state_json
 from trainctl.views.status import status_json
@@ -221,6 +220,5 @@ def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
     assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
     verified = CacheReport((replace(row, outcome="wrong"),), 5, 6)
     assert problems("cache-verify", verify_json(verified)) == []
-    form = verified_json(VerifyReport(1, 2, (finding,)))
-    assert problems("mirror-verify", {**form, "findings": [finding_json(finding)]}) == []
+    assert problems("mirror-verify", verified_json(VerifyReport(1, 2, (finding,)))) == []
     assert problems("mirror-gc", collected_json(collected)) == []

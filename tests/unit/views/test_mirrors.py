@@ -8,8 +8,13 @@ from trainctl.store.gc import GcReport
 from trainctl.store.inventory import Inventory, Row
 from trainctl.store.references import StoredReference
 from trainctl.store.verify import Finding, Outcome, VerifyReport
-from trainctl.views.mirror import lost_lines, mirror_json, mirror_lines
-from trainctl.views.mirror_care import collected_lines, verified_lines
+from trainctl.views.mirror import (
+    collected_lines,
+    lost_lines,
+    mirror_json,
+    mirror_lines,
+    verified_lines,
+)
 
 SOURCE = "hf://acme/model"
 

@@ -55,8 +55,6 @@ def test_json_has_no_halves_of_characters() -> None:
     text = out.getvalue()
     assert json.loads(text) == {"name": "checkpoint-5\ufffd", "other": "\U0001f600"}
     assert "\\ud" not in text
-    output.json_rows({"name": "a\udcff"}, "rows", [{"path": "b\udcff"}])
-    assert "\\ud" not in out.getvalue()
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
@@ -206,16 +204,3 @@ def test_a_terminal_breaks_lines_between_words_and_a_pipe_does_not(
     piped.note(said)
     piped.prose(said)
     assert out.getvalue() == err.getvalue() == said + "\n"
-
-
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_json_of_many_rows_is_what_it_would_be_in_one_piece(count: int) -> None:
-    """A program that reads it sees no difference; its secrets are masked."""
-    output, out, _ = make()
-    form, rows = {"whole": False, "of": {"a": []}}, [{"path": "ä\n", "sources": ["x", []]}] * count
-
-    output.json_rows(form, "findings", iter(rows))
-    one_by_one = out.getvalue()
-    output.json({**form, "findings": rows})
-
-    assert out.getvalue() == one_by_one * 2

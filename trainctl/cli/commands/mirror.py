@@ -15,14 +15,16 @@ from trainctl.model.delivery import MirrorSite
 from trainctl.operations.survey.mirror import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.gc import GcOptions
-from trainctl.views.mirror import MIRROR_COLUMNS, lost_lines, mirror_json, mirror_lines
-from trainctl.views.mirror_care import (
+from trainctl.views.mirror import (
     FINDING_COLUMNS,
     GC_COLUMNS,
+    MIRROR_COLUMNS,
     collected_json,
     collected_lines,
     collected_rows,
-    finding_json,
+    lost_lines,
+    mirror_json,
+    mirror_lines,
     verified_json,
     verified_lines,
 )
@@ -66,9 +68,9 @@ def verify_command(
             lambda done, total, files: progress.track("mirror", "verifying", done, total),
             session.output.note,
         )
-    rows = (FINDING_COLUMNS, map(finding_json, report.findings))
+    form = verified_json(report)
     lines = verified_lines(report, session.output.width)
-    show(session.output, format_, verified_json(report), lines, rows, member="findings")
+    show(session.output, format_, form, lines, (FINDING_COLUMNS, form["findings"]))
     return 0 if report.whole else 1
 
 

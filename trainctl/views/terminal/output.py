@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import chain, islice
-from textwrap import indent
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
@@ -139,22 +137,6 @@ class Output:
         self.print(_json(value, indent), links=links)
         if indent is None:
             self._stdout.flush()
-
-    def json_rows(self, form: Mapping[str, Any], member: str, rows: Iterable[Any]) -> None:
-        """A value as JSON whose last member is a list of rows, which are printed one by one."""
-        whole = _json({**form, member: []}, 2)
-        rows = iter(rows)
-        first = list(islice(rows, 1))
-        if not first:
-            self.print(whole)
-            return
-        self.print(whole.removesuffix("]\n}"))
-        before = None
-        for row in chain(first, rows):
-            if before is not None:
-                self.print(f"{before},")
-            before = indent(_json(row, 2), "    ")
-        self.print(f"{before}\n  ]\n}}")
 
     def note(self, *lines: str) -> None:
         """Lines about the work, on standard error, after whatever was printed before; a terminal breaks them between words."""
