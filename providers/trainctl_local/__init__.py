@@ -1,6 +1,5 @@
 """The ``local`` provider: nodes are directories and processes of this machine."""
 
-from trainctl_local.provider import LocalProvider
-from trainctl_local.transport import LocalTransport
+from trainctl_local.provider import LocalProvider, LocalTransport
 
 __all__ = ["LocalProvider", "LocalTransport"]

@@ -8,11 +8,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError
+from trainctl.remote.programs import Programs, Streams
 from trainctl.spi.provider import (
     Capabilities,
     Cluster,
@@ -22,8 +24,7 @@ from trainctl.spi.provider import (
     Provider,
     Wrong,
 )
-from trainctl.spi.transport import Transport
-from trainctl_local.transport import LocalTransport
+from trainctl.spi.transport import Output, Transport
 
 _MAX_NODES = 64
 _MADE = "made"
@@ -154,13 +155,9 @@ def _node(cluster: Cluster, name: str, key: str) -> Node:
     )
 
 
-def _nodes() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "trainctl" / "nodes"
-
-
 def _root(name: str) -> Path:
-    return _nodes() / name
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "trainctl" / "nodes" / name
 
 
 def _marker(root: Path, key: str) -> Path:
@@ -207,4 +204,34 @@ def _remove(root: Path) -> None:
         shutil.rmtree(root)
 
 
-_: type[Provider] = LocalProvider
+class LocalTransport:
+    """Each program is a process group of its own, so that it can be ended with everything it started."""
+
+    def __init__(self) -> None:
+        self._programs = Programs()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Output:
+        """See Transport."""
+        stdout, stderr = bytearray(), bytearray()
+        streams = Streams(on_stdout or stdout.extend, stderr.extend, stdin, timeout=timeout)
+        code = self._programs.run(argv, streams)
+        return Output(code, bytes(stdout), bytes(stderr))
+
+    @contextmanager
+    def expose(self, port: int) -> Iterator[int]:
+        """See Transport. It is the same loopback."""
+        yield port
+
+    def close(self) -> None:
+        """End what is still running."""
+        self._programs.close()
+
+
+_: tuple[type[Provider], type[Transport]] = (LocalProvider, LocalTransport)

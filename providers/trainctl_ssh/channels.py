@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import paramiko
 
-from trainctl.errors import NodeSilent, NodeUnreachable
+from trainctl.errors import NodeSilent
 from trainctl.remote.programs import OnBytes
 from trainctl.spi.transport import Output, Transport
 from trainctl_ssh import shell
@@ -23,38 +23,18 @@ from trainctl_ssh import shell
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from trainctl_ssh.pure import Paramiko
+
 _End = paramiko.Channel | socket.socket
 _READ_BYTES = 2**16
 _POLL_SECONDS = 0.5
 _GREETING_SECONDS = 30
 
 
-class Link(Protocol):
-    """What a transport needs of the connection."""
-
-    who: str
-
-    def channel(self) -> tuple[paramiko.Channel, int]:
-        """A channel with a shell that waits for a line, and the process that it depends on."""
-        ...
-
-    def end(self, group: str | None) -> None:
-        """End a process group on the host."""
-        ...
-
-    def lost(self, said: str) -> NodeUnreachable:
-        """The error for a connection that was cut."""
-        ...
-
-    def expose(self, port: int) -> AbstractContextManager[int]:
-        """See Transport."""
-        ...
-
-
 class ParamikoTransport:
     """Commands over a link that others may use as well; closing it ends its own commands only."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Paramiko) -> None:
         self._link = link
         self._lock = threading.Lock()
         self._running: set[paramiko.Channel] = set()

@@ -1,14 +1,16 @@
-"""Host keys: fingerprints, the first contact, and keys that changed."""
+"""Host keys: fingerprints, the first contact, and keys that changed; and the private directory for pinned ones and control sockets."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainctl.errors import NodeUnreachable
@@ -101,3 +103,42 @@ def remember(line: str, known_hosts: Path) -> None:
         last = os.pread(descriptor, 1, end - 1) if end else b"\n"
         text = line if line.endswith("\n") else f"{line}\n"
         stream.write((b"" if last == b"\n" else b"\n") + text.encode())
+
+
+_LONGEST = 103 - 17 - len("/12345678")
+"""A socket's path is limited to 104 bytes (sys/un.h of macOS; 108 on Linux), of which ssh takes 17 for a temporary name."""
+PIN = "trainctl-pinned"
+"""The name under which ``pinned`` writes a key: ssh's HostKeyAlias."""
+
+
+def private_directory(environ: Mapping[str, str]) -> Path:
+    """A directory with a short path, the same one every time; a new one where others could have put something into it."""
+    for path in _candidates(environ):
+        with contextlib.suppress(OSError):
+            if len(os.fsencode(path)) <= _LONGEST:
+                path.mkdir(0o700, exist_ok=True)
+                if _is_private(path):
+                    return path
+    return Path(tempfile.mkdtemp(prefix="trainctl-", dir="/tmp"))
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("XDG_RUNTIME_DIR"):
+        yield Path(environ["XDG_RUNTIME_DIR"]) / "trainctl"
+    yield Path(f"/tmp/trainctl-{os.getuid()}")  # noqa: S108 - looked at before it is used
+
+
+def _is_private(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def pinned(place: Path, host_key: str) -> Path:
+    """A file of known hosts that knows this key only, named by its content."""
+    name = hashlib.sha256(host_key.encode()).hexdigest()[:16]
+    path = place / f"pin-{name}"
+    if not path.exists():
+        temporary = path.with_name(f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+        temporary.write_text(f"{PIN} {host_key}\n")
+        temporary.replace(path)
+    return path

@@ -25,10 +25,9 @@ from trainctl.remote.answers import readable
 from trainctl.remote.programs import Programs, Streams, kill
 from trainctl.spi.provider import Confirm
 from trainctl.spi.transport import Output, Transport
-from trainctl_ssh import host_keys, shell, sockets
-from trainctl_ssh.attempts import Attempts
+from trainctl_ssh import host_keys, shell
 from trainctl_ssh.hosts import Login
-from trainctl_ssh.refusals import CHANGED_KEY, UNKNOWN_KEY, key_not_known, refusal
+from trainctl_ssh.refusals import CHANGED_KEY, UNKNOWN_KEY, Attempts, key_not_known, refusal
 
 _GREETING_SECONDS = 30
 _CLOSE_SECONDS = 2
@@ -77,7 +76,7 @@ class OpenSsh:
         self._attempt: subprocess.Popen[bytes] | None = None
         self._exposed: Counter[int] = Counter()
         self._ports: dict[int, int] = {}
-        self._place = sockets.directory(environ)
+        self._place = host_keys.private_directory(environ)
         self.environ = {**environ, "SSH_ASKPASS_REQUIRE": "never"}
 
     def transport(self) -> OpenSshTransport:
@@ -293,9 +292,9 @@ class OpenSsh:
                 words += ["-o", option]
         if login.host_key:
             for option in (
-                f"UserKnownHostsFile={sockets.pinned(self._place, login.host_key)}",
+                f"UserKnownHostsFile={host_keys.pinned(self._place, login.host_key)}",
                 "GlobalKnownHostsFile=/dev/null",
-                f"HostKeyAlias={sockets.PIN}",
+                f"HostKeyAlias={host_keys.PIN}",
                 "StrictHostKeyChecking=yes",
             ):
                 words += ["-o", option]

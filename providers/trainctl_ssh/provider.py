@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError, NodeUnreachable
@@ -28,9 +29,12 @@ from trainctl.spi.provider import (
 )
 from trainctl.spi.transport import Transport
 from trainctl_ssh.hosts import Host, Login, hosts_of, login_of
-from trainctl_ssh.links import Link, open_link
+from trainctl_ssh.openssh import OpenSsh
 from trainctl_ssh.places import Places, find_places, find_presence
 from trainctl_ssh.settings import problems, schema
+
+if TYPE_CHECKING:
+    from trainctl_ssh.pure import Paramiko
 
 _PARALLELISM = 16
 _SECONDS = 120.0
@@ -45,7 +49,7 @@ class SshProvider:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._links: dict[Login, Link] = {}
+        self._links: dict[Login, OpenSsh | Paramiko] = {}
         self._ask: Confirm = decline
 
     def attend(self, confirm: Confirm) -> None:
@@ -141,7 +145,7 @@ class SshProvider:
         login = login_of(node)
         with self._lock:
             if login not in self._links:
-                self._links[login] = open_link(login, node.id, dict(os.environ), self._confirm)
+                self._links[login] = _open_link(login, node.id, dict(os.environ), self._confirm)
             return self._links[login].transport()
 
     def _confirm(self, question: str) -> bool:
@@ -208,6 +212,23 @@ def _marker(key: str) -> str:
 
 def _program() -> str:
     return (files("trainctl_ssh") / "on_host.py").read_text(encoding="utf-8")
+
+
+def _open_link(
+    login: Login, who: str, environ: Mapping[str, str], confirm: Confirm
+) -> OpenSsh | Paramiko:
+    """A link to a host; ``who`` names it in errors. Connects to nothing yet."""
+    if shutil.which("ssh", path=environ.get("PATH")):
+        return OpenSsh(login, who, environ, confirm)
+    try:
+        from trainctl_ssh.pure import Paramiko  # a tenth of a second, and rarely wanted
+    except ImportError:
+        raise NodeUnreachable(
+            "there is no ssh program",
+            "Install OpenSSH's client, or the package's own: pip install 'trainctl[ssh]'.",
+            code="ssh-no-client",
+        ) from None
+    return Paramiko(login, who, environ, confirm)
 
 
 _: type[Provider] = SshProvider

@@ -19,7 +19,6 @@ from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.answers import readable
 from trainctl.spi.provider import Confirm
 from trainctl_ssh import refusals, shell
-from trainctl_ssh.attempts import Attempts
 from trainctl_ssh.channels import ParamikoTransport, greet, pump
 from trainctl_ssh.host_keys import files_of, fingerprint, remember
 from trainctl_ssh.hosts import Login
@@ -41,7 +40,7 @@ class Paramiko:
         self.who = who
         self._confirm = confirm
         self._environ = environ
-        self._attempts = Attempts()
+        self._attempts = refusals.Attempts()
         self._lock = self._attempts.lock
         self._clients: list[paramiko.SSHClient] = []
         self._jumps: list[paramiko.SSHClient] = []

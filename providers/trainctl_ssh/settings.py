@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.spi.provider import Cluster, Wrong
-from trainctl_ssh.hosts import CONNECT_SECONDS, Host, hosts_of
+from trainctl_ssh.hosts import CONNECT_SECONDS, hosts_of
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)"
 _ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
@@ -102,10 +102,17 @@ def problems(cluster: Cluster) -> Iterator[Wrong]:
     ports = str(cluster.settings.get("ports") or "")
     if not _is_range(ports):
         yield _no_range(("ports",))
-    yield from _with_ports(hosts)
     names: dict[str, int] = {}
     places: dict[Any, int] = {}
     for number, host in enumerate(hosts):
+        # an address of IPv6 has more than one colon, and nothing else has any
+        address, colon, port = host.login.address.partition(":")
+        if colon and port.isdigit():
+            yield Wrong(
+                ("hosts", number),
+                f"{host.login.address!r} names a port, and ssh takes it as part of the name",
+                f"Write {{address: {address}, port: {port}}}.",
+            )
         first = names.setdefault(host.name, number)
         if first != number:
             yield Wrong(
@@ -128,18 +135,6 @@ def problems(cluster: Cluster) -> Iterator[Wrong]:
                 ("hosts", number, "host_key"),
                 "host_key is not a public key",
                 "Write its type and its base64, as ssh-keyscan prints them: ssh-ed25519 AAAA…",
-            )
-
-
-def _with_ports(hosts: Sequence[Host]) -> Iterator[Wrong]:
-    """An address of IPv6 has more than one colon, and nothing else has any."""
-    for number, host in enumerate(hosts):
-        address, colon, port = host.login.address.partition(":")
-        if colon and port.isdigit():
-            yield Wrong(
-                ("hosts", number),
-                f"{host.login.address!r} names a port, and ssh takes it as part of the name",
-                f"Write {{address: {address}, port: {port}}}.",
             )
 
 

@@ -8,7 +8,7 @@ from trainctl.base.json import JsonObject
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import AppendRefused, StateError, StorageError
 from trainctl.spi.state import LogSlice, StateLog
-from trainctl_state.archive import Archive, Batch
+from trainctl_state.archive import Archive, Batch, Pack
 from trainctl_state.layout import (
     LOG,
     SNAPSHOTS,
@@ -19,8 +19,9 @@ from trainctl_state.layout import (
     key_of,
     position_of,
 )
-from trainctl_state.prune import prune
 
+KEPT_SNAPSHOTS = 2
+"""One to read, and the one before it in case that can't be."""
 ATTEMPTS = 5
 """How often a reader that is overtaken by pruning starts again."""
 
@@ -66,7 +67,27 @@ class ObjectLog:
         self._refuse_hole(position)
         body = encode({"position": position, "fold": fold})
         self._store.put_if_absent(key_of(SNAPSHOTS, position), body)
-        prune(self._store, self._archive, self._snapshots(), self._batch)
+        self._prune(self._snapshots())
+
+    def _prune(self, snapshots: Sequence[int]) -> None:
+        """Pack into history what the older of the kept snapshots covers, and empty it in the log.
+
+        Repeats without harm, and finishes what a killed one began.
+        """
+        if len(snapshots) < KEPT_SNAPSHOTS:
+            return
+        before = self._archive.last()
+        if before is not None and self._store.get(key_of(LOG, before.first)):
+            self._empty(before)
+        for pack in self._archive.extend(snapshots[-KEPT_SNAPSHOTS], self._batch):
+            self._empty(pack)
+        for position in snapshots[:-KEPT_SNAPSHOTS]:
+            self._store.delete([key_of(SNAPSHOTS, position)])
+
+    def _empty(self, pack: Pack) -> None:
+        # The first one last: while it is not empty, the rest may not be either.
+        for position in reversed(range(pack.first, pack.next)):
+            self._store.put(key_of(LOG, position), b"", durable=False)
 
     def replay(self) -> Iterator[JsonObject]:
         """Every entry ever appended, the oldest first."""

@@ -14,8 +14,7 @@ from typing import Any
 
 import trainctl
 from trainctl.base.json import JsonValue, canonical
-from trainctl.desired.saved import desired_from_json, desired_to_json
-from trainctl.desired.values import Desired
+from trainctl.desired.values import Desired, desired_from_json, desired_to_json
 from trainctl.manifest.files import lines_of
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Position

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from trainctl.errors import StateError
-from trainctl.ledger.records import (
+from trainctl.ledger.codec import (
     intent_from_json,
     intent_to_json,
     recorded_from_json,

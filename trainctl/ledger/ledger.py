@@ -12,6 +12,7 @@ from typing import Any
 from trainctl.base.clock import Clock, SystemClock
 from trainctl.base.lease import STALE_SECONDS
 from trainctl.errors import Busy, DoneByTwin, StalePlan, StateError, UsageError
+from trainctl.ledger.codec import intent_from_json
 from trainctl.ledger.commit import Committer, Head, Request
 from trainctl.ledger.entries import (
     Approved,
@@ -28,7 +29,6 @@ from trainctl.ledger.entries import (
 from trainctl.ledger.fold import Fold, merge_outputs
 from trainctl.ledger.history import Row, rows, state_at
 from trainctl.ledger.leases import LeaseWatch, held_by, this_process
-from trainctl.ledger.records import intent_from_json
 from trainctl.ledger.state import Holder, Intent, Recorded, State
 from trainctl.model.address import Address
 from trainctl.spi.state import StateLog

@@ -8,10 +8,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from trainctl.errors import SourceDenied, TrainctlError
-from trainctl.objects import aws, azure, google
+from trainctl.objects import aws, google
+from trainctl.objects.access import token_text
+from trainctl.objects.tokens import (
+    CONNECT_SECONDS,
+    SILENCE_SECONDS,
+    session,
+    token_errors,
+)
 from trainctl.spi.sources import Credential
 
 _AWS_KEYS = {
@@ -94,7 +103,7 @@ def is_machine_of(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> 
 
 def _of_machine(scheme: str) -> Credential | None:
     """None if this machine has no account, or the library that would ask for it isn't installed."""
-    tokens = {"gs": google.machine_token, "azure": azure.default_token}
+    tokens = {"gs": google.machine_token, "azure": azure_token}
     try:
         return tokens.get(scheme, aws.default_chain)("this machine's account")
     except TrainctlError:
@@ -162,7 +171,7 @@ def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
         return found
     profile = _home(environ) / ".azure" / "azureProfile.json"
     origin = _first(_AZURE_CHAIN, environ) or ("az login" if profile.is_file() else None)
-    return (origin, lambda: azure.default_token(origin)) if origin else None
+    return (origin, lambda: azure_token(origin)) if origin else None
 
 
 def _variables(
@@ -185,3 +194,27 @@ def _first(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
 
 def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home())
+
+
+_SCOPE = "https://storage.azure.com/.default"
+_LEFT_OUT = ("powershell", "developer_cli", "visual_studio_code", "shared_token_cache", "broker")
+"""Developers' tools that trainctl doesn't use, each a program to start or a library to load."""
+
+
+def azure_token(origin: str) -> Credential:
+    """A token of Azure's default chain: workload identity, managed identity, certificate, ``az login``."""
+    with token_errors("Azure", origin):
+        from azure.core.pipeline.transport import RequestsTransport
+        from azure.identity import DefaultAzureCredential
+
+        transport = RequestsTransport(
+            session=session(),
+            session_owner=False,
+            connection_timeout=CONNECT_SECONDS,
+            read_timeout=SILENCE_SECONDS,
+        )
+        left_out = {f"exclude_{each}_credential": True for each in _LEFT_OUT}
+        chain = DefaultAzureCredential(**left_out, transport=transport, retry_total=1)
+        token = chain.get_token(_SCOPE)
+    ends = datetime.fromtimestamp(token.expires_on, UTC)
+    return Credential(token_text(token.token, ends), origin, renew=partial(azure_token, origin))

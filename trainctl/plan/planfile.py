@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.base.json import digest
-from trainctl.desired.saved import desired_from_json, desired_to_json
-from trainctl.desired.values import Desired
+from trainctl.desired.values import Desired, desired_from_json, desired_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action

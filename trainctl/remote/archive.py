@@ -43,7 +43,7 @@ def main():
 _SOURCES = (
     "trainctl.model:source_uri", "trainctl.spi:sources",
     "trainctl.sources:bodies", "trainctl.sources:client", "trainctl.sources:https",
-    "trainctl.sources:statuses", "trainctl.sources:validators",
+    "trainctl.sources:validators",
 )  # fmt: skip
 """What a host needs to read a source by links."""
 

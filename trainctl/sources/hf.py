@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trainctl.base.cursors import Endless, pages
 from trainctl.base.http import UnsafeRedirect
 from trainctl.base.http.redirects import host_of, resolve_reference
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
@@ -19,8 +21,6 @@ from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.sources.bodies import asked_for, part, rest
 from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.paging import pages_of
-from trainctl.sources.parsing import json_of, size_of
 from trainctl.spi.sources import Credential, Fill, Span
 
 _OWN = "https://huggingface.co"
@@ -171,7 +171,7 @@ class HubSource:
         def ask(following: str | None) -> tuple[Any, str | None]:
             return each(partial(self._json, following or first, uri, credential))
 
-        for page in pages_of(uri, ask):
+        for page in _pages_of(uri, ask):
             try:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
@@ -185,7 +185,7 @@ class HubSource:
         with self._get(url, uri, {"Accept": "application/json"}, credential) as response:
             body = response.read(_LARGEST_ANSWER)
         try:
-            value = json_of(body)
+            value = _json_of(body)
         except ValueError:
             raise SourceError(
                 f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB, code="not-a-hub"
@@ -255,3 +255,35 @@ def _file(entry: Mapping[str, Any]) -> SourceFile:
     if not _COMMIT.fullmatch(digest):
         raise ValueError(entry)
     return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")
+
+
+def _pages_of(what: str, ask: Callable[[str | None], tuple[Any, str | None]]) -> Iterator[Any]:
+    """See ``pages``. SourceError where they go in a circle."""
+    try:
+        yield from pages(ask)
+    except Endless:
+        raise SourceError(
+            f"{what}: its server's list has no end: it names pages again, or far too many",
+            "A proxy or a cache on the way may leave out what a request asks for.",
+        ) from None
+
+
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_LARGEST = 2**63 - 1
+"""The largest file that any disk holds, in bytes."""
+
+
+def size_of(value: object) -> int:
+    """A file's size, sent as a number or as its digits."""
+    size = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _LARGEST:
+        raise ValueError("not the size of a file")
+    return size
+
+
+def _json_of(body: bytes) -> Any:
+    """A body in JSON."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.ledger.codec import state_to_json
+from trainctl.ledger.codec import recorded_to_json, state_to_json
 from trainctl.ledger.history import Row
-from trainctl.ledger.records import recorded_to_json
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered

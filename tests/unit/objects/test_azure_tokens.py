@@ -14,8 +14,7 @@ from tests.support.authority import authority
 from tests.support.hub import FaultyHandler, listening
 from trainctl.errors import SourceDenied, TrainctlError
 from trainctl.objects.access import Bearer, access_of
-from trainctl.objects.azure import default_token
-from trainctl.objects.default_chain import default_credential, default_origin
+from trainctl.objects.default_chain import azure_token, default_credential, default_origin
 
 pytestmark = pytest.mark.integration
 
@@ -74,7 +73,7 @@ def token_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("entra")
 def test_a_workload_identity_becomes_a_token_that_ends() -> None:
-    found = default_token("the test")
+    found = azure_token("the test")
     access = access_of("azure", found.value, found.origin)
     assert isinstance(access, Bearer)
     assert (access.token, access.ends is not None) == ("granted", True)
@@ -86,7 +85,7 @@ def test_a_workload_identity_becomes_a_token_that_ends() -> None:
 def test_a_refusal_shows_no_secret(token_file: Path) -> None:
     token_file.write_text("wrong-secret")
     with pytest.raises(SourceDenied, match="the test") as caught:
-        default_token("the test")
+        azure_token("the test")
     assert "wrong-secret" not in f"{caught.value.summary} {caught.value.detail}"
 
 
@@ -102,6 +101,6 @@ def test_a_workload_identity_is_found_by_its_variables(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "azure.identity", None)
     with pytest.raises(TrainctlError) as caught:
-        default_token("the test")
+        azure_token("the test")
     assert caught.value.code == "missing-extra"
     assert "trainctl[azure]" in caught.value.detail

@@ -16,7 +16,7 @@ from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.spi.provider import Node
 from trainctl.store.survey import SourceSurvey
-from trainctl_local.transport import LocalTransport
+from trainctl_local import LocalTransport
 
 WEIGHTS = Address.parse("weights.model")
 

@@ -16,7 +16,7 @@ from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive, compiled, node_archive
 from trainctl.spi.provider import Node
-from trainctl_local.transport import LocalTransport
+from trainctl_local import LocalTransport
 
 
 def test_it_is_made_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trainctl.errors import StorageError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.store import keys
-from trainctl_local.transport import LocalTransport
+from trainctl_local import LocalTransport
 
 LARGE = bytes(range(256)) * 20_000
 

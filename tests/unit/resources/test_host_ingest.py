@@ -23,7 +23,7 @@ from trainctl.resources.mirror.host_store import HostStore
 from trainctl.store import references
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.reader import Locator, read_file
-from trainctl_local.transport import LocalTransport
+from trainctl_local import LocalTransport
 
 FILES = {
     "config.json": b"{}",

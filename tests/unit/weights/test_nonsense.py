@@ -14,8 +14,7 @@ from trainctl.base.http import Headers
 from trainctl.base.http.limits import LIMITS, retry_after
 from trainctl.errors import SourceError
 from trainctl.sources import hf, source_for
-from trainctl.sources.hf import HubSource
-from trainctl.sources.parsing import size_of
+from trainctl.sources.hf import HubSource, size_of
 from trainctl.sources.validators import validator_of
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.resolve import Wanted, resolve

@@ -15,7 +15,7 @@ from tests.support.hub import FaultyHandler, listening
 from tests.support.liar import Liar, said, telling
 from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.access import Access, AwsKeys, AzurePrincipal, AzureSas
-from trainctl.objects.azure import default_token
+from trainctl.objects.default_chain import azure_token
 from trainctl.objects.google import federated_token
 from trainctl.objects.location import location_of
 from trainctl.objects.store import Bucket
@@ -154,7 +154,7 @@ def test_tokens_are_asked_for_of_nobody_else(
         with pytest.raises(SourceDenied, match="302"):
             identity_token("us", "UNSET", environ)
         with pytest.raises(SourceDenied):
-            default_token("this machine")
+            azure_token("this machine")
         asked = {heard.target.partition("?")[0] for heard in sending.heard}
         assert {"/oidc", "/"} < asked  # the third is Google's
 
