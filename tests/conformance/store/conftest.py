@@ -73,7 +73,11 @@ def make_objects(place: Path, server: Callable[[str], Server]) -> MakeObjects:
     return make
 
 
-@pytest.fixture(params=["memory", "directory", _slow("host"), _slow("s3")])
+def _on_some_days(name: str) -> object:
+    return pytest.param(name, marks=[pytest.mark.integration, pytest.mark.one_day_in(4)])
+
+
+@pytest.fixture(params=["memory", "directory", _on_some_days("host"), _on_some_days("s3")])
 def objects(request: pytest.FixtureRequest, make_objects: MakeObjects) -> ObjectStore:
     return make_objects(request.param)
 
