@@ -273,8 +273,10 @@ def names_in(path: Path) -> List[str]:
 
 def modified(path: Path) -> float:
     """When a file was last written or touched, in Unix seconds; 0 if there is no such file."""
-    found = _lstat(path)
-    return found.st_mtime if found is not None else 0.0
+    try:
+        return path.lstat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return 0.0
 
 
 def _write_temporary(
@@ -295,13 +297,6 @@ def _write_temporary(
             error.filename = error.filename or str(path)
         raise
     return temporary
-
-
-def _lstat(path: Path) -> Optional[os.stat_result]:
-    try:
-        return path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def real_file(path: Path, top: Path) -> Optional[Path]:

@@ -26,12 +26,7 @@ def canonical(value: JsonValue) -> bytes:
 
 def digest(value: JsonValue) -> str:
     """``sha256:`` and the hex digest of the canonical spelling."""
-    return digest_bytes(canonical(value))
-
-
-def digest_bytes(data: bytes) -> str:
-    """``sha256:`` and the hex digest of the bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
+    return f"sha256:{hex_digest(value)}"
 
 
 def hex_digest(value: JsonValue) -> str:

@@ -53,16 +53,6 @@ def is_ours(descriptor: int) -> bool:
     return True
 
 
-def only_ours(directory: Path) -> bool:
-    """Whether nobody but this user may put anything into the directory; into one that isn't there nobody has."""
-    try:
-        status = directory.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return status.st_uid == os.geteuid() and not status.st_mode & others
-
-
 def is_for_group(directory: os.stat_result) -> bool:
     """Whether what is made in a directory with this status is for its group."""
     return directory.st_mode & _FOR_GROUP == _FOR_GROUP

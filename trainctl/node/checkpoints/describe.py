@@ -6,6 +6,7 @@ import json
 import math
 import re
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Optional, Tuple
 
@@ -56,7 +57,9 @@ def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]
     config = _json(directory / "config.json") if "config.json" in names else {}
     headers = [
         header
-        for header in (read_header(directory / one) for one in sorted(names) if _weights(one))
+        for header in (
+            read_header(directory / one) for one in sorted(names) if one.endswith(".safetensors")
+        )
         if header is not None
     ]
     rank = adapter.get("r")
@@ -67,10 +70,6 @@ def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]
         "step": step_of(directory, name, names),
         **_totals(headers),
     }
-
-
-def _weights(path: str) -> bool:
-    return path.endswith(".safetensors")
 
 
 def _type(adapter: Dict[str, Any], config: Dict[str, Any], headers: Iterable[Header]) -> str:
@@ -94,13 +93,12 @@ def _base_model(adapter: Dict[str, Any], config: Dict[str, Any]) -> Optional[str
 
 
 def _totals(headers: Iterable[Header]) -> Dict[str, Any]:
-    dtypes: Dict[str, int] = {}
+    dtypes: Counter[str] = Counter()
     tensors = 0
     for count, header in headers:
         tensors += count
-        for dtype, parameters in header.items():
-            dtypes[dtype] = dtypes.get(dtype, 0) + parameters
-    return {"tensors": tensors, "parameters": sum(dtypes.values()), "dtypes": dtypes}
+        dtypes.update(header)
+    return {"tensors": tensors, "parameters": sum(dtypes.values()), "dtypes": dict(dtypes)}
 
 
 def read_header(path: Path) -> Optional[Header]:

@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
-from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints, runs_below
 from trainctl.base.checkpoints.ranking import age, kind, newest
-from trainctl.base.checkpoints.stores import CheckpointStore, blamed, open_store
+from trainctl.base.checkpoints.stores import CheckpointStore, blamed
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import Load, RunSpec
+from trainctl.node.checkpoints.uploader import store_at
 from trainctl.node.checkpoints.uploader_process import left_behind, upload
 from trainctl.node.runs.record import Run
 
@@ -37,8 +37,7 @@ def load(run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> Lis
     with blamed(place):
         for other in left_behind(run, spec):
             upload(other, secrets, data)
-    local = DirectoryStore(data / "checkpoints")
-    store = local if place.get("url") is None else open_store(place, secrets)
+    store = store_at(place, data, secrets)
     remove_tree(run.loaded)
     make_directory(run.loaded)
     said: List[Dict[str, Any]] = []

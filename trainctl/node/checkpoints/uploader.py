@@ -43,6 +43,13 @@ _BLOCK = 2**20
 _OF_RUN = ("key", "id", "number", "generation", "lineage", "address", "project", "rank")
 
 
+def store_at(place: Mapping[str, Any], data: Path, secrets: Mapping[str, str]) -> CheckpointStore:
+    """The store of a job's checkpoints; without a URL they are kept where the job saves them."""
+    if place.get("url") is None:
+        return DirectoryStore(data / "checkpoints")
+    return open_store(place, secrets)
+
+
 class Uploader:
     """The checkpoints of one run. ``look`` does what is due and returns; all that a restart needs is on disk."""
 
@@ -51,12 +58,7 @@ class Uploader:
         settings = spec["store"]
         self._retention = Retention(settings.get("keep_last"), settings.get("keep_every"))
         self._in_place = settings.get("url") is None
-        store: CheckpointStore = (
-            DirectoryStore(data / "checkpoints")
-            if self._in_place
-            else open_store(settings, secrets)
-        )
-        self._kept = RunCheckpoints(store, settings["prefix"])
+        self._kept = RunCheckpoints(store_at(settings, data, secrets), settings["prefix"])
         self._local = data / "checkpoints" / self._kept.prefix
         self._rank = int(spec["rank"])
         self._journal = Journal(run.directory)
@@ -97,7 +99,9 @@ class Uploader:
             for prefix in (f"{top}/{rank}", f"{top}/{VERSIONS}/{rank}", f"{top}/.{self._run_file}"):
                 self._kept.store.abandon(prefix)
             self._write_run(end.record)
-        self._journal.say(COMPLETED, self._refusals(), [name for _, name in sorted(self._refused)])
+        places = sorted(self._refused)
+        refusals = "; ".join(self._refused[place] for place in places) or None
+        self._journal.say(COMPLETED, refusals, [name for _, name in places])
 
     def trouble(self, error: str) -> None:
         """Report why the upload can't go on, and what is left; the store, which may be silent, isn't asked."""
@@ -264,9 +268,6 @@ class Uploader:
 
     def _say(self, left: List[SavedCheckpoint], error: Optional[str]) -> None:
         self._journal.say(SYNCING, error, [one.name for one in left])
-
-    def _refusals(self) -> Optional[str]:
-        return "; ".join(self._refused[place] for place in sorted(self._refused)) or None
 
     def _objects(self) -> List[ObjectStat]:
         top, rank = self._kept.prefix, f"rank-{self._rank}/"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
-from trainctl.base.checkpoints.stores import CheckpointStore, blamed, open_store
+from trainctl.base.checkpoints.stores import blamed
 from trainctl.base.failure import Failure
 from trainctl.base.files import names_in, remove_tree
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import Removed
+from trainctl.node.checkpoints.uploader import store_at
 from trainctl.node.checkpoints.uploader_process import upload
 from trainctl.node.checkpoints.watch import SavedCheckpoint, saved_in
 from trainctl.node.runs.record import Run, sync_of
@@ -29,7 +29,7 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
     local = saved_in(data / "checkpoints" / RunCheckpoints(DirectoryStore(data), prefix).prefix)
     complete: List[Manifest] = []
     if place is not None:
-        complete = RunCheckpoints(_store(data, place), prefix).manifests()
+        complete = RunCheckpoints(store_at(place, data, {}), prefix).manifests()
         if place["url"] is None:
             complete = [one for one in complete if _still(one, local)]
     run = Run(Layout(request["root"]), request["key"])
@@ -43,8 +43,10 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
         and (one.name in left or not sync or place is None or place["url"] is None)
     ]
     status = run.status()
+    if request["brief"]:
+        complete = [{**one, "files": len(one["files"])} for one in complete]
     return {
-        "complete": [_brief(one) for one in complete] if request["brief"] else complete,
+        "complete": complete,
         "unfinished": [_row(one) for one in unfinished],
         "pending": sorted(left),
         "live": bool(status and status["supervised"]),
@@ -53,7 +55,7 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
 
 def read_objects(request: protocol.ObjectsRequest, write: Callable[[bytes], None]) -> None:
     """Objects of a store one after another, each from its ``offset`` on."""
-    store = _store(layout.absolute(request["data"], "data"), request["place"])
+    store = store_at(request["place"], layout.absolute(request["data"], "data"), {})
     prefix = RunCheckpoints(store, request["prefix"]).prefix
     for one in request["objects"]:
         if not one["key"].startswith(f"{prefix}/"):
@@ -78,7 +80,7 @@ def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -
         raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
     place = request["place"]
     if place and place["url"] is not None:
-        RunCheckpoints(_store(data, place), request["prefix"]).remove_all()
+        RunCheckpoints(store_at(place, data, {}), request["prefix"]).remove_all()
     remove_tree(directory)
     for above in directory.parents:
         if above == data or names_in(above):
@@ -86,10 +88,6 @@ def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -
         with contextlib.suppress(FileNotFoundError):
             above.rmdir()
     return {"removed": True}
-
-
-def _store(data: Path, place: protocol.Place) -> CheckpointStore:
-    return DirectoryStore(data / "checkpoints") if place["url"] is None else open_store(place, {})
 
 
 def _still(manifest: Manifest, local: List[SavedCheckpoint]) -> bool:
@@ -100,10 +98,6 @@ def _still(manifest: Manifest, local: List[SavedCheckpoint]) -> bool:
         for one in local
         if (one.rank, one.name) == (manifest["rank"], manifest["name"])
     )
-
-
-def _brief(manifest: Manifest) -> Dict[str, Any]:
-    return {**manifest, "files": len(manifest["files"])}
 
 
 def _row(one: SavedCheckpoint) -> protocol.Unfinished:

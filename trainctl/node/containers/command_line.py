@@ -6,7 +6,6 @@ import shlex
 from pathlib import PurePosixPath
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers.engines import APPTAINER, DOCKER
 from trainctl.node.containers.leftovers import LABEL
 
@@ -87,11 +86,6 @@ def _field(text: str) -> str:
     return f'"{doubled}"'
 
 
-def described(spec: RunSpec, attempt: str) -> str:
-    """The name that an engine's list shows: unique on the machine, as an engine insists on that."""
-    return f"trainctl-{spec['id']}-rank-{spec['rank']}-{attempt}"
-
-
 _PREFIX = "APPTAINERENV_"
 _ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
 """Root of the container is the user, and no other user exists in it, so that all files are the user's."""
@@ -104,15 +98,10 @@ def apptainer_arguments(wanted: ContainerSpec, *, root: bool) -> Tuple[str, ...]
     ``/tmp`` and the home are directories of the host, as they would else be in memory, and small. ``/dev/shm`` is as large as
     the kernel makes it, half of the memory.
     """
-    limits: List[str] = []
-    if wanted.memory is not None:
-        limits += ["--memory", str(wanted.memory)]
-    if wanted.cpus is not None:
-        limits += ["--cpus", str(wanted.cpus)]
     return (
         *(APPTAINER, "exec", "--compat", "--workdir", wanted.temporary, "--pwd", wanted.work),
         *(() if root else _ROOT_INSIDE),
-        *limits,
+        *_limits(wanted),
         *(("--nv",) if wanted.gpus else ()),
         *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
         *(wanted.image, "/bin/sh", str(FIRST)),

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import (
     Any,
     Callable,
-    ContextManager,
     Dict,
     Iterator,
     List,
@@ -32,25 +31,32 @@ from typing import (
 )
 
 from trainctl.base.files import make_directory, names_in, read_json, remove_tree, write_json
-from trainctl.base.protocol import code
 from trainctl.node.containers.engines import APPTAINER, PODMAN, Answer, Engine, call
 from trainctl.node.system.layout import Layout
 
 _PULLING = "pulling"
 
 
+class Image(NamedTuple):
+    """An image that is on this node. ``id`` is what the engine runs, and can't mean another image tomorrow.
+
+    ``digest`` is that of its manifest in the registry, or of the image itself where it never was in one;
+    ``workdir`` is its WORKDIR, empty where it has none.
+    """
+
+    id: str
+    digest: str
+    workdir: str
+
+
 class ImageStore:
     """The images of one ROOT."""
 
     def __init__(self, layout: Layout) -> None:
-        self._top = layout.root / "images"
-        self._marks = self._top / "marks"
-        self.sif = self._top / "sif"
-        self.cache = self._top / "cache"
-
-    def pulling(self) -> ContextManager[Path]:
-        """A directory for one of apptainer's pulls."""
-        return passing(self._top, _PULLING)
+        self.top = layout.root / "images"
+        self._marks = self.top / "marks"
+        self.sif = self.top / "sif"
+        self.cache = self.top / "cache"
 
     def mark(self, lineage: str, engine: str, digest: str, *, brought: bool) -> None:
         """Say that a lineage uses an image; one that was here before any of ours is none of our business."""
@@ -69,8 +75,8 @@ class ImageStore:
                     (self.sif / f"{digest}.sif").unlink()
             else:
                 call((engine, "image", "rm", f"sha256:{digest}"))
-        if not self._marked() and not in_use(self._top, _PULLING):
-            remove_tree(self._top)
+        if not self._marked() and not any(map(_held, self.top.glob(f"{_PULLING}-*"))):
+            remove_tree(self.top)
 
     def _marked(self) -> Set[str]:
         lineages = names_in(self._marks)
@@ -90,11 +96,6 @@ def passing(parent: Path, kind: str) -> Iterator[Path]:
         remove_tree(folder)
 
 
-def in_use(parent: Path, kind: str) -> bool:
-    """Whether a living process has one there."""
-    return any(_held(path) for path in parent.glob(f"{kind}-*"))
-
-
 def _held(path: Path) -> bool:
     pid = path.name.split("-")[1]
     return pid.isdigit() and Path("/proc", pid).exists()
@@ -111,11 +112,6 @@ class Login(NamedTuple):
     registry: str
     username: str
     password: str
-
-    @classmethod
-    def of(cls, value: Optional[code.Login]) -> Optional[Login]:
-        """The login in a request; None if there is none."""
-        return cls(**value) if value else None
 
     @property
     def document(self) -> Dict[str, Any]:
@@ -164,26 +160,18 @@ _READ_BYTES = 2**20
 Run = Callable[[Sequence[str], Mapping[str, str]], Answer]
 
 
-class Sif(NamedTuple):
-    """An image file, its digest, ``sha256:…``, and the WORKDIR of the image that it was made of; empty if that has none."""
-
-    path: Path
-    digest: str
-    workdir: str
-
-
-def find(layout: Layout, reference: str) -> Optional[Sif]:
+def find(layout: Layout, reference: str) -> Optional[Image]:
     """What the name meant when it was last pulled; None if it never was."""
     known = read_json(_record(layout, reference)) or {}
     digest = str(known.get("digest") or "")
     path = ImageStore(layout).sif / f"{digest.rpartition(':')[2]}.sif"
-    return Sif(path, digest, str(known.get("workdir") or "")) if path.is_file() else None
+    return Image(str(path), digest, str(known.get("workdir") or "")) if path.is_file() else None
 
 
 def pull(layout: Layout, reference: str, login: Optional[Login], run: Run) -> Answer:
     """Convert the image into a file; apptainer's cache, which goes with the last image, saves what was downloaded before."""
     store = ImageStore(layout)
-    with store.pulling() as folder:
+    with passing(store.top, _PULLING) as folder:
         partial = folder / "image.sif"
         variables = _variables(make_directory(store.cache), folder, login)
         answer = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.code import ImageAnswer, ImageRequest
 from trainctl.node.containers import image_store as sif
 from trainctl.node.containers.engines import APPTAINER, Answer, Engine, call, choose, heard
-from trainctl.node.containers.image_store import ImageStore, Login, lent
+from trainctl.node.containers.image_store import Image, ImageStore, Login, lent
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
-
-
-class Image(NamedTuple):
-    """An image that is on this node. ``id`` is what the engine runs, and can't mean another image tomorrow.
-
-    ``digest`` is that of its manifest in the registry, or of the image itself where it never was in one;
-    ``workdir`` is its WORKDIR, empty where it has none.
-    """
-
-    id: str
-    digest: str
-    workdir: str
 
 
 def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
@@ -42,7 +30,8 @@ def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
     before = find(layout, engine, reference)
     note = ""
     if before is None or not _settled(engine, reference, before):
-        answer = _pull(layout, engine, reference, Login.of(request["login"]), emit)
+        login = Login(**request["login"]) if request["login"] else None
+        answer = _pull(layout, engine, reference, login, emit)
         if answer.code != 0:
             if before is None or not unreachable(answer):
                 raise refusal(reference, answer)
@@ -51,7 +40,8 @@ def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
     if found is None:
         raise Failure("failed", f"{engine.name} pulled {reference}, and has no such image")
     pulled = before is None or before.id != found.id
-    ImageStore(layout).mark(lineage, engine.name, _stored(engine, found), brought=pulled)
+    stored = found.digest if engine.name == APPTAINER else found.id
+    ImageStore(layout).mark(lineage, engine.name, stored, brought=pulled)
     return {
         "engine": engine.to_json(),
         "id": found.id,
@@ -72,8 +62,7 @@ def checked(reference: Any) -> str:
 def find(layout: Layout, engine: Engine, reference: str) -> Optional[Image]:
     """The image that the name means on this node; None if there is none."""
     if engine.name == APPTAINER:
-        known = sif.find(layout, reference)
-        return Image(str(known.path), known.digest, known.workdir) if known else None
+        return sif.find(layout, reference)
     answer = call((engine.name, "image", "inspect", reference))
     if answer.code != 0:
         return None
@@ -112,10 +101,6 @@ def _settled(engine: Engine, reference: str, image: Image) -> bool:
         return True
     made_here = reference.startswith("localhost/") or image.digest == image.id
     return made_here and engine.name != APPTAINER
-
-
-def _stored(engine: Engine, image: Image) -> str:
-    return image.digest if engine.name == APPTAINER else image.id
 
 
 def _pull(

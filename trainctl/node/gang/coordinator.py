@@ -109,14 +109,11 @@ class Coordinator:
                     raise ConnectionError("says nothing")
             except OSError:
                 found = []
-                self._drop(wire)
+                del self._strangers[wire]
+                wire.close()
             if found:
                 del self._strangers[wire]
                 self._greet(wire, found[0], now)
-
-    def _drop(self, wire: Wire) -> None:
-        del self._strangers[wire]
-        wire.close()
 
     def _greet(self, wire: Wire, hello: Value, now: float) -> None:
         """Whoever comes here knows the token."""

@@ -62,7 +62,8 @@ class Link:
             if why:
                 _give_up(line, "lost", why)
                 return
-            self._keep(line, _AGAIN_SECONDS)
+            for value in line.arrived(_AGAIN_SECONDS):  # kept until there is a connection
+                self._talk.say(value)
 
     def _why_gone(self, closed_at: Optional[float]) -> str:
         """Why rank 0 counts as gone, if it does by now."""
@@ -73,11 +74,6 @@ class Link:
         if now - self._heard_at > self._limits.silent:
             return f"rank 0 was not heard of for {self._limits.silent:.0f} s"
         return ""
-
-    def _keep(self, line: HelperPipe, seconds: float) -> None:
-        """Keep what the supervisor says until there is a connection."""
-        for value in line.arrived(seconds):
-            self._talk.say(value)
 
     def _connect(self) -> Optional[Wire]:
         """A connection that both sides have shown to be the gang's; the first time every address is tried, and told."""
@@ -141,7 +137,10 @@ class Link:
                 arrived, self._early = [*self._early, *wire.arrived()], []
                 for said in arrived:
                     self._heard_at = time.monotonic()
-                    self._pass_on(line, self._talk.take(said))
+                    told = self._talk.take(said)
+                    if told is not None:
+                        line.say(told)
+                        self._over = told.get("do") == "over"
                 wire.flush()
                 now = time.monotonic()
                 if now - pulsed >= self._limits.pulse or self._over:
@@ -159,18 +158,8 @@ class Link:
         poll.register(line.fileno(), select.POLLIN)
         poll.poll(0 if self._early else min(0.5, self._limits.pulse) * 1000)
 
-    def _pass_on(self, line: HelperPipe, value: Optional[Value]) -> None:
-        if value is not None:
-            line.say(value)
-            self._over = value.get("do") == "over"
-
 
 def _give_up(line: HelperPipe, how: str, error: str) -> None:
     """Report to the supervisor that the coordinator is gone."""
-    line.say(
-        {
-            "do": "over",
-            "alone": how,
-            "cause": {"rank": 0, "status": None, "exit_code": None, "error": error},
-        }
-    )
+    cause = {"rank": 0, "status": None, "exit_code": None, "error": error}
+    line.say({"do": "over", "alone": how, "cause": cause})

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import signal
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import read_json, write_json
@@ -29,13 +29,6 @@ from trainctl.node.turns.turn import Pending, Turn
 _POLL_SECONDS = 0.25
 _VERDICT_SECONDS = 3600.0
 _FAREWELL_SECONDS = 15.0
-
-
-class Meeting(NamedTuple):
-    """Where rank 0's helper listens and what opens it. It makes both; the other ranks are started with them."""
-
-    port: int
-    token: str
 
 
 class GangMember(Peers):
@@ -86,10 +79,10 @@ class GangMember(Peers):
         helper = HelperProcess(
             lambda line: coordinator.work(line, boot_id()), [one.fileno() for one in listeners]
         )
-        meeting = Meeting(listeners[0].getsockname()[1], token)
+        # Where this helper listens and what opens it; the other ranks are started with both.
+        write_json(self._run.gang, {"port": listeners[0].getsockname()[1], "token": token})
         for listener in listeners:
             listener.close()
-        write_json(self._run.gang, meeting._asdict())
         return helper
 
     def _follow(self) -> HelperProcess:
@@ -142,13 +135,11 @@ class GangMember(Peers):
         elif does == "lay out":
             self._layout, self._end = value, None
         elif does == "wait":
-            self._tell(str(value.get("why")))
-
-    def _tell(self, why: str) -> None:
-        if why.startswith("waits for rank") and ":" not in why:
-            self._deploying(why)
-        else:
-            self._pending(why, None)
+            why = str(value.get("why"))
+            if why.startswith("waits for rank") and ":" not in why:
+                self._deploying(why)
+            else:
+                self._pending(why, None)
 
     @property
     def over(self) -> bool:
@@ -225,9 +216,7 @@ class GangMember(Peers):
 
     def leave(self, ending: Outcome) -> Outcome:
         """Tell why this rank does not go on, if it is not over yet, and hear what became of the others."""
-        if ending.blame is not None:
-            return ending
-        if self._helper is None:
+        if ending.blame is not None or self._helper is None:
             return ending
         self.heard()
         if self._over is None:
@@ -272,10 +261,8 @@ class GangMember(Peers):
         cause = over.get("cause")
         if over.get("alone") and own.status in (runs.COMPLETED, runs.FAILED):
             return own  # its own commands had ended, which is known even if rank 0 is gone
-        if over.get("alone") and self._stop_said:
-            return own  # a stop was requested, which didn't reach the others
-        if not cause:
-            return own
+        if not cause or (over.get("alone") and self._stop_said):
+            return own  # a stop that was requested here didn't reach the others
         status = str(cause.get("status") or runs.LOST)
         cause = {**cause, "status": status}
         if cause["rank"] == self._rank and not over.get("alone"):

@@ -74,11 +74,6 @@ class Rules:
         """Whether everything is decided."""
         return self._stage == "over"
 
-    @property
-    def missing(self) -> List[int]:
-        """Ranks that have never been heard of."""
-        return [rank for rank in self._all if rank not in self._hosts]
-
     def join(self, rank: int, host: str, reached: Sequence[str]) -> None:
         """A rank is there; ``host`` names its machine, ``reached`` the addresses of rank 0 that it reached."""
         self._hosts[rank] = host
@@ -143,12 +138,7 @@ class Rules:
         if len(self._marked) == len(self._all):
             self._marked = set()
             then()
-        else:
-            self._tell_missing()
-
-    def _tell_missing(self) -> None:
-        """Say what those that are here wait for."""
-        if self._stage == "joining":
+        elif self._stage == "joining":
             absent = [rank for rank in self._all if rank not in self._marked]
             self._tell_why(f"waits for {_named(absent)} of {self._policy.size}", self._marked)
 

@@ -75,12 +75,13 @@ def launch(
         image=asked["image"],
         directory=str(run.directory),
         temporary=str(leftovers.temporary(run.directory)),
-        name=command_line.described(spec, os.urandom(3).hex()),
+        # Engines' lists show it, and insist that it is unique on the machine.
+        name=f"trainctl-{spec['id']}-rank-{spec['rank']}-{os.urandom(3).hex()}",
         work=str(WORK),
         binds=binds,
         variables=_moved(shown, places),
         gpus=_gpus(gpus, variables),
-        shm_size=asked["shm_size"] or half_of_memory(),
+        shm_size=asked["shm_size"] or memory() // 2,  # as much as a host has
         memory=asked["memory"],
         cpus=asked["cpus"],
     )
@@ -90,23 +91,14 @@ def launch(
     leftovers.expect(run.directory, engine, wanted.image, ours)
     log = run.directory / "engine.log"
     chosen = {name: variables[name] for name in VISIBLE if name in variables}  # for metrics
-    own = {**os.environ, **chosen, **more, MARK: str(run.directory), _SECRETS: exports(secret)}
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secret.items())
+    own = {**os.environ, **chosen, **more, MARK: str(run.directory), _SECRETS: exports}
     return Launch(
         ("/bin/sh", "-c", _WRAPPER, str(log), *argv),
         own,
         finish=lambda: leftovers.clean(run.directory),
         refused=_refused(run, log),
     )
-
-
-def half_of_memory() -> int:
-    """Default size of ``/dev/shm``: that of a host's own."""
-    return memory() // 2
-
-
-def exports(secrets: Mapping[str, str]) -> str:
-    """The shell text that sets the variables."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secrets.items())
 
 
 def _plain(

@@ -10,7 +10,6 @@ from typing import Dict, List, Mapping, NamedTuple, Tuple
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import Link, RunSpec, Weights
-from trainctl.base.protocol.spec import Mount as HostMount
 from trainctl.node.cache import codes
 from trainctl.node.cache.leases import hold
 from trainctl.node.runs.mount import Mount, check, private_mounts
@@ -116,17 +115,13 @@ def _place(run: Run, spec: RunSpec, private: bool, *, linked: bool = True) -> _P
     places = _Places([], [], {})
     for weights in spec.get("weights", []):
         location = weights.get("mount_location") or f"weights/{weights['name']}"
-        tree = _tree(run, weights)
-        if location.startswith("/"):
-            places.mounts.append(Mount(location, str(tree)))
-        elif private:
-            target = _in_work(run, location)
-            target.mkdir(0o755, parents=True, exist_ok=True)
-            places.mounts.append(Mount(str(target), str(tree)))
-        else:
-            places.links.append((_free(_in_work(run, location)), tree))
+        _place_directory(run, _tree(run, weights), location, True, private, places)
     for mount in spec.get("mounts", []):
-        _place_directory(run, mount, private, places)
+        source = layout.absolute(mount["host_path"], "host_path")
+        if not source.is_dir():
+            raise Failure("request", f"there is no directory {str(source)!r} to mount on this node")
+        location, read_only = mount["mount_location"], mount["read_only"]
+        _place_directory(run, source, location, read_only, private, places)
     for link in spec.get("links", []):
         _place_kept(run, spec, link, private, linked, places)
     return places
@@ -174,12 +169,10 @@ def _place_at_home(spec: RunSpec, link: Link, target: Path, private: bool, place
         places.variables[link["variable"]] = str(target)
 
 
-def _place_directory(run: Run, mount: HostMount, private: bool, places: _Places) -> None:
-    """A directory of the host, where the job wants it."""
-    source = layout.absolute(mount["host_path"], "host_path")
-    location = mount["mount_location"]
-    if not source.is_dir():
-        raise Failure("request", f"there is no directory {str(source)!r} to mount on this node")
+def _place_directory(
+    run: Run, source: Path, location: str, read_only: bool, private: bool, places: _Places
+) -> None:
+    """Weights or a directory of the host, where the job wants them."""
     if not location.startswith("/") and not private:
         places.links.append((_free(_in_work(run, location)), source))
         return
@@ -187,7 +180,7 @@ def _place_directory(run: Run, mount: HostMount, private: bool, places: _Places)
         target = _in_work(run, location)
         target.mkdir(0o755, parents=True, exist_ok=True)
         location = str(target)
-    places.mounts.append(Mount(location, str(source), mount["read_only"]))
+    places.mounts.append(Mount(location, str(source), read_only))
 
 
 def _tree(run: Run, weights: Weights) -> Path:

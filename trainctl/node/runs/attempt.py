@@ -127,7 +127,11 @@ class Attempt:
         launch, run = self._launch, self._run
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._redirect()
+            path = run.log(self._rank, self._stage)
+            make_directory(path.parent)
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
             if launch.mounts:
                 enter(launch.mounts, run.view, run.layout.cache)
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -139,13 +143,6 @@ class Attempt:
             os.execve(launch.argv[0], list(launch.argv), dict(launch.variables))  # noqa: S606 - it is the shell
         except OSError as error:
             self._refuse(f"the job could not be started: {error.strerror} ({error.filename})")
-
-    def _redirect(self) -> None:
-        path = self._run.log(self._rank, self._stage)
-        make_directory(path.parent)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
 
     def _refuse(self, why: str) -> None:
         os.write(self._refusal, why.encode()[:4000])
@@ -167,7 +164,6 @@ def _do(chores: Sequence[Callable[[], None]]) -> None:
 
 
 _LEFTOVER_GRACE_SECONDS = 2.0
-_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -185,7 +181,7 @@ def guard(
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor:
@@ -208,7 +204,7 @@ def _fork(child: Callable[[], None]) -> int:
         os.setsid()
         for number in (*_IGNORED, *_IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
         child()
     finally:
         os._exit(127)
@@ -223,22 +219,13 @@ def _wait(shell: int) -> Optional[int]:
                 return exit_code(status)
             if pid:
                 continue
-        if signal.sigwait(_AWAITED) == signal.SIGTERM:
+        if signal.sigwait(AWAITED) == signal.SIGTERM:
             return None
 
 
 def exit_code(status: int) -> int:
     """The exit code in a wait status, negative for a signal."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def nothing() -> None:
-    """For launches that leave nothing behind."""
-
-
-def not_refused() -> str:
-    """For launches that are refused before they are executed, or not at all."""
-    return ""
 
 
 class Launch(NamedTuple):
@@ -251,5 +238,5 @@ class Launch(NamedTuple):
     argv: Tuple[str, ...]
     variables: Mapping[str, str]
     mounts: Tuple[Mount, ...] = ()
-    finish: Callable[[], None] = nothing
-    refused: Callable[[], str] = not_refused
+    finish: Callable[[], None] = lambda: None
+    refused: Callable[[], str] = str

@@ -242,18 +242,16 @@ class _LineWriter:
         """Lines without the last one's end."""
         if self._cut:  # what is left of a block of which a part was punched out
             text, self._cut = text.lstrip(b"\0"), False
-        if self._pattern is None:
+        pattern = self._pattern
+        if pattern is None:
             self._frame(text + b"\n", self._time, offset)
             return
-        matching = [line for line in text.split(b"\n") if self._wants(line)]
+        lines = text.split(b"\n")
+        matching = [line for line in lines if pattern.search(line.decode("utf-8", "replace"))]
         if self._tail is not None:
             self._tail.extend((line, self._time, offset) for line in matching)
         elif matching:
             self._frame(b"\n".join(matching) + b"\n", self._time, offset)
-
-    def _wants(self, line: bytes) -> bool:
-        assert self._pattern is not None  # noqa: S101 - who calls knows
-        return self._pattern.search(line.decode("utf-8", "replace")) is not None
 
     def _frame(self, data: bytes, moment: float, offset: int, open_: bool = False) -> None:
         head = {"time": moment, "bytes": len(data), "next": offset, "open": open_}

@@ -107,22 +107,17 @@ def _collect(layout: Layout) -> int:
 
 
 def _empty_out(layout: Layout) -> int:
-    """Remove what killed processes left in an unused cache."""
+    """Remove what killed processes left in an unused cache, and leave a declared directory as empty as it was."""
     freed = sum(remove_tree(layout.partial / name) for name in names_in(layout.partial))
     remove_tree(layout.reservations)
     for path in layout.seals.glob("*.doomed"):
         path.unlink()
     if layout.cache != Layout(str(layout.root)).cache:
-        _remove_empty(layout)
+        for name in _OURS:
+            for directory, _, _ in os.walk(str(layout.cache / name), topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(directory).rmdir()
     return freed
-
-
-def _remove_empty(layout: Layout) -> None:
-    """Leave a declared directory as empty as it was."""
-    for place in (path for path in layout.cache.iterdir() if path.name in _OURS):
-        for directory, _, _ in os.walk(str(place), topdown=False):
-            with contextlib.suppress(OSError):
-                Path(directory).rmdir()
 
 
 def _unused_code(layout: Layout, *, alone: bool) -> int:

@@ -75,7 +75,8 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
         now = status_of(run)
         if time.monotonic() - told >= _TELL_SECONDS:
             told = time.monotonic()
-            emit({"seconds": round(told - began), "grace": grace, "processes": _left(now)})
+            left = max(0, len(descendants(now["pid"])) - 1) if now["pid"] else 0
+            emit({"seconds": round(told - began), "grace": grace, "processes": left})
         if now["status"] in runs.ENDED or now["status"] == runs.LOST:
             return now
         holder = run.supervisor
@@ -132,11 +133,6 @@ def remove_old_marks(layout: Layout) -> None:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _MARK_SECONDS:
                 path.unlink()
-
-
-def _left(status: protocol.RunReport) -> int:
-    """How many processes of the job are left."""
-    return max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
 
 
 def _forbid_unknown(run: Run) -> Optional[RunSpec]:

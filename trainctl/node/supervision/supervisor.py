@@ -225,7 +225,9 @@ class _Supervisor:
             if number == 1:
                 self._clock = Stopwatch()
                 self._say(status=runs.RUNNING, started_at=self._clock.wall)
-                self._discard_secrets()
+                # The run begins at most once. What can't be removed now is at the end.
+                with contextlib.suppress(OSError):
+                    self._run.discard_secrets()
                 self._release_caller()
 
         if not self._peers.begin():
@@ -317,11 +319,6 @@ class _Supervisor:
         self._release_caller()
         for directory in self._order.spec.get("caches", ()):
             summarize(self._run.layout, Path(directory))
-
-    def _discard_secrets(self) -> None:
-        """The run begins at most once, so they are not needed again; if they can't be removed now, they are at the end."""
-        with contextlib.suppress(OSError):
-            self._run.discard_secrets()
 
     def _pend(self, waiting: str, lane: Optional[str]) -> None:
         """Nobody has to stay for what comes: say once what is waited for."""
