@@ -157,7 +157,7 @@ def _load() -> None:
     import pathspec
 
     import trainctl
-    import trainctl_local
+    import trainctl_local  # noqa: F401
     import trainctl_state  # noqa: F401
     from trainctl.manifest.types.document import Manifest
     from trainctl.spi.discovery import PROVIDERS, names
@@ -165,8 +165,6 @@ def _load() -> None:
     for module in walk_packages(trainctl.__path__, "trainctl."):
         if not module.name.startswith(_LEFT_OUT):
             import_module(module.name)
-    for name in ("provider", "transport"):
-        import_module(f"{trainctl_local.__name__}.{name}")
     pathspec.GitIgnoreSpec.from_lines(["*.pyc"])
     names(PROVIDERS)
     Manifest.model_validate(
