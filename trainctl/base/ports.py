@@ -28,20 +28,13 @@ def ports_of(text: Any) -> Optional[range]:
 def at_one_of(ports: range, bind: Callable[[int], T]) -> T:
     """What ``bind`` makes at the first port that is free. Two that choose at once choose differently. Failure if none is free."""
     for port in random.sample(ports, len(ports)):
-        found = _tried(bind, port)
-        if found is not None:
-            return found
+        try:
+            return bind(port)
+        except OSError as error:  # noqa: PERF203
+            if error.errno != errno.EADDRINUSE:
+                raise
     raise Failure(
         "ports",
         f"none of the ports {ports[0]}-{ports[-1]} is free on {os.uname().nodename}",
         "End what listens there, or give the host more ports.",
     )
-
-
-def _tried(bind: Callable[[int], T], port: int) -> Optional[T]:
-    try:
-        return bind(port)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-    return None

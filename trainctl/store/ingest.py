@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
@@ -28,6 +28,8 @@ _LARGE_AT_ONCE = 6
 _GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _Missing = Tuple[str, Sequence[SourceFile]]
+_Fetch = Callable[[SourceFile, str], Content]
+"""Has a file with this fingerprint in the store."""
 
 
 class Ingest:
@@ -66,7 +68,8 @@ class Ingest:
             else:
                 self._tally.add(resolved.size, len(resolved.files))
             references.put(objects, reference, resolved, listing.id)
-            self._forget_marks()
+            # The record of this source says more than its marks do.
+            self._objects.delete([stat.key for stat in objects.list(keys.marks(resolved))])
         return listing
 
     def _unchanged(self, named: Optional[str]) -> Optional[Listing]:
@@ -108,7 +111,9 @@ class Ingest:
         transfer = self._transfer()
         packing = Packing(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
         try:
-            contents = self._fetch_all(packing, transfer, list(missing.items()), _SMALL_AT_ONCE)
+            contents = self._fetch_all(
+                packing.fetch, transfer, list(missing.items()), _SMALL_AT_ONCE
+            )
         finally:
             packing.close()
         return contents, packing.stored
@@ -121,7 +126,7 @@ class Ingest:
         uploading = Uploading(self._objects, self._resolved, transfer, known, self._chunk_bytes)
         ordered = sorted(missing.items(), key=lambda item: -item[1][0].size)
         try:
-            return self._fetch_all(uploading, transfer, ordered, _LARGE_AT_ONCE)
+            return self._fetch_all(uploading.fetch, transfer, ordered, _LARGE_AT_ONCE)
         finally:
             uploading.close()
 
@@ -135,13 +140,13 @@ class Ingest:
 
     def _fetch_all(
         self,
-        fetcher: _Fetcher,
+        fetch: _Fetch,
         transfer: Transfer,
         missing: List[_Missing],
         at_once: int,
     ) -> Dict[str, Content]:
         """Fetch files with a few threads; the first error ends it for all, and is raised."""
-        work = _Work(fetcher, transfer.halt, missing, self._tally)
+        work = _Work(fetch, transfer.halt, missing, self._tally)
         threads = [
             threading.Thread(target=work.run, daemon=True, name="fetch")
             for _ in range(min(at_once, len(missing)))
@@ -166,28 +171,18 @@ class Ingest:
             raise stopped()
         return work.done
 
-    def _forget_marks(self) -> None:
-        """Delete the marks of this source: its record says more than they do."""
-        self._objects.delete([stat.key for stat in self._objects.list(keys.marks(self._resolved))])
-
-
-class _Fetcher(Protocol):
-    def fetch(self, file: SourceFile, key: str) -> Content:
-        """Have a file in the store."""
-        ...
-
 
 class _Work:
     """Files that threads take one after another."""
 
     def __init__(
         self,
-        fetcher: _Fetcher,
+        fetch: _Fetch,
         halt: threading.Event,
         missing: List[_Missing],
         tally: _Tally,
     ) -> None:
-        self._fetcher = fetcher
+        self._fetch = fetch
         self._halt = halt
         self._todo: Deque[_Missing] = deque(missing)
         self._tally = tally
@@ -203,7 +198,7 @@ class _Work:
             except IndexError:
                 return
             try:
-                content = self._fetcher.fetch(files[0], key)
+                content = self._fetch(files[0], key)
             except BaseException as error:  # noqa: BLE001  the thread that waits raises it
                 self._fail(error)
                 return

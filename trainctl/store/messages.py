@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Sequence, Tuple
+from typing import Any, Iterable, Iterator, Sequence, Tuple, cast
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.protocol.mirrors import (
@@ -72,15 +72,7 @@ def survey_from_json(value: Surveyed, rows: Sequence[Sequence[Row]]) -> Survey:
 
 def gc_to_json(report: GcReport) -> Collected:
     """The form that travels."""
-    return {
-        "dry_run": report.dry_run,
-        "bytes": report.bytes,
-        "blobs": report.blobs,
-        "listings": list(report.listings),
-        "dropped": list(report.dropped),
-        "kept": list(report.kept),
-        "busy": list(report.busy),
-    }
+    return cast("Collected", dict(vars(report)))
 
 
 def gc_from_json(value: Collected) -> GcReport:
@@ -98,12 +90,7 @@ def gc_from_json(value: Collected) -> GcReport:
 
 def inventory_to_json(inventory: Inventory) -> Inventoried:
     """The form that travels."""
-    return {
-        "rows": list(inventory.rows),
-        "unfinished": inventory.unfinished,
-        "unreferenced": inventory.unreferenced,
-        "damaged": list(inventory.damaged),
-    }
+    return cast("Inventoried", dict(vars(inventory)))
 
 
 def inventory_from_json(value: Inventoried) -> Inventory:

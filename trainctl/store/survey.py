@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from trainctl.base.files import unusable
-from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
+from trainctl.base.listing import CHUNK_BYTES, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import in_order
 from trainctl.store import keys, references
@@ -92,7 +92,9 @@ def survey_source(
     """What is known of one source."""
     listing = mirrored(objects, resolved)
     if listing is not None:
-        return SourceSurvey(_rows_of(listing), listing.id)
+        return SourceSurvey(
+            tuple((file.sha256, file.size, True) for file in listing.files), listing.id
+        )
     groups = group(resolved)
     known = Known(objects, resolved, chunk_bytes)
     found = known.find(groups)
@@ -103,7 +105,3 @@ def survey_source(
         rows.append((content.sha256 if content else file.sha256, file.size, content is not None))
     missing = {key: files for key, files in groups.items() if key not in found}
     return SourceSurvey(tuple(rows), arrived=known.arrived(missing))
-
-
-def _rows_of(listing: Listing) -> Tuple[Row, ...]:
-    return tuple((file.sha256, file.size, True) for file in listing.files)

@@ -17,7 +17,7 @@ VERSIONS = ".versions"
 READING = ".reading"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LEASE_SECONDS = 24 * 3600.0
-_FORMAT = 1
+FORMAT = 1
 
 Manifest = Dict[str, Any]
 
@@ -111,7 +111,7 @@ def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:
     try:
         found = json.loads(data or b"")
         good = (
-            found["format"] == _FORMAT
+            found["format"] == FORMAT
             and isinstance(found["rank"], int)
             and is_name(found["name"])
             and all(_is_file(file, prefix) for file in found["files"])
@@ -120,11 +120,6 @@ def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return cast(Manifest, found) if good else None
-
-
-def new_manifest(**fields: Any) -> Manifest:
-    """A manifest of today's format."""
-    return {"format": _FORMAT, **fields}
 
 
 def is_name(name: Any) -> bool:

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, 
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import (
     COMPLETE,
+    FORMAT,
     VERSIONS,
     Manifest,
     RunCheckpoints,
-    new_manifest,
 )
 from trainctl.base.checkpoints.ranking import LOOSE, Retention, expired
 from trainctl.base.checkpoints.stores import CheckpointStore, open_store
@@ -227,7 +227,8 @@ class Uploader:
         if look(one.directory, one.rank, one.name) != one:
             raise Failure("changed", f"{one.name!r} changed while it was uploaded")
         before = self._complete.get(one.place)
-        manifest = new_manifest(
+        manifest: Manifest = dict(
+            format=FORMAT,
             version=self._version(one),
             rank=one.rank,
             name=one.name,
