@@ -62,7 +62,7 @@ def _hosts(cluster: Cluster) -> Iterator[Host]:
             port=own.get("port"),
             identity_file=str(own.get("identity_file") or ""),
             jump=str(own.get("jump") or ""),
-            host_key=_key(str(one.get("host_key") or "")),
+            host_key=" ".join(str(one.get("host_key") or "").split()[:2]),  # without its comment
             connect_timeout=int(own.get("connect_timeout") or CONNECT_SECONDS),
         )
         name = str(one.get("name") or address)
@@ -75,11 +75,6 @@ def _hosts(cluster: Cluster) -> Iterator[Host]:
             one.get("price_per_hour"),
             str(own.get("ports") or ""),
         )
-
-
-def _key(text: str) -> str:
-    """Without the comment that follows a key."""
-    return " ".join(text.split()[:2])
 
 
 def login_of(node: Node) -> Login:

@@ -77,7 +77,7 @@ class SshProvider:
 
     def locate(self, cluster: Cluster, node: Node) -> Node:
         """See Provider."""
-        host = _host(cluster, node.name)
+        host = next(host for host in hosts_of(cluster) if host.name == node.name)
         with self._open(node) as transport:
             return _node(cluster, host, find_places(transport, host, node.id), node.key)
 
@@ -168,7 +168,8 @@ class SshProvider:
 
     def _do(self, node: Node, verb: str, **more: Any) -> dict[str, Any]:
         request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **more}
-        argv = [node.python, "-I", "-c", _program(), verb, json.dumps(request)]
+        program = (files("trainctl_ssh") / "on_host.py").read_text(encoding="utf-8")
+        argv = [node.python, "-I", "-c", program, verb, json.dumps(request)]
         with self._open(node) as transport:
             output = transport.run(argv, timeout=_SECONDS)
         try:
@@ -184,10 +185,6 @@ class SshProvider:
     ) -> Sequence[Node | None]:
         with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="ssh") as pool:
             return [*pool.map(look, nodes)]
-
-
-def _host(cluster: Cluster, name: str) -> Host:
-    return next(host for host in hosts_of(cluster) if host.name == name)
 
 
 def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:
@@ -208,10 +205,6 @@ def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:
 
 def _marker(key: str) -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-
-
-def _program() -> str:
-    return (files("trainctl_ssh") / "on_host.py").read_text(encoding="utf-8")
 
 
 def _open_link(

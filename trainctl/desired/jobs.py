@@ -69,7 +69,6 @@ class Jobs:
             self._address(job): section.project or only for job, section in declared.items()
         }
         self._caches: dict[tuple[str | None, str], Address] = {}
-        self._code: dict[str, bool] = {}
         self.warnings: list[Diagnostic] = []
 
     def cache(self, name: str, section: Cache) -> None:
@@ -147,7 +146,8 @@ class Jobs:
         depends_on += jobs_loaded(job.runtime, address)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
-            depends_on += self._cache_of_team(cluster)
+            if (None, cluster) in self._caches:
+                depends_on.append(self._caches[None, cluster])
         depends_on += followed(section.depends_on, path, self._names, self._of_matrix)
         self._add(
             Resource(
@@ -268,7 +268,7 @@ class Jobs:
                 here,
                 code="invalid-path",
             )
-        elif not self._is_directory(normal):
+        elif not (self._directory / normal).is_dir():
             self._names.complain(
                 f"code: {normal} is not a directory",
                 "Name the directory that is shipped.",
@@ -276,11 +276,6 @@ class Jobs:
                 code="missing-code",
             )
         return normal
-
-    def _is_directory(self, path: str) -> bool:
-        if path not in self._code:
-            self._code[path] = (self._directory / path).is_dir()
-        return self._code[path]
 
     def _check_accelerator(self, section: Job, path: ManifestPath) -> None:
         kind = (section.compute.accelerator or "").partition(":")[0]
@@ -315,11 +310,6 @@ class Jobs:
         if self._named(name, path):
             self._add_cache(name, project, cluster, Cache(), path)
         return address
-
-    def _cache_of_team(self, cluster: str) -> list[Address]:
-        """The declared one, if there is any."""
-        declared = self._caches.get((None, cluster))
-        return [] if declared is None else [declared]
 
     def _add_cache(
         self, name: str, project: str | None, cluster: str, section: Cache, path: ManifestPath

@@ -23,9 +23,10 @@ def values(
     problems: list[Diagnostic],
 ) -> dict[str, Scalar]:
     """The value of every variable: the manifest's, then each file's in order, then the flags'."""
+    section = root.entries.get("vars")
     declared = {
         name: entry.value
-        for name, entry in _section(root).items()
+        for name, entry in (section.entries if section else {}).items()
         if not isinstance(entry.value, dict | list)
     }
     result = dict(declared)
@@ -47,11 +48,6 @@ def values(
         else:
             result[name] = _read(name, text, declared[name], problems)
     return result
-
-
-def _section(root: Node) -> dict[str, Node]:
-    section = root.entries.get("vars")
-    return section.entries if section else {}
 
 
 def _read(name: str, text: str, declared: Scalar, problems: list[Diagnostic]) -> Scalar:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from trainctl.base import processes
@@ -102,12 +101,7 @@ class LeaseKeeper:
             threading.Thread(target=work, name=f"lease{work.__name__}", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
 
     @contextmanager

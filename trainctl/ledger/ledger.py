@@ -77,7 +77,7 @@ class Ledger:
         self._clock = clock or SystemClock()
         self._holder = holder or this_process()
         self._head = Head(log, self._clock)
-        self._committer = Committer(self._head, redact, self._clock, self._stamp)
+        self._committer = Committer(self._head, redact, self._clock, self.stamp)
         self._held: dict[str, Held] = {}
         self._held_lock = threading.Lock()
         self._watch = LeaseWatch(self._holder, self._clock, self._held.__contains__)
@@ -118,7 +118,7 @@ class Ledger:
 
     def stamp(self) -> Stamp:
         """What an entry that is appended now begins with."""
-        return self._stamp()
+        return Stamp(str(uuid.uuid4()), self._clock.now(), self._holder.who)
 
     def begin(self, start: Start) -> Intent:
         """Take the lease on an address, before an effect is caused.
@@ -171,7 +171,7 @@ class Ledger:
                 except (Busy, StalePlan):
                     continue
                 intent = self._intent(start)
-                stamp = self._stamp()
+                stamp = self.stamp()
                 done.add(start.address)
                 found += (
                     intent,
@@ -202,7 +202,7 @@ class Ledger:
                 known = ", ".join(f"{i.id} ({i.address})" for i in fold.open.values())
                 raise UsageError(f"no lease is called {intent_id!r}", f"Open: {known or 'none'}.")
             released[:] = [intent]
-            return [Released(self._stamp(), intent.id, intent.address)]
+            return [Released(self.stamp(), intent.id, intent.address)]
 
         self._committer.submit_alone(decide)
         self.leave(released[0])
@@ -217,7 +217,7 @@ class Ledger:
 
         def decide(fold: Fold) -> list[Entry]:
             return [
-                Observed(self._stamp(), address, outputs)
+                Observed(self.stamp(), address, outputs)
                 for address, outputs in seen.items()
                 if (recorded := fold.remembered(address)) is not None
                 and merge_outputs(recorded.outputs, outputs) is not recorded.outputs
@@ -228,12 +228,12 @@ class Ledger:
     def approve(self, plan: str, changes: Mapping[Address, str]) -> None:
         """Append that these changes were agreed to, each by the digest of the values that it makes so."""
         self._committer.submit(
-            Request(tuple(changes), lambda _: [Approved(self._stamp(), plan, changes)])
+            Request(tuple(changes), lambda _: [Approved(self.stamp(), plan, changes)])
         )
 
     def note(self, text: str, address: Address | None = None) -> None:
         """Append a remark, for the history."""
-        self._committer.submit(Request((), lambda _: [Note(self._stamp(), text, address)]))
+        self._committer.submit(Request((), lambda _: [Note(self.stamp(), text, address)]))
 
     def rest(self) -> None:
         """Say that nothing more will be appended for now: what was is put where it is quickly read, if it was much."""
@@ -255,7 +255,7 @@ class Ledger:
 
         def decide(fold: Fold) -> list[Entry]:
             alive[:] = [each for each in held if fold.open_by_id(each) is not None]
-            return [Renewed(self._stamp(), tuple(alive))] if alive else []
+            return [Renewed(self.stamp(), tuple(alive))] if alive else []
 
         self._committer.submit(Request([each.address for each in held.values()], decide))
         with self._held_lock:
@@ -297,7 +297,7 @@ class Ledger:
         def decide(fold: Fold) -> list[Entry]:
             if fold.open_by_id(intent.id) is None:
                 raise _lost(intent, fold.open.get(intent.address))
-            return [make(self._stamp())]
+            return [make(self.stamp())]
 
         self._committer.submit(Request((intent.address,), decide))
         self.leave(intent)
@@ -316,9 +316,6 @@ class Ledger:
             plan=start.plan,
             reason=start.reason,
         )
-
-    def _stamp(self) -> Stamp:
-        return Stamp(str(uuid.uuid4()), self._clock.now(), self._holder.who)
 
 
 def _key(fold: Fold, start: Start) -> str:

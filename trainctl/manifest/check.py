@@ -71,23 +71,11 @@ def _commands(where: Position) -> Node:
     return list_node([scalar_node("true", where)], where)
 
 
-def _runtime(where: Position) -> Node:
-    return mapping_node({"start_commands": _commands(where)}, {}, where)
-
-
-def _source(where: Position) -> Node:
-    return scalar_node("file:./missing", where)
-
-
-def _image(where: Position) -> Node:
-    return scalar_node("missing", where)
-
-
 _STAND_INS: Mapping[str, Callable[[Position], Node]] = {
-    "runtime": _runtime,
+    "runtime": lambda where: mapping_node({"start_commands": _commands(where)}, {}, where),
     "start_commands": _commands,
-    "source": _source,
-    "base_image": _image,
+    "source": lambda where: scalar_node("file:./missing", where),
+    "base_image": lambda where: scalar_node("missing", where),
 }
 """For what a section can't do without, so that the rest of it is looked at."""
 

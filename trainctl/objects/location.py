@@ -37,10 +37,6 @@ class BucketLocation:
     endpoint: str | None = None
     named: str | None = None
 
-    def at(self, prefix: str) -> BucketLocation:
-        """Another directory of the same bucket."""
-        return replace(self, prefix=prefix)
-
     @property
     def url(self) -> str:
         """As a manifest writes it."""

@@ -9,6 +9,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from posixpath import basename, dirname
 from typing import Literal
 
@@ -189,7 +190,7 @@ class BucketSource:
         place = _place(uri, credential, self._environ)
         if not place.prefix or uri.endswith("/"):
             return None
-        bucket = self._bucket(place.at(dirname(place.prefix)), credential)
+        bucket = self._bucket(replace(place, prefix=dirname(place.prefix)), credential)
         found = bucket.head(basename(place.prefix))
         return (bucket, found) if found else None
 
