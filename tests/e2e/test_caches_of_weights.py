@@ -219,7 +219,7 @@ def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
     assert list(csv.DictReader(io.StringIO(again))) == []
     assert "weights.a" in actions
     assert valid(fresh, "mirror-verify", "mirror", "verify")["whole"]
-    assert holder(fresh.mirror, content)
+    assert holder(fresh.mirror, content).is_file()
 
 
 @one_day_in(5)
