@@ -29,9 +29,8 @@ from trainctl.base.listing import Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.errors import Interrupted, SourceCut, SourceWrong, StorageError
-from trainctl.store import access, directory, keys, known, lease, transfer
+from trainctl.store import access, keys, known, lease, transfer
 from trainctl.store.access import deleting
-from trainctl.store.directory import DirectoryObjects
 from trainctl.store.gc import GcOptions
 from trainctl.store.lease import ObjectLease
 from trainctl.store.memory import MemoryObjects
@@ -502,12 +501,3 @@ def test_parts_come_in_parallel() -> None:
         listing = ingest(objects, upstream)
     assert contents(objects, listing) == files
     assert len(upstream.opened) == 40
-
-
-def test_free_bytes_of_a_directory(make_objects: Callable[[str], ObjectStore]) -> None:
-    objects = make_objects("directory")
-    assert isinstance(objects, DirectoryObjects)
-    survey = store_in(objects).survey()
-    assert survey.free is not None
-    assert survey.free > directory.SPARE_BYTES
-    assert store_in(MemoryObjects()).survey().free is None

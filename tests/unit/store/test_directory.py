@@ -16,11 +16,13 @@ from tests.support.power import Disk
 from tests.support.store_contents import stored
 from trainctl.base.lease import holder_name
 from trainctl.base.listing import Listing
+from trainctl.base.retry import Retry
 from trainctl.base.units import format_bytes
 from trainctl.errors import SourceCut, StorageError
 from trainctl.store import keys
-from trainctl.store.directory import DirectoryObjects, free_bytes
+from trainctl.store.directory import SPARE_BYTES, DirectoryObjects, free_bytes
 from trainctl.store.gc import GcOptions
+from trainctl.store.memory import MemoryObjects
 from trainctl.store.references import Reference
 from trainctl.store.store import Store
 
@@ -210,3 +212,10 @@ def test_an_error_says_what_this_user_may_not_do(mode: int, word: str) -> None:
         (group / "mirror" / "listings").chmod(mode)
         with pytest.raises(StorageError, match=f"may not be {word} by this user"):
             copy(store, {"new": b"new"}, THEIRS)
+
+
+def test_free_bytes_are_known_of_a_directory_only(tmp_path: Path) -> None:
+    free = Store(DirectoryObjects(tmp_path / "mirror"), Retry()).survey().free
+    assert free is not None
+    assert free > SPARE_BYTES
+    assert Store(MemoryObjects(), Retry()).survey().free is None

@@ -11,11 +11,6 @@ from secrets import token_urlsafe
 from types import TracebackType
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.weights import SERVE, Sent
@@ -39,7 +34,13 @@ class Certificate:
 
 
 def new_certificate() -> Certificate:
-    """A self-signed one with a P-256 key. It is valid a week before and after today, though who pins it doesn't look at clocks."""
+    """A self-signed certificate with a P-256 key, valid a week before and after today; clients pin it, whatever their clocks say."""
+    # Heavy, and needed only for hosts without private addresses.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainctl")])
     now = dt.datetime.now(dt.UTC)
