@@ -7,6 +7,7 @@ fits the source.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,8 +60,12 @@ def run_tests(copy: Path, tests: tuple[str, ...]) -> int:
         *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
         *("-o", "pythonpath=. providers state schemas", "-m", tiers.DEFAULT, *tests),
     ]
+    # A place of its own: other sessions remove the directories of all but the last three.
+    environ = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(copy.parent)}
     try:
-        done = subprocess.run(words, cwd=copy, capture_output=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            words, cwd=copy, env=environ, capture_output=True, timeout=_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return 1
     return done.returncode
