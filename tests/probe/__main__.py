@@ -19,7 +19,7 @@ from tests.probe.faults import FAULTS, Fault
 from tests.support import tiers
 
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 300
+_SECONDS = 900
 _NO_TESTS = 5
 """The exit code of pytest when it has found none."""
 

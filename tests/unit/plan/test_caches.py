@@ -100,8 +100,11 @@ def test_what_nobody_could_ask_about_may_hold_something() -> None:
 
 
 def test_an_empty_cache_holds_nobody() -> None:
-    """There is nothing to be near to."""
-    assert of_caches(plan_of_move(affinity=True, facts=(replace(HERE, bytes=0, files=0),))) == []
+    """There is nothing to be near to; unless files that could not be counted may be in it."""
+    empty = replace(HERE, bytes=0, files=0)
+    assert of_caches(plan_of_move(affinity=True, facts=(empty,))) == []
+    (found,) = of_caches(plan_of_move(affinity=True, facts=(replace(empty, whole=False),)))
+    assert found.code == "cache-elsewhere"
 
 
 @pytest.mark.parametrize(
