@@ -63,3 +63,4 @@ def test_an_end_that_may_begin_a_secret_is_held_back() -> None:
     redactor.register("hunter2hunter2")
     assert redactor.safe_length("ok hunter2hu") == len("ok ")
     assert redactor.safe_length("ok then") == len("ok then")
+    assert redactor.safe_length("ok hunter2hunter") == len("ok ")
