@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.ledgers import ledger_on
+from tests.support.log_faults import Fault, Faults, FaultyStore
 from tests.support.tiers import SEED
 from trainctl.errors import StateError
 from trainctl.ledger.ledger import Ledger
 from trainctl.spi.state import StateLog
-from trainctl.testing.faults import Fault, Faults, FaultyStore
 from trainctl_state import directory_objects, open_directory
 from trainctl_state.log import ObjectLog
 

@@ -14,16 +14,16 @@ from trainctl.base.json import canonical
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
-from trainctl.manifest.schema import manifest_schema
 from trainctl.model.diagnostics import Diagnostic, Severity
+from trainctl_schemas import schema
 
 KEYS = sorted(
     {
         key
-        for section in manifest_schema()["$defs"].values()
+        for section in schema("manifest")["$defs"].values()
         for key in section.get("properties", {})
     }
-    | set(manifest_schema()["properties"])
+    | set(schema("manifest")["properties"])
     | {"a", "b", "a-0", "lr", "A", "bad name", "nodes", ""}
 )
 LEAVES = st.one_of(

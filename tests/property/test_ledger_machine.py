@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.ledgers import FakeClock, elsewhere
+from tests.support.log_faults import Fault, Faults, FaultyLog
 from trainctl.errors import Busy, StateError
 from trainctl.ledger.ledger import Ledger, Start
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.address import Address
 from trainctl.store.memory import MemoryObjects
-from trainctl.testing.faults import Fault, Faults, FaultyLog
 from trainctl.testing.memory import MemoryLog
 from trainctl_state.log import ObjectLog
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from tests.support.ledgers import SFT, FakeClock, begin, elsewhere, ledger_on, record
+from tests.support.log_faults import Fault, Faults, FaultyLog
 from trainctl.errors import Busy
 from trainctl.ledger.leases import LeaseKeeper
-from trainctl.testing.faults import Fault, Faults, FaultyLog
 from trainctl.testing.memory import MemoryLog
 
 

@@ -19,6 +19,7 @@ from tests.support.ledgers import (
     ledger_on,
     record,
 )
+from tests.support.log_faults import Fault, Faults, FaultyLog
 from trainctl.errors import Busy, DoneByTwin, Forbidden, StalePlan, StateError, UsageError
 from trainctl.ledger.entries import Note
 from trainctl.ledger.leases import this_process
@@ -26,7 +27,6 @@ from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
 from trainctl.model.redaction import MASK, Redactor
 from trainctl.spi.state import LogSlice
-from trainctl.testing.faults import Fault, Faults, FaultyLog
 from trainctl.testing.memory import MemoryLog
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.support.ledgers import SFT, begin, ledger_on, record
+from tests.support.log_faults import Fault, Faults, FaultyLog
 from trainctl.errors import StateError
 from trainctl.ledger.commit import SNAPSHOT_APPENDS
 from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
-from trainctl.testing.faults import Fault, Faults, FaultyLog
 from trainctl.testing.memory import MemoryLog
 
 

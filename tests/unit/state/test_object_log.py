@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.log_faults import Fault, Faults, FaultyStore
 from trainctl.errors import AppendRefused, StateError
 from trainctl.store.memory import MemoryObjects
-from trainctl.testing.faults import Fault, Faults, FaultyStore
 from trainctl_state import archive
 from trainctl_state.log import ObjectLog
 

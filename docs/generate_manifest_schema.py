@@ -1,18 +1,19 @@
-"""The JSON Schema of a manifest, made from the types. ``python -m trainctl.manifest.schema`` prints it."""
+"""Write ``schemas/trainctl_schemas/v1/manifest.json`` from the types of the manifest."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from trainctl.manifest.types.base import Section
 from trainctl.manifest.types.document import Manifest
 
+SCHEMA = Path(__file__).parents[1] / "schemas" / "trainctl_schemas" / "v1" / "manifest.json"
 _ID = "https://trainctl.dev/schemas/v1/manifest.json"
 
 
@@ -106,4 +107,4 @@ def _expression(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(schema_text())
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
