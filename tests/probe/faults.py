@@ -46,13 +46,13 @@ FAULTS = [
         ("hosts.py", "if mount.read_only and not", "if not"),
         (
             "room.py",
-            "alone + brought <= seen.beside_mirror[1]",
-            "alone + brought <= seen.beside_mirror[0]",
+            "seen.most is not None and alone <= seen.most",
+            "True",
         ),
-        ("room.py", "elif changes[job].stops is None:", "else:"),
+        ("room.py", "together > room_of(seen)", "False"),
         ("placement.py", "-one.bytes_there", "one.bytes_there"),
         ("placement.py", "total > most", "total >= most"),
-        ("digest.py", '"after": plain(change.after),', ""),
+        ("diff.py", '"after": plain(change.after),', ""),
         ("policies.py", "if not any(fnmatch", "if not all(fnmatch"),
     ),
     *_faults(
@@ -92,7 +92,7 @@ FAULTS = [
         ("verify.py", "            if data_is_right:", "            if True:"),
         ("lease.py", "if living(self._objects, self._key, liveness) is not None:", "if False:"),
         ("upload.py", "or sha256_of(data) != sha256", ""),
-        ("hashing.py", 'digest.update(b"blob %d\\0" % file.size)', "pass"),
+        ("upstream.py", 'digest.update(b"blob %d\\0" % file.size)', "pass"),
     ),
     *_faults(
         "trainctl",

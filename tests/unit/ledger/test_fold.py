@@ -110,6 +110,13 @@ def test_a_failure_keeps_the_key() -> None:
     assert SFT not in fold(state, [outcome("i4")]).unfinished
 
 
+def test_what_was_put_off_leaves_no_key() -> None:
+    """It has made nothing that somebody would have to undo."""
+    state = after(intent(), Failed(stamp(), "i1", SFT, "no room", waits=True))
+    assert SFT not in state.open_intents
+    assert SFT not in state.unfinished
+
+
 def test_what_was_approved_stays_so_until_something_came_of_it() -> None:
     """A failure leaves it, a later approval takes its place, an outcome ends it."""
     state = after(Approved(stamp(), "p1", {SFT: "d1"}), intent(), Failed(stamp(), "i1", SFT, "no"))
