@@ -42,7 +42,9 @@ def held(node: TestNode, key: str, **changes: Any) -> Path:
     """Start a run that goes on until the file is removed."""
     gate = node.base / f"gate-{key}"
     gate.touch()
-    node.start(node.spec(f"while test -e {gate}; do sleep 0.05; done", key=key, **changes))
+    turn = {"apply": "apply-1", "index": len(list(node.root.glob("runs/*")))}
+    command = f"while test -e {gate}; do sleep 0.05; done"
+    node.start(node.spec(command, **{"key": key, "turn": turn, **changes}))
     return gate
 
 
