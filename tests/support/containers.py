@@ -96,7 +96,9 @@ def container(node: TestNode, engine: Engine, image: str = "", **more: Any) -> d
     """The specification of a container, after its image was looked for: the small one where none is named."""
     asked = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
     found = node.call("pull_image", asked)
-    return {"engine": engine.name, "image": found["id"], "workdir": found["workdir"], **more}
+    unlimited: dict[str, Any] = {"shm_size": None, "memory": None, "cpus": None}
+    image_of = {"image": found["id"], "workdir": found["workdir"]}
+    return {"engine": engine.name, **image_of, **unlimited, **more}
 
 
 @dataclass(frozen=True)

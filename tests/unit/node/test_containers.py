@@ -176,7 +176,7 @@ def test_a_failing_command_is_named(held: TestNode, engine: Engine) -> None:
 
 def test_a_container_that_cannot_start_is_no_failed_job(held: TestNode, engine: Engine) -> None:
     """DEPLOY_FAILED with the engine's own words, and no retry."""
-    missing = {"engine": engine.name, "image": "sha256:" + 64 * "0", "workdir": ""}
+    missing = {**container(held, engine), "image": "sha256:" + 64 * "0", "workdir": ""}
     done = held.run("echo hi", container=missing, retry={"max_attempts": 3, "delay_seconds": 0})
 
     assert done["status"] == "TRAINING_JOB_DEPLOY_FAILED"
