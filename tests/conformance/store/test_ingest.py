@@ -103,8 +103,7 @@ def test_a_survey_tells_what_is_there(objects: ObjectStore) -> None:
     assert (after.sources[0].missing, after.sources[0].listing) == (0, listing.id)
     assert after.listings == {listing.id}
     assert len(after.damaged) == 1
-    rows = [(file.sha256, file.size, True) for file in listing.files]
-    assert list(after.sources[0].files) == rows
+    assert [*after.sources[0].files] == [(file.sha256, file.size, True) for file in listing.files]
     assert store_in(objects).mirrored(resolved) == listing
     changed = source_of({**FILES, "small": b"new"}, "memory://model", "2")
     assert store_in(objects).survey([changed]).sources[0].missing == len(b"new")
@@ -325,9 +324,7 @@ def test_two_writers_at_once(objects: ObjectStore) -> None:
     listings: list[Listing] = []
 
     def write(reference: Reference) -> None:
-        listings.append(
-            ingest(objects, upstream, None, reference, waiting=lambda text: waits.set())
-        )
+        listings.append(ingest(objects, upstream, None, reference, waiting=lambda _: waits.set()))
 
     first = threading.Thread(target=write, args=(REFERENCE,))
     first.start()
