@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.blob_server import asked, served
 from tests.support.nodes import Mirror
+from tests.support.storm import until
 from trainctl.base.addresses import family
 from trainctl.base.failure import Failure
 from trainctl.base.object_server import Content, ObjectServer, OpenObject, serving
@@ -121,11 +122,11 @@ def test_a_pack(tmp_path: Path) -> None:
 
     with serving(ObjectServer(content, "token")) as server:
         status, _, body = asked(server, "POST", "/pack", body=json.dumps(digests).encode())
+        until(lambda: server.sent == 10, "what was sent to be counted, which comes after sending it")
 
     absent = struct.pack(">Q", 2**64 - 1)
     small = struct.pack(">Q", 5) + b"small"
     assert (status, body) == (200, small + absent + struct.pack(">Q", 0) + absent + small)
-    assert server.sent == 10
 
 
 @pytest.mark.parametrize(
