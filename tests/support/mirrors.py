@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hurrying import time_passes
+from tests.support.store_contents import read_file
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import Retry
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.store import documents, keys
 from trainctl.store.directory import DirectoryObjects
-from trainctl.store.reader import Locator, read_file
+from trainctl.store.reader import Locator
 from trainctl.store.references import Reference
 from trainctl.store.store import Store
 from trainctl.weights.mirrors import SourceUpstream
@@ -95,7 +96,7 @@ class MemorySource:
 def contents(store: Store, listing: Listing) -> dict[str, bytes]:
     """Every file of a listing; each is compared with its digest."""
     locator = Locator(store.objects, listing, store.chunk_bytes)
-    found = {file.path: b"".join(read_file(locator, file)) for file in listing.files}
+    found = {file.path: read_file(locator, file) for file in listing.files}
     for file in listing.files:
         assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
     return found

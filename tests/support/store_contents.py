@@ -16,6 +16,7 @@ from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
 from trainctl.store.documents import Slice, slices_bytes
 from trainctl.store.memory import MemoryObjects
+from trainctl.store.reader import Locator
 from trainctl.store.references import Reference
 
 CHUNK = 1024
@@ -37,6 +38,14 @@ def source_of(files: Mapping[str, bytes], text: str, revision: str) -> ResolvedS
 
 def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:
     return hex_digest([resolved.identity, file.path, file.size, file.validator])
+
+
+def read_file(locator: Locator, file: ListedFile) -> bytes:
+    """The bytes of a file of a listing."""
+    pieces = list(locator.pieces(file))
+    found = [locator.objects.get(one.key, one.offset, one.length) or b"" for one in pieces]
+    assert [sha256(data) for data in found] == [piece.sha256 for piece in pieces]
+    return b"".join(found)
 
 
 def publish(

@@ -1,8 +1,7 @@
-"""Read a listing's content: which bytes of which object it is, and reads that verify digests."""
+"""Read a listing's content: which bytes of which object it is."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -94,17 +93,6 @@ class Locator:
         return slices
 
 
-def read(objects: ObjectStore, piece: Piece) -> bytes:
-    """The bytes of a piece; StorageError that names the object if they are missing or have another digest."""
-    return next(read_run(objects, [piece]))[1]
-
-
-def read_file(locator: Locator, file: ListedFile) -> Iterator[bytes]:
-    """The bytes of a file, piece by piece; StorageError as ``read`` raises it."""
-    for piece in locator.pieces(file):
-        yield read(locator.objects, piece)
-
-
 def runs(pieces: Iterable[Piece], limit: int = CHUNK_BYTES) -> Iterator[List[Piece]]:
     """Group pieces for one request each: neighbours in the same object, at most ``limit`` bytes together."""
     run: List[Piece] = []
@@ -119,25 +107,6 @@ def runs(pieces: Iterable[Piece], limit: int = CHUNK_BYTES) -> Iterator[List[Pie
         yield run
 
 
-def read_run(objects: ObjectStore, run: List[Piece]) -> Iterator[Tuple[Piece, bytes]]:
-    """The pieces of a run and their bytes, by one request; StorageError as ``read`` raises it."""
-    key, start, end = run[0].key, run[0].offset, max(piece.end for piece in run)
-    data = objects.get(key, start, end - start) if end > start else b""
-    if data is None:
-        raise missing(objects, key)
-    for piece in run:
-        own = data[piece.offset - start : piece.end - start]
-        if hashlib.sha256(own).hexdigest() != piece.sha256:
-            raise wrong(objects, piece)
-        yield piece, own
-
-
 def missing(objects: ObjectStore, key: str) -> StorageError:
     """The error for an object that a listing needs and that isn't there."""
     return documents.damaged(objects, key, "it is missing")
-
-
-def wrong(objects: ObjectStore, piece: Piece) -> StorageError:
-    """The error for a piece whose bytes have another digest."""
-    where = f"bytes {piece.offset} to {piece.end - 1} are" if piece.offset else "it is"
-    return documents.damaged(objects, piece.key, f"{where} not content {piece.sha256}")

@@ -19,6 +19,7 @@ from tests.support.store_contents import (
     Dying,
     dies,
     kill_points,
+    read_file,
     sha256,
     source_of,
     stored,
@@ -34,7 +35,7 @@ from trainctl.store.access import deleting
 from trainctl.store.gc import GcOptions
 from trainctl.store.lease import ObjectLease
 from trainctl.store.memory import MemoryObjects
-from trainctl.store.reader import Locator, read_file
+from trainctl.store.reader import Locator
 from trainctl.store.references import Reference
 from trainctl.store.store import Store
 
@@ -70,7 +71,7 @@ def ingest(
 
 def contents(objects: ObjectStore, listing: Listing) -> dict[str, bytes]:
     locator = Locator(objects, listing, CHUNK)
-    return {file.path: b"".join(read_file(locator, file)) for file in listing.files}
+    return {file.path: read_file(locator, file) for file in listing.files}
 
 
 def named(objects: ObjectStore, kind: str) -> list[str]:
@@ -481,7 +482,7 @@ def test_a_wide_source_is_packed(objects: ObjectStore) -> None:
     assert counting.calls.total() < 6 * size / CHUNK + 30
     some = Locator(objects, listing, CHUNK)
     for file in listing.files[::100]:
-        assert b"".join(read_file(some, file)) == files[file.path]
+        assert read_file(some, file) == files[file.path]
     files["00007"] = b"changed"
     upstream = MemoryUpstream(files)
     ingest(objects, upstream, source_of(files, "memory://model", "2"))

@@ -122,7 +122,9 @@ def test_a_pack(tmp_path: Path) -> None:
 
     with serving(ObjectServer(content, "token")) as server:
         status, _, body = asked(server, "POST", "/pack", body=json.dumps(digests).encode())
-        until(lambda: server.sent == 10, "what was sent to be counted, which comes after sending it")
+        until(
+            lambda: server.sent == 10, "what was sent to be counted, which comes after sending it"
+        )
 
     absent = struct.pack(">Q", 2**64 - 1)
     small = struct.pack(">Q", 5) + b"small"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.agents import node_at
 from tests.support.mirrors import impatient
-from tests.support.store_contents import OTHER, REFERENCE, sha256
+from tests.support.store_contents import OTHER, REFERENCE, read_file, sha256
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.errors import Interrupted, SourceDenied, SourceGone
 from trainctl.remote.agent import NodeAgent
@@ -22,7 +22,7 @@ from trainctl.remote.objects import HostDirectory
 from trainctl.resources.mirror.host_store import HostStore
 from trainctl.store import references
 from trainctl.store.directory import DirectoryObjects
-from trainctl.store.reader import Locator, read_file
+from trainctl.store.reader import Locator
 from trainctl_local import LocalTransport
 
 FILES = {
@@ -126,7 +126,7 @@ def content(tmp_path: Path, store: HostStore) -> dict[str, bytes]:
     listing = store.mirrored(SOURCE)
     assert listing is not None
     locator = Locator(objects, listing)
-    return {file.path: b"".join(read_file(locator, file)) for file in listing.files}
+    return {file.path: read_file(locator, file) for file in listing.files}
 
 
 def test_what_can_not_be_linked_is_relayed(

@@ -267,12 +267,6 @@ def readable(marks: bytes, offset: int, length: int) -> int:
     return length
 
 
-def verified_bytes(marks: bytes, size: int) -> int:
-    """The bytes of the verified chunks of a file of that size, whose end may be missing."""
-    starts = (number * CHUNK_BYTES for number, mark in enumerate(marks) if mark == VERIFIED)
-    return sum(max(0, min(CHUNK_BYTES, size - start)) for start in starts)
-
-
 @contextlib.contextmanager
 def errors_named(path: str) -> Iterator[None]:
     """Let errors of the disk name the file."""

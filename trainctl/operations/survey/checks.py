@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from trainctl.jobs.environment import weights_variable
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.resource import Resource
-from trainctl.objects.location import SCHEMES, location_of
-from trainctl.operations.mirrors import is_in_a_bucket, is_on_a_host, mirror_url
+from trainctl.objects.location import location_of
+from trainctl.operations.mirrors import mirror_url
 from trainctl.operations.places import directory_of
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
@@ -138,104 +137,63 @@ def _file_names(resolved: ResolvedSource) -> Iterator[str]:
         yield some
 
 
-_HEX = "0123456789abcdef" * 4
-_KEYS = (
-    keys.blob(_HEX),
-    keys.chunked(_HEX),
-    keys.slices(_HEX),
-    keys.listing(_HEX),
-    keys.incomplete(_HEX),
-    keys.packs(_HEX),
-    f"{keys.RECORDS}/{_HEX}/{_HEX}.json",
-    f"{keys.PARTIAL}/{_HEX}/pack.{_HEX}",
-    keys.reference("lineage", "weights.name"),
-    keys.GC_LEASE,
-)
-"""An example of each kind of object in a mirror, to test whether patterns leave all of them out."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    """A directory or a prefix: what it is in, and the way to it from there."""
-
-    owner: tuple[str | None, ...]
-    path: tuple[str, ...]
-
-    def way_to(self, other: _Spot) -> str | None:
-        """The name below this of what lies in it, empty for this itself; None for what doesn't."""
-        inside = self.owner == other.owner and other.path[: len(self.path)] == self.path
-        return "/".join(other.path[len(self.path) :]) if inside else None
+_OBJECTS = (keys.blob("0" * 64), keys.listing("0" * 64))
+"""Examples of a mirror's objects, to test whether a source's patterns leave them out."""
 
 
 def entangled(workspace: Workspace) -> Iterator[Diagnostic]:
     """An error for each source that contains the mirror or lies in it. Makes no request."""
-    desired, setting = workspace.desired, workspace.setting
-    url = mirror_url(desired, workspace.provider, setting.environ)
-    mirror = _mirror_spot(url, desired.mirror.endpoint_url, setting.environ)
+    desired, environ = workspace.desired, workspace.setting.environ
+    url = mirror_url(desired, workspace.provider, environ)
+    if url.startswith("file:"):
+        mirror: str | None = _directory(directory_of(url, "mirror"))
+    else:
+        mirror = _bucket(url, desired.mirror.endpoint_url, environ)
     for address, resource in desired.resources.items():
         if mirror is None or address.kind is not Kind.WEIGHTS:
             continue
-        wanted = wanted_of(resource.weights_spec, setting.directory)
-        problem = _problem(wanted, mirror, setting.environ)
-        if problem is not None:
-            yield error(
-                f"{wanted.source} {problem[0]} {url}, which would change it whenever it is mirrored",
-                f"{problem[1]}ame another place in mirror: {{url: …}}.",
-                address=str(address),
-                where=resource.where,
-                code="mirror-in-source",
-            )
+        wanted = wanted_of(resource.weights_spec, workspace.setting.directory)
+        source = _source_place(wanted, environ)
+        if source is None:
+            continue
+        how, advice = "lies in the mirror", "Name"
+        if not source.startswith(mirror):
+            inside = mirror[len(source) :]
+            objects = [SourceFile(f"{inside}{key}", 0, "") for key in _OBJECTS]
+            if not mirror.startswith(source) or not select(objects, wanted.allow, wanted.ignore)[0]:
+                continue
+            how = "holds the mirror"
+            advice = f"Leave it out by ignore_patterns: [{json.dumps(f'/{inside}')}], or name"
+        yield error(
+            f"{wanted.source} {how} {url}, which would change it whenever it is mirrored",
+            f"{advice} another place in mirror: {{url: …}}.",
+            address=str(address),
+            where=resource.where,
+            code="mirror-in-source",
+        )
 
 
-def _problem(wanted: Wanted, mirror: _Spot, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """How they are in each other, and the beginning of what to do; None where they aren't, or the source's patterns see to it."""
-    source = _source_spot(wanted, environ)
-    if source is None:
-        return None
-    if mirror.way_to(source) is not None:
-        return "lies in the mirror", "N"
-    way = source.way_to(mirror)
-    if way is None:
-        return None
-    files = [SourceFile(f"{way}/{key}", 0, "") for key in _KEYS]
-    if not select(files, wanted.allow, wanted.ignore)[0]:
-        return None
-    return "holds the mirror", f"Leave it out by ignore_patterns: [{json.dumps(f'/{way}/')}], or n"
-
-
-def _mirror_spot(url: str, endpoint: str | None, environ: Mapping[str, str]) -> _Spot | None:
-    if is_on_a_host(url):
-        return None
-    return (
-        _bucket_spot(url, endpoint, environ)
-        if is_in_a_bucket(url)
-        else _directory_spot(directory_of(url, "mirror"))
-    )
-
-
-def _source_spot(wanted: Wanted, environ: Mapping[str, str]) -> _Spot | None:
-    """None for what can't be in a mirror, and for invalid sources, which resolving reports."""
+def _source_place(wanted: Wanted, environ: Mapping[str, str]) -> str | None:
+    """None for invalid sources, too, which resolving reports."""
     try:
         uri = wanted.uri
     except SourceError:
         return None
     if uri.scheme == "file":
-        return _directory_spot(Path(uri.location))
-    return _bucket_spot(uri.text, wanted.endpoint_url, environ) if uri.scheme in SCHEMES else None
+        return _directory(Path(uri.location))
+    return _bucket(uri.text, wanted.endpoint_url, environ)
 
 
-def _directory_spot(path: Path) -> _Spot:
-    return _Spot(("file",), Path(os.path.realpath(path)).parts)
+def _directory(path: Path) -> str:
+    """A path with which everything in that directory begins, whatever links lead to it."""
+    return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
 
 
-def _bucket_spot(url: str, endpoint: str | None, environ: Mapping[str, str]) -> _Spot | None:
-    """Of Amazon's it is the same bucket in whatever region."""
+def _bucket(url: str, endpoint: str | None, environ: Mapping[str, str]) -> str | None:
+    """A server and a key with which everything in that prefix begins; None for other URLs."""
     try:
         place = location_of(url, endpoint, environ)
-    except SourceError:
+    except (SourceError, ValueError):
         return None
-    server = place.endpoint if place.endpoint and not place.is_own(place.endpoint) else None
-    return _Spot(
-        (place.scheme, server, place.account, place.bucket),
-        tuple(filter(None, place.prefix.split("/"))),
-    )
+    server = place.endpoint if place.endpoint and not place.is_own(place.endpoint) else ""
+    return f"{server} {place.url}/"
