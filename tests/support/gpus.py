@@ -22,7 +22,7 @@ class Gpus:
         tools.mkdir()
         tools.chmod(0o755)
         found = cls(tools, [f"GPU-{uuid.uuid4()}" for _ in range(count)])
-        lines = "".join(f"{at}, {name}, 81559, 550.54, {one}\n" for at, one in enumerate(found.ids))
+        lines = "".join(f"{at}, {one}, {name}, 0, 0, 81559\n" for at, one in enumerate(found.ids))
         (tools / "gpus").write_text(lines)
         found.compute_on()
         tool = tools / "nvidia-smi"

@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.gpus import WARNING, Cards
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node.metrics import measure
-from trainctl.node.turns import gpus
+from trainctl.node.system import gpus
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +60,7 @@ def test_warnings_before_the_json_are_no_answer(node: TestNode, cards: Make) -> 
     found = node.call("inspect", {"gpus": None})
 
     assert (found["gpus_problem"], [one["uuid"] for one in found["gpus"]]) == (None, made.buses)
-    assert [one.memory_total for one in measure.gpus(60)] == [17163091968] * 2
+    assert [one.memory_total for one in gpus.reported()] == [17163091968] * 2
 
 
 def test_a_card_that_another_process_uses_is_taken(node: TestNode, cards: Make) -> None:

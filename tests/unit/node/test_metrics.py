@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import TestNode, wait_for
+from trainctl.base.failure import Failure
 from trainctl.base.processes import identity
 from trainctl.node.containers.leftovers import service_processes
 from trainctl.node.metrics import measure
 from trainctl.node.metrics import samples as metrics
+from trainctl.node.system import gpus
 
 pytestmark = pytest.mark.integration
 
@@ -97,19 +99,20 @@ def test_gpus_that_the_job_may_use(node: TestNode, bin_: Path) -> None:
 
 
 def test_gpus_of_both_vendors(bin_: Path) -> None:
-    """By index, by UUID or all; no program and one that fails are no GPUs."""
+    """By index, by UUID or all."""
     program(bin_, "nvidia-smi", SMI)
-    both = measure.gpus(60)
-    assert [(one.number, one.utilization) for one in both] == [("0", 0.93), ("1", None)]
-    assert measure.visible(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
-    assert measure.visible(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
-    assert measure.visible(both, {}) == both
-    program(bin_, "nvidia-smi", "#!/bin/sh\nexit 9\n")
+    both = gpus.reported()
+    assert [(one.number, one.utilization) for one in both] == [(0, 0.93), (1, None)]
+    assert gpus.visible(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
+    assert gpus.visible(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
+    assert gpus.visible(both, {}) == both
+    program(bin_, "nvidia-smi", "#!/bin/sh\nexit 6\n")
     program(bin_, "rocm-smi", ROCM)
-    (card,) = measure.gpus(60)
+    (card,) = gpus.reported()
     assert (card.utilization, card.memory_used, card.memory_total) == (0.07, 10, 1000)
     program(bin_, "rocm-smi", "#!/bin/sh\nexit 9\n")
-    assert measure.gpus(60) == []
+    with pytest.raises(Failure, match="rocm-smi exits with 9"):
+        gpus.reported()
 
 
 def test_a_program_that_hangs_holds_up_nobody(node: TestNode, bin_: Path) -> None:

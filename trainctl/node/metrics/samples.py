@@ -23,6 +23,7 @@ from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers.leftovers import service_processes
 from trainctl.node.metrics import measure
 from trainctl.node.runs.record import Run
+from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
 
 HISTORY_BYTES = 2**21
@@ -146,24 +147,29 @@ class _Sample:
         code = 0
         try:
             found.update(self._gpus() if with_gpus else {})
-        except measure.ToolTimeout as error:
-            found["problem"] = f"{error} did not answer within {_GPU_SECONDS:g} s"
+        except gpus.ToolTimeout as error:
+            found["problem"] = error.summary
             code = _GPU_SILENT
         found.update(self._disks())
         _append(history, found)
         return code
 
     def _gpus(self) -> Json:
-        gpus = measure.gpus(_GPU_SECONDS)
-        if not gpus:
+        try:
+            found = gpus.reported(_GPU_SECONDS)
+        except gpus.ToolTimeout:
+            raise
+        except Failure:  # plans and ``nodes`` report it
+            return {}
+        if not found:
             return {}
         job = measure.of_the_job(self._supervisor, descendants(self._supervisor))
-        chosen = measure.visible(gpus, measure.variables_of(job))
+        chosen = gpus.visible(found, measure.variables_of(job))
         return {
-            "gpu_utilization": {one.number: one.utilization for one in chosen},
-            "gpu_memory_usage_bytes": {one.number: one.memory_used for one in chosen},
-            "gpu_memory_total_bytes": {one.number: one.memory_total for one in chosen},
-            "gpu_names": {one.number: one.name for one in chosen},
+            "gpu_utilization": {str(one.number): one.utilization for one in chosen},
+            "gpu_memory_usage_bytes": {str(one.number): one.memory_used for one in chosen},
+            "gpu_memory_total_bytes": {str(one.number): one.memory_total for one in chosen},
+            "gpu_names": {str(one.number): one.name for one in chosen},
         }
 
     def _disks(self) -> Json:

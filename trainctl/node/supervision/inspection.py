@@ -26,10 +26,11 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import MountSupport, blocked, private_mounts, try_mounts
 from trainctl.node.runs.record import CREATED, DEPLOYING, PENDING, RUNNING, Run, all_runs, all_specs
 from trainctl.node.system import layout
+from trainctl.node.system.gpus import Gpu, Reports, reported, users
 from trainctl.node.system.host import cpus, logout_rules, memory
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import holder, is_held
-from trainctl.node.turns.gpus import Gpu, Reports, reported, usable, users
+from trainctl.node.turns.gpus import usable
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = (PENDING, CREATED, DEPLOYING, RUNNING)
@@ -97,7 +98,7 @@ def _gpu(gpu: Gpu, live: _Live, user: Optional[str]) -> GpuUse:
         "index": gpu.number,
         "uuid": gpu.id,
         "name": gpu.name,
-        "memory_mib": gpu.memory_mib,
+        "memory_mib": gpu.memory_total and gpu.memory_total >> 20,
         "claimed_by": claimed,
         "project": spec["project"] if spec else None,
         "used_by": (claimed or f"PID {user}") if user else None,

@@ -1,35 +1,14 @@
-"""GPUs of a host, as the vendors' tools report them: which exist, which are in use, which a run claims, and how a job is shown its own."""
+"""The GPUs of a run: which it may use, which it claims, and how its job is shown them."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
 import time
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.spec import RunSpec
+from trainctl.node.system.gpus import AMD, Gpu, Reports, reported, users
 from trainctl.node.turns.claims import Claims, holder, is_held
-
-_SECONDS = 30.0
-"""How long a tool may take: the first call after a boot loads the driver."""
-
-NVIDIA = "nvidia"
-AMD = "amd"
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """The variables that show a job its own GPUs."""
@@ -37,57 +16,11 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 NO_GPUS = {"BT_NUM_GPUS": "0", **dict.fromkeys(VISIBLE, "")}
 """What hides every GPU from a program that has claimed none."""
 
-_NO_DEVICES = 6
-"""What ``nvidia-smi`` exits with where it finds nothing: NVML_ERROR_NOT_FOUND, with "No devices were found"."""
+_FOREIGN_SECONDS = 5.0
+"""How often it is asked who else computes on GPUs: each question starts a program."""
 
-_NO_NAME = ("", "N/A", "0x0")
-"""What ``rocm-smi`` says in place of something that a card hasn't got."""
-
-
-class Gpu(NamedTuple):
-    """One GPU. ``number`` counts in the order of the bus, ``id`` is its uuid; of one that is only declared, its number.
-
-    ``memory_mib`` is in MiB, None if unknown.
-    """
-
-    number: int
-    id: str
-    name: str = ""
-    memory_mib: Optional[int] = None
-    driver: str = ""
-    vendor: str = ""
-
-    @property
-    def claim(self) -> str:
-        """The name of its claim."""
-        return f"gpu/{self.id}"
-
-    def is_a(self, kind: str) -> bool:
-        """Whether an accelerator's name means it: all words of ``A100_40GB`` are in ``NVIDIA A100-PCIE-40GB``; all may be nameless."""
-        words = {word for word in re.split(r"[^A-Z0-9]+", kind.upper()) if word}
-        return not self.name or words <= set(re.split(r"[^A-Z0-9]+", self.name.upper()))
-
-
-Reports = Callable[[], List[Gpu]]
-"""Says which GPUs there are. Asking the host's tools may take seconds."""
-
-
-def reported() -> List[Gpu]:
-    """The GPUs that the host's tools report; none where there is no tool. Failure where one doesn't work."""
-    found = _nvidia() if shutil.which("nvidia-smi") else []
-    return found or (_amd() if shutil.which("rocm-smi") else [])
-
-
-def users(gpus: Iterable[Gpu]) -> Dict[str, str]:
-    """PID of the first process that computes on a GPU, by id; GPUs without one are left out."""
-    present = list(gpus)
-    vendors = {gpu.vendor for gpu in present}
-    found: List[Tuple[str, str]] = []
-    if NVIDIA in vendors:
-        found += _nvidia_users()
-    if AMD in vendors:
-        found += _amd_users({gpu.number: gpu.id for gpu in present})
-    return dict(reversed(found))
+_NAMED = 2
+"""How many processes are named: a line of ``status`` is short."""
 
 
 def usable(declared: Optional[int], reports: Reports = reported) -> List[Gpu]:
@@ -114,106 +47,6 @@ def variables(claimed: Sequence[Gpu]) -> Dict[str, str]:
     if claimed and claimed[0].vendor == AMD:
         return {**found, "HIP_VISIBLE_DEVICES": numbers}
     return {**found, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-
-def json_of(text: str) -> Any:
-    """What ``rocm-smi --json`` answers, without warnings before and after it. ValueError if that is nothing."""
-    return json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])[0]
-
-
-def _nvidia() -> List[Gpu]:
-    """``nvidia-smi --help-query-gpu`` names the fields; units are MiB."""
-    fields = "index,name,memory.total,driver_version,uuid"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    found = []
-    for line in _output(query, _NO_DEVICES).splitlines():
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) != len(fields.split(",")) or not parts[0].isdigit():
-            raise Failure("failed", f"nvidia-smi says {line[:200]!r}, which is not understood")
-        memory = int(parts[2]) if parts[2].isdigit() else None
-        found.append(Gpu(int(parts[0]), parts[4], parts[1], memory, parts[3], NVIDIA))
-    return found
-
-
-def _nvidia_users() -> Iterator[Tuple[str, str]]:
-    query = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]
-    for line in _output(query, _NO_DEVICES).splitlines():
-        gpu, _, pid = line.partition(",")
-        if gpu.strip():
-            yield gpu.strip(), pid.strip()
-
-
-def _amd() -> List[Gpu]:
-    """``rocm-smi``: an object of ``cardN`` objects, whose keys differ in case from version to version."""
-    asked = ["--showuniqueid", "--showbus", "--showproductname", "--showmeminfo", "vram", "--json"]
-    text = _output(["rocm-smi", *asked])
-    try:
-        cards = json_of(text)
-    except ValueError:
-        raise Failure("failed", "rocm-smi does not answer with JSON") from None
-    said = {
-        int(card[4:]): {name.lower(): str(value) for name, value in values.items()}
-        for card, values in cards.items()
-        if card.startswith("card") and card[4:].isdigit()
-    }
-    return [_card(number, said) for number in said]
-
-
-def _card(number: int, cards: Mapping[int, Mapping[str, str]]) -> Gpu:
-    said = cards[number]
-    memory = said.get("vram total memory (b)", "")
-    name = said.get("card series") or said.get("card model") or "AMD"
-    size = int(memory) >> 20 if memory.isdigit() else None
-    return Gpu(number, _card_id(number, cards), name, size, "", AMD)
-
-
-def _card_id(number: int, cards: Mapping[int, Mapping[str, str]]) -> str:
-    """Consumers' cards have no unique id, and partitions of one GPU all have the same: then it is known by where it is on the bus."""
-    for key in ("unique id", "pci bus"):
-        own = cards[number].get(key, "")
-        if own not in _NO_NAME and sum(one.get(key) == own for one in cards.values()) == 1:
-            return own
-    return f"amd-{number}"
-
-
-def _amd_users(ids: Mapping[int, str]) -> Iterator[Tuple[str, str]]:
-    """By ``--showpidgpus``, which is the same text from ROCm 4.5 to 7, and nothing with ``--json``: a process, then the numbers of the cards on which it has queues.
-
-    ``--showpids`` tells how many cards a process has, not which; ``amd-smi`` 5.6 told all cards for each.
-    """
-    pid = ""
-    for line in _output(["rocm-smi", "--showpidgpus"]).splitlines():
-        named = re.match(r"PID (\d+) is using \d+ DRM device", line)
-        words = line.split()
-        if named:
-            pid = named.group(1)
-        elif pid and words and all(word.isdigit() for word in words):
-            yield from ((ids[int(word)], pid) for word in words if int(word) in ids)
-        else:
-            pid = ""
-
-
-def _output(argv: List[str], nothing: int = 0) -> str:
-    """What a tool writes; nothing if it exits with the code that says so. Failure for any other code."""
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise Failure("failed", f"{argv[0]} did not answer within {_SECONDS:.0f} s") from None
-    except OSError as error:
-        raise Failure("failed", f"{argv[0]} can't be started: {error.strerror}") from None
-    if done.returncode not in (0, nothing):
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise Failure("failed", f"{argv[0]} exits with {done.returncode}: {said[:300]}")
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
-
-
-_FOREIGN_SECONDS = 5.0
-"""How often it is asked who else computes on GPUs: each question starts a program."""
-
-_NAMED = 2
-"""How many processes are named: a line of ``status`` is short."""
 
 
 class GpuRequest:

@@ -16,9 +16,10 @@ from trainctl.base.protocol.runs import RunReport
 from trainctl.base.protocol.spec import Followed, RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
+from trainctl.node.system.gpus import Gpu
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, await_release, is_held
-from trainctl.node.turns.gpus import Gpu, GpuRequest
+from trainctl.node.turns.gpus import GpuRequest
 
 Pending = Callable[[str, Optional[str]], None]
 """Told what is waited for, and in which lane, as often as that changes."""
