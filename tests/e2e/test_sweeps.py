@@ -228,7 +228,7 @@ def test_gpus_that_no_host_has_are_an_error_of_the_plan(fresh: Project) -> None:
     """Naming what the host reports, in number and in kind."""
     tools = fresh.directory.parent / "tools"
     tools.mkdir()
-    lines = "".join(f"{at}, NVIDIA A100-SXM4-80GB, 81920, 550.54, GPU-{at}\\n" for at in range(2))
+    lines = "".join(f"{at}, GPU-{at}, NVIDIA A100-SXM4-80GB, 0, 0, 81920\\n" for at in range(2))
     (tools / "nvidia-smi").write_text(f'#!/bin/sh\nprintf "{lines}"\n')
     (tools / "nvidia-smi").chmod(0o755)
     fresh.variables["PATH"] = f"{tools}:{fresh.environment['PATH']}"

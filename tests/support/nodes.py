@@ -185,6 +185,12 @@ class TestNode:
         result: dict[str, Any] = lines[-1]["result"]
         return result
 
+    def cached(self, **query: Any) -> dict[str, Any]:
+        """Which weights are here."""
+        usual = {"root": str(self.root), "listings": [], "blobs": [], "room": False}
+        found: dict[str, Any] = self.call("vacancy", {"cached": {**usual, **query}})["cached"]
+        return found
+
     def delivery(self, **changes: Any) -> dict[str, Any]:
         """The request that delivers what the mirror holds."""
         return {
@@ -407,7 +413,6 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "upload_checkpoints": {"secrets": {}},
     "remove_checkpoints": {"place": None},
     "clear_cache": {"older_than_seconds": None, "dry_run": False},
-    "cache_query": {"listings": [], "blobs": [], "room": False},
     "cache_evict": {"listings": None, "dry_run": False},
     "cache_verify": {"origin": None},
     "facts": {

@@ -15,7 +15,6 @@ _VERBS = {
     "addresses": "supervision.inspection.reached_at",
     "inspect": "supervision.inspection.inspect",
     "vacancy": "supervision.inspection.vacancy",
-    "cache_query": "cache.presence.cache_query",
     "pull_image": "containers.images.pull_image",
     "cache_evict": "cache.evict.cache_evict",
     "cache_verify": "cache.verify.cache_verify",

@@ -120,8 +120,7 @@ class Seating:
     ) -> list[_Said]:
         """What those that can be asked say. Where none can, the first one's error."""
         files = self._files(listings)
-        few = [some for some in files.values() if isinstance(some, tuple)]
-        digests = sorted({file.sha256 for some in few for file in some})
+        digests = sorted({file.sha256 for some in files.values() for file in some})
 
         def ask(node: Node) -> _Said | NodeError:
             agent = self._agents.of(cluster.provider, node)
@@ -168,7 +167,7 @@ class Seating:
 
 
 def _bytes_there(files: Mapping[str, Sequence[ListedFile]], cached: Cached) -> int:
-    """What is there of listings; of one with very many files only whether all of it is."""
+    """What is there of listings."""
     trees, blobs = frozenset(cached["trees"]), frozenset(cached["blobs"])
     return sum(
         file.size
@@ -179,7 +178,7 @@ def _bytes_there(files: Mapping[str, Sequence[ListedFile]], cached: Cached) -> i
 
 
 def _room(files: Mapping[str, Sequence[ListedFile]], cached: Cached) -> Room:
-    """When there is room for listings; one with very many files is all had by live runs or not at all."""
+    """When there is room for listings."""
     held, leased = frozenset(cached.get("leases", ())), frozenset(cached.get("leased", ()))
     missing = sum(
         file.size

@@ -203,10 +203,7 @@ def test_cache_query_tells_what_is_whole(node: TestNode) -> None:
     node.deliver()
     digest = hashlib.sha256(b"content").hexdigest()
 
-    found = node.call(
-        "cache_query",
-        {"listings": [node.mirror.listing.id, "0" * 64], "blobs": [digest, "1" * 64]},
-    )
+    found = node.cached(listings=[node.mirror.listing.id, "0" * 64], blobs=[digest, "1" * 64])
 
     assert found == {"trees": [node.mirror.listing.id], "blobs": [digest]}
 

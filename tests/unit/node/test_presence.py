@@ -48,7 +48,7 @@ def _query(node: TestNode, **asked: Any) -> Cached:
     """What the node has of what is asked."""
     nothing = {"listings": [], "blobs": [], "room": False}
     request: Any = {"root": str(node.root), **nothing, **asked}
-    return cache_query(request, lambda event: None)
+    return cache_query(request)
 
 
 def test_leased_listings_are_read_once_for_all_that_is_asked(

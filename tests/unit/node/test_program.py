@@ -64,7 +64,7 @@ def test_a_delivery_goes_on_without_its_caller(node: TestNode) -> None:
     process.stderr.close()
     process.wait()
 
-    found = node.call("cache_query", {"listings": [node.mirror.listing.id]})
+    found = node.cached(listings=[node.mirror.listing.id])
 
     assert found["trees"] == [node.mirror.listing.id]
 

@@ -331,7 +331,7 @@ def test_how_much_room_there_is(cache: Cache) -> None:
     cache.age("b")
     blobs = [file.sha256 for name in "ab" for file in cache.mirrors[name].listing.files]
 
-    told = cache.call("cache_query", blobs=blobs, room=True)
+    told = cache.node.cached(cache=cache.settings, blobs=blobs, room=True)
 
     assert told["room"] == SIZE * 3 // 2
     assert told["most"] == SIZE * 5 // 2

@@ -169,10 +169,9 @@ def test_what_was_left_half_brought_is_brought_anew(gang: Gang, shared: Path) ->
     (shared / "incoming").mkdir(parents=True)
     half = shared / "incoming" / f".{left.sha256}.1.0a1b2c3d"
     half.write_bytes(gang.mirror.files[left.path])
-    asked = {"root": str(gang.nodes[0].root), "shared": {"dir": str(shared)}, "listings": []}
     blobs = [file.sha256 for file in gang.mirror.listing.files]
 
-    there = gang.nodes[0].call("cache_query", {**asked, "blobs": blobs})
+    there = gang.nodes[0].cached(shared={"dir": str(shared)}, blobs=blobs)
     result = _deliver(gang, 0, shared)
 
     assert (there["blobs"], there["shared"], there.get("arrived", {})) == ([], [], {})
@@ -223,9 +222,7 @@ def test_a_query_tells_what_the_directory_has(gang: Gang, shared: Path) -> None:
     _deliver(gang, 0, shared)
     known = gang.mirror.listing.files[0].sha256
 
-    answer = gang.nodes[1].call(
-        "cache_query", {"blobs": [known, "0" * 64], "shared": {"dir": str(shared)}}
-    )
+    answer = gang.nodes[1].cached(blobs=[known, "0" * 64], shared={"dir": str(shared)})
 
     assert (answer["blobs"], answer["shared"]) == ([], [known])
 

@@ -1,4 +1,4 @@
-"""What a node is asked of weights with very many files is what it is asked of a few."""
+"""Where the bytes of weights are, by what a node says of its cache."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode
-from trainctl.base.protocol.weights import CACHE_QUERY
 from trainctl.model.address import Address
-from trainctl.operations.survey import tiers as look_tiers
+from trainctl.node.cache.presence import cache_query
 from trainctl.operations.survey.tiers import Counted, TierQuestion
 from trainctl.plan.values import TierFacts
-from trainctl.remote.agent import NodeAgent
-from trainctl.spi.provider import Node
 from trainctl.store.survey import SourceSurvey
-from trainctl_local import LocalTransport
 
 WEIGHTS = Address.parse("weights.model")
 
@@ -33,19 +29,12 @@ def node(tmp_path: Path) -> TestNode:
 
 def counted(node: TestNode, survey: SourceSurvey) -> Counted:
     """What a node that is asked says."""
-    described = Node("lab", "lab-0", "local", str(node.root), str(node.data), sys.executable)
-    agent = NodeAgent(described, LocalTransport(), visiting=True)
     question = TierQuestion({"root": str(node.root)}, {WEIGHTS: survey})
-    answer = agent.call(CACHE_QUERY, question.request)
-    return question.counted(agent, answer)[WEIGHTS]
+    return question.counted(cache_query(question.request))[WEIGHTS]
 
 
-@pytest.mark.parametrize("most", [100, 1])
-def test_bytes_count_where_they_are_found_first(
-    node: TestNode, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    """Of a listing that is there, of another with some of its contents, and of one that nobody knows; asked with all else, or by itself as that of many files is."""
-    monkeypatch.setattr(look_tiers, "_MANY_FILES", most)
+def test_bytes_count_where_they_are_found_first(node: TestNode) -> None:
+    """Of a listing that is there, of another with some of its contents, and of one that nobody knows."""
     mirrored = node.mirror.listing
     rows = tuple((file.sha256, file.size, True) for file in mirrored.files)
     others = (("0" * 64, 100, True), ("1" * 64, 1000, False), (None, 10000, False))
@@ -59,9 +48,8 @@ def test_bytes_count_where_they_are_found_first(
     assert none == Counted(TierFacts(upstream=11000), 11000)
 
 
-def test_what_nobody_needs_may_go(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_needs_may_go(node: TestNode) -> None:
     """A listing that is there, and that no live run leases, is claimed whole."""
-    monkeypatch.setattr(look_tiers, "_MANY_FILES", 1)
     node.call("release", {"key": "run-1"})
     rows = tuple((file.sha256, file.size, True) for file in node.mirror.listing.files)
 

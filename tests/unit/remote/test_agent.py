@@ -152,7 +152,7 @@ def test_the_archive_imports_the_standard_library_and_itself_only() -> None:
 
 def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
     """The first call installs it under its digest, readable by its owner only."""
-    agent.call(untyped("cache_query"), {"root": node.root})
+    agent.call(untyped("addresses"), {"root": node.root})
 
     assert hashlib.sha256(_installed(node).read_bytes()).hexdigest() == node_archive().sha256
     assert _installed(node).stat().st_mode & 0o777 == 0o600
@@ -164,32 +164,32 @@ def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
 
 def test_a_changed_program_is_never_run(agents: Callable[[], NodeAgent], node: Node) -> None:
     """One byte more or less on the node, and it is installed anew before anything else."""
-    agents().call(untyped("cache_query"), {"root": node.root})
+    agents().call(untyped("addresses"), {"root": node.root})
     _bytecode(node).unlink()
     _installed(node).write_bytes(node_archive().data + b"\n")
 
-    agents().call(untyped("cache_query"), {"root": node.root})
+    agents().call(untyped("addresses"), {"root": node.root})
 
     assert _installed(node).read_bytes() == node_archive().data
 
 
 def test_the_bytecode_is_what_runs(agents: Callable[[], NodeAgent], node: Node) -> None:
     """Where it is right, the program itself isn't even read."""
-    agents().call(untyped("cache_query"), {"root": node.root})
+    agents().call(untyped("addresses"), {"root": node.root})
     _installed(node).unlink()
 
-    agents().call(untyped("cache_query"), {"root": node.root})
+    agents().call(untyped("addresses"), {"root": node.root})
 
     assert not _installed(node).exists()
 
 
 def test_bytecode_that_is_wrong_is_never_run(agents: Callable[[], NodeAgent], node: Node) -> None:
     """The program runs from its source instead."""
-    agents().call(untyped("cache_query"), {"root": node.root})
+    agents().call(untyped("addresses"), {"root": node.root})
     body = _bytecode(node).read_bytes()
     _bytecode(node).write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
 
-    assert agents().call(untyped("cache_query"), {"root": node.root}) == {"trees": [], "blobs": []}
+    assert agents().call(untyped("addresses"), {"root": node.root})["addresses"]
 
 
 def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node: Node) -> None:

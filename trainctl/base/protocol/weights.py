@@ -133,7 +133,6 @@ Freed = TypedDict("Freed", {"freed": int})
 Forgotten = TypedDict("Forgotten", {"freed": int, "empty": bool})
 """``empty``: nothing of anybody is left."""
 
-CACHE_QUERY = Verb("cache_query", CacheQuery, Cached, "Report which weights are here.")
 DELIVER = Verb(
     "deliver",
     DeliverRequest,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
-
 from trainctl.base.protocol.weights import Cached, CacheQuery
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
@@ -11,10 +9,8 @@ from trainctl.node.cache.trees import Trees
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import layout_of
 
-Emit = Callable[[Dict[str, Any]], None]
 
-
-def cache_query(request: CacheQuery, emit: Emit) -> Cached:
+def cache_query(request: CacheQuery) -> Cached:
     """Which of the listings and blobs are complete here, judging by seals and names, and how much more could come."""
     layout = layout_of(request)
     trees = Trees(layout)

@@ -158,7 +158,7 @@ def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
         "gpus": gpus,
         "gpus_problem": problem,
         "images": _images(places, request.get("images", [])),
-        "cached": cache_query(cached, emit) if cached else None,
+        "cached": cache_query(cached) if cached else None,
         "vacancy": vacancy(free, emit, reports) if free else None,
         "blocked": _blocked(request.get("mounts", []), private, [places.root, places.cache, data]),
     }
@@ -180,7 +180,7 @@ def vacancy(
         "cpus": cpus(),
         "memory": memory(),
         "nodes": spec["nodes"] if spec else None,
-        "cached": cache_query(cached, emit) if cached else None,
+        "cached": cache_query(cached) if cached else None,
     }
 
 

@@ -270,7 +270,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     try:
         facts = agent.call(FACTS, request, timeout=LOOK_SECONDS)
         seen = facts["cached"] or Cached(trees=[], blobs=[])
-        counted = cached.counted(agent, seen)
+        counted = cached.counted(seen)
     except NodeError as error:
         return error
     gpus = tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"])
