@@ -15,7 +15,7 @@ from trainctl.store.references import StoredReference
 from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.plan.tables import short_revision
 from trainctl.views.terminal.escape import escape
-from trainctl.views.terminal.tables import chosen, table, table_of
+from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import counted, minute, moment
 
 MIRROR_COLUMNS = (
@@ -59,35 +59,22 @@ def mirror_lines(found: Inventory, width: int | None = None) -> list[str]:
 
 
 def _table(rows: Sequence[Row], width: int | None) -> list[str]:
-    said = [
-        {**_cells(row), _SERVER: server} for row, server in zip(rows, _servers(rows), strict=True)
-    ]
-    cells = {header: [each[header] for each in said] for header in said[0]}
-    choices = (*_CHOICES, _NARROW_WITH_SERVER)
-    if not any(cells[_SERVER]):
-        del cells[_SERVER]
-        choices = _CHOICES
-    headers = chosen(choices, cells, width, _NARROWEST)
-    right = frozenset({"FILES", "SIZE", "SHARED"})
-    return table_of(headers, cells, width, _NARROWEST, right=right)
+    headers = ["SOURCE", "SERVER", "REVISION", "FILES", "SIZE", "SHARED", _USED, "PROJECTS", "PEOPLE"]  # fmt: skip
+    cells = [_cells(row, server) for row, server in zip(rows, _servers(rows), strict=True)]
+    return table(
+        headers,
+        cells,
+        width=width,
+        right=frozenset({"FILES", "SIZE", "SHARED"}),
+        shrinks=frozenset(_NARROWEST),
+        narrowest=_NARROWEST,
+        drops=("PEOPLE", "PROJECTS", _USED, "REVISION"),
+    )
 
 
-_SERVER = "SERVER"
-_ALWAYS = ("SOURCE", _SERVER, "REVISION", "FILES", "SIZE", "SHARED")
 _WHOLE = "whole"
-_DAY = "LAST USED/by day"
-_MINUTE = "LAST USED (UTC)"
-_CHOICES: tuple[tuple[str, ...], ...] = (
-    (*_ALWAYS, _MINUTE, "PROJECTS", "PEOPLE"),
-    (*_ALWAYS, _MINUTE, "PROJECTS"),
-    (*_ALWAYS, _MINUTE),
-    (*_ALWAYS, _DAY),
-    _ALWAYS,
-)
-"""Which columns are shown, the most that fit: JSON and CSV have all of them."""
-_NARROW_WITH_SERVER = ("SOURCE", _SERVER, "FILES", "SIZE")
-"""Servers are shown whole: two that look the same would be of no use."""
-_NARROWEST = {"SOURCE": 32, "PROJECTS": 10, "PEOPLE": 10}
+_USED = "LAST USED (UTC)"
+_NARROWEST = {"SOURCE": 32, "KEPT": 32, "PROJECT": 10, "PROJECTS": 10, "OWNER": 10, "PEOPLE": 10}
 """Narrower than that they would tell nothing."""
 
 
@@ -104,20 +91,19 @@ def lost_lines(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _cells(row: Row) -> dict[str, str]:
-    return {
-        "SOURCE": row.source,
-        "REVISION": short_revision(row.revision),
-        "FILES": str(row.files),
-        "SIZE": format_bytes(row.bytes),
-        "SHARED": _listing_is(row)
-        if _listing_is(row) != _WHOLE
-        else format_bytes(row.bytes_shared),
-        _MINUTE: minute(row.last_used),
-        _DAY: minute(row.last_used).partition(" ")[0],
-        "PROJECTS": ", ".join(row.projects),
-        "PEOPLE": ", ".join(row.people),
-    }
+def _cells(row: Row, server: str) -> list[str]:
+    is_whole = _listing_is(row) == _WHOLE
+    return [
+        row.source,
+        server,
+        short_revision(row.revision),
+        str(row.files),
+        format_bytes(row.bytes),
+        format_bytes(row.bytes_shared) if is_whole else _listing_is(row),
+        minute(row.last_used),
+        ", ".join(row.projects),
+        ", ".join(row.people),
+    ]
 
 
 def _servers(rows: Sequence[Row]) -> Iterator[str]:
@@ -243,9 +229,15 @@ def collected_lines(report: GcReport, width: int | None = None) -> list[str]:
         for one in report.dropped
     ]
     if report.kept:
-        cells = _kept(report.kept)
-        headers = chosen(_KEPT_CHOICES, cells, width, _KEPT_NARROWEST)
-        lines += table_of(headers, cells, width, _KEPT_NARROWEST, right=frozenset({"SIZE"}))
+        lines += table(
+            ["KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", _USED],
+            [_kept(one) for one in report.kept],
+            width=width,
+            right=frozenset({"SIZE"}),
+            shrinks=frozenset(_NARROWEST),
+            narrowest=_NARROWEST,
+            drops=("OWNER", "REVISION", _USED),
+        )
     lines += [
         f"Being mirrored now: {_whose(one)}. No content goes meanwhile; try again later."
         for one in report.busy
@@ -255,32 +247,16 @@ def collected_lines(report: GcReport, width: int | None = None) -> list[str]:
     return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {what}."]
 
 
-_KEPT_CHOICES = (
-    ("KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", "LAST USED (UTC)"),
-    ("KEPT", "REVISION", "SIZE", "PROJECT", "LAST USED (UTC)"),
-    ("KEPT", "REVISION", "SIZE", "PROJECT", "LAST USED/by day"),
-    ("KEPT", "REVISION", "SIZE", "PROJECT"),
-    ("KEPT", "SIZE", "PROJECT"),
-)
-_KEPT_NARROWEST = {"KEPT": 32, "PROJECT": 10, "OWNER": 10}
-
-
-def _kept(needs: Sequence[StoredReference]) -> dict[str, list[str]]:
-    """The cells of what is kept: for which project most of all."""
-
-    def said(name: str) -> list[str]:
-        return [escape(str(one.record.get(name))) for one in needs]
-
-    used = [minute(one.last_used) for one in needs]
-    return {
-        "KEPT": said("source"),
-        "REVISION": [short_revision(str(one.record.get("revision"))) for one in needs],
-        "SIZE": [format_bytes(int(one.record.get("bytes") or 0)) for one in needs],
-        "PROJECT": said("project"),
-        "OWNER": said("owner"),
-        "LAST USED (UTC)": used,
-        "LAST USED/by day": [one.partition(" ")[0] for one in used],
-    }
+def _kept(need: StoredReference) -> list[str]:
+    record = need.record
+    return [
+        escape(str(record.get("source"))),
+        short_revision(str(record.get("revision"))),
+        format_bytes(int(record.get("bytes") or 0)),
+        escape(str(record.get("project"))),
+        escape(str(record.get("owner"))),
+        minute(need.last_used),
+    ]
 
 
 def _whose(need: StoredReference) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,8 +12,7 @@ from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
 from trainctl.views.plan.changes import Page
 from trainctl.views.terminal.escape import escape
-from trainctl.views.terminal.tables import Cells, chosen, fit, table_of
-from trainctl.views.terminal.text import shorten
+from trainctl.views.terminal.tables import table
 
 _Line = TypeVar("_Line", DeliveryLine, ImageLine)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -28,46 +27,14 @@ _SENTENCES = {
     "link": "Linked into the job's directory: read-only by agreement, nothing enforces it.",
 }
 
-_NUMBERS = ("SIZE", "MIRRORED", "TO FETCH", "THROUGH HERE", "TIME")
-_WEIGHTS = (
-    ("WEIGHTS", "REVISION", "FILES", *_NUMBERS),
-    ("WEIGHTS/name", "REVISION", "FILES", *_NUMBERS),
-    ("WEIGHTS/name", "REVISION", *_NUMBERS),
-    ("WEIGHTS/name", *_NUMBERS),
-    ("WEIGHTS/name", "SIZE", "MIRRORED", "TO FETCH", "TIME"),
-)
-"""Columns, the most that fit. Names are shortened and numbers never, and in JSON are all of them."""
-_DELIVERIES = (
-    ("JOB", "RANK", "NODE", "WEIGHTS", "FROM", "MOUNT", "TIME"),
-    ("JOB", "RANK", "NODE/name", "WEIGHTS", "FROM", "MOUNT", "TIME"),
-)
-_BELOW_WEIGHTS = (
-    ("JOB", "RANK", "NODE/name", "FROM", "MOUNT", "TIME"),
-    ("JOB/name", "RANK", "NODE/shortened", "FROM", "MOUNT", "TIME"),
-    ("JOB/name", "RANK", "NODE/shortened", "FROM", "MOUNT"),
-    ("JOB/name", "RANK", "NODE/shortened", "FROM"),
-    ("JOB/name", "RANK", "FROM"),
-)
-"""Where the others don't fit: weights are headings then."""
-_IMAGES = (
-    ("JOB", "RANK", "NODE", "IMAGE", "ENGINE", "THERE"),
-    ("JOB", "RANK", "NODE/name", "IMAGE/shortened", "ENGINE", "THERE"),
-    ("JOB/name", "RANK", "NODE/shortened", "IMAGE/shortened", "ENGINE", "THERE"),
-    ("JOB/name", "RANK", "NODE/shortened", "IMAGE/shortened", "THERE"),
-)
-_NARROWEST = {
-    "WEIGHTS/name": 18,
-    "JOB/name": 14,
-    "NODE/shortened": 12,
-    "IMAGE/shortened": 20,
-}
+_NARROWEST = {"WEIGHTS": 18, "JOB": 14, "NODE": 12, "IMAGE": 20}
+"""Names are shortened, no further than that, and numbers never; in JSON are all of them."""
 
 
 def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
     """A row for each weights: revision, files, size, what the mirror has, what has to come from upstream, what of that through this machine, and how long that takes."""
     columns = {
         "WEIGHTS": [str(line.address) for line in lines],
-        "WEIGHTS/name": [line.address.name for line in lines],
         "REVISION": [short_revision(line.revision) for line in lines],
         "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
         "SIZE": [_bytes(line.bytes) for line in lines],
@@ -83,60 +50,38 @@ def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
         if not any(numbers):
             del columns[column]
     right = frozenset(columns) - {"WEIGHTS", "REVISION"}
-    headers = chosen(_WEIGHTS, columns, page.width - 2, _NARROWEST)
-    return _rows(headers, columns, page, right)
+    return _rows(columns, page, right, ("FILES", "REVISION", "THROUGH HERE"))
 
 
 def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
-    """A row for each rank and weights, below their weights where it is narrow. A column that would say nothing is left out; a mount that all share is one line.
+    """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line.
 
     Jobs of a matrix that get the same share a row.
     """
     lines, jobs = _shared(lines)
+    mounts = {line.mount for line in lines}
+    shared = _SENTENCES.get(mounts.pop()) if len(mounts) == 1 else None
     columns = {
         **_who(lines, jobs),
         "WEIGHTS": [str(line.weights) for line in lines],
         "FROM": [origin(line.tiers) for line in lines],
-        "MOUNT": [_mount(line.mount) for line in lines],
+        "MOUNT": ["" if shared else _mount(line.mount) for line in lines],
         "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
     if all(line.forecast_seconds is None for line in lines):
         del columns["TIME"]
-    mounts = {line.mount for line in lines}
-    shared = _SENTENCES.get(mounts.pop()) if len(mounts) == 1 else None
-    if shared is not None:
-        del columns["MOUNT"]
     right = frozenset({"RANK", "TIME"})
-    headers = chosen(_DELIVERIES, columns, page.width - 2, _NARROWEST)
-    if fit(headers, columns, page.width - 2, _NARROWEST):
-        rows = _rows(headers, columns, page, right)
-    else:
-        headers = chosen(_BELOW_WEIGHTS, columns, page.width - 4, _NARROWEST)
-        rows = _below(columns["WEIGHTS"], _rows(headers, columns, page, right, "    "), page)
+    rows = _rows(columns, page, right, ("TIME", "MOUNT", "NODE", "WEIGHTS"))
     return [*rows, *([f"  {shared}"] if shared else []), *_reasons(lines), *_room(lines)]
 
 
-def _below(names: Sequence[str], rows: Sequence[str], page: Page) -> list[str]:
-    """The rows of each name below it, in a line of its own; the first is that of the headers."""
-    groups: dict[str, list[str]] = {}
-    for name, row in zip(names, rows[1:], strict=True):
-        groups.setdefault(name, [f"  {shorten(name, page.width - 2)}"]).append(row)
-    return [rows[0], *(line for group in groups.values() for line in group)]
-
-
 def _who(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Whose each row is, and where; by the last part of nodes' names, if that tells them apart."""
-    nodes = [escape(line.node or _UNKNOWN) for line in lines]
-    names = [one.rpartition("/")[2] for one in nodes]
-    short = names if len(set(names)) == len(set(nodes)) else nodes
+    """Whose each row is, and where."""
     ranks = {"RANK": [str(line.rank) for line in lines]}
     return {
         "JOB": jobs,
-        "JOB/name": [one.removeprefix("job.") for one in jobs],
         **(ranks if any(line.rank for line in lines) else {}),
-        "NODE": nodes,
-        "NODE/name": short,
-        "NODE/shortened": short,
+        "NODE": [escape(line.node or _UNKNOWN) for line in lines],
     }
 
 
@@ -191,23 +136,28 @@ def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
 def images_table(lines: Sequence[ImageLine], page: Page) -> list[str]:
     """A row for each rank that runs in a container. A tag that is there is still asked for when the run starts."""
     lines, jobs = _shared(lines)
-    images = [escape(line.image) for line in lines]
     columns = {
         **_who(lines, jobs),
-        "IMAGE": images,
-        "IMAGE/shortened": images,
+        "IMAGE": [escape(line.image) for line in lines],
         "ENGINE": [line.engine or _UNKNOWN for line in lines],
         "THERE": [_PRESENT[line.present] for line in lines],
     }
-    headers = chosen(_IMAGES, columns, page.width - 2, _NARROWEST)
-    return _rows(headers, columns, page, frozenset({"RANK"}))
+    return _rows(columns, page, frozenset({"RANK"}), ("ENGINE",))
 
 
 def _rows(
-    headers: Sequence[str], columns: Cells, page: Page, right: frozenset[str], indent: str = "  "
+    columns: Mapping[str, Sequence[str]], page: Page, right: frozenset[str], drops: Sequence[str]
 ) -> list[str]:
-    return table_of(
-        headers, columns, page.width, _NARROWEST, right=right, style=page.style, indent=indent
+    return table(
+        list(columns),
+        list(zip(*columns.values(), strict=True)),
+        right=right,
+        width=page.width,
+        shrinks=frozenset(_NARROWEST),
+        narrowest=_NARROWEST,
+        drops=drops,
+        style=page.style,
+        indent="  ",
     )
 
 
