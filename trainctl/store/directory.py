@@ -15,7 +15,7 @@ from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, 
 
 from trainctl.base import sharing
 from trainctl.base.failure import HOW_TO_SHARE, may_be_read
-from trainctl.base.files import PRIVATE_FILE, sync, sync_directory
+from trainctl.base.files import PRIVATE_FILE, make_durable, sync, sync_directory
 from trainctl.base.lease import holder_name, known_dead
 from trainctl.base.objects import ObjectStat, check_key
 from trainctl.base.units import format_bytes
@@ -54,6 +54,7 @@ class DirectoryObjects:
         self._explain = explain or _explanation
         self._lock = threading.Lock()
         self._made: Set[str] = set()
+        self._unsynced: Set[str] = set()
         self._is_for_group = False
 
     @property
@@ -83,7 +84,7 @@ class DirectoryObjects:
         with self._explained(), self._written(data, durable=durable) as temporary:
             self._place(key, lambda path: os.replace(temporary, path))  # noqa: PTH105
             if durable:
-                sync_directory(self._path(key).parent)
+                self._sync([self._path(key).parent])
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """See ObjectStore."""
@@ -94,18 +95,14 @@ class DirectoryObjects:
                 # A network file system may have done it and lost the reply: two names say that it was us.
                 if os.stat(temporary).st_nlink != 2:  # noqa: PTH116
                     return False
-            sync_directory(self._path(key).parent)
+            self._sync([self._path(key).parent])
             return True
 
     def sync(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""
+        paths = [self._path(key) for key in keys]
         with self._explained():
-            for key in keys:
-                with self._opened(key) as descriptor:
-                    if descriptor is not None:
-                        sync(descriptor)
-            for directory in {self._path(key).parent for key in keys}:
-                sync_directory(directory)
+            self._sync([*paths, *{path.parent for path in paths}])
 
     def stat(self, key: str) -> Optional[ObjectStat]:
         """See ObjectStore."""
@@ -253,7 +250,7 @@ class DirectoryObjects:
                     os.unlink(f"{self.root}/{_TEMPORARY}/{entry.name}")  # noqa: PTH108
 
     def _make(self, directory: str) -> None:
-        """Make a directory below the root durably, and those above it."""
+        """Make a directory below the root, and those above it; durable with the next sync."""
         if directory in self._made or directory == str(self.root):
             return
         parent = os.path.dirname(directory)  # noqa: PTH120
@@ -262,8 +259,17 @@ class DirectoryObjects:
             os.mkdir(directory, sharing.DIRECTORY if self._is_for_group else 0o700)  # noqa: PTH102
             if self._is_for_group:
                 os.chmod(directory, sharing.DIRECTORY)  # noqa: PTH101
-            sync_directory(Path(parent))
+            with self._lock:
+                self._unsynced.add(directory)
         self._made.add(directory)
+
+    def _sync(self, paths: Sequence[Path]) -> None:
+        """Make files and directories durable, and the directories that this process made before."""
+        with self._lock:
+            made = set(self._unsynced)
+        make_durable([*{Path(path).parent for path in made}, *paths], self.root)
+        with self._lock:
+            self._unsynced -= made
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
