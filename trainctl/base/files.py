@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Iterable, List, Optional, Union
+from typing import Any, BinaryIO, Dict, Iterable, List, Optional, Union
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -169,12 +169,13 @@ def write_at(descriptor: int, offset: int, data: Union[bytes, bytearray, memoryv
         view = view[written:]
 
 
-def read_json(path: Path) -> Optional[Any]:
-    """The value in a JSON file; None if there is no such file or it holds no JSON."""
+def read_json(path: Path) -> Optional[Dict[str, Any]]:
+    """The object in a JSON file; None if there is no such file or it holds none."""
     try:
-        return json.loads(path.read_bytes())
+        found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def sync_directory(path: Path) -> None:

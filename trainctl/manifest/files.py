@@ -28,6 +28,11 @@ class Unreadable(Exception):
         self.diagnostic = diagnostic
 
 
+def unreadable(summary: str, detail: str = "", *, where: Position, code: str) -> Unreadable:
+    """The error for a text with this problem."""
+    return Unreadable(error(summary, detail, where=where, code=code))
+
+
 def manifest_files(directory: Path) -> list[str]:
     """The names of a directory's manifest files, sorted. StorageError if it can't be read."""
     try:
@@ -43,19 +48,15 @@ def file_bytes(path: Path, name: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as problem:
-        raise Unreadable(
-            error(
-                f"can't be read: {problem.strerror}", where=Position(name), code="unreadable-file"
-            )
+        raise unreadable(
+            f"can't be read: {problem.strerror}", where=Position(name), code="unreadable-file"
         ) from None
     if len(data) > MAX_FILE_BYTES:
-        raise Unreadable(
-            error(
-                "the file is larger than 1 MiB",
-                "Split it into several NAME.trainctl.yaml.",
-                where=Position(name),
-                code="file-too-large",
-            )
+        raise unreadable(
+            "the file is larger than 1 MiB",
+            "Split it into several NAME.trainctl.yaml.",
+            where=Position(name),
+            code="file-too-large",
         )
     return data
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.errors import ManifestError
-from trainctl.manifest.files import Unreadable, file_bytes, manifest_files
+from trainctl.manifest.files import Unreadable, file_bytes, manifest_files, unreadable
 from trainctl.manifest.tokens import masked
 from trainctl.manifest.toml_text import parse_toml
 from trainctl.manifest.tree import Node, mapping_node
@@ -73,48 +73,40 @@ def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> Node:
     parse = parse_toml if name.endswith(".toml") else parse_yaml
     root = parse(_decode(data, name), name, problems)
     if root is None:
-        raise Unreadable(
-            error(
-                "the file is empty",
-                "Remove it, or declare something.",
-                where=Position(name, 1, 1),
-                code="empty-file",
-            )
+        raise unreadable(
+            "the file is empty",
+            "Remove it, or declare something.",
+            where=Position(name, 1, 1),
+            code="empty-file",
         )
     if not isinstance(root.value, dict):
-        raise Unreadable(
-            error(
-                "a manifest is a mapping",
-                "Begin with a section, for example 'jobs:'.",
-                where=root.where,
-                code="not-a-mapping",
-            )
+        raise unreadable(
+            "a manifest is a mapping",
+            "Begin with a section, for example 'jobs:'.",
+            where=root.where,
+            code="not-a-mapping",
         )
     return root
 
 
 def _decode(data: bytes, name: str) -> str:
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        raise Unreadable(
-            error(
-                "the file begins with a byte order mark",
-                "Save it as UTF-8 without BOM.",
-                where=Position(name, 1, 1),
-                code="bad-encoding",
-            )
+        raise unreadable(
+            "the file begins with a byte order mark",
+            "Save it as UTF-8 without BOM.",
+            where=Position(name, 1, 1),
+            code="bad-encoding",
         )
     try:
         return data.decode()
     except UnicodeDecodeError as problem:
         before = data[: problem.start]
         column = len(before[before.rfind(b"\n") + 1 :].decode()) + 1
-        raise Unreadable(
-            error(
-                "not UTF-8 text",
-                f"Byte 0x{data[problem.start]:02x} is not UTF-8. Save the file as UTF-8.",
-                where=Position(name, before.count(b"\n") + 1, column),
-                code="bad-encoding",
-            )
+        raise unreadable(
+            "not UTF-8 text",
+            f"Byte 0x{data[problem.start]:02x} is not UTF-8. Save the file as UTF-8.",
+            where=Position(name, before.count(b"\n") + 1, column),
+            code="bad-encoding",
         ) from None
 
 

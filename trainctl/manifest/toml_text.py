@@ -9,7 +9,7 @@ from typing import Any
 import tomli
 
 from trainctl.manifest import scalars
-from trainctl.manifest.files import Unreadable, lines_of
+from trainctl.manifest.files import Unreadable, lines_of, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
@@ -33,20 +33,16 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
     except tomli.TOMLDecodeError as problem:
         raise Unreadable(_syntax(problem, file, lines_of(text, file))) from None
     except ValueError as problem:
-        raise Unreadable(
-            error(f"not TOML: {problem}", where=Position(file), code="syntax")
-        ) from None
+        raise unreadable(f"not TOML: {problem}", where=Position(file), code="syntax") from None
     if not document:
         return None
     root = _node(document, (), file)
     if root.size > MAX_NODES:
-        raise Unreadable(
-            error(
-                "the file is too large",
-                f"A file has at most {MAX_NODES} values; split it.",
-                where=root.where,
-                code="file-too-large",
-            )
+        raise unreadable(
+            "the file is too large",
+            f"A file has at most {MAX_NODES} values; split it.",
+            where=root.where,
+            code="file-too-large",
         )
     return root
 
@@ -87,7 +83,7 @@ def _text(value: str, where: Position) -> str:
 
 
 def _unsupported(summary: str, where: Position, detail: str = "") -> Unreadable:
-    return Unreadable(error(summary, detail, where=where, code="unsupported-value"))
+    return unreadable(summary, detail, where=where, code="unsupported-value")
 
 
 def _place(file: str, path: Path) -> Position:

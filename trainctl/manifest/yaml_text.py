@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainctl.manifest import scalars
-from trainctl.manifest.files import Unreadable, lines_of
+from trainctl.manifest.files import Unreadable, lines_of, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
@@ -195,7 +195,7 @@ class _Builder:
         return Position(self._file, mark.line + 1, mark.column + 1, lines=self._lines)
 
     def _stop(self, summary: str, detail: str, event: Any, *, code: str) -> Unreadable:
-        return Unreadable(error(summary, detail, where=self._at(event), code=code))
+        return unreadable(summary, detail, where=self._at(event), code=code)
 
 
 def repeated(key: str, first: Position, second: Position) -> Diagnostic:

@@ -145,13 +145,16 @@ def _diagnostics(
         found += host_problems(inputs, changes)
         found += image_problems(inputs, changes)
         found += caches.cache_problems(inputs, changes)
-    return tuple(dict.fromkeys([*given, *(_placed(inputs, one) for one in found)]))
+    return tuple(dict.fromkeys(_placed(inputs, one) for one in (*given, *found)))
 
 
 def _placed(inputs: Inputs, one: Diagnostic) -> Diagnostic:
     """With the place in the manifest of the resource that it is about."""
-    resource = inputs.desired.resources.get(Address.parse(one.address)) if one.address else None
-    return replace(one, where=resource.where) if resource and one.where is None else one
+    if one.address is None or one.where is not None:
+        return one
+    resources = inputs.desired.resources.items()
+    where = next((found.where for name, found in resources if str(name) == one.address), None)
+    return replace(one, where=where)
 
 
 def plan_removal(subject: Subject) -> Change:

@@ -68,7 +68,7 @@ class Inventory:
     def _kept(self, listing_id: str) -> Kept:
         layout = self._layout
         seals = map(read_json, (layout.seal(listing_id), layout.unsealed(listing_id)))
-        seal = next((found for found in seals if isinstance(found, dict)), {})
+        seal = next(filter(None, seals), {})
         return Kept(layout, listing_id, seal, self._references.last_used(listing_id))
 
     def holds(self, kept: Kept) -> bool:

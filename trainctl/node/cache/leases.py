@@ -100,8 +100,7 @@ class Leases:
         """A run's leases by listing; one that is being written, or was cut by a crash, still counts."""
         directory = self._layout.leases / key
         names = (name for name in names_in(directory) if not name.startswith("."))
-        found = {name: read_json(directory / name) for name in names}
-        return {name: lease if isinstance(lease, dict) else {} for name, lease in found.items()}
+        return {name: read_json(directory / name) or {} for name in names}
 
     def _is_live(self, key: str, leases: Mapping[str, Mapping[str, Any]]) -> bool:
         for root in self._roots(leases):
@@ -183,7 +182,7 @@ def _reservations(layout: Layout) -> Dict[Path, int]:
     names = names_in(layout.reservations)
     for path in (layout.reservations / name for name in names if not name.startswith(".")):
         about = read_json(path)
-        if isinstance(about, dict) and alive(about.get("holder")):
+        if about and alive(about.get("holder")):
             found[path] = int(about["bytes"])
         else:
             with contextlib.suppress(FileNotFoundError):

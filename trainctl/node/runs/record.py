@@ -88,8 +88,7 @@ class Run:
     @property
     def spec(self) -> Optional[RunSpec]:
         """The specification, once the run was created."""
-        found = read_json(self.directory / "spec.json")
-        return cast("RunSpec", found) if isinstance(found, dict) else None
+        return cast("Optional[RunSpec]", read_json(self.directory / "spec.json"))
 
     def create(self, spec: RunSpec) -> bool:
         """Record the specification once; a newer generation replaces it (True), an older one is refused."""
@@ -122,8 +121,7 @@ class Run:
     @property
     def order(self) -> Mapping[str, Any]:
         """What was changed of the specification's ``priority`` and ``slots`` since."""
-        found = read_json(self.directory / "order.json")
-        return found if isinstance(found, dict) else {}
+        return read_json(self.directory / "order.json") or {}
 
     @property
     def queued_ns(self) -> int:
@@ -183,8 +181,7 @@ class Run:
     @property
     def record(self) -> Dict[str, Any]:
         """What the supervisor wrote last; empty before."""
-        found = read_json(self.directory / "run.json")
-        return found if isinstance(found, dict) else {}
+        return read_json(self.directory / "run.json") or {}
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Replace the run's record; durable except for the progress of a deployment, which ends with its supervisor."""
@@ -250,8 +247,7 @@ class Run:
     @property
     def kept_secrets(self) -> Optional[Dict[str, str]]:
         """The secrets that are stored here; None if none are."""
-        found = read_json(self.directory / _SECRETS)
-        return found if isinstance(found, dict) else None
+        return read_json(self.directory / _SECRETS)
 
     def discard_secrets(self) -> None:
         """Remove the stored secrets, and what a process left that was killed while it wrote them."""
@@ -267,8 +263,7 @@ class Run:
         return sorted(int(number) for number in found if number.isdigit())
 
     def _claimer(self, number: int) -> Optional[Mapping[str, Any]]:
-        found = read_json(self.directory / f"{_CLAIM}{number}")
-        return found if isinstance(found, dict) else None
+        return read_json(self.directory / f"{_CLAIM}{number}")
 
 
 def begins_anew(status: RunReport) -> bool:
@@ -284,8 +279,7 @@ def _wants_secrets(spec: RunSpec) -> bool:
 
 def sync_of(directory: Path) -> Sync:
     """State of the upload of a run's checkpoints."""
-    found: Any = read_json(directory / "sync.json")
-    return cast("Sync", found) if isinstance(found, dict) else {}
+    return cast("Sync", read_json(directory / "sync.json") or {})
 
 
 def all_runs(layout: Layout) -> List[Run]:

@@ -86,8 +86,7 @@ class TrainingCache:
 
     def prepared_by(self, digest: str) -> Dict[str, Any]:
         """The ``run`` that did, by its key, and its ``name`` for people; empty if unknown."""
-        found = read_json(self._prepared(digest))
-        return found if isinstance(found, dict) else {}
+        return read_json(self._prepared(digest)) or {}
 
     def unprepare(self) -> None:
         """Something of it is gone: what prepared it has to do so again."""
@@ -181,9 +180,7 @@ def measure(cache: Path, most: Optional[int] = None) -> Held:
 def summary(layout: Layout, cache: Path) -> Held:
     """What the newest walk found; where there was none yet, what a short one finds."""
     found = read_json(_summary(layout, cache))
-    return (
-        cast("Held", found) if isinstance(found, dict) and cache.is_dir() else measure(cache, _FEW)
-    )
+    return cast("Held", found) if found and cache.is_dir() else measure(cache, _FEW)
 
 
 def summarize(layout: Layout, cache: Path) -> None:

@@ -94,7 +94,7 @@ def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
 
 
 def _at(resource: Resource, summary: str, detail: str, *, code: str) -> Diagnostic:
-    return error(summary, detail, address=str(resource.address), where=resource.where, code=code)
+    return error(summary, detail, address=str(resource.address), code=code)
 
 
 def leaks(workspace: Workspace, weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:
@@ -124,7 +124,6 @@ def leaks(workspace: Workspace, weights: Mapping[Address, WeightsFacts]) -> Iter
                 "upstream names a file with the value of a secret",
                 "Leave it out with ignore_patterns, and change the secret: upstream shows it.",
                 address=str(address),
-                where=resource.where,
                 code="secret-in-file-name",
             )
 

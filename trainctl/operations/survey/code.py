@@ -49,7 +49,6 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
                     found.summary,
                     found.detail,
                     address=str(address),
-                    where=resource.where,
                     code=found.code,
                 )
             )

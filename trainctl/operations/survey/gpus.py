@@ -30,7 +30,6 @@ def gpu_problems(
                 f"{node.gpus} GPUs are declared for {node.id}, which has {_listed(reported)}",
                 f"Set `gpus` of {cluster} to {len(reported)}.",
                 address=str(cluster),
-                where=desired.resources[cluster].where,
                 code="too-few-gpus",
             )
     unknown = any(node.gpus is None and node.id not in said for node in nodes)
@@ -43,7 +42,6 @@ def gpu_problems(
             broken,
             "Jobs that name no compute.accelerator run without GPUs there; otherwise they would have all of them.",
             address=str(cluster),
-            where=desired.resources[cluster].where,
             code="gpus-unknown",
         )
 
@@ -73,7 +71,6 @@ def _of_job(
                 "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
             ),
             address=str(job.address),
-            where=job.where,
             code="too-few-nodes",
         )
     if wanted is None:
@@ -84,7 +81,6 @@ def _of_job(
             f"each node needs {_so_many(wanted)}, and {cluster.address} has {most}",
             _also(broken, "" if broken and not most else _remedy(cluster, wanted)),
             address=str(job.address),
-            where=job.where,
             code="too-few-gpus",
         )
         return
@@ -98,7 +94,6 @@ def _of_job(
             f"each node needs {_so_many(wanted, kind)}: {listed}",
             _also(broken, "Change compute.accelerator, or run the job on another cluster."),
             address=str(job.address),
-            where=job.where,
             code="other-gpus",
         )
 
@@ -200,7 +195,6 @@ def _job_lacks(job: Resource, cluster: Address, facts: Sequence[NodeFacts]) -> I
         f"{' and '.join(filter(None, asked))} are wanted of each node, and {cluster} has too few such",
         f"{_largest(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
         address=str(job.address),
-        where=job.where,
         code="machine-too-small",
     )
 

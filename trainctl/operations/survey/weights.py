@@ -241,7 +241,6 @@ def _take(
             answer.summary,
             answer.detail,
             address=str(resource.address),
-            where=resource.where,
             code=answer.code,
         )
         seen.diagnostics.append(replace(found, forbids=isinstance(answer, Forbidden)))
@@ -262,10 +261,7 @@ def _take(
         locked,
         unmatched_patterns=resolution.unmatched,
     )
-    seen.diagnostics += [
-        replace(one, address=str(resource.address), where=resource.where)
-        for one in resolution.warnings
-    ]
+    seen.diagnostics += [replace(one, address=str(resource.address)) for one in resolution.warnings]
 
 
 def _relayed(
