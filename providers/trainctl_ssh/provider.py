@@ -8,13 +8,13 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.answers import readable
 from trainctl.spi.provider import (
@@ -183,8 +183,7 @@ class SshProvider:
     def _each(
         self, look: Callable[[Node], Node | None], nodes: Sequence[Node]
     ) -> Sequence[Node | None]:
-        with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="ssh") as pool:
-            return [*pool.map(look, nodes)]
+        return each(look, nodes, _PARALLELISM)
 
 
 def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:

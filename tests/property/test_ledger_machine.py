@@ -10,12 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.ledgers import FakeClock, elsewhere
 from tests.support.log_faults import Fault, Faults, FaultyLog
+from tests.support.memory_log import MemoryLog
 from trainctl.errors import Busy, StateError
 from trainctl.ledger.ledger import Ledger, Start
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.address import Address
 from trainctl.store.memory import MemoryObjects
-from trainctl.testing.memory import MemoryLog
 from trainctl_state.log import ObjectLog
 
 ADDRESSES = [Address.parse(text) for text in ("job.a", "job.b", "weights.w")]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.support.ledgers import ledger_on
+from tests.support.memory_log import MemoryLog
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.step import Handler, Lookup, MayStop, Step, WouldStop
@@ -17,7 +18,6 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Event, EventType
 from trainctl.plan.values import Change, Plan
-from trainctl.testing.memory import MemoryLog
 
 SFT, EVAL, LAB = map(Address.parse, ("job.sft", "job.eval", "cluster.lab"))
 TEAM = Address.parse("project.team")

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, Deque, Iterable, Iterator, Tuple, TypeVar
+from typing import Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def each(act: Callable[[T], R], values: Iterable[T], at_once: int) -> List[R]:
+    """The result for each value, in order; at most ``at_once`` are under way. The first error is raised.
+
+    A single one is done in this thread, where Ctrl-C ends it.
+    """
+    values = list(values)
+    if len(values) < 2:
+        return [act(value) for value in values]
+    with ThreadPoolExecutor(at_once, thread_name_prefix="each") as pool:
+        return list(pool.map(act, values))
 
 
 def in_order(act: Callable[[T], R], values: Iterable[T], at_once: int) -> Iterator[Tuple[T, R]]:

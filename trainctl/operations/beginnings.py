@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from trainctl.base.checkpoints.ranking import newest
+from trainctl.base.parallel import each
 from trainctl.desired.values import Desired
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
@@ -44,8 +44,7 @@ def resumptions(workspace: Workspace, addresses: Iterable[Address]) -> dict[Addr
         return Start({RESUME: "latest"}, note)
 
     jobs = [one for address in addresses for one in _each(workspace, state, address)]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
-        return dict(zip(jobs, pool.map(start, jobs), strict=True))
+    return dict(zip(jobs, each(start, jobs, _AT_ONCE), strict=True))
 
 
 def _each(workspace: Workspace, state: State, address: Address) -> list[Address]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.parallel import each
 from trainctl.base.protocol.caches import CLEAR_CACHE, READ_CACHE, CacheRequest, ClearRequest
 from trainctl.base.protocol.weights import (
     CACHE_EVICT,
@@ -87,8 +87,7 @@ def _each(state: State, which: Which, ask: Callable[[Node, Recorded], CacheAnswe
             return error
 
     nodes = _nodes(cluster, which)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="cache") as pool:
-        asked = list(zip(nodes, pool.map(answer, nodes), strict=True))
+    asked = list(zip(nodes, each(answer, nodes, _AT_ONCE), strict=True))
     failed = [(node, error) for node, error in asked if isinstance(error, TrainctlError)]
     answers = [(node, found) for node, found in asked if not isinstance(found, TrainctlError)]
     if failed and not answers:

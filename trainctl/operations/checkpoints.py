@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from trainctl.base.checkpoints.ranking import standing
 from trainctl.base.json import digest
+from trainctl.base.parallel import each
 from trainctl.base.protocol.checkpoints import ObjectWanted
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, UsageError
 from trainctl.jobs.environment import checkpoint_directory
@@ -63,8 +63,7 @@ def all_known(
             silent = {rank.rank: error for rank in run.record.ranks}
             return [], away_of(run.record, silent), error
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
-        answers = list(pool.map(ask, runs))
+    answers = each(ask, runs, _AT_ONCE)
     if all(error is not None for _, _, error in answers):
         raise next(error for _, _, error in answers if error is not None)
     away = dict.fromkeys(one for _, missing, _ in answers for one in missing)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainctl.base.parallel import each
 from trainctl.base.protocol.host import INSPECT, InspectRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError
 from trainctl.ledger.ledger import Start
@@ -38,8 +38,7 @@ def look_at_all(workspace: Workspace) -> list[NodeReport]:
     state = workspace.ledger.state()
     known = list(_known(workspace, state))
     runs = _live_runs(state)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
-        found = list(pool.map(lambda one: _look(workspace, one), known))
+    found = each(lambda one: _look(workspace, one), known, _AT_ONCE)
     return [replace(one, runs=runs.get(one.id, ()), lineage=state.lineage) for one in found]
 
 

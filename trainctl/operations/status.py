@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import work_directory
 from trainctl.model.address import Address, Kind
@@ -65,8 +65,7 @@ def not_begun(
 
 def _statuses(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:
     seen = refresh_all(workspace, runs)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
-        return list(pool.map(lambda one: _one(workspace, *one), seen))
+    return each(lambda one: _one(workspace, *one), seen, _AT_ONCE)
 
 
 def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobStatus:
@@ -168,8 +167,7 @@ def samples_of(
             return error
         return [Sample.of(rank, node, row) for row in rows]
 
-    with ThreadPoolExecutor(_NODES_AT_ONCE, thread_name_prefix="metrics") as pool:
-        told = dict(zip(wanted, pool.map(ask, wanted), strict=True))
+    told = dict(zip(wanted, each(ask, wanted, _NODES_AT_ONCE), strict=True))
     silent = {rank: one for rank, one in told.items() if isinstance(one, NodeUnreachable)}
     if silent and len(silent) == len(wanted):
         raise next(iter(silent.values()))

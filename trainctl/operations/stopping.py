@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from trainctl.base.parallel import each
 from trainctl.errors import Busy, NodeError, NodeUnreachable
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RankRecord, RunRecord
@@ -80,11 +80,7 @@ def stop_all(
             return run, error
 
     ended: dict[str, tuple[Run, NodeError | Busy | None]] = {}
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stop") as pool:
-        for some in (
-            [run for run in runs if run.record.started_at is None],
-            [run for run in runs if run.record.started_at is not None],
-        ):
-            for run, result in zip(some, pool.map(end, some), strict=True):
-                ended[run.record.key] = result
+    for waits in (True, False):
+        some = [run for run in runs if (run.record.started_at is None) is waits]
+        ended |= zip((run.record.key for run in some), each(end, some, _AT_ONCE), strict=True)
     return [ended[run.record.key] for run in runs]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, islice
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
+
+from trainctl.base.parallel import each
 
 T = TypeVar("T")
 _WAITING = 16
@@ -52,8 +53,7 @@ def as_they_come(sources: Sequence[Iterator[T]], give_up: Callable[[], None]) ->
 
 def begun(sources: Sequence[Iterator[T]]) -> list[Iterator[T]]:
     """The same sources, once each has its first item or its end: slow ones are waited for together."""
-    with ThreadPoolExecutor(max(1, len(sources)), thread_name_prefix="first") as pool:
-        firsts = list(pool.map(lambda source: list(islice(source, 1)), sources))
+    firsts = each(lambda source: list(islice(source, 1)), sources, len(sources))
     return [chain(first, source) for first, source in zip(firsts, sources, strict=True)]
 
 

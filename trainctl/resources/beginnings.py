@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainctl.apply.step import Lookup, Step
+from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.errors import NodeError, NodeForgot, TrainctlError
 from trainctl.ledger.state import Intent, Recorded, State
@@ -64,8 +64,7 @@ def begun(
         nodes = nodes_of(cluster) if cluster else ()
         provider = cluster.provider if cluster else ""
         keys = sorted({one.key for one in ones})
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="begun") as pool:
-            told = list(pool.map(lambda node: _ask(agents, provider, node, keys), nodes))  # noqa: B023 (ends with the loop's turn)
+        told = each(lambda node: _ask(agents, provider, node, keys), nodes, _AT_ONCE)  # noqa: B023 (ends with the loop's turn)
         silent = next((one for one in told if isinstance(one, NodeError)), None)
         heard = {
             node.id: one

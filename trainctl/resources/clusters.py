@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.apply.step import Lookup, MayStop, Step, StepFailed
+from trainctl.base.parallel import each
 from trainctl.base.protocol.caches import REMOVE_CACHE, OwnedRequest
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.verb import AtCache, OfLineage, Tier
@@ -91,8 +91,7 @@ class Maker:
 
     def make(self) -> Made:
         """All of them that can be reached. StepFailed if none can; any other error of a node fails the step."""
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="make") as pool:
-            found = list(pool.map(self._node, self._provider.plan(self._cluster)))
+        found = each(self._node, self._provider.plan(self._cluster), AT_ONCE)
         away = [one for one in found if isinstance(one, _Away)]
         made = Made(
             tuple(one for one in found if isinstance(one, Node)), tuple(one.node for one in away)
@@ -154,10 +153,8 @@ def reachable(provider: Provider, cluster: Cluster, nodes: Sequence[Node]) -> tu
             return False
         return True
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read") as pool:
-        return tuple(
-            node.name for node, there in zip(nodes, pool.map(look, nodes), strict=True) if there
-        )
+    answers = zip(nodes, each(look, nodes, AT_ONCE), strict=True)
+    return tuple(node.name for node, there in answers if there)
 
 
 _WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
@@ -211,9 +208,8 @@ class ClusterHandler:
         """The worst of what its nodes say, and which of those that were away when it was made can be reached now."""
         provider = self._providers(recorded.provider)
         nodes, away = nodes_of(recorded), away_nodes(recorded)
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read") as pool:
-            read = pool.map(provider.read, nodes)
-            found = {node.id: one for node, one in zip(nodes, read, strict=True)}
+        read = each(provider.read, nodes, AT_ONCE)
+        found = {node.id: one for node, one in zip(nodes, read, strict=True)}
         cluster = section(recorded.address.name, recorded.cluster_spec)
         back = reachable(provider, cluster, away)
         found |= {node.id: Presence.UNREACHABLE for node in away if node.name not in back}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from trainctl.apply.step import Deferred, Step
 from trainctl.base.listing import Listing
+from trainctl.base.parallel import each
 from trainctl.base.protocol.code import BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.host import ADDRESSES
 from trainctl.base.protocol.runs import StartRequest
@@ -105,7 +106,7 @@ class Deployment:
         began = time.monotonic()
         with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
             found = pool.submit(self._delivery.listings, listings)  # a mirror may be far away
-            equipped = _each(ranks, lambda rank: self._equip(begun, rank))
+            equipped = each(lambda rank: self._equip(begun, rank), ranks, len(ranks))
         moved = self._deliver(step, ranks, found.result(), replaced)
         image = equipped[0].image
         run = replace(
@@ -312,11 +313,3 @@ def _mirrored(step: Step, listings: Iterable[str]) -> Iterator[dict[str, Any]]:
         fetched = step.needed(address).outputs.get("fetched")
         if fetched and step.seconds_of(address):
             yield {"weights": str(address), **Mirrored.from_json(fetched).to_json()}
-
-
-def _each(ranks: Sequence[Rank], work: Callable[[Rank], T]) -> list[T]:
-    """The results of all; every one is brought to its end before the first error is raised."""
-    if len(ranks) == 1:
-        return [work(ranks[0])]
-    with ThreadPoolExecutor(len(ranks), thread_name_prefix="equip") as pool:
-        return [one.result() for one in [pool.submit(work, rank) for rank in ranks]]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+from trainctl.base.parallel import each
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
 from trainctl.base.protocol.spec import Order
@@ -69,8 +69,7 @@ class RunControl:
         for run in runs:
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="status") as pool:
-            answers = dict(zip(keys, pool.map(self._ask_status, keys.items()), strict=True))
+        answers = dict(zip(keys, each(self._ask_status, keys.items(), _AT_ONCE), strict=True))
         for run in runs:
             told = [answers[rank.node] for rank in run.ranks]
             failed = next((one for one in told if isinstance(one, NodeError)), None)
@@ -214,10 +213,7 @@ class RunControl:
             except NodeError as error:
                 return error
 
-        if len(run.ranks) < 2:
-            return [answer(rank) for rank in run.ranks]
-        with ThreadPoolExecutor(min(len(run.ranks), _AT_ONCE), thread_name_prefix="ranks") as pool:
-            return list(pool.map(answer, run.ranks))
+        return each(answer, run.ranks, _AT_ONCE)
 
     def of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """The node of a rank, and the way to ask it. NodeError if there is no such rank or node."""

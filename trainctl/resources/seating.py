@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from trainctl.base.listing import ListedFile
+from trainctl.base.parallel import each
 from trainctl.base.protocol.host import VACANCY, VacancyRequest
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.weights import Cached, CacheQuery
@@ -154,8 +154,7 @@ class Seating:
             )
             return _Said(offer, frozenset(found["live"]), tuple(found["nodes"] or ()))
 
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="seats") as pool:
-            answers = list(pool.map(ask, nodes))
+        answers = each(ask, nodes, _AT_ONCE)
         said = [one for one in answers if isinstance(one, _Said)]
         if not said and answers:
             raise next(one for one in answers if isinstance(one, NodeError))
@@ -204,10 +203,8 @@ def missing_ranks(agents: Agents, cluster: Recorded, wanted: int) -> str:
         return True
 
     nodes = nodes_of(cluster)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="seats") as pool:
-        silent = [
-            node for node, found in zip(nodes, pool.map(there, nodes), strict=True) if not found
-        ]
+    found = zip(nodes, each(there, nodes, _AT_ONCE), strict=True)
+    silent = [node for node, answers in found if not answers]
     if len(nodes) - len(silent) >= wanted:
         return ""
     away = ", ".join(node.id for node in (*silent, *away_nodes(cluster)))

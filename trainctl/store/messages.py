@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Sequence, Tuple, cast
+from typing import Any, Iterable, Iterator, Sequence, Tuple
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.protocol.mirrors import (
     Collected,
     Inventoried,
-    ReferenceDocument,
     SourceDocument,
     Surveyed,
 )
 from trainctl.store.gc import GcReport, RemovedListing
 from trainctl.store.inventory import Inventory
 from trainctl.store.inventory import Row as InventoryRow
-from trainctl.store.references import Reference, StoredReference
+from trainctl.store.references import StoredReference
 from trainctl.store.survey import Row, SourceSurvey, Survey
 from trainctl.store.verify import Finding, Outcome
 
@@ -46,16 +45,6 @@ def source_from_json(value: SourceDocument, rows: Iterable[Sequence[Any]]) -> Re
     )
 
 
-def reference_to_json(reference: Reference) -> ReferenceDocument:
-    """The form that travels."""
-    return {
-        "lineage": reference.lineage,
-        "address": reference.address,
-        "owner": reference.owner,
-        "project": reference.project,
-    }
-
-
 def survey_from_json(value: Surveyed, rows: Sequence[Sequence[Row]]) -> Survey:
     """Read the answer to a survey. ``rows`` has those of each source's files."""
     return Survey(
@@ -70,13 +59,8 @@ def survey_from_json(value: Surveyed, rows: Sequence[Sequence[Row]]) -> Survey:
     )
 
 
-def gc_to_json(report: GcReport) -> Collected:
-    """The form that travels."""
-    return cast("Collected", dict(vars(report)))
-
-
 def gc_from_json(value: Collected) -> GcReport:
-    """Read what ``gc_to_json`` returned."""
+    """Read a report's members."""
     return GcReport(
         value["dry_run"],
         value["bytes"],
@@ -88,13 +72,8 @@ def gc_from_json(value: Collected) -> GcReport:
     )
 
 
-def inventory_to_json(inventory: Inventory) -> Inventoried:
-    """The form that travels."""
-    return cast("Inventoried", dict(vars(inventory)))
-
-
 def inventory_from_json(value: Inventoried) -> Inventory:
-    """Read what ``inventory_to_json`` returned."""
+    """Read an inventory's members."""
     rows = (InventoryRow(*row) for row in value["rows"])
     return Inventory(
         tuple(row._replace(projects=tuple(row.projects), people=tuple(row.people)) for row in rows),
@@ -104,20 +83,8 @@ def inventory_from_json(value: Inventoried) -> Inventory:
     )
 
 
-def finding_to_row(finding: Finding) -> Sequence[Any]:
-    """The form that travels."""
-    return (
-        finding.key,
-        finding.what,
-        finding.bytes,
-        finding.sources,
-        str(finding.outcome),
-        finding.detail,
-    )
-
-
 def finding_from_row(row: Sequence[Any]) -> Finding:
-    """Read what ``finding_to_row`` returned."""
+    """Read a finding's members, in order."""
     key, what, size, sources, outcome, detail = row
     return Finding(key, what, size, tuple(sources), Outcome(outcome), detail)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import socketserver
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -215,12 +214,3 @@ class TransportConformance(Reached):
         transport.run(["true"])
         transport.close()
         transport.close()
-
-
-class LocalPython:
-    """A mix-in for transports to this very machine."""
-
-    @pytest.fixture
-    def python(self) -> str:
-        """The Python that runs the tests."""
-        return sys.executable

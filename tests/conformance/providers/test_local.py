@@ -17,7 +17,7 @@ from trainctl.errors import NodeError
 from trainctl.spi.provider import Cluster, Presence
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
-from trainctl.testing.transport import LocalPython, TransportConformance
+from trainctl.testing.transport import TransportConformance
 from trainctl_local import LocalProvider, LocalTransport
 
 TWO = Cluster("lab", {"nodes": 2, "gpus": 0})
@@ -41,6 +41,14 @@ class TestLocalProvider(ProviderConformance):
     def cluster(self) -> Cluster:
         """Two directories."""
         return TWO
+
+
+class LocalPython:
+    """A mix-in: the node's Python is the one that runs the tests."""
+
+    @pytest.fixture
+    def python(self) -> str:
+        return sys.executable
 
 
 class TestLocalTransport(LocalPython, TransportConformance):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.memory_log import MemoryLog
 from trainctl.spi.discovery import open_state
 from trainctl.spi.state import StateLog
-from trainctl.testing.memory import MemoryLog
 from trainctl.testing.state_log import StateLogConformance
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.ledgers import ledger_on
+from tests.support.memory_log import MemoryLog
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.step import Handler, Lookup, MayStop, Step
@@ -15,7 +16,6 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Foreseen
 from trainctl.plan.values import Change, DeliveryLine, Plan, TierFacts
-from trainctl.testing.memory import MemoryLog
 
 JOB, WEIGHTS = Address.parse("job.sft"), Address.parse("weights.a")
 

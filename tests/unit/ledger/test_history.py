@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ledgers import PREP, SFT, begin, elsewhere, ledger_on, record
+from tests.support.memory_log import MemoryLog
 from trainctl.errors import UsageError
-from trainctl.testing.memory import MemoryLog
 
 
 def test_everything_that_happened_is_a_row() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.ledgers import SFT, FakeClock, begin, elsewhere, ledger_on, record
 from tests.support.log_faults import Fault, Faults, FaultyLog
+from tests.support.memory_log import MemoryLog
 from trainctl.errors import Busy
 from trainctl.ledger.leases import LeaseKeeper
-from trainctl.testing.memory import MemoryLog
 
 
 def renewals(log: MemoryLog) -> int:

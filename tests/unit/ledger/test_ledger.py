@@ -20,6 +20,7 @@ from tests.support.ledgers import (
     record,
 )
 from tests.support.log_faults import Fault, Faults, FaultyLog
+from tests.support.memory_log import MemoryLog
 from trainctl.errors import Busy, DoneByTwin, Forbidden, StalePlan, StateError, UsageError
 from trainctl.ledger.entries import Note
 from trainctl.ledger.leases import this_process
@@ -27,7 +28,6 @@ from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
 from trainctl.model.redaction import MASK, Redactor
 from trainctl.spi.state import LogSlice
-from trainctl.testing.memory import MemoryLog
 
 
 def test_lineage_is_born_with_the_first_append() -> None:

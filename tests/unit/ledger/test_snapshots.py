@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.support.ledgers import SFT, begin, ledger_on, record
 from tests.support.log_faults import Fault, Faults, FaultyLog
+from tests.support.memory_log import MemoryLog
 from trainctl.errors import StateError
 from trainctl.ledger.commit import SNAPSHOT_APPENDS
 from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
-from trainctl.testing.memory import MemoryLog
 
 
 def test_snapshots_are_taken_now_and_then() -> None:

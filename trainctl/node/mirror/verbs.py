@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, BinaryIO, Callable, Mapping
+from dataclasses import astuple
+from typing import Any, BinaryIO, Callable, Mapping, cast
 
 from trainctl.base.addresses import Serving
 from trainctl.base.protocol.conversation import Asking
@@ -77,7 +78,7 @@ def mirror_gc(request: GcRequest, emit: Emit) -> Collected:
     """Delete what no reference needs."""
     options = GcOptions(request["dry_run"], request["unused_seconds"])
     report = gc(objects_of(request), options, lambda text: emit({"say": text}))
-    return messages.gc_to_json(report)
+    return cast("Collected", vars(report))
 
 
 def mirror_verify(request: VerifyRequest, emit: Emit) -> Verified:
@@ -85,14 +86,14 @@ def mirror_verify(request: VerifyRequest, emit: Emit) -> Verified:
     report = verify(
         objects_of(request), request["repair"], throttled(emit), lambda text: emit({"say": text})
     )
-    for block in blocks([map(messages.finding_to_row, report.findings)]):
+    for block in blocks([map(astuple, report.findings)]):
         emit(block)
     return {"blobs": report.blobs, "bytes": report.bytes}
 
 
 def mirror_inventory(request: InDirectory, emit: Emit) -> Inventoried:
     """What is stored, and who references it."""
-    return messages.inventory_to_json(inventory(objects_of(request)))
+    return cast("Inventoried", vars(inventory(objects_of(request))))
 
 
 def mirror_size(request: InDirectory, emit: Emit) -> Size:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
+from trainctl.base.parallel import each
 from trainctl.base.protocol.caches import CACHE_STATE, CacheStateRequest
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded, State
@@ -26,8 +25,6 @@ def look_at_caches(
         for address, cache in state.resources.items()
         if address.kind is Kind.CACHE and (cache.cache_spec.size or not only_sized)
     ]
-    if not caches:
-        return {}
 
     def ask(cache: Recorded) -> tuple[CacheFacts, ...]:
         try:
@@ -35,9 +32,8 @@ def look_at_caches(
         except NodeError:
             return ()  # reported with the cluster
 
-    with ThreadPoolExecutor(parallelism, thread_name_prefix="caches") as pool:
-        answers = zip(caches, pool.map(ask, caches), strict=True)
-        return {cache.address: facts for cache, facts in answers if facts}
+    answers = zip(caches, each(ask, caches, parallelism), strict=True)
+    return {cache.address: facts for cache, facts in answers if facts}
 
 
 def full_caches(workspace: Workspace) -> list[str]:

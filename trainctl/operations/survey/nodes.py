@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.parallel import each
 from trainctl.base.protocol import host
 from trainctl.base.protocol.host import FACTS, Facts, FactsRequest, Lacks, VacancyRequest
 from trainctl.base.protocol.weights import Cached
@@ -161,18 +161,14 @@ def _ask_all(
     seen: NodesSeen,
     parallelism: int,
 ) -> None:
-    with ThreadPoolExecutor(parallelism, thread_name_prefix="ask") as pool:
-        answers = pool.map(
-            lambda question: _ask(workspace, question, near),
-            [question for _, question in questions],
-        )
-        for (address, question), answer in zip(questions, answers, strict=True):
-            if isinstance(answer, NodeFacts):
-                seen.facts[address] = (*seen.facts.get(address, ()), answer)
-                seen.diagnostics += _unusable(answer, address, question.node)
-            else:
-                seen.unasked.add(question.node.id)
-                seen.diagnostics.append(_unasked(answer, address, question.node))
+    answers = each(lambda one: _ask(workspace, one[1], near), questions, parallelism)
+    for (address, question), answer in zip(questions, answers, strict=True):
+        if isinstance(answer, NodeFacts):
+            seen.facts[address] = (*seen.facts.get(address, ()), answer)
+            seen.diagnostics += _unusable(answer, address, question.node)
+        else:
+            seen.unasked.add(question.node.id)
+            seen.diagnostics.append(_unasked(answer, address, question.node))
 
 
 def _unusable(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.protocol.mirrors import (
@@ -19,6 +19,7 @@ from trainctl.base.protocol.mirrors import (
     GcRequest,
     InDirectory,
     IngestRequest,
+    ReferenceDocument,
     SurveyRequest,
     VerifyRequest,
 )  # fmt: skip
@@ -122,7 +123,7 @@ class HostStore(Store):
         request: IngestRequest = {
             "path": self._path(),
             "source": messages.source_to_json(resolved),
-            "reference": messages.reference_to_json(reference),
+            "reference": cast("ReferenceDocument", vars(reference)),
         }
 
         def on_event(event: Mapping[str, Any]) -> None:
