@@ -38,6 +38,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run the default tier on all processors, unless tests are named or selected."""
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = tiers.SEED
+    if config.option.markexpr == "integration":
+        config.option.markexpr = tiers.SLOW
     is_worker = hasattr(
         config, "workerinput"
     )  # which parses the same options, and starts no workers
@@ -66,7 +68,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         other = inside in tiers.INTEGRATION or (
             collection_path.suffix == ".py" and _OF_INTEGRATION in collection_path.read_bytes()
         )
-    elif tier == "integration":
+    elif tier == tiers.SLOW:
         other = (
             collection_path.suffix == ".py"
             and not inside.startswith((*tiers.INTEGRATION, "conformance/"))

@@ -23,6 +23,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 DEFAULT = "not integration and not long"
+SLOW = "integration and not long"
+"""What ``-m integration`` means: a test of this tier that isn't due today is a long one too."""
 INTEGRATION = (
     "benchmarks/",
     "conformance/providers/",

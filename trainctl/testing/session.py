@@ -65,16 +65,20 @@ class SessionConformance(Reached):
 
     def test_many_at_once(self, agent: NodeAgent) -> None:
         """Each gets its own answer, whatever the size."""
+        agent.call(untyped("echo"), {"word": "the program is installed once"})
         words = [str(number) * _BIG for number in range(_AT_ONCE)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = list(pool.map(lambda word: agent.call(untyped("echo"), {"word": word}), words))
 
         assert [one["word"] for one in found] == words
 
-    @pytest.mark.parametrize("word", ["$HOME", "`id`", "'", "\n", "\x00", "é\u202e", '{"call": 1}'])
-    def test_requests_arrive_as_they_are(self, agent: NodeAgent, word: str) -> None:
+    def test_requests_arrive_as_they_are(self, agent: NodeAgent) -> None:
         """They travel in frames, which nothing on the way reads."""
-        assert agent.call(untyped("echo"), {"word": word}) == {"word": word}
+        words = ["$HOME", "`id`", "'", "\n", "\x00", "é\u202e", '{"call": 1}']
+
+        found = [agent.call(untyped("echo"), {"word": word})["word"] for word in words]
+
+        assert found == words
 
     def test_an_event_is_heard_while_the_call_goes_on(
         self, agent: NodeAgent, tmp_path: Path

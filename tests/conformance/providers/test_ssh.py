@@ -48,13 +48,12 @@ def hosts(place: Path, user: User) -> Iterator[list[Sshd]]:
         yield found
 
 
-@pytest.fixture
-def provider(user: User, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshProvider]:
-    """A provider, which is closed."""
-    user.become(monkeypatch)
-    provider = SshProvider()
-    yield provider
-    provider.close()
+@pytest.fixture(scope="module")
+def provider(user: User) -> Iterator[SshProvider]:
+    """One provider for all tests, with its connections, as a command has; closed at the end."""
+    with pytest.MonkeyPatch.context() as monkeypatch, closing(SshProvider()) as provider:
+        user.become(monkeypatch)
+        yield provider
 
 
 @pytest.fixture

@@ -204,28 +204,31 @@ def test_a_damaged_record_goes(objects: ObjectStore, how: str) -> None:
     assert verify(objects).whole
 
 
-def _flipped_bytes(step: int) -> None:
-    """Flip one bit of every ``step``-th byte of a store, of all kinds of objects."""
+def unnoticed_flips(step: int) -> list[tuple[str, int]]:
+    """Flip one bit of every ``step``-th byte of a store, of all kinds of objects: those that ``verify`` doesn't report."""
     objects = MemoryObjects()
     publish(objects, FILES)
     leave_unfinished(objects, {"part": os.urandom(2 * CHUNK)}, OTHER, text="memory://other")
     before = stored(objects)
+    unnoticed = []
     for key, data in before.items():
         each = 16 * step if key.startswith(keys.BLOBS) else step
         for at in range(offset(each), 0 if key.startswith(keys.PARTIAL) else len(data), each):
             objects.put(key, data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
-            assert key in found(verify(objects)), (key, at)
+            if key not in found(verify(objects)):
+                unnoticed.append((key, at))
         objects.put(key, data)
     assert verify(objects).whole
+    return unnoticed
 
 
 def test_some_flipped_bytes_are_found() -> None:
-    _flipped_bytes(29)
+    assert unnoticed_flips(29) == []
 
 
 @pytest.mark.integration
 def test_every_flipped_byte_is_found() -> None:
-    _flipped_bytes(1)
+    assert unnoticed_flips(1) == []
 
 
 NONSENSE: dict[str, dict[str, object]] = {

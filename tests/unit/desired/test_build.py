@@ -435,7 +435,7 @@ def test_a_strange_accelerator_is_asked_about(project: Path) -> None:
     assert ["'H100'" in one.summary for one in wish.warnings] == [True]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.integration)])
+@pytest.mark.parametrize("count", [40, pytest.param(2_000, marks=pytest.mark.integration)])
 def test_jobs_of_several_files_are_read(tmp_path: Path, count: int) -> None:
     """Four files of many jobs with a source in place each: all of them are there."""
     for part in range(4):
