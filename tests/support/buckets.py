@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from trainctl.base.checkpoints.s3_client import Client
 from trainctl.base.checkpoints.stores import CheckpointStore, open_store
@@ -20,6 +22,10 @@ KEY_ID = "AKIDEXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"
 PART_BYTES = 5 * 2**20
 """The smallest part that S3 takes."""
+_RUNNING = ExitStack()
+atexit.register(_RUNNING.close)
+_IDLE: list[int] = []
+"""Ports of moto's servers that no test uses."""
 
 
 @dataclass
@@ -70,12 +76,22 @@ def rclone(base: Path) -> Iterator[Bucket]:
 
 @contextmanager
 def moto() -> Iterator[Bucket]:
-    """``moto_server`` with one empty bucket."""
-    program = str(Path(sys.executable).with_name("moto_server"))
-    with served_by(lambda port: [program, "-H", "127.0.0.1", "-p", str(port)]) as port:
-        bucket = Bucket(f"http://127.0.0.1:{port}", "models")
-        Client(bucket.name, bucket.endpoint, bucket.credential).ask("PUT")
+    """``moto_server`` with one empty bucket. A server that a test has left is emptied for the next, and ends with this process."""
+    port = _IDLE.pop() if _IDLE else _moto_server()
+    bucket = Bucket(f"http://127.0.0.1:{port}", "models")
+    urlopen(Request(f"{bucket.endpoint}/moto-api/reset", method="POST")).close()
+    Client(bucket.name, bucket.endpoint, bucket.credential).ask("PUT")
+    try:
         yield bucket
+    finally:
+        _IDLE.append(port)
+
+
+def _moto_server() -> int:
+    program = str(Path(sys.executable).with_name("moto_server"))
+    return _RUNNING.enter_context(
+        served_by(lambda port: [program, "-H", "127.0.0.1", "-p", str(port)])
+    )
 
 
 def rclone_words(base: Path, address: str, port: int) -> list[str]:
