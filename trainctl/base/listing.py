@@ -23,6 +23,7 @@ _DIGEST_BYTES = 32
 _NOWHERE = {"", ".", ".."}
 _LONGEST_NAME = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_FILES_IN_PIECE = 1000
 _TAIL = b'],"version":1}'
 
 
@@ -204,10 +205,14 @@ class Listing:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The stored form, file by file."""
+        """The stored form, some files at a time."""
         yield b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
-        for number, file in enumerate(sorted(self.files)):
-            yield (b"," if number else b"") + canonical(dict(zip(_MEMBERS, file.row)))
+        files = sorted(self.files)
+        for start in range(0, len(files), _FILES_IN_PIECE):
+            rows = [
+                dict(zip(_MEMBERS, file.row)) for file in files[start : start + _FILES_IN_PIECE]
+            ]
+            yield (b"," if start else b"") + canonical(rows)[1:-1]
         yield _TAIL
 
     @cached_property
