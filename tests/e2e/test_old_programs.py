@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
@@ -35,7 +36,7 @@ def test_a_live_run_ends_well_after_an_upgrade(fresh: Project) -> None:
     archive = program_archive("trainctl.node.__main__", ("trainctl:errors", "trainctl.base"))
     words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
     argv = [sys.executable, "-I", "-S", "-c", INSTALL, *words]
-    subprocess.run(argv, input=archive.data, check=True)
+    subprocess.run(argv, input=zlib.compress(archive.data), check=True)
     assert not any(path.name.startswith(node_archive().sha256) for path in folder.iterdir())
 
     gate.touch()

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -291,7 +292,7 @@ def installed_program(python: str) -> Path:
     program, archive = folder / "program.pyz", node_archive()
     words = [str(program), archive.sha256, str(len(archive.data))]
     argv = [python, "-I", "-S", "-c", INSTALL, *words]
-    subprocess.run(argv, input=archive.data, check=True)
+    subprocess.run(argv, input=zlib.compress(archive.data, 0), check=True)
     for path in folder.iterdir():
         path.chmod(0o644)
     folder.chmod(0o755)

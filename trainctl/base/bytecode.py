@@ -34,7 +34,7 @@ def sealed(
 ) -> bytes:
     """The zip ``program``, whose sha256 is ``digest``, as bytecode of this Python behind its seal.
 
-    64 hex digits, the sha256 of the digest, this Python's cache tag and what follows; then a zip, which may have something before
+    64 hex digits, the sha256 of the digest, this Python's cache tag, its magic number and what follows; then a zip, which may have something before
     it, of unchecked hash-based .pyc files (PEP 552). ``known`` gives the code of a member, by its name and source, that was compiled before.
     """
     header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
@@ -54,7 +54,7 @@ def is_sealed(data: bytes, digest: str) -> bool:
 
 
 def _seal(digest: str, body: bytes) -> bytes:
-    made_for = f"{digest}{sys.implementation.cache_tag}".encode()
+    made_for = f"{digest}{sys.implementation.cache_tag}".encode() + importlib.util.MAGIC_NUMBER
     return hashlib.sha256(made_for + body).hexdigest().encode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -23,6 +24,7 @@ from trainctl.spi.transport import Output, Transport
 
 _SILENCE_SECONDS = 900.0
 _PIECE = 2**18
+_COMPRESSION = 1
 _AT_ONCE_BYTES = 2**20
 """What is longer than that has a stream of its own, as a session has no flow control."""
 
@@ -34,7 +36,7 @@ class NodeAgent:
     crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
     A ``visiting`` agent installs nothing: where the program isn't installed it travels with each call, so that a
     node can be looked at before it is anybody's, and one that is gone stays gone. ``archive`` is the program, the
-    node's own by default; ``bytecode`` is of it and of the node's own Python, where that is known beforehand.
+    node's own by default; ``bytecode`` is of it and of this Python. A ``remote`` node may have another Python, and what it is sent is compressed.
     Calls that only ask and are answered share a session, with those of other agents that are given the same ``sessions``;
     those with a payload, and raw bytes, have a process, and a stream, of their own.
     """
@@ -48,6 +50,7 @@ class NodeAgent:
         archive: Archive | None = None,
         bytecode: Callable[[], bytes] | None = None,
         sessions: Sessions | None = None,
+        remote: bool = False,
     ) -> None:
         self._node = node
         self._transport = transport
@@ -58,6 +61,7 @@ class NodeAgent:
         self._seen = False
         self._visiting = visiting
         self._bytecode = bytecode
+        self._remote = remote
         self._absent = visiting and not node.key  # nothing is installed on a node that wasn't made
 
     def open(self, verbs: Sequence[Verb[Any, Any]]) -> None:
@@ -166,13 +170,16 @@ class NodeAgent:
         )
 
     def _visit(self, run: Callable[[Sequence[str], bytes], Output]) -> Output:
-        data = self._bytecode() if self._bytecode else self._archive.data
-        digest = hashlib.sha256(data).hexdigest()
-        return run((*self._python(bootstrap.VISIT), str(len(data)), digest), data)
+        bytecode = self._bytecode() if self._bytecode else b""
+        program = self._archive.data if self._remote or not bytecode else b""
+        data = self._packed(program + bytecode)
+        sent = (str(len(data)), hashlib.sha256(data).hexdigest())
+        packed = (str(len(program)), self._archive.sha256)
+        return run((*self._python(bootstrap.VISIT), *sent, *packed), data)
 
     def _install(self) -> None:
         size = len(self._archive.data)
-        data = self._archive.data + (self._bytecode() if self._bytecode else b"")
+        data = self._packed(self._archive.data + (self._bytecode() if self._bytecode else b""))
         pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
         argv = (*self._python(bootstrap.INSTALL), self._path, self._archive.sha256, str(size))
         output = self._transport.run(argv, stdin=pieces, timeout=_SILENCE_SECONDS)
@@ -183,6 +190,9 @@ class NodeAgent:
                 or f"What installs it ended with {how_it_ended(output.exit_code)}.",
                 code="node-program",
             )
+
+    def _packed(self, data: bytes) -> bytes:
+        return zlib.compress(data, _COMPRESSION if self._remote else 0)
 
     def _python(self, program: str) -> tuple[str, ...]:
         """Standard library alone: what a host's site-packages run at every start is neither wanted nor waited for."""

@@ -167,7 +167,8 @@ def read(path):
 tag = sys.implementation.cache_tag
 faster = "%s-%s.pyz" % (path[:-4], tag)
 data = read(faster)
-if data[:64] != hashlib.sha256((digest + tag).encode() + data[64:]).hexdigest().encode():
+made_for = (digest + tag).encode() + sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
+if data[:64] != hashlib.sha256(made_for + data[64:]).hexdigest().encode():
     data = read(path)
     if hashlib.sha256(data).hexdigest() != digest:
         sys.exit(97)
@@ -181,10 +182,14 @@ except OSError:
 """Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right. Touches it, as one that is used."""
 
 INSTALL = """\
-import hashlib, os, sys
+import hashlib, os, sys, zlib
 path, digest, size = sys.argv[1:4]
 folder = os.path.dirname(path)
-data, body = sys.stdin.buffer.read(int(size)), sys.stdin.buffer.read()
+try:
+    sent = zlib.decompress(sys.stdin.buffer.read())
+except zlib.error:
+    sent = b""
+data, body = sent[:int(size)], sent[int(size):]
 if hashlib.sha256(data).hexdigest() != digest:
     sys.exit("the node program arrived incomplete")
 os.makedirs(folder, 0o700, exist_ok=True)
@@ -213,13 +218,13 @@ os.close(descriptor)
 from pathlib import Path
 remove_unused(Path(folder), digest)
 """
-"""Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this
-Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that were not called for a day are removed."""
+"""Arguments: PATH SHA256 SIZE. The program's bytes come on standard input, in zlib's format; it gets its name when it is complete. Its
+bytecode for this Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that were not called for a day are removed."""
 
 VISIT = (
     """\
-import hashlib, os, sys
-size, digest = int(sys.argv[1]), sys.argv[2]
+import hashlib, os, sys, zlib
+size, digest, length, program = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 data = bytearray()
 while len(data) < size:
     piece = os.read(0, size - len(data))
@@ -228,7 +233,15 @@ while len(data) < size:
     data += piece
 if hashlib.sha256(data).hexdigest() != digest:
     sys.exit("the node program arrived incomplete")
+data = zlib.decompress(data)
+body = data[length:]
+made_for = (program + sys.implementation.cache_tag).encode()
+made_for += sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
+seal = hashlib.sha256(made_for + body[64:]).hexdigest().encode()
+data = body if body[:64] == seal else data[:length]
 """
     + _LOAD
 )
-"""Arguments: SIZE SHA256 VERB. The program's bytes come on standard input before the request, and are only kept in memory."""
+"""Arguments: SIZE SHA256 LENGTH DIGEST VERB. Before the request come SIZE bytes on standard input, whose sha256 is SHA256, and are only
+kept in memory: in zlib's format the program, which has LENGTH bytes and the sha256 DIGEST, and its bytecode, which is used by the Python
+that it is for."""

@@ -46,7 +46,7 @@ class Home:
 class Agents:
     """Opens each node's transport once and closes them all at the end; safe to use from many threads.
 
-    ``cache``: where the node program's bytecode is kept for nodes that run this very Python; None: nowhere.
+    ``cache``: where the node program's bytecode is kept, for nodes whose Python is as this one; None: nowhere.
     """
 
     def __init__(self, providers: Providers, cache: Path | None = None) -> None:
@@ -91,8 +91,9 @@ class Agents:
                 self._agents[known] = NodeAgent(
                     node,
                     transport,
-                    bytecode=self._bytecode(provider, node),
+                    bytecode=self._bytecode(),
                     sessions=sessions,
+                    remote=not self._runs_this_python(provider, node),
                 )
             return self._agents[known]
 
@@ -106,8 +107,9 @@ class Agents:
                     node,
                     transport,
                     visiting=True,
-                    bytecode=self._bytecode(provider, node),
+                    bytecode=self._bytecode(),
                     sessions=sessions,
+                    remote=not self._runs_this_python(provider, node),
                 )
             return self._visitors[known]
 
@@ -121,9 +123,12 @@ class Agents:
             return self.shares_disk(provider)
         return mirror.is_on(node)
 
-    def _bytecode(self, provider: str, node: Node) -> Callable[[], bytes] | None:
+    def _runs_this_python(self, provider: str, node: Node) -> bool:
+        return node.python == sys.executable and self.shares_disk(provider)
+
+    def _bytecode(self) -> Callable[[], bytes] | None:
         cache = self._cache
-        if cache is None or node.python != sys.executable or not self.shares_disk(provider):
+        if cache is None:
             return None
         return lambda: compiled(node_archive(), cache)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def install(node: TestNode, folder: Path, archive: Archive) -> set[str]:
     if archive == node_archive():
         (path,) = installed_program(node.python).parent.glob("program-*.pyz")
         compiled = path.read_bytes()
-    subprocess.run(argv, input=archive.data + compiled, check=True)
+    subprocess.run(argv, input=zlib.compress(archive.data + compiled, 0), check=True)
     return {path.name for path in folder.iterdir() if not path.name.startswith(archive.sha256)}
 
 

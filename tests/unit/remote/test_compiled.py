@@ -80,6 +80,27 @@ def test_a_visit_and_an_installation_take_it_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "node" / "agent" / name).read_bytes() == data
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_remote_node_takes_it_if_its_python_is_the_same(tmp_path: Path, *, same: bool) -> None:
+    """A visit and an installation send it with the program; a node with another Python does without it."""
+    data = compiled(node_archive(), tmp_path / "cache")
+    sent = data if same else b"0" * 64 + data[64:]
+    node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
+    transport = LocalTransport()
+    request = StatusRequest(root=node.root, keys=[])
+
+    for visiting in (True, False):
+        agent = NodeAgent(node, transport, visiting=visiting, bytecode=lambda: sent, remote=True)
+        assert agent.call(STATUS, request) == {"runs": {}}
+        assert Path(node.root).exists() is not visiting
+    transport.close()
+
+    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
+    installed = (tmp_path / "node" / "agent" / name).read_bytes()
+    assert is_sealed(installed, node_archive().sha256)
+    assert (installed == data) is same
+
+
 def test_bytecode_of_another_program_is_compiled_over(tmp_path: Path) -> None:
     """What an installation is handed counts only if it is sealed for this program and this Python."""
     node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
