@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.support.declared import WEIGHTS, declare, job, lasting
+from tests.support.nodes import wait_for
 from tests.support.project import Project, processes
 from tests.support.tiers import one_day_in
 
@@ -22,14 +20,6 @@ def state_of(made: Project, name: str, *flags: str) -> str:
     """A job's state, without its prefix."""
     status: str = made.json("status", name, *flags)["status"]
     return status.removeprefix("TRAINING_JOB_")
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that happens by itself, a minute at most."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
 
 
 def reasons(made: Project, *flags: str) -> dict[str, str]:
@@ -75,11 +65,11 @@ def test_run_is_always_one_new_run(fresh: Project) -> None:
     """Once for each command, with today's code; while one is live it is refused without --stop-running; nothing else changes."""
     declare(fresh, {"sft": job("cat notes.txt", lasting(60)), "other": job("true")})
     fresh.run(*APPLY)
-    until(lambda: fresh.run("logs", "sft").stdout == "first\n")
+    wait_for(lambda: fresh.run("logs", "sft").stdout == "first\n")
     refused = fresh.run("run", "sft", "--auto-approve", code=12)
     fresh.write({"src/notes.txt": "second"})
     fresh.run("run", "job.sft", "--auto-approve", "--stop-running")
-    until(lambda: fresh.run("logs", "sft").stdout == "second\n")
+    wait_for(lambda: fresh.run("logs", "sft").stdout == "second\n")
 
     assert "run 1 (" in refused.stderr + refused.stdout
     assert "--stop-running" in refused.stderr + refused.stdout
@@ -190,11 +180,11 @@ def test_a_lost_run_is_planned_again(fresh: Project) -> None:
     declare(fresh, {"sft": job(lasting(60))})
     fresh.run(*APPLY)
     mark = str(fresh.nodes)
-    until(lambda: any("sleep" in command(pid) for pid in processes(mark)))
+    wait_for(lambda: any("sleep" in command(pid) for pid in processes(mark)))
     for pid in processes(mark):
         if "sleep" not in command(pid):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not processes(mark))
+    wait_for(lambda: not processes(mark))
 
     assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}
     assert state_of(fresh, "sft") == "LOST"
@@ -215,7 +205,7 @@ def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
     }
     declare(fresh, {"sft": job("echo done", runtime={"cache_config": preparing})})
     with fresh.start(*APPLY) as apply:
-        until(lambda: list(fresh.nodes.glob("*/runs/*/log/prepare-*")))
+        wait_for(lambda: list(fresh.nodes.glob("*/runs/*/log/prepare-*")))
         (claim,) = fresh.nodes.glob("*/runs/*/claim.1")
         os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
         out, said = apply.communicate(timeout=60)
@@ -249,7 +239,7 @@ def test_removing_a_job(fresh: Project) -> None:
         {"done": job("echo x > $BT_CHECKPOINT_DIR/x", runtime=keeping), "live": job(lasting(60))},
     )
     fresh.run(*APPLY)
-    until(lambda: state_of(fresh, "done") == "COMPLETED")
+    wait_for(lambda: state_of(fresh, "done") == "COMPLETED")
     declare(fresh, {})
     plan = fresh.run("plan").stdout
 
@@ -274,7 +264,7 @@ def test_stop(fresh: Project) -> None:
     declare(fresh, {"stubborn": job(stubborn), "polite": job(polite)})
     fresh.run(*APPLY)
     for name in ("stubborn", "polite"):
-        until(lambda name=name: "ready" in fresh.run("logs", name).stdout)  # type: ignore[misc]
+        wait_for(lambda name=name: "ready" in fresh.run("logs", name).stdout)  # type: ignore[misc]
     fresh.run("stop", "polite")
     said = fresh.run("stop", "stubborn", "--grace", "0.5").stdout
     again = fresh.run("stop", "stubborn").stdout
@@ -386,7 +376,7 @@ def test_looking_at_what_is_there(fresh: Project) -> None:
     declare(fresh, {"a": job("true", weights=["tiny"]), "b": job(lasting(60))}, weights=WEIGHTS)
     assert "No job has run yet." in fresh.run("status").stdout
     fresh.run(*APPLY)
-    until(lambda: state_of(fresh, "a") == "COMPLETED")
+    wait_for(lambda: state_of(fresh, "a") == "COMPLETED")
     table = fresh.run("status").stdout.splitlines()
     everything = fresh.json("status")["jobs"]
     one = fresh.json("status", "job.a")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.test_runs import until
+from tests.support.nodes import wait_for
 from tests.support.project import Project
 from tests.support.tiers import one_day_in
 from tests.support.wanting import small_disk
@@ -153,6 +153,6 @@ def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(fresh
         declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", prepare_commands=[fetch])}, caches=caches)  # fmt: skip
         fresh.run(*APPLY)
         assert fresh.run("logs", "sft").stdout == "data\n"
-        until(lambda: fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED")
+        wait_for(lambda: fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED")
         fresh.run("destroy", "--auto-approve")
         assert not (disk / "cache").exists()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.declared import declare, job
 from tests.support.ledgers import alive_here, dead_here, ledger_on
+from tests.support.nodes import wait_for
 from tests.support.project import Project, processes
 from tests.support.tiers import one_day_in
 from trainctl.ledger.ledger import Start
@@ -24,14 +22,6 @@ APPLY = ("apply", "--auto-approve")
 SAVE = "mkdir $BT_CHECKPOINT_DIR/checkpoint-500; echo hours > $BT_CHECKPOINT_DIR/checkpoint-500/model.bin"
 WAITS = "echo {word}; until [ -e {gate} ]; do sleep 0.05; done"
 RUNNING = "TRAINING_JOB_RUNNING"
-
-
-def until(condition: Callable[[], Any], why: Callable[[], Any] = str) -> None:
-    """Wait for something that happens by itself, a minute at most."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, f"it never happened: {why()}"
-        time.sleep(0.05)
 
 
 def written(made: Project, seconds: int = 1000, word: str = "preparing") -> Path:
@@ -54,7 +44,7 @@ def preparing(made: Project) -> subprocess.Popen[str]:
     def logs() -> str:
         return made.run("logs", "j", "--prepare", code=None).stdout
 
-    until(lambda: "preparing" in logs() or process.poll() is not None)
+    wait_for(lambda: "preparing" in logs() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
@@ -66,7 +56,7 @@ def interrupted(made: Project, seconds: int = 1000) -> None:
     process.kill()
     process.communicate()
     gate.touch()
-    until(lambda: sleeping(made))
+    wait_for(lambda: sleeping(made))
 
 
 def sleeping(made: Project) -> set[int]:
@@ -123,7 +113,7 @@ def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Projec
     """And the next apply records it as it is then, as the very same is wanted."""
     interrupted(fresh)
     log = fresh.run("logs", "j", "--prepare").stdout
-    until(lambda: saved(fresh) == ["checkpoint-500"])
+    wait_for(lambda: saved(fresh) == ["checkpoint-500"])
     shown = fresh.run("status", "j").stdout
     stopped = fresh.run("stop", "--all").stdout
     again = fresh.run("stop", "j").stdout
@@ -273,6 +263,6 @@ def test_two_interrupts_leave_a_run_that_is_seen(fresh: Project) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     gate.touch()
-    until(lambda: sleeping(fresh))
+    wait_for(lambda: sleeping(fresh))
 
     assert fresh.json("status", "j")["status"] == RUNNING

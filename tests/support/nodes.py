@@ -311,14 +311,14 @@ def received_as(request: Mapping[str, Any]) -> tuple[Any, io.BytesIO]:
     return json.loads(line), io.BytesIO(following)
 
 
-def wait_for(look: Callable[[], T | None], seconds: float = 20) -> T:
-    """What ``look`` gives once it gives something."""
+def wait_for(look: Callable[[], T | None], seconds: float = 60) -> T:
+    """What ``look`` gives once it gives something. The longer a look takes, the longer the pauses between looks."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (begun := time.monotonic()) < deadline:
         found = look()
         if found:
             return found
-        time.sleep(0.05)
+        time.sleep(max(0.05, 3 * (time.monotonic() - begun)))
     raise AssertionError(f"nothing within {seconds} s")
 
 
