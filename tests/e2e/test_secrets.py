@@ -74,7 +74,7 @@ for name in ("WANDB_API_KEY", "NETRC", "AWKWARD", "AWS"):
 print("leaked", sorted(name for name in os.environ if "TOKEN" in name))
 print("echo", os.environ["WANDB_API_KEY"], flush=True)
 print("code", sorted(path.name for path in pathlib.Path().iterdir()), flush=True)
-time.sleep(1)
+time.sleep(0.5)
 """
 FILES = {"model.safetensors": b"weights" * 100, "config.json": b"{}"}
 OTHERS = {"model.safetensors": b"other weights" * 100, "config.json": b"{}"}
@@ -118,7 +118,7 @@ def watched_processes() -> Iterator[set[bytes]]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(0.005):
+        while not over.wait(0.01):
             for entry in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
                     seen.add(entry.read_bytes())
@@ -183,20 +183,21 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         serve(hub),
         project(tmp_path_factory.mktemp("s")) as work,
     ):
-        work.forks = False
         plant(work, hub)
         told = Story(work, hub)
+        told.run("validate")
+        told.run("validate", "--format", "json")
+        told.run("plan", "--format", "json", "--out", "saved.plan")
+        told.run("show", "saved.plan")
+        told.run("show", "saved.plan", "--format", "json")
+        work.forks = False  # a fork has no argument list of its own
         with watched_processes() as told.arguments:
-            told.run("validate")
-            told.run("validate", "--format", "json")
             told.run("plan")
-            told.run("plan", "--format", "json", "--out", "saved.plan")
-            told.run("show", "saved.plan")
-            told.run("show", "saved.plan", "--format", "json")
             told.run("apply", "saved.plan", "--wait")
-            told.run("apply", "--auto-approve", "--format", "json", "--wait", "--var", "rate=2")
-            lines = told.run("logs", "job.sft").splitlines()
-            told.log = dict(line.partition(" ")[::2] for line in lines)
+        work.forks = True
+        told.run("apply", "--auto-approve", "--format", "json", "--wait", "--var", "rate=2")
+        lines = told.run("logs", "job.sft").splitlines()
+        told.log = dict(line.partition(" ")[::2] for line in lines)
         for name in (
             "state list",
             "state pull",
