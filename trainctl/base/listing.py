@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from trainctl.base.json import canonical
+from trainctl.base.json import JsonValue, canonical
 
 _MEMBERS = ("path", "size", "sha256", "chunks")
 _is_hex = re.compile("[0-9a-f]{64}").fullmatch
@@ -209,7 +209,7 @@ class Listing:
         yield b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
         files = sorted(self.files)
         for start in range(0, len(files), _FILES_IN_PIECE):
-            rows = [
+            rows: list[JsonValue] = [
                 dict(zip(_MEMBERS, file.row)) for file in files[start : start + _FILES_IN_PIECE]
             ]
             yield (b"," if start else b"") + canonical(rows)[1:-1]
