@@ -42,7 +42,7 @@ class Memory:
                 return None
             wish = replace(desired_from_json(found["desired"]), directory=self.directory)
             desired = _placed(wish, found["places"], files)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return desired if all(one.is_dir() for one in _code(desired)) else None
 

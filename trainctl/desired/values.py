@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,35 +84,12 @@ class Desired:
 
 
 def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str, Any]:
-    """Convert to JSON, with those of the resources only that have these addresses, in their order."""
+    """Convert to JSON, with those of the resources only that have these addresses, in their order, and no warnings."""
     wanted = frozenset(addresses)
-    return {
-        "directory": str(desired.directory),
-        "clusters": list(desired.clusters),
-        "mirror": to_json(desired.mirror),
-        "checkpoints": to_json(desired.checkpoints),
-        "state_url": desired.state_url,
-        "manifest_files": list(desired.manifest_files),
-        "manifest_digest": desired.manifest_digest,
-        "sources_vary": desired.sources_vary,
-        "secrets": [to_json(secret) for _, secret in sorted(desired.secrets.items())],
-        "resources": [to_json(one) for key, one in desired.resources.items() if key in wanted],
-    }
+    kept = {key: one for key, one in desired.resources.items() if key in wanted}
+    return dict(to_json(replace(desired, resources=kept, warnings=())))
 
 
 def desired_from_json(value: Mapping[str, Any]) -> Desired:
-    """Read what ``desired_to_json`` wrote; KeyError, TypeError or ValueError if it is something else."""
-    secrets = [from_json(SecretSpec, one) for one in value["secrets"]]
-    resources = [from_json(Resource, one) for one in value["resources"]]
-    return Desired(
-        directory=Path(value["directory"]),
-        resources={one.address: one for one in resources},
-        secrets={one.name: one for one in secrets},
-        clusters=tuple(value["clusters"]),
-        mirror=from_json(Kept, value["mirror"]),
-        checkpoints=from_json(CheckpointStore, value["checkpoints"]),
-        state_url=value["state_url"],
-        manifest_files=tuple(value["manifest_files"]),
-        manifest_digest=value["manifest_digest"],
-        sources_vary=value["sources_vary"],
-    )
+    """Read what ``desired_to_json`` wrote; TypeError, ValueError or AttributeError if it is something else."""
+    return from_json(Desired, value)

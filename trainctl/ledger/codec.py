@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainctl.errors import StateError
-from trainctl.ledger.state import Holder, Intent, Recorded, State
+from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address
 from trainctl.model.json_form import from_json, to_json
-from trainctl.model.resource import Lifecycle
 
 VERSION = 1
 
@@ -24,9 +23,9 @@ def state_to_json(state: State) -> dict[str, Any]:
         "serial": state.serial,
         "position": state.position,
         "resources": _records(state.resources),
-        "open_intents": [_folded(intent) for _, intent in _by_address(state.open_intents)],
+        "open_intents": [to_json(intent) for _, intent in _by_address(state.open_intents)],
         "unfinished": [
-            _folded(intent) for _, intents in _by_address(state.unfinished) for intent in intents
+            to_json(intent) for _, intents in _by_address(state.unfinished) for intent in intents
         ],
         "versions": {str(address): count for address, count in _by_address(state.versions)},
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
@@ -43,8 +42,7 @@ def _records(records: Mapping[Address, Recorded]) -> list[dict[str, Any]]:
 
 
 def _read_records(raw: Sequence[Json]) -> dict[Address, Recorded]:
-    parsed = ((Address.parse(one["address"]), one) for one in raw)
-    return {address: recorded_from_json(address, one) for address, one in parsed}
+    return {one.address: one for one in (from_json(Recorded, each) for each in raw)}
 
 
 def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
@@ -91,53 +89,20 @@ def _read(raw: Json) -> State:
     )
 
 
-def _folded(intent: Intent) -> dict[str, Any]:
-    return {
-        **intent_to_json(intent),
-        "renewals": intent.renewals,
-        "released": intent.released,
-        "renewed": intent.renewed,
-    }
-
-
 Json = Mapping[str, Any]
+
+
+_OF_THE_FOLD = ("renewals", "released", "renewed")
 
 
 def intent_to_json(intent: Intent) -> dict[str, Any]:
     """An intent as the log has it: without what only the fold knows."""
-    return {
-        "id": intent.id,
-        "time": intent.time,
-        "address": str(intent.address),
-        "action": intent.action,
-        "provider": intent.provider,
-        "key": intent.key,
-        "inputs": intent.inputs,
-        "holder": to_json(intent.holder),
-        "lease_seconds": intent.lease_seconds,
-        "plan": intent.plan,
-        "reason": intent.reason,
-    }
+    return {name: one for name, one in to_json(intent).items() if name not in _OF_THE_FOLD}
 
 
 def intent_from_json(raw: Json) -> Intent:
-    """Read an intent; what the fold adds (``renewals``, ``renewed``, ``released``) is there in a state only."""
-    return Intent(
-        id=raw["id"],
-        address=Address.parse(raw["address"]),
-        action=raw["action"],
-        provider=raw["provider"],
-        key=raw["key"],
-        inputs=raw["inputs"],
-        holder=from_json(Holder, raw["holder"]),
-        time=float(raw["time"]),
-        lease_seconds=float(raw["lease_seconds"]),
-        plan=raw.get("plan", ""),
-        renewals=raw.get("renewals", 0),
-        released=raw.get("released", False),
-        reason=raw.get("reason", ""),
-        renewed=raw.get("renewed", 0.0),
-    )
+    """Read an intent; what the fold adds is there in a state only."""
+    return from_json(Intent, raw)
 
 
 def recorded_to_json(recorded: Recorded) -> dict[str, Any]:
@@ -150,17 +115,3 @@ def recorded_to_json(recorded: Recorded) -> dict[str, Any]:
         "lifecycle": to_json(recorded.lifecycle),
         "key": recorded.key,
     }
-
-
-def recorded_from_json(address: Address, raw: Json) -> Recorded:
-    """Read what ``recorded_to_json`` wrote."""
-    return Recorded(
-        address=address,
-        provider=raw["provider"],
-        attributes=raw["attributes"],
-        outputs=raw["outputs"],
-        depends_on=tuple(Address.parse(text) for text in raw.get("depends_on", ())),
-        lifecycle=from_json(Lifecycle, raw.get("lifecycle", {})),
-        version=raw.get("version", 1),
-        key=raw.get("key", ""),
-    )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
 
 from trainctl.errors import StateError
-from trainctl.ledger.codec import (
-    intent_from_json,
-    intent_to_json,
-    recorded_from_json,
-    recorded_to_json,
-)
+from trainctl.ledger.codec import intent_from_json, intent_to_json, recorded_to_json
 from trainctl.ledger.state import Intent, Recorded
+from trainctl.model import json_form
 from trainctl.model.address import Address
+from trainctl.model.json_form import OMIT_EMPTY
 
 Json = Mapping[str, Any]
 
@@ -26,10 +23,6 @@ class Stamp:
     id: str
     time: float
     who: str
-
-    def to_json(self, kind: str) -> dict[str, Any]:
-        """The fields that every entry begins with."""
-        return {"id": self.id, "type": kind, "time": self.time, "who": self.who}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,7 @@ class Failed:
     intent: str
     address: Address
     error: str
-    waits: bool = False
+    waits: bool = field(default=False, metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,113 +114,48 @@ def entry_id(entry: Entry) -> str:
     return entry.id if isinstance(entry, Intent) else entry.stamp.id
 
 
+_KINDS: Mapping[str, type] = {
+    "born": Born,
+    "renewed": Renewed,
+    "outcome": Outcome,
+    "failed": Failed,
+    "released": Released,
+    "observed": Observed,
+    "note": Note,
+    "approved": Approved,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
 def to_json(entry: Entry) -> dict[str, Any]:
     """The entry as the log has it."""
-    kind, write = _WRITERS[type(entry)]
     if isinstance(entry, Intent):
-        return {"type": kind, "who": entry.holder.who, **write(entry)}
-    return {**entry.stamp.to_json(kind), **write(entry)}
+        return {"type": "intent", "who": entry.holder.who, **intent_to_json(entry)}
+    form = json_form.to_json(entry)
+    if isinstance(entry, Outcome) and entry.recorded is not None:
+        form["recorded"] = recorded_to_json(entry.recorded)
+    return {"type": _NAMES[type(entry)], **form.pop("stamp"), **form}
 
 
 def from_json(raw: Json) -> Entry:
     """Read an entry. StateError if it isn't one, or a newer trainctl's."""
-    kind = raw.get("type")
-    read = _READERS.get(kind) if isinstance(kind, str) else None
-    if read is None:
+    kind = str(raw.get("type"))
+    if kind != "intent" and kind not in _KINDS:
         raise StateError(
-            f"the state has an entry of type {kind!r}, which this trainctl does not know",
+            f"the state has an entry of type {raw.get('type')!r}, which this trainctl does not know",
             "Install the newer trainctl that wrote it; nothing was changed.",
             code="newer-format",
         )
     try:
-        return read(raw)
+        if kind == "intent":
+            return intent_from_json(raw)
+        recorded = raw.get("recorded")
+        if recorded is not None:
+            raw = {**raw, "recorded": {**recorded, "address": raw["address"]}}
+        return cast(Entry, json_form.from_json(_KINDS[kind], {**raw, "stamp": raw}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is damaged: entry {raw.get('id')} ({kind}) can't be read: {error!r}",
             "Put the state back from a backup; nothing was changed.",
             code="state-damaged",
         ) from error
-
-
-def _stamp(raw: Json) -> Stamp:
-    return Stamp(raw["id"], float(raw["time"]), raw["who"])
-
-
-def _read_outcome(raw: Json) -> Outcome:
-    address, recorded = Address.parse(raw["address"]), raw["recorded"]
-    return Outcome(
-        _stamp(raw),
-        raw["intent"],
-        address,
-        None if recorded is None else recorded_from_json(address, recorded),
-        raw.get("action", ""),
-        raw.get("plan", ""),
-        raw.get("error", ""),
-    )
-
-
-def _write_outcome(entry: Outcome) -> dict[str, Any]:
-    return {
-        "intent": entry.intent,
-        "address": str(entry.address),
-        "action": entry.action,
-        "plan": entry.plan,
-        "error": entry.error,
-        "recorded": None if entry.recorded is None else recorded_to_json(entry.recorded),
-    }
-
-
-def _read_note(raw: Json) -> Note:
-    address = raw.get("address")
-    return Note(_stamp(raw), raw["text"], None if address is None else Address.parse(address))
-
-
-_READERS: dict[str, Callable[[Json], Entry]] = {
-    "born": lambda raw: Born(_stamp(raw), raw["lineage"]),
-    "intent": intent_from_json,
-    "renewed": lambda raw: Renewed(_stamp(raw), tuple(raw["intents"])),
-    "outcome": _read_outcome,
-    "failed": lambda raw: Failed(
-        _stamp(raw),
-        raw["intent"],
-        Address.parse(raw["address"]),
-        raw["error"],
-        raw.get("waits") is True,
-    ),
-    "released": lambda raw: Released(_stamp(raw), raw["intent"], Address.parse(raw["address"])),
-    "observed": lambda raw: Observed(
-        _stamp(raw), Address.parse(raw["address"]), dict(raw["outputs"])
-    ),
-    "note": _read_note,
-    "approved": lambda raw: Approved(
-        _stamp(raw),
-        raw["plan"],
-        {Address.parse(address): str(wanted) for address, wanted in raw["changes"].items()},
-    ),
-}
-
-_WRITERS: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    Born: ("born", lambda entry: {"lineage": entry.lineage}),
-    Intent: ("intent", intent_to_json),
-    Renewed: ("renewed", lambda entry: {"intents": list(entry.intents)}),
-    Outcome: ("outcome", _write_outcome),
-    Failed: (
-        "failed",
-        lambda e: {
-            "intent": e.intent,
-            "address": str(e.address),
-            "error": e.error,
-            **({"waits": True} if e.waits else {}),
-        },
-    ),
-    Released: ("released", lambda e: {"intent": e.intent, "address": str(e.address)}),
-    Observed: ("observed", lambda e: {"address": str(e.address), "outputs": e.outputs}),
-    Approved: (
-        "approved",
-        lambda e: {"plan": e.plan, "changes": {str(one): e.changes[one] for one in e.changes}},
-    ),
-    Note: (
-        "note",
-        lambda e: {"text": e.text, "address": None if e.address is None else str(e.address)},
-    ),
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
@@ -28,8 +28,23 @@ class SourceAuth:
     endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
 
 
+class _Attributes:
+    """Values that are a resource's attributes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> Self:
+        """Read the attributes of a resource."""
+        return from_json(cls, attributes)
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the resource."""
+        return dict(to_json(self))
+
+
 @dataclass(frozen=True, slots=True)
-class WeightsSpec:
+class WeightsSpec(_Attributes):
     """A source of weights and what is taken of it. A plan adds ``revision``, ``pin``, ``files`` and ``bytes``."""
 
     source: str
@@ -43,15 +58,6 @@ class WeightsSpec:
     files: int | None = field(default=None, metadata=OMIT_EMPTY)
     bytes: int | None = field(default=None, metadata=OMIT_EMPTY)
 
-    @classmethod
-    def from_attributes(cls, attributes: Mapping[str, Any]) -> WeightsSpec:
-        """Read the attributes of a weights resource."""
-        return from_json(cls, attributes)
-
-    def to_attributes(self) -> dict[str, Any]:
-        """Return the attributes of the resource."""
-        return dict(to_json(self))
-
     @property
     def endpoint_url(self) -> str | None:
         """The bucket's server, if the manifest names one."""
@@ -59,7 +65,7 @@ class WeightsSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSpec:
+class CacheSpec(_Attributes):
     """A training cache on a cluster: of a project, or with ``scope`` ``team`` of all projects there."""
 
     scope: str = "project"
@@ -72,15 +78,6 @@ class CacheSpec:
     def cluster_address(self) -> Address:
         """Address of its cluster."""
         return Address(Kind.CLUSTER, self.cluster)
-
-    @classmethod
-    def from_attributes(cls, attributes: Mapping[str, Any]) -> CacheSpec:
-        """Read the attributes of a cache's resource."""
-        return from_json(cls, attributes)
-
-    def to_attributes(self) -> dict[str, Any]:
-        """Return the attributes of the resource."""
-        return dict(to_json(self))
 
 
 @dataclass(frozen=True, slots=True)
