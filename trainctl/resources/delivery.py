@@ -201,7 +201,7 @@ class Delivery:
                 "source": step.needed(Address.parse(address)).weights_spec.source,
                 **order.more,
             }
-            answer = order.mirror.call(DELIVER, request, progress.of(order.rank, address), listing)
+            answer = order.mirror(DELIVER, request, progress.of(order.rank, address), listing)
             progress.ended(order.rank, address)
             path = self._path(order)
             row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)

@@ -31,14 +31,14 @@ from trainctl.model.delivery import Serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents
-from trainctl.resources.mirror.source_links import Register, SourceLinks, Upstream
+from trainctl.resources.mirror.source_links import Register, SourceLinks
 from trainctl.store import keys, messages, reader
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.inventory import Inventory
 from trainctl.store.references import Reference
 from trainctl.store.store import Store
 from trainctl.store.survey import Survey
-from trainctl.store.upstream import Progress
+from trainctl.store.upstream import Progress, Upstream
 from trainctl.store.verify import Finding, VerifyReport
 from trainctl.weights.mirrors import Place
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainctl.base.listing import Listing
-from trainctl.base.protocol.verb import Answer, Verb
+from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.weights import SERVE_MIRROR
 from trainctl.base.protocol.wire import sent
 from trainctl.errors import SourceError
@@ -36,6 +35,10 @@ _URL_SECONDS = 3600
 Register = Callable[[str], str]
 
 
+Opened = Callable[[Verb[Any, Any], Mapping[str, Any], OnEvent, Listing], Any]
+"""Has a node do something with a listing for which it needs the mirror; see NodeAgent."""
+
+
 class Origins(Protocol):
     """Opens a mirror to nodes, each time with a token of its own, which ``register`` has masked everywhere."""
 
@@ -49,20 +52,6 @@ class Origins(Protocol):
 
     def of(self, provider: str, node: Node, agent: NodeAgent) -> AbstractContextManager[Opened]:
         """The mirror as that node sees it, as long as the block lasts."""
-        ...
-
-
-class Opened(Protocol):
-    """A mirror that a node may read."""
-
-    def call(
-        self,
-        verb: Verb[Any, Answer],
-        request: Mapping[str, Any],
-        on_event: OnEvent,
-        listing: Listing,
-    ) -> Answer:
-        """Have the node do something with a listing for which it needs the mirror; see NodeAgent."""
         ...
 
 
@@ -108,11 +97,11 @@ class DirectoryOrigins:
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
         """See Origins."""
         if self.is_near(provider, node):
-            yield _Described(agent, {"path": self._path})
+            yield _opened(agent, {"path": self._path})
             return
         token = self.register(token_urlsafe(32))
         with serving_objects(self._path, token) as server, agent.expose(server) as port:
-            yield _Described(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
+            yield _opened(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
 
 
 class HostOrigins:
@@ -136,11 +125,11 @@ class HostOrigins:
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
         """See Origins. NodeError if the host may not serve."""
         if self.is_near(provider, node):
-            yield _Described(agent, {"path": self._mirror.path})
+            yield _opened(agent, {"path": self._mirror.path})
             return
         server = self._enter()
         try:
-            yield _Described(agent, server.where())
+            yield _opened(agent, server.where())
         finally:
             self._leave()
 
@@ -179,49 +168,26 @@ class BucketOrigins:
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
         """See Origins."""
-        yield _Signing(agent, self._objects)
+        yield _opened(agent, {}, self._objects)
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """A mirror that the node only has to be told of."""
-
-    agent: NodeAgent
-    where: Mapping[str, Any]
+def _opened(
+    agent: NodeAgent, where: Mapping[str, Any], objects: BucketObjects | None = None
+) -> Opened:
+    """Tells a node where the mirror is; URLs of objects of a bucket are signed during a call, for those of its listing and no others."""
 
     def call(
-        self,
-        verb: Verb[Any, Answer],
-        request: Mapping[str, Any],
-        on_event: OnEvent,
-        listing: Listing,
-    ) -> Answer:
-        """See Opened."""
-        origin = {"type": "objects", **self.where}
-        asked = {**request, "origin": origin, "listing": listing.id}
+        verb: Verb[Any, Any], request: Mapping[str, Any], on_event: OnEvent, listing: Listing
+    ) -> Any:
+        asked = {**request, "origin": {"type": "objects", **where}, "listing": listing.id}
         following = sent([listing.rows()])
-        return self.agent.call(verb, asked, following=following, on_event=on_event)
+        if objects is None:
+            return agent.call(verb, asked, following=following, on_event=on_event)
+        signer = KeySigner(objects, listing)
+        with Conversation(agent, signer.answer, on_event) as conversation:
+            return conversation.call(verb, asked, following)
 
-
-@dataclass(frozen=True, slots=True)
-class _Signing:
-    """A bucket. URLs are signed while a call lasts, for the objects of its listing and no others."""
-
-    agent: NodeAgent
-    objects: BucketObjects
-
-    def call(
-        self,
-        verb: Verb[Any, Answer],
-        request: Mapping[str, Any],
-        on_event: OnEvent,
-        listing: Listing,
-    ) -> Answer:
-        """See Opened."""
-        signer = KeySigner(self.objects, listing)
-        with Conversation(self.agent, signer.answer, on_event) as conversation:
-            asked = {**request, "origin": {"type": "objects"}, "listing": listing.id}
-            return conversation.call(verb, asked, sent([listing.rows()]))
+    return call
 
 
 class KeySigner:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from secrets import token_urlsafe
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
-from trainctl.base.listing import ResolvedSource, SourceFile, place_of
+from trainctl.base.listing import ResolvedSource, place_of
 from trainctl.base.protocol.verb import Verb
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.base.retry import Retry
@@ -19,6 +19,7 @@ from trainctl.errors import SourceError, TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.programs import Feed
 from trainctl.resources.mirror.relay import Relay, relaying
+from trainctl.store.upstream import Upstream
 
 Result = TypeVar("Result")
 _BEAT_SECONDS = 0.2
@@ -119,23 +120,6 @@ class Conversation:
 Register = Callable[[str], str]
 
 
-class Upstream(Protocol):
-    """A source with whatever opens it; see ``trainctl.store``."""
-
-    def open(self, file: SourceFile, offset: int) -> AbstractContextManager[Iterator[bytes]]:
-        """The file's bytes from the offset on."""
-        ...
-
-
-@runtime_checkable
-class LinkingUpstream(Upstream, Protocol):
-    """An Upstream that can make links. Of any other all files go through this process."""
-
-    def link(self, file: SourceFile) -> str | None:
-        """A URL by which a host may read the file for a while; None if there is none."""
-        ...
-
-
 class SourceLinks:
     """``with SourceLinks(…) as links``: answers a host that asks for links to files of one source, and of no other.
 
@@ -195,9 +179,8 @@ class SourceLinks:
 
     def _link(self, number: int) -> dict[str, Any]:
         upstream, file = self._upstream, self._resolved.files[number]
-        url = None
-        if isinstance(upstream, LinkingUpstream):
-            url = self._retry.run(lambda: upstream.link(file), self._ended)
+        link = getattr(upstream, "link", None)  # of others all files go through this process
+        url = self._retry.run(lambda: link(file), self._ended) if link else None
         if url is None:
             relay, port = self._opened_relay()
             url = f"http://127.0.0.1:{port}{relay.path_of(number)}"
