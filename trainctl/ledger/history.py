@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainctl.errors import UsageError
 from trainctl.ledger.entries import Entry, Failed, Note, Observed, Outcome, Released
@@ -12,10 +11,11 @@ from trainctl.ledger.fold import Fold, newest_run
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered, Mirrored
+from trainctl.model.json_form import JsonForm
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(JsonForm):
     """One line of the history. ``serial`` is the state's after it, ``time`` Unix seconds, ``run`` a run's id.
 
     ``status``: a run's status where there is one; else done, removed, failed, released, observed or noted.
@@ -32,16 +32,6 @@ class Row:
     status: str
     deliveries: tuple[Delivered, ...] = ()
     mirrored: Mirrored | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The form that ``history --format json`` prints."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        mirrored = self.mirrored.to_json() if self.mirrored else None
-        return {
-            **found,
-            "deliveries": [one.to_json() for one in self.deliveries],
-            "mirrored": mirrored,
-        }
 
 
 def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:

@@ -13,13 +13,13 @@ from trainctl.base.protocol.weights import (
     CACHE_EVICT,
     CACHE_VERIFY,
     CacheAnswer,
-    CacheRow,
     EvictRequest,
 )
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
+from trainctl.model.json_form import from_json
 from trainctl.model.reports import (
     Away,
     CacheContent,
@@ -93,25 +93,14 @@ def _each(state: State, which: Which, ask: Callable[[Node, Recorded], CacheAnswe
     if failed and not answers:
         raise failed[0][1]
     return CacheReport(
-        tuple(_row(node, row) for node, found in answers for row in found["listings"]),
+        tuple(
+            from_json(CachedListing, {"node": node.id, **row})
+            for node, found in answers
+            for row in found["listings"]
+        ),
         sum(found["freed"] for _, found in answers),
         sum(found["bytes"] for _, found in answers),
         tuple((node.id, error.summary) for node, error in failed),
-    )
-
-
-def _row(node: Node, row: CacheRow) -> CachedListing:
-    return CachedListing(
-        node.id,
-        row["id"],
-        row["source"],
-        row["files"],
-        row["bytes"],
-        row["outcome"],
-        row.get("last_used"),
-        tuple(row.get("leased_by", ())),
-        tuple(row.get("wrong_files", ())),
-        row.get("detail", ""),
     )
 
 

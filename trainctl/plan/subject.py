@@ -75,16 +75,12 @@ class Subject:
         """A change of something that is wanted; of a creation there is no before."""
         assert self.resource is not None  # noqa: S101  (callers look first)
         created = action is Action.CREATE
-        return Change(
-            address=self.address,
-            action=action,
-            provider=self.resource.provider,
+        return self._change(
+            action,
+            self.resource,
             reason=reason,
             before=None if created else self.before,
             after=after,
-            depends_on=self.resource.depends_on,
-            lifecycle=self.lifecycle,
-            seen=self.seen,
             outputs={} if created else self.outputs,
             **more,
         )
@@ -92,16 +88,23 @@ class Subject:
     def remove(self, action: Action, reason: Reason | None = None, **more: Any) -> Change:
         """A change that takes a recorded resource away."""
         assert self.recorded is not None  # noqa: S101  (callers look first)
+        return self._change(
+            action,
+            self.recorded,
+            reason=reason,
+            before=self.before,
+            outputs=self.outputs,
+            **more,
+        )
+
+    def _change(self, action: Action, of: Resource | Recorded, **more: Any) -> Change:
         return Change(
             address=self.address,
             action=action,
-            provider=self.recorded.provider,
-            reason=reason,
-            before=self.before,
-            depends_on=self.recorded.depends_on,
+            provider=of.provider,
+            depends_on=of.depends_on,
             lifecycle=self.lifecycle,
             seen=self.seen,
-            outputs=self.outputs,
             **more,
         )
 

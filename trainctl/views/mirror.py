@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -26,28 +27,17 @@ MIRROR_COLUMNS = (
 def mirror_json(found: Inventory) -> dict[str, Any]:
     """The object that CONTRACT's ``mirror list --format json`` describes."""
     return {
-        "sources": [
-            {
-                "source": row.source,
-                "revision": row.revision,
-                "listing": row.listing,
-                "files": row.files,
-                "bytes": row.bytes,
-                "bytes_shared": row.bytes_shared,
-                "bytes_stored": row.bytes_stored,
-                "last_used": moment(row.last_used),
-                "projects": list(row.projects),
-                "people": list(row.people),
-                "endpoint": row.endpoint,
-                "listing_is": _listing_is(row),
-            }
-            for row in found.rows
-        ],
+        "sources": [_row_json(row) for row in found.rows],
         "bytes_stored": sum(row.bytes_stored for row in found.rows),
         "bytes_saved": sum(row.bytes_saved for row in found.rows),
         "bytes_unfinished": found.unfinished,
         "bytes_unreferenced": found.unreferenced,
     }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    form = {**row._asdict(), "last_used": moment(row.last_used), "listing_is": _listing_is(row)}
+    return {name: form[name] for name in MIRROR_COLUMNS}
 
 
 def mirror_lines(found: Inventory, width: int | None = None) -> list[str]:
@@ -147,14 +137,8 @@ def verified_json(report: VerifyReport) -> dict[str, Any]:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """One thing that was wrong."""
-    return {
-        "path": finding.key,
-        "what": finding.what,
-        "bytes": finding.bytes,
-        "sources": list(finding.sources),
-        "outcome": finding.outcome.value,
-        "detail": finding.detail,
-    }
+    form = {"path": finding.key, **asdict(finding), "outcome": finding.outcome.value}
+    return {name: form[name] for name in FINDING_COLUMNS}
 
 
 def verified_lines(report: VerifyReport, width: int | None = None) -> list[str]:

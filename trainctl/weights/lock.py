@@ -6,12 +6,13 @@ import json
 import os
 import secrets
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from trainctl.base.lease import FileLease
 from trainctl.errors import StorageError, TrainctlError
+from trainctl.model.json_form import OMIT_EMPTY, JsonForm
 
 FILE_NAME = "trainctl.lock"
 _VERSION = 1
@@ -20,7 +21,7 @@ Key: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, str 
 
 
 @dataclass(frozen=True, slots=True)
-class LockEntry:
+class LockEntry(JsonForm):
     """One source with its patterns, and what it resolved to. ``source`` and ``endpoint_url`` are as the manifest writes them."""
 
     source: str
@@ -30,27 +31,12 @@ class LockEntry:
     pin: str
     files: int
     bytes: int
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
 
     @property
     def key(self) -> Key:
         """What the entry is found by."""
         return self.source, self.allow_patterns, self.ignore_patterns, self.endpoint_url
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """As the file has it."""
-        named = {"endpoint_url": self.endpoint_url} if self.endpoint_url else {}
-        return {
-            "source": self.source,
-            "allow_patterns": self.allow_patterns,
-            "ignore_patterns": self.ignore_patterns,
-            "revision": self.revision,
-            "pin": self.pin,
-            "files": self.files,
-            "bytes": self.bytes,
-            **named,
-        }
 
 
 def locked_as(
@@ -100,7 +86,7 @@ class LockFile:
         raw: dict[Key, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
         for key, entry in new.items():
             if replace or key not in raw:
-                raw[key] = {**raw.get(key, {}), **entry.row}
+                raw[key] = {**raw.get(key, {}), **entry.to_json()}
         stays = raw if wanted is None else _named(raw, wanted)
         rows = [raw[key] for key in sorted(raw, key=_order) if key in stays or key in new]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"

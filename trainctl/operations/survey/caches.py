@@ -7,6 +7,7 @@ from trainctl.base.protocol.caches import CACHE_STATE, CacheStateRequest
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
+from trainctl.model.json_form import from_json
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.caches import too_full
 from trainctl.plan.values import CacheFacts
@@ -58,15 +59,4 @@ def _ask(workspace: Workspace, state: State, cache: Recorded) -> tuple[CacheFact
     )
     agent = workspace.agents.to_look(kept.provider, kept.node)
     found = agent.call(CACHE_STATE, request, timeout=LOOK_SECONDS)["caches"]
-    return tuple(
-        CacheFacts(
-            one["directory"],
-            one["bytes"],
-            one["files"],
-            one["at"],
-            one["whole"],
-            tuple(one["others"]),
-            one["ours"],
-        )
-        for one in found
-    )
+    return tuple(from_json(CacheFacts, one) for one in found)

@@ -51,12 +51,8 @@ def _change(change: Change) -> dict[str, Any]:
     return {
         **_resource(change.address, change.provider),
         "change": {
-            "actions": change.action.json_actions,
-            "before": before,
-            "after": after,
+            **_values(change.action, before, after),
             "after_unknown": unknown,
-            "before_sensitive": {},
-            "after_sensitive": {},
             "replace_paths": [list(path) for path in change.replace_paths],
         },
         "action_reason": change.reason.value if change.reason else None,
@@ -83,18 +79,22 @@ def _drift(drift: Drift, provider: str) -> dict[str, Any]:
     action = Action.DELETE if drift.after is None else Action.UPDATE
     return {
         **_resource(drift.address, provider),
-        "change": {
-            "actions": action.json_actions,
-            "before": drift.before,
-            "after": drift.after,
-            "after_unknown": {},
-            "before_sensitive": {},
-            "after_sensitive": {},
-            "replace_paths": [],
-        },
+        "change": _values(action, drift.before, drift.after),
         "action_reason": None,
         "note": drift.detail or None,
         "stops": None,
+    }
+
+
+def _values(action: Action, before: Any, after: Any) -> dict[str, Any]:
+    return {
+        "actions": action.json_actions,
+        "before": before,
+        "after": after,
+        "after_unknown": {},
+        "before_sensitive": {},
+        "after_sensitive": {},
+        "replace_paths": [],
     }
 
 
