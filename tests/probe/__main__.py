@@ -1,4 +1,4 @@
-"""Do the tests of the default tier notice faults? ``python -m tests.probe [WORD…]``
+"""Do the tests notice faults? ``python -m tests.probe [WORD…]``
 
 Each fault of ``faults.py``, or of those whose file or text has one of the words, is put into a copy of the last commit, and
 the tests that should notice it are run there. Ends with 1 if more than one fault in ten is not caught, or one no longer
@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.probe.faults import FAULTS, Fault
-from tests.support import tiers
 
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 900
@@ -58,7 +57,7 @@ def run_tests(copy: Path, tests: tuple[str, ...]) -> int:
     """The exit code of pytest; 1 if the tests hang."""
     words = [
         *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
-        *("-o", "pythonpath=. providers state schemas", "-m", tiers.DEFAULT, *tests),
+        *("-o", "pythonpath=. providers state schemas", "-m", "not long", *tests),
     ]
     # A place of its own: other sessions remove the directories of all but the last three.
     environ = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(copy.parent)}

@@ -105,7 +105,6 @@ FAULTS = [
             "if False:",
         ),
         ("node/cache/leases.py", "if key and Run(self._layout, key).spec is None:", "if key:"),
-        ("node/cache/room.py", "if kept.id != listing.id:", "if True:"),
         ("node/transfer/parts.py", "(number & 7)", "(number & 3)"),
         ("node/transfer/parts.py", "len(window) >= _WINDOW_SMALL", "False"),
         (

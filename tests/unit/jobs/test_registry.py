@@ -18,6 +18,7 @@ ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 VALUES = {
     "login": "me:pass:word\n",
     "bare": "only-a-password",
+    "empty": "me:",
     "key": '{"private_key": "x"}',
     "id": "AKIAIOSFODNN7EXAMPLE",
     "secret": "not-a-real-secret-key",
@@ -58,8 +59,9 @@ def test_a_secret_holds_user_and_password() -> None:
         "username": "me",
         "password": "pass:word",
     }
-    with pytest.raises(TrainctlError, match=r"secret 'bare' is no login to ghcr\.io"):
-        login(by_secret("bare"))
+    for name in ("bare", "empty"):
+        with pytest.raises(TrainctlError, match=rf"secret '{name}' is no login to ghcr\.io"):
+            login(by_secret(name))
 
 
 def test_a_service_accounts_key_is_the_password() -> None:

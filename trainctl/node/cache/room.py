@@ -60,7 +60,7 @@ def make_room(layout: Layout, listing: Listing, limit: Optional[int], run: str) 
         if space.fits(limit):
             return
         if space.could_fit(limit):
-            _evict(layout, listing, limit, room, space)
+            _evict(layout, limit, room, space)
             space = room.space()
         if not space.fits(limit):
             raise _no_room(layout, limit, space, room, listing, run)
@@ -74,9 +74,7 @@ def limit_of(request: Mapping[str, Any]) -> Optional[int]:
     return size
 
 
-def _evict(
-    layout: Layout, listing: Listing, limit: Optional[int], room: _Room, space: Space
-) -> None:
+def _evict(layout: Layout, limit: Optional[int], room: _Room, space: Space) -> None:
     removal = Removal(layout, room.listings)
     freed = removal.strays()
     leases = Leases(layout)
@@ -84,8 +82,7 @@ def _evict(
         now = space._replace(used=space.used - freed, disk=weights_room(str(layout.cache)))
         if now.fits(limit):
             return
-        if kept.id != listing.id:
-            freed += removal.listing(kept, leases.need) or 0
+        freed += removal.listing(kept, leases.need) or 0
     removal.strays()  # contents of trees that nobody knew any more
 
 
