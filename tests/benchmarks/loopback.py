@@ -32,6 +32,7 @@ from tests.support.nodes import Mirror, TestNode
 from tests.support.peers import TOKEN
 from tests.support.sshd import SSHD, User, sshd
 from trainctl.base.files import write_at
+from trainctl.store import keys
 
 SPEED_LIMIT, SCP_LIMIT, SMALL_LIMIT = 0.85, 2.0, 5000
 _PIECE = 2**20
@@ -47,7 +48,7 @@ def main() -> int:
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--disk", type=Path, default=None, help="where the node's disk is tried")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--loop", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--loop", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.loop:
         return _loop(*options.loop)
@@ -91,9 +92,10 @@ def _ours(node: TestNode, port: int) -> Callable[[], float]:
 
 def _minimal(node: TestNode, port: int) -> Callable[[], float]:
     """The loop, as a program; its own seconds."""
-    blob = node.mirror.listing.files[0].sha256
+    file = node.mirror.listing.files[0]
     module = [sys.executable, "-m", "tests.benchmarks.loopback"]
-    words = [*module, "--loop", str(port), blob, str(node.base / "copy")]
+    chunks = ",".join(chunk.sha256 for chunk in file.chunk_ranges)
+    words = [*module, "--loop", str(port), chunks, file.sha256, str(node.base / "copy")]
     return lambda: float(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
 
 
@@ -103,7 +105,8 @@ def _scp(base: Path, mirror: Mirror) -> Iterator[dict[str, Callable[[], float]]]
     if any(shutil.which(name) is None for name in (SSHD, "scp", "ssh-keygen")):
         yield {}
         return
-    blob = mirror.blob(mirror.listing.files[0].sha256)
+    blob = base / "whole"
+    blob.write_bytes(mirror.files["model.bin"])
     user = User(base / "user")
     with sshd(base / "sshd", user, "Subsystem sftp internal-sftp", address="127.0.0.1") as host:
         user.known_hosts.write_text(host.known)
@@ -188,20 +191,18 @@ def _served(mirror: Mirror) -> Iterator[int]:
         process.communicate()
 
 
-def _loop(port: str, blob: str, target: str) -> int:
+def _loop(port: str, chunks: str, sha256: str, target: str) -> int:
     """Be the minimal loop, and print its seconds."""
     began = time.monotonic()
-    if receive(int(port), blob, target) != blob:
+    if receive(int(port), chunks.split(","), target) != sha256:
         sys.exit("the minimal loop received something else")
     print(time.monotonic() - began)
     return 0
 
 
-def receive(port: int, blob: str, target: str) -> str:
-    """The minimal loop: receive and write in one thread, hash in another; the digest."""
+def receive(port: int, chunks: list[str], target: str) -> str:
+    """The minimal loop: receive and write in one thread, hash in another; the digest of the whole file."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", f"/blobs/sha256/{blob}", headers={"Authorization": f"Bearer {TOKEN}"})
-    response = connection.getresponse()
     digest = hashlib.sha256()
     full: queue.Queue[memoryview | None] = queue.Queue()
     free: queue.Queue[bytearray] = queue.Queue()
@@ -216,12 +217,18 @@ def receive(port: int, blob: str, target: str) -> str:
     hasher = threading.Thread(target=hash_all)
     hasher.start()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    buffer = free.get()
-    while count := response.readinto(buffer):
-        view = memoryview(buffer)[:count]
-        os.write(descriptor, view)
-        full.put(view)
+    for chunk in chunks:
+        connection.request(
+            "GET", f"/{keys.blob(chunk)}", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        response = connection.getresponse()
         buffer = free.get()
+        while count := response.readinto(buffer):
+            view = memoryview(buffer)[:count]
+            os.write(descriptor, view)
+            full.put(view)
+            buffer = free.get()
+        free.put(buffer)
     full.put(None)
     hasher.join()
     os.fsync(descriptor)
