@@ -36,7 +36,7 @@ def own_apptainer(own_podman: Engine, own_registry: Registry) -> Apptainer:
 
 
 @pytest.fixture(
-    params=["podman", *(pytest.param(one, marks=one_day_in(3)) for one in ("docker", "apptainer"))]
+    params=["podman", *(pytest.param(one, marks=one_day_in(5)) for one in ("docker", "apptainer"))]
 )
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that can be had here, with a small image, and no container when the test begins and ends."""

@@ -226,7 +226,7 @@ def test_some_flipped_bytes_are_found() -> None:
     assert unnoticed_flips(29) == []
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_every_flipped_byte_is_found() -> None:
     assert unnoticed_flips(1) == []
 

@@ -19,6 +19,7 @@ from tests.support.container_fixtures import (
     private_registry,
 )
 from tests.support.nodes import TestNode, as_nobody
+from tests.support.tiers import one_day_in
 
 __all__ = [
     "engine",
@@ -41,7 +42,7 @@ def node(tmp_path: Path) -> Iterator[TestNode]:
     node.close()
 
 
-@pytest.fixture(params=["self", "nobody"])
+@pytest.fixture(params=[pytest.param("self", marks=one_day_in(3)), "nobody"])
 def any_node(request: pytest.FixtureRequest) -> Iterator[TestNode]:
     """A node run by this user, and one run by a user without privileges, who can't enter pytest's directories."""
     prefix = as_nobody() if request.param == "nobody" else []

@@ -13,6 +13,7 @@ import pytest
 from tests.support.apptainer import Apptainer, anybodys
 from tests.support.containers import Engine, container, rootless
 from tests.support.nodes import TestNode, as_nobody, wait_for
+from tests.support.tiers import one_day_in
 from trainctl.base.processes import with_environment
 
 pytestmark = pytest.mark.integration
@@ -71,6 +72,7 @@ def test_files_are_the_users_though_root_wrote_them(own_docker: Engine, base: Pa
     assert node.call("remove", {"key": "run-1"}) == {"removed": True}
 
 
+@one_day_in(3)
 def test_podman_works_without_root(own_podman: Engine, base: Path) -> None:
     """A user's own podman: the job is root inside, and what it writes is the user's; nothing is left after its supervisor was killed."""
     node = nobodys(base)
@@ -86,6 +88,7 @@ def test_podman_works_without_root(own_podman: Engine, base: Path) -> None:
     engine("system", "reset", "--force")
 
 
+@one_day_in(3)
 def test_apptainer_works_without_root(own_apptainer: Apptainer, base: Path) -> None:
     """The job is root inside, as which it finds its cache, and can make nobody else the owner of what it writes; no cache is left in a home."""
     engine = anybodys(own_apptainer, base)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
+from tests.support.tiers import one_day_in
 from trainctl.node.system.host import logout_rules
 
 pytestmark = pytest.mark.integration
@@ -53,8 +54,9 @@ def test_requirements_are_installed_once(node: TestNode, wheels: Path) -> None:
     assert node.log().splitlines() == ["tiny is here", first["venv"]]
 
 
+@one_day_in(2)
 def test_what_is_half_built_counts_for_nothing(node: TestNode, wheels: Path) -> None:
-    """Without its seal an environment is built anew."""
+    """Without its seal an environment is built anew, and it goes with the only lineage that used it."""
     node.put_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
     place = Path(str(build(node)["venv"]))
     place.with_suffix(".json").unlink()
@@ -62,6 +64,8 @@ def test_what_is_half_built_counts_for_nothing(node: TestNode, wheels: Path) -> 
 
     assert build(node)["built"]
     assert (place / "bin" / "python").exists()
+    node.call("forget", {"lineage": "lineage-1"})
+    assert list((node.root / "environments").glob("*/bin")) == []
 
 
 @pytest.mark.parametrize(
@@ -82,16 +86,6 @@ def test_requirements_that_can_not_be_kept(node: TestNode, text: str, said: str)
     assert failure.value.kind == "requirements"
     assert [one.name for one in (node.root / "environments").glob("*") if one.is_dir()] == []
     assert list((node.root / "environments").glob("*.json")) == []
-
-
-def test_an_environment_goes_with_what_used_it(node: TestNode, wheels: Path) -> None:
-    """Forgetting the only lineage leaves none."""
-    node.put_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
-    build(node)
-
-    node.call("forget", {"lineage": "lineage-1"})
-
-    assert list((node.root / "environments").glob("*/bin")) == []
 
 
 def test_what_hosts_lack(node: TestNode, tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ import pytest
 
 from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
 from tests.support.nodes import NodeError, TestNode, all_text_below
+from tests.support.tiers import one_day_in
 from trainctl.node.containers.engines import Answer
 from trainctl.node.containers.images import refusal, unreachable
 
 pytestmark = pytest.mark.integration
 
-with_storage = pytest.mark.parametrize("engine", ["podman", "docker"], indirect=True)
+with_storage = pytest.mark.parametrize(
+    "engine", ["podman", pytest.param("docker", marks=one_day_in(5))], indirect=True
+)
 """Engines that keep images themselves, by the registry's digests; apptainer has files (``test_image_files``)."""
 
 

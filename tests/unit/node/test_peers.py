@@ -34,7 +34,7 @@ def gang(tmp_path: Path) -> MakeGang:
     def make(count: int) -> Gang:
         made = Gang(tmp_path, count)
         numbers = random.Random(SEED)
-        made.mirror.add("model.bin", numbers.randbytes(7 * CHUNK_BYTES + 99))
+        made.mirror.add("model.bin", numbers.randbytes(4 * CHUNK_BYTES + 99))
         for number in range(40):
             made.mirror.add(f"small/{number:02}.json", numbers.randbytes(20_000))
         return made
@@ -75,7 +75,7 @@ def test_what_half_of_the_nodes_have_is_not_fetched_again(gang: MakeGang) -> Non
         with (partial / f"{digest}.part").open("wb") as part:
             part.seek(first * CHUNK_BYTES)
             part.write(content[first * CHUNK_BYTES : (first + 2) * CHUNK_BYTES])
-        chunks = bytearray(8)
+        chunks = bytearray(5)
         chunks[first : first + 2] = b"\1\1"
         (partial / f"{digest}.map").write_bytes(chunks)
 
