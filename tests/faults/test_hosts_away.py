@@ -138,6 +138,7 @@ def until(stream: IO[str], words: str) -> list[str]:
     return found
 
 
+@one_day_in(2)
 def test_a_host_without_power_is_unreachable_and_after_a_boot_its_run_is_lost(
     demo: Project, lab: Lab
 ) -> None:
