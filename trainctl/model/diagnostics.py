@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.resources import files
+
+from trainctl.errors import Forbidden, TrainctlError
 
 
 class Severity(StrEnum):
@@ -89,6 +91,14 @@ def warning(
 ) -> Diagnostic:
     """A warning diagnostic."""
     return Diagnostic(Severity.WARNING, code, summary, detail, address, where)
+
+
+def of_error(
+    failure: TrainctlError, address: str | None = None, where: Position | None = None
+) -> Diagnostic:
+    """The diagnostic of an error that stops what it is about."""
+    found = error(failure.summary, failure.detail, code=failure.code, address=address, where=where)
+    return replace(found, forbids=isinstance(failure, Forbidden))
 
 
 _HEADING = re.compile(r"^### (\S+)\n", re.MULTILINE)

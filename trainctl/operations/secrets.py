@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError, TrustError, UsageError
 from trainctl.jobs.destinations import Use, uses
 from trainctl.jobs.secret_origins import STORES, Checked, Pushed, Used
 from trainctl.manifest.nearest import did_you_mean
-from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.diagnostics import Diagnostic, of_error
 from trainctl.operations.workspace import Workspace
 
 
@@ -24,15 +23,15 @@ def refusals(workspace: Workspace) -> list[Diagnostic]:
         refused = not_sent(workspace, use)
         if refused is not None:
             where = use.resource.where if use.resource else None
-            told[forbidden(refused, where, use.by)] = None
+            told[of_error(refused, use.by, where)] = None
     for name in secrets:
         refused = not_read(workspace, name)
         if refused is not None:
-            told[forbidden(refused, workspace.desired.secrets[name].where)] = None
+            told[of_error(refused, where=workspace.desired.secrets[name].where)] = None
     try:
         workspace.checkpoints.require_trust()
     except Forbidden as own:
-        told[forbidden(own, None, "checkpoints")] = None
+        told[of_error(own, "checkpoints")] = None
     return list(told)
 
 
@@ -57,12 +56,6 @@ def not_read(workspace: Workspace, secret: str) -> Forbidden | None:
     except TrainctlError:  # a missing program is reported where it is run
         return None
     return None
-
-
-def forbidden(refused: Forbidden, where: Position | None, address: str | None = None) -> Diagnostic:
-    """The refusal at what asks for it."""
-    told = error(refused.summary, refused.detail, address=address, where=where, code=refused.code)
-    return replace(told, forbids=True)
 
 
 def check_secrets(workspace: Workspace) -> list[Checked]:
@@ -92,15 +85,14 @@ def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checke
         rows.append(Used(use, may_be_read and refused is None))
         if refused is not None:
             where = use.resource.where if use.resource else None
-            problems[forbidden(refused, where, use.by)] = None
+            problems[of_error(refused, use.by, where)] = None
     try:
         workspace.secrets.value(spec.name)
         _require_form(workspace, rows)
     except TrustError:
         raise
     except TrainctlError as failure:
-        told = error(failure.summary, failure.detail, where=spec.where, code=failure.code)
-        problems[replace(told, forbids=isinstance(failure, Forbidden))] = None
+        problems[of_error(failure, where=spec.where)] = None
         return Checked(spec, False, tuple(rows), tuple(problems))
     return Checked(spec, True, tuple(rows), tuple(problems))
 

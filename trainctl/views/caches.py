@@ -19,7 +19,7 @@ from trainctl.model.reports import (
 )
 from trainctl.views.terminal.escape import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import counted, minute, moment, warned
+from trainctl.views.terminal.text import counted, minute, moment, second, warned
 
 MOST_ROWS = 1000
 """Lines of a table that people may still read."""
@@ -89,7 +89,7 @@ def cache_lines(
     """Totals, then a table of the first entries in that order."""
     head = [
         f"{found.address}: {escape(found.directory)}",
-        f"Snapshot of {(moment(found.at) or '')[:19].replace('T', ' ')} UTC, project {project_id}",
+        f"Snapshot of {second(found.at)} UTC, project {project_id}",
         f"{counted(found.files, 'file')}, {human(found.bytes)} in all",
         "",
     ]

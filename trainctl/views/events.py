@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,6 @@ from trainctl.model.events import Event, EventType
 from trainctl.views.terminal.output import Output
 from trainctl.views.terminal.progress import Progress
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _PROGRESS = 1.0
 """Seconds between two progress lines of one address."""
 
@@ -37,28 +35,20 @@ class EventsJson:
 
     def __call__(self, event: Event) -> None:
         """Print one event; progress at most once a second for each address, and nothing after the summary."""
-        with self._lock:
-            now = self._clock()
-            if self._over or not self._due(event, now):
-                return
-            self._over = event.type is EventType.SUMMARY
-            try:
-                self._output.json(_object(event, now), indent=None)
-            except BrokenPipeError:
-                self._over = True  # the reader is gone; that doesn't stop the work
+        self.several([event])
 
     def several(self, events: Sequence[Event]) -> None:
-        """Print many events at once: much faster than one by one, and none of them is left out."""
+        """Print many events at once: much faster than one by one."""
         with self._lock:
             now = self._clock()
-            if self._over or not events:
+            due = [event for event in events if self._due(event, now)]
+            if self._over or not due:
                 return
-            lines = [_ENCODER.encode(_object(event, now)) for event in events]
+            self._over = due[-1].type is EventType.SUMMARY
             try:
-                self._output.print("\n".join(lines))
-                self._output.flush()
+                self._output.json_lines(_object(event, now) for event in due)
             except BrokenPipeError:
-                self._over = True
+                self._over = True  # the reader is gone; that doesn't stop the work
 
     def fail(self, error: TrainctlError) -> None:
         """Report an error that ended the command, then close."""

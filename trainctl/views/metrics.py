@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
-from trainctl.model.metrics import VOLUMES, Gpu, Sample, Volume
+from trainctl.model.metrics import VOLUMES, Gpu, Host, Sample, Volume
 from trainctl.model.reports import Away
 from trainctl.model.run import RunRecord
 from trainctl.views.terminal.escape import escape
@@ -111,21 +111,11 @@ def metrics_csv(samples: Sequence[Sample]) -> tuple[Sequence[str], list[dict[str
 
 
 def _csv_row(one: Sample) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "time": moment(one.time),
-        "rank": one.rank,
-        "node": one.node,
-        "cpu_usage": one.cpu_usage,
-        "cpu_memory_usage_bytes": one.cpu_memory_usage_bytes,
-        "host_cpu_usage": one.host.cpu_usage,
-        "host_memory_available_bytes": one.host.memory_available_bytes,
-    }
-    for name, volume in one.volumes.items():
-        row[f"{name}_usage_bytes"] = volume.usage_bytes
-        row[f"{name}_utilization"] = volume.utilization
-    for number, gpu in one.gpus.items():
-        row[f"gpu{number}_utilization"] = gpu.utilization
-        row[f"gpu{number}_memory_usage_bytes"] = gpu.memory_usage_bytes
+    parts: dict[str, Volume | Host | Gpu] = {**one.volumes, "host": one.host}
+    parts |= {f"gpu{number}": gpu for number, gpu in one.gpus.items()}
+    row = sample_json(one)
+    for name, part in parts.items():
+        row |= {f"{name}_{key}": value for key, value in asdict(part).items()}
     return row
 
 

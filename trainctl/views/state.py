@@ -18,7 +18,7 @@ from trainctl.views.plan.tables import short_revision
 from trainctl.views.status import through_operator
 from trainctl.views.terminal.escape import escape, literal
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import Style, columns, counted, moment, pad, plain, wrap
+from trainctl.views.terminal.text import Style, columns, counted, moment, pad, plain, second, wrap
 
 _HIDDEN = frozenset({"runs", "nodes"})
 
@@ -69,7 +69,7 @@ def history_lines(
     cells = [
         [
             str(row.serial),
-            (moment(row.time) or "")[:19].replace("T", " "),
+            second(row.time),
             escape(row.who),
             row.address or "",
             escape(row.action),
@@ -174,7 +174,7 @@ def _nodes(recorded: Recorded) -> Iterator[str]:
 def _runs(recorded: Recorded) -> Iterator[str]:
     for value in recorded.outputs.get("runs") or ():
         run = RunRecord.from_json(value)
-        when = (moment(run.created_at) or "")[:19].replace("T", " ")
+        when = second(run.created_at)
         nodes = ", ".join(rank.node for rank in run.ranks)
         error = f": {run.error}" if run.error else ""
         parts = [f"{run.number} ({run.id})", run.status.words + error, nodes, when]
@@ -182,7 +182,7 @@ def _runs(recorded: Recorded) -> Iterator[str]:
 
 
 def _intent(intent: Intent) -> str:
-    began = (moment(intent.time) or "")[:19].replace("T", " ")
+    began = second(intent.time)
     return f"{intent.action} {intent.address} by {literal(intent.holder.who)} since {began} UTC"
 
 

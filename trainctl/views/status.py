@@ -13,7 +13,7 @@ from trainctl.model.reports import Beginner, JobStatus
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.checkpoints import checkpoint_json, kept_words
 from trainctl.views.terminal.escape import escape
-from trainctl.views.terminal.text import moment
+from trainctl.views.terminal.text import moment, second
 
 _CHECKPOINTS = 3
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
@@ -84,11 +84,7 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
         if rank.rank in status.work:
             lines.append(f"  {'files':<13} {escape(status.work[rank.rank])}")
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
-    lines += [
-        f"  {word:<13} {(moment(when) or '')[:19].replace('T', ' ')} UTC"
-        for word, when in times
-        if moment(when)
-    ]
+    lines += [f"  {word:<13} {second(when)} UTC" for word, when in times if moment(when)]
     lines += _phase_lines(status, now)
     lines += [*_mirrored_lines(run), *_delivery_lines(run)]
     return [*lines, *_checkpoint_lines(status, named=named)]
@@ -131,9 +127,7 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
 
 def _apply_words(apply: Beginner) -> str:
     """Whose apply it is that has the run to record."""
-    whose = (
-        f"of {escape(apply.who)}, since {(moment(apply.since) or '')[:19].replace('T', ' ')} UTC"
-    )
+    whose = f"of {escape(apply.who)}, since {second(apply.since)} UTC"
     return f"{whose}: interrupted; the next one goes on with it" if apply.interrupted else whose
 
 

@@ -155,11 +155,11 @@ def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
         cache.deliver("c")
 
     assert raised.value.kind == "room"
-    assert "need 100.0 kB there and may take 50.0 kB, as the cache may hold 250.0 kB" in str(
+    assert "need 100 kB there and may take 50 kB, as the cache may hold 250 kB" in str(
         raised.value
     )
-    assert "job.sft run 1 (abcdefg) 100.0 kB" in str(raised.value)
-    assert "a run that has not begun yet 100.0 kB" in str(raised.value)
+    assert "job.sft run 1 (abcdefg) 100 kB" in str(raised.value)
+    assert "a run that has not begun yet 100 kB" in str(raised.value)
     assert cache.held == ["a", "b"]
 
 
@@ -177,7 +177,7 @@ def test_what_no_end_of_a_run_makes_fit_is_a_full_disk(cache: Cache) -> None:
         cache.node.deliver(cache=cache.settings, lease="run-b")
 
     assert own.value.kind == "storage"
-    assert "this run 100.0 kB" in str(own.value)
+    assert "this run 100 kB" in str(own.value)
     assert others.value.kind == "room"
 
 

@@ -133,8 +133,7 @@ def _follow(
 
     if as_json:
         for _, new in watch(workspace, run, rank):
-            for one in new:
-                session.output.json(sample_json(one), indent=None)
+            session.output.json_lines(map(sample_json, new))
         return
     samples: list[Sample] = []
     if not session.output.draws:

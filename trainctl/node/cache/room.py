@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from trainctl.base.failure import Failure, weights_room
 from trainctl.base.listing import Listing
+from trainctl.base.units import format_bytes
 from trainctl.node.cache.evict import Removal
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases, reservations, reserved_bytes, room_lock
@@ -97,13 +109,8 @@ class _Room:
 
     def space(self) -> Space:
         """The present figures."""
-        coming = unwritten = held = 0
         reserved = {file.sha256: file.size for file in reservations(self._layout)}
-        for sha256, size in reserved.items():
-            here, set_aside = self._inventory.sizes_of(sha256)
-            coming += max(0, size - here)
-            unwritten += max(0, size - set_aside)
-            held += here
+        held, coming, unwritten = self._measured(reserved)
         leased = set(_leased(self.listings, self._leased))
         held += self._inventory.present(leased.difference(reserved))
         disk = weights_room(str(self._layout.cache))
@@ -111,17 +118,22 @@ class _Room:
 
     def alone(self, listing: Listing, run: str) -> Space:
         """The figures as they would be if only a run's own listings were here, and this one came."""
-        here = coming = unwritten = 0
         own = (kept.contents for kept in self.listings if run in self._leased.get(kept.id, ()))
         needed = {file.sha256: file.size for file in chain(listing.contents, *own)}
-        for sha256, size in needed.items():
+        here, coming, unwritten = self._measured(needed)
+        disk = weights_room(str(self._layout.cache))
+        freed = self._inventory.used() - here
+        return Space(here, coming, unwritten, here, None if disk is None else disk + freed)
+
+    def _measured(self, sizes: Mapping[str, int]) -> Tuple[int, int, int]:
+        """Bytes of contents that are here, that are not, and for which the disk has set nothing aside."""
+        here = coming = unwritten = 0
+        for sha256, size in sizes.items():
             present, set_aside = self._inventory.sizes_of(sha256)
             here += present
             coming += max(0, size - present)
             unwritten += max(0, size - set_aside)
-        disk = weights_room(str(self._layout.cache))
-        freed = self._inventory.used() - here
-        return Space(here, coming, unwritten, here, None if disk is None else disk + freed)
+        return here, coming, unwritten
 
     def holders(self, wanted: str) -> Dict[str, int]:
         """The runs that lease something here besides what is wanted, and how many bytes each."""
@@ -163,11 +175,11 @@ def _no_room(
         disk = space.disk + space.used - space.held
         bounds["no space left for the weights on the node's disk"] = disk
     what = min(bounds, key=lambda one: bounds[one])
-    may = f"Weights need {_size(space.coming)} there and may take {_size(max(0, bounds[what]))}"
-    rule = f", as the cache may hold {_size(limit)}" if limit is not None else ""
+    may = f"Weights need {format_bytes(space.coming)} there and may take {format_bytes(max(0, bounds[what]))}"
+    rule = f", as the cache may hold {format_bytes(limit)}" if limit is not None else ""
     holders = sorted(room.holders(listing.id).items())
     names = {key: "this run" if key == run else leases.describe(key) for key, _ in holders}
-    held = ", ".join(f"{names[key]} {_size(size)}" for key, size in holders)
+    held = ", ".join(f"{names[key]} {format_bytes(size)}" for key, size in holders)
     detail = f"{may}{rule}. {f'Live runs need {held} of it. ' if held else ''}Free some space"
     detail += ", or raise cache.node.size of the cluster." if limit is not None else "."
     if room.alone(listing, run).fits(limit):
@@ -183,13 +195,3 @@ def _named(runs: Sequence[str]) -> str:
     if not runs:
         return "what is being delivered"
     return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"
-
-
-def _size(size: int) -> str:
-    """A size for people, in decimal units."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"

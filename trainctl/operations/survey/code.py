@@ -9,7 +9,7 @@ from trainctl.errors import TrainctlError
 from trainctl.jobs.code import Code, scan
 from trainctl.jobs.host_needs import HostNeeds, host_needs
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.diagnostics import Diagnostic, of_error
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import CodeTree
 
@@ -44,14 +44,7 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
             read[path] = _read(workspace, path)
         found = read[path]
         if isinstance(found, TrainctlError):
-            seen.problems.append(
-                error(
-                    found.summary,
-                    found.detail,
-                    address=str(address),
-                    code=found.code,
-                )
-            )
+            seen.problems.append(of_error(found, str(address)))
             continue
         seen.trees[address] = found.tree
         job = resource.job_spec

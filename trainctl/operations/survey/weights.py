@@ -9,16 +9,17 @@ from itertools import repeat
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.units import format_bytes
-from trainctl.errors import Forbidden, SourceError, StorageError, TrainctlError
+from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.jobs.bucket_credentials import explained
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
 from trainctl.model.once import Once
 from trainctl.model.resource import Resource
 from trainctl.operations.survey import LookOptions
 from trainctl.operations.survey.mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.resources import PLANNED_OF_WEIGHTS
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.sources import source_for
@@ -63,9 +64,8 @@ def look_at_weights(
         if _is_asked(one, state, look):
             asked.append(one)
         elif one.locked is not None:
-            seen.facts[one.resource.address] = WeightsFacts(
-                None, locked=True, locked_as=_locked_as(one.locked)
-            )
+            known = {name: getattr(one.locked, name) for name in PLANNED_OF_WEIGHTS}
+            seen.facts[one.resource.address] = WeightsFacts(None, locked=True, locked_as=known)
     once: Once[ResolvedSource] = Once()
     with ThreadPoolExecutor(look.parallelism, thread_name_prefix="resolve") as pool:
         answers = pool.map(lambda one: _resolve(workspace, one, once, upgrade=look.upgrade), asked)
@@ -237,13 +237,7 @@ def _take(
 ) -> None:
     resource = question.resource
     if isinstance(answer, TrainctlError):
-        found = error(
-            answer.summary,
-            answer.detail,
-            address=str(resource.address),
-            code=answer.code,
-        )
-        seen.diagnostics.append(replace(found, forbids=isinstance(answer, Forbidden)))
+        seen.diagnostics.append(of_error(answer, str(resource.address)))
         return
     resolution = answer.resolution
     survey = seen.surveys.get(resource.address)
@@ -291,12 +285,3 @@ def _relayed(
     except SourceError:  # reported when it is fetched
         return through
     return through if linkable else through + by_link
-
-
-def _locked_as(entry: LockEntry) -> dict[str, str | int]:
-    return {
-        "revision": entry.revision,
-        "pin": entry.pin,
-        "files": entry.files,
-        "bytes": entry.bytes,
-    }

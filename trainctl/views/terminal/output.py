@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TextIO
 
@@ -132,11 +132,14 @@ class Output:
             return text
         return "\n".join(tamed(line, color=self.color) for line in text.split("\n"))
 
-    def json(self, value: Any, *, indent: int | None = 2, links: bool = False) -> None:
-        """A value of the result as JSON; ``indent`` None puts it on one line and sends it at once. Bytes that are no text are `�`."""
-        self.print(_json(value, indent), links=links)
-        if indent is None:
-            self._stdout.flush()
+    def json(self, value: Any, *, links: bool = False) -> None:
+        """A value of the result as JSON. Bytes that are no text are `�`."""
+        self.print(_json(value, 2), links=links)
+
+    def json_lines(self, values: Iterable[Any]) -> None:
+        """The same of several values, a line each, at once."""
+        self.print("\n".join(_json(value, None) for value in values))
+        self._stdout.flush()
 
     def note(self, *lines: str) -> None:
         """Lines about the work, on standard error, after whatever was printed before; a terminal breaks them between words."""

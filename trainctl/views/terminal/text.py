@@ -103,6 +103,11 @@ def minute(seconds: float | None) -> str:
     return (moment(seconds) or "")[:16].replace("T", " ")
 
 
+def second(seconds: float | None) -> str:
+    """The same to the second."""
+    return (moment(seconds) or "")[:19].replace("T", " ")
+
+
 def away_json(found: Iterable[Away]) -> list[dict[str, Any]]:
     """The list that the JSON forms of partial answers have as ``away``."""
     return [{"node": one.node, "ranks": list(one.ranks), "why": one.why} for one in found]
