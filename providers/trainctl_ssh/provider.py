@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
@@ -108,7 +108,7 @@ class SshProvider:
                 missing.append(error)
                 return None
 
-        found = [node for node in self._each(look, self.plan(cluster)) if node is not None]
+        found = [node for node in each(look, self.plan(cluster), _PARALLELISM) if node]
         if not found and missing:
             raise missing[0]
         return found[0] if found else None
@@ -123,7 +123,7 @@ class SshProvider:
             }
             return node if (node.cluster, node.name) in used else None
 
-        return [node for node in self._each(look, self.plan(cluster)) if node is not None]
+        return [node for node in each(look, self.plan(cluster), _PARALLELISM) if node]
 
     def read(self, node: Node) -> Presence:
         """See Provider."""
@@ -179,11 +179,6 @@ class SshProvider:
                 f"{node.id}: {node.python} does not run any more", readable(output.stderr)
             ) from None
         return answer
-
-    def _each(
-        self, look: Callable[[Node], Node | None], nodes: Sequence[Node]
-    ) -> Sequence[Node | None]:
-        return each(look, nodes, _PARALLELISM)
 
 
 def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainctl.base.clock import Clock
 from trainctl.base.processes import process
 from trainctl.ledger.leases import this_process
 from trainctl.ledger.ledger import Ledger, Start
@@ -20,7 +21,7 @@ SFT = Address.parse("job.sft")
 PREP = Address.parse("job.prep")
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Both clocks at once; sleeping moves them."""
 
     def __init__(self, at: float = 1000.0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep
 
@@ -13,23 +12,7 @@ def elapsed() -> float:
     return time.clock_gettime(_ELAPSED)
 
 
-class Clock(Protocol):
-    """Time, as tests may replace it."""
-
-    def now(self) -> float:
-        """Unix seconds. For people: it may jump, and is never compared."""
-        ...
-
-    def elapsed(self) -> float:
-        """See the function of that name."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        ...
-
-
-class SystemClock:
+class Clock:
     """The clocks of this machine."""
 
     def now(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, Optional, Tuple, TypeVar
+from typing import Callable, Iterator, Optional, Set, Tuple, TypeVar
 
 C = TypeVar("C")
 P = TypeVar("P")
@@ -15,22 +15,17 @@ class Endless(Exception):
 
 
 class Cursors:
-    """What one list has named so far, of which one is held: the first, the second, the fourth, and so on.
-
-    So a circle is noticed within some of its rounds, however long it is.
-    """
+    """What one list has named so far."""
 
     def __init__(self) -> None:
-        self._named = 0
-        self._held: object = self
+        self._named: Set[str] = set()
 
     def named(self, cursor: object) -> None:
         """The next page is named so. Endless where there is none."""
-        self._named += 1
-        if cursor == self._held or self._named > MOST_PAGES:
+        name = str(cursor)
+        if name in self._named or len(self._named) == MOST_PAGES:
             raise Endless
-        if not self._named & (self._named - 1):
-            self._held = cursor
+        self._named.add(name)
 
 
 def pages(ask: Callable[[Optional[C]], Tuple[P, Optional[C]]]) -> Iterator[P]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.base.clock import Clock, SystemClock
+from trainctl.base.clock import Clock
 from trainctl.base.lease import STALE_SECONDS
 from trainctl.errors import Busy, DoneByTwin, StalePlan, StateError, UsageError
 from trainctl.ledger.codec import intent_from_json
@@ -74,7 +74,7 @@ class Ledger:
         *,
         holder: Holder | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._holder = holder or this_process()
         self._head = Head(log, self._clock)
         self._committer = Committer(self._head, redact, self._clock, self.stamp)

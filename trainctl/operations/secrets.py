@@ -20,12 +20,9 @@ def refusals(workspace: Workspace) -> list[Diagnostic]:
     secrets: dict[str, None] = {}
     for use in uses(workspace.desired, workspace.setting.environ):
         secrets[use.secret] = None
-        refused = not_sent(workspace, use)
-        if refused is not None:
-            where = use.resource.where if use.resource else None
-            told[of_error(refused, use.by, where)] = None
+        told |= dict.fromkeys(_not_sent(workspace, use))
     for name in secrets:
-        refused = not_read(workspace, name)
+        refused = _not_read(workspace, name)
         if refused is not None:
             told[of_error(refused, where=workspace.desired.secrets[name].where)] = None
     try:
@@ -35,17 +32,17 @@ def refusals(workspace: Workspace) -> list[Diagnostic]:
     return list(told)
 
 
-def not_sent(workspace: Workspace, use: Use) -> Forbidden | None:
-    """Why a secret may not be sent where it would go."""
+def _not_sent(workspace: Workspace, use: Use) -> list[Diagnostic]:
+    """Why a secret may not be sent where it would go; empty where it may."""
     try:
         if use.to is not None:
             workspace.trust.require_host(use.secret, use.to)
     except Forbidden as refused:
-        return refused
-    return None
+        return [of_error(refused, use.by, use.resource.where if use.resource else None)]
+    return []
 
 
-def not_read(workspace: Workspace, secret: str) -> Forbidden | None:
+def _not_read(workspace: Workspace, secret: str) -> Forbidden | None:
     """Why a secret may not be read from where it is."""
     try:
         workspace.secrets.check_allowed(secret)
@@ -79,22 +76,21 @@ def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checke
     """A trust file that is wrong is raised: it is no secret's problem."""
     problems: dict[Diagnostic, None] = {}
     rows = []
-    may_be_read = not_read(workspace, spec.name) is None
+    may_be_read = _not_read(workspace, spec.name) is None
     for use in found:
-        refused = not_sent(workspace, use)
-        rows.append(Used(use, may_be_read and refused is None))
-        if refused is not None:
-            where = use.resource.where if use.resource else None
-            problems[of_error(refused, use.by, where)] = None
+        refused = _not_sent(workspace, use)
+        rows.append(Used(use, may_be_read and not refused))
+        problems |= dict.fromkeys(refused)
+    readable = False
     try:
         workspace.secrets.value(spec.name)
         _require_form(workspace, rows)
+        readable = True
     except TrustError:
         raise
     except TrainctlError as failure:
         problems[of_error(failure, where=spec.where)] = None
-        return Checked(spec, False, tuple(rows), tuple(problems))
-    return Checked(spec, True, tuple(rows), tuple(problems))
+    return Checked(spec, readable, tuple(rows), tuple(problems))
 
 
 def _require_form(workspace: Workspace, rows: list[Used]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.mirrors import (
@@ -19,8 +19,7 @@ from trainctl.base.protocol.mirrors import (
     ListRequest,
     PutRequest,
 )  # fmt: skip
-from trainctl.base.protocol.verb import Answer, Request, Verb
-from trainctl.remote.answers import OnEvent
+from trainctl.remote.agent import NodeAgent
 
 Data = bytes | bytearray | memoryview
 _SILENCE_SECONDS = 60.0
@@ -34,22 +33,6 @@ class HostDirectory(NamedTuple):
     path: str
 
 
-class Agent(Protocol):
-    """Calls the node program of the host, as NodeAgent does."""
-
-    def call(
-        self,
-        verb: Verb[Request, Answer],
-        request: Request,
-        *,
-        following: Iterable[bytes] = (),
-        on_event: OnEvent | None = None,
-        timeout: float | None = None,
-    ) -> Answer:
-        """Have a verb done."""
-        ...
-
-
 class HostObjects:
     """An ObjectStore; each operation is one call. It may also raise NodeError.
 
@@ -58,7 +41,7 @@ class HostObjects:
     """
 
     def __init__(
-        self, directory: Callable[[], HostDirectory], agent: Callable[[bool], Agent]
+        self, directory: Callable[[], HostDirectory], agent: Callable[[bool], NodeAgent]
     ) -> None:
         self._directory = directory
         self._agent = agent

@@ -35,9 +35,9 @@ def ahead(
 ) -> Ahead:
     """What stands before a job whose next run may be on any one of the nodes, by id, as the nodes tell it now."""
     possible = set(nodes)
-    newest = {address: _newest(lookup(address)) for address in depends_on if _is_job(address)}
-    live = [run for run in newest.values() if run is not None and run.status.live]
-    now = control.statuses(live)
+    jobs = [address for address in depends_on if address.kind is Kind.JOB]
+    newest = {address: next(reversed(runs_of(lookup(address))), None) for address in jobs}
+    now = control.statuses([run for run in newest.values() if run and run.status.live])
     found = _Found()
     for address, recorded in newest.items():
         if recorded is None:
@@ -64,15 +64,6 @@ def possible_nodes(cluster: Recorded | None, job: JobSpec) -> list[str]:
     """The nodes, by id, on which a job's next run could follow another: none for a run on several nodes."""
     nodes = nodes_of(cluster) if cluster else ()
     return [node.id for node in nodes] if job.compute.node_count == 1 else []
-
-
-def _is_job(address: Address) -> bool:
-    return address.kind is Kind.JOB
-
-
-def _newest(recorded: Recorded | None) -> RunRecord | None:
-    runs = runs_of(recorded)
-    return runs[-1] if runs else None
 
 
 class Replaced:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.parallel import each
 from trainctl.base.protocol.code import (
     HAS_CODE,
     PULL_IMAGE,
@@ -176,14 +176,13 @@ def start_together(
         meeting = first["meeting"]
         if meeting:
             mask(meeting["token"])
-        others = [
-            (rank, StartRequest(**request, meeting=meeting))
-            for rank, request in _rest(ranks, requests)
-        ]
-        with ThreadPoolExecutor(len(others), thread_name_prefix="start") as pool:
-            answers = [pool.submit(_start, step, rank, request) for rank, request in others]
-            run = with_status(run, [first, *(answer.result() for answer in answers)])
-        return _settled(step, control, run)
+
+        def follow(rank: Rank, request: StartRequest) -> Started:
+            return _start(step, rank, StartRequest(**request, meeting=meeting))
+
+        others = list(zip(ranks, requests, strict=True))[1:]
+        answers = each(lambda one: follow(*one), others, len(others))
+        return _settled(step, control, with_status(run, [first, *answers]))
     except NodeUnreachable as error:
         error.detail = f"{error.detail} {_GOES_ON}".lstrip()
         raise  # nobody can be asked
@@ -193,12 +192,6 @@ def start_together(
         for rank in ranks:
             _make_sure_it_ended(rank, run)
         raise
-
-
-def _rest(
-    ranks: Sequence[Rank], requests: Sequence[StartRequest]
-) -> list[tuple[Rank, StartRequest]]:
-    return list(zip(ranks, requests, strict=True))[1:]
 
 
 def _start(step: Step, rank: Rank, request: StartRequest) -> Started:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from trainctl.base.lease import FileLease
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.model.json_form import OMIT_EMPTY, JsonForm
@@ -131,36 +133,17 @@ class LockFile:
             )
         if version != _VERSION or not isinstance(document.get("sources"), list):
             raise self._broken(1, 'it is no object with "version": 1 and "sources": [...]')
-        return [
-            (self._entry(number, row), row) for number, row in enumerate(document["sources"], 1)
-        ]
+        form = TypeAdapter(LockEntry)
+        rows = enumerate(document["sources"], 1)
+        return [(self._entry(number, row, form), row) for number, row in rows]
 
-    def _entry(self, number: int, row: Any) -> LockEntry:
-        if not isinstance(row, dict):
-            raise self._broken(None, f"entry {number} of sources is no object")
+    def _entry(self, number: int, row: Any, form: TypeAdapter[LockEntry]) -> LockEntry:
         try:
-            entry = LockEntry(
-                source=row["source"],
-                allow_patterns=_patterns(row["allow_patterns"]),
-                ignore_patterns=_patterns(row["ignore_patterns"]),
-                revision=row["revision"],
-                pin=row["pin"],
-                files=row["files"],
-                bytes=row["bytes"],
-                endpoint_url=row.get("endpoint_url"),
-            )
-        except KeyError as error:
-            raise self._broken(None, f"entry {number} of sources lacks {error}") from None
-        except TypeError as error:
-            raise self._broken(None, f"entry {number} of sources: {error}") from None
-        texts = (entry.source, entry.revision, entry.pin, entry.endpoint_url or "")
-        if not all(isinstance(text, str) for text in texts):
-            raise self._broken(
-                None, f"entry {number} of sources: source, revision, pin and endpoint_url are texts"
-            )
-        if not all(isinstance(one, int) for one in (entry.files, entry.bytes)):
-            raise self._broken(None, f"entry {number} of sources: files and bytes are numbers")
-        return entry
+            return form.validate_json(json.dumps(row), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = "".join(f"{one}: " for one in first["loc"])
+            raise self._broken(None, f"entry {number} of sources: {name}{first['msg']}") from None
 
     def _broken(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
         place = f"{self.path}:{line}" if line else str(self.path)
@@ -173,14 +156,6 @@ class LockFile:
 
 
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
-
-
-def _patterns(value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise TypeError("patterns are a list of texts")
-    return tuple(value)
 
 
 def _named(present: Collection[Key], wanted: Collection[Key]) -> set[Key]:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import pytest
 
 from tests.support.bucket_stores import SERVERS, Server, objects_in
 from tests.support.host_agent import HostAgent
 from trainctl.base.objects import ObjectStore
+from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.store import lease
 from trainctl.store.directory import DirectoryObjects
@@ -65,7 +67,7 @@ def make_objects(place: Path, server: Callable[[str], Server]) -> MakeObjects:
         if kind == "directory":
             return DirectoryObjects(place / "store")
         if kind == "host":
-            agent = HostAgent()
+            agent = cast(NodeAgent, HostAgent())
             directory = HostDirectory("node://lab/store", str(place / "store"))
             return HostObjects(lambda: directory, lambda installs: agent)
         return objects_in(server(kind), secrets.token_hex(8))

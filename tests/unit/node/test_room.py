@@ -155,7 +155,7 @@ def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
         cache.deliver("c")
 
     assert raised.value.kind == "room"
-    assert "need 100 kB there and may take 50 kB, as the cache may hold 250 kB" in str(
+    assert "need 100 kB there and may take 50.0 kB, as the cache may hold 250 kB" in str(
         raised.value
     )
     assert "job.sft run 1 (abcdefg) 100 kB" in str(raised.value)
