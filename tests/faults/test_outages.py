@@ -20,7 +20,7 @@ from tests.support.outages import FAULTS, KEPT, PHASES, Life, Outage
 
 SIZES = (1, 4, 8)
 SEED = int(os.environ.get("OUTAGE_SEED", tiers.SEED))
-DRAWS = 2
+DRAWS = 1
 
 
 @pytest.fixture(scope="module")

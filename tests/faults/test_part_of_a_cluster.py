@@ -109,7 +109,7 @@ def test_a_host_that_never_was_there_keeps_nothing_from_ending(demo: Project, la
     assert left(lab) == []
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_present_gone_unreachable_and_unreadable_are_told_apart(demo: Project, lab: Lab) -> None:
     """By ``nodes`` and by the plan, each by its host; what can be reached goes on being used, and all of it is destroyed once it can be."""
     declare(demo, lab, 4)

@@ -59,6 +59,7 @@ def asked(demo: Project, *commands: str) -> Answers:
         return dict(zip(commands, pool.map(ask, [one.split() for one in commands]), strict=True))
 
 
+@one_day_in(2)
 @pytest.mark.parametrize("fault", sample(["power", "cut", "freeze"], fixed=0, rotating=1))
 def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> None:
     """Checkpoints, log and samples of the other ranks, with the host that is away and its rank named beside them, and 1; a row of
