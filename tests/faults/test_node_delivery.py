@@ -50,7 +50,7 @@ def test_a_delivery_killed_at_random_moments_continues(node: TestNode) -> None:
     moments = random.Random(SEED)
     for _ in range(8):
         process = node.popen("deliver", node.delivery())
-        time.sleep(moments.uniform(0.05, 0.6))
+        time.sleep(moments.uniform(0, 0.4))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with process:

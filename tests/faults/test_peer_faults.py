@@ -30,7 +30,7 @@ SEED = 20261122
 
 def _fill(mirror: Mirror) -> None:
     numbers = random.Random(SEED)
-    mirror.add("model.bin", numbers.randbytes(5 * CHUNK_BYTES + 99))
+    mirror.add("model.bin", numbers.randbytes(2 * CHUNK_BYTES + 99))
     for number in range(20):
         mirror.add(f"small/{number:02}.json", numbers.randbytes(5_000))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 150e6
-LARGE = 400 * 2**20
+LIMIT = 180e6
+LARGE = 256 * 2**20
 
 
 @pytest.mark.parametrize(

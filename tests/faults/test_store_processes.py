@@ -19,7 +19,7 @@ from tests.support.buckets import Bucket, moto
 from tests.support.copying import objects_at
 from tests.support.hub import Hub, serve
 from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, impatient, ingest
-from tests.support.tiers import SEED, sample
+from tests.support.tiers import SEED, one_day_in, sample
 from tests.support.weights_data import noise
 from trainctl.base.objects import ObjectStore
 from trainctl.store import keys
@@ -45,7 +45,7 @@ def bucket() -> Iterator[Bucket]:
         yield running
 
 
-@pytest.fixture(params=["directory", "bucket"])
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=one_day_in(2))])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store, as ``tests.support.copying`` names it."""
     if request.param == "directory":
@@ -104,7 +104,7 @@ def left(objects: ObjectStore, *prefixes: str) -> list[str]:
     return [stat.key for prefix in prefixes for stat in objects.list(prefix)]
 
 
-@pytest.mark.parametrize("chunks", [1, 12, 24])
+@pytest.mark.parametrize("chunks", sample([1, 12, 24], fixed=0, rotating=1))
 def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks: int) -> None:
     process = copying(place, hub)
     await_line(process, "done", chunks * CHUNK)
@@ -123,7 +123,7 @@ def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks
 
 def test_copies_killed_at_random_moments_come_right(place: str, hub: Hub) -> None:
     drawn = random.Random(SEED)
-    for _ in range(6):
+    for _ in range(3):
         process = copying(place, hub)
         await_line(process, "done", drawn.randrange(SIZE))
         kill(process)
@@ -132,7 +132,7 @@ def test_copies_killed_at_random_moments_come_right(place: str, hub: Hub) -> Non
     assert store_at(place).verify().whole
 
 
-@pytest.mark.parametrize("lethal", sample(range(1, 200), 3, 4))
+@pytest.mark.parametrize("lethal", sample(range(1, 200), 1, 3))
 def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     tmp_path: Path, hub: Hub, lethal: int
 ) -> None:
@@ -148,7 +148,7 @@ def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     assert list((tmp_path / "store" / ".tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("lethal", sample(range(1, 60), 2, 3))
+@pytest.mark.parametrize("lethal", sample(range(1, 60), 1, 2))
 def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
     tmp_path: Path, lethal: int
 ) -> None:
@@ -202,7 +202,7 @@ def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: H
     assert finish(copying(place, hub)) == listing
 
 
-@pytest.mark.parametrize("files", [150, 850])
+@pytest.mark.parametrize("files", sample([150, 850], fixed=0, rotating=1))
 def test_of_small_files_a_kill_loses_those_in_memory_only(tmp_path: Path, hub: Hub, files: int) -> None:  # fmt: skip
     """At most four packs."""
     small = {f"{number:04}.txt": noise(CHUNK // 64, number) for number in range(1000)}
@@ -222,7 +222,7 @@ def test_copies_beside_collections_find_what_they_copied(place: str) -> None:
     collections = [start(place, "gc", "forever") for _ in range(2)]
 
     def work(lineage: int) -> None:
-        for turn in range(4):
+        for turn in range(3):
             copy_and_drop(place, lineage, turn)
 
     try:

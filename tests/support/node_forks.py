@@ -225,6 +225,22 @@ class ServedPopen(subprocess.Popen[Any]):
         return True
 
 
+class ForkedPopen(ServedPopen):
+    """A verb in a fork, which leads a session. ``words`` start the interpreter, as for ``forked``; ``argv`` follows ``-c``."""
+
+    def __init__(
+        self, words: Sequence[str], program: Path, argv: Sequence[str], **options: Any
+    ) -> None:
+        self._address = server(tuple(words), program)
+        super().__init__([*argv], **options)
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        environ = others[5]
+        stdin, _, _, stdout, _, stderr = pipes = others[9:15]
+        streams = (stdin, stdout, stderr if stderr >= 0 else 2)
+        self._begin(_begun(self._address, args, environ, streams, session=True), pipes)
+
+
 class ForkingPopen(ServedPopen):
     """Starts what it is asked to start, but calls of this tree's node program by forks."""
 

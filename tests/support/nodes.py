@@ -142,20 +142,25 @@ class TestNode:
 
     def popen(self, verb: str, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Start a verb with its request sent, and don't wait."""
-        process = subprocess.Popen(
-            self.argv(verb),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=self.environment,
-        )
+        process = self.begin(verb, stderr=subprocess.PIPE)
         assert process.stdin is not None
         asked = {"root": str(self.root), **USUAL.get(verb, {}), **request}
         process.stdin.write(sent_as(asked))
         process.stdin.close()
         process.stdin = None
         return process
+
+    def begin(self, verb: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
+        """Start a verb that leads a session, and gets its request by a pipe."""
+        pipe, environ = subprocess.PIPE, self.environment
+        if self.forks:
+            words, argv = [*self.prefix, self.python], [*self._argv[4:], verb]
+            return node_forks.ForkedPopen(
+                words, self._program, argv, stdin=pipe, stdout=pipe, stderr=stderr, env=environ
+            )
+        return subprocess.Popen(
+            self.argv(verb), stdin=pipe, stdout=pipe, stderr=stderr, env=environ, start_new_session=True
+        )  # fmt: skip
 
     def raw(self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
         """Call a verb; everything it printed."""

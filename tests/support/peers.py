@@ -31,13 +31,7 @@ class Serving:
         self, node: TestNode, name: str, listings: Sequence[Any], listen: str = "127.0.0.1"
     ) -> None:
         self.name = name
-        self.process = subprocess.Popen(
-            node.argv("serve"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=node.environment,
-            start_new_session=True,
-        )
+        self.process = node.begin("serve")
         request = {"root": str(node.root), "token": TOKEN, "listings": listings}
         self._certificate: Certificate | None = None
         self.told = self._said({**request, "listen": listen})
