@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeAlias
-
-from pydantic import TypeAdapter, ValidationError
 
 from trainctl.base.lease import FileLease
 from trainctl.errors import StorageError, TrainctlError
@@ -133,17 +132,19 @@ class LockFile:
             )
         if version != _VERSION or not isinstance(document.get("sources"), list):
             raise self._broken(1, 'it is no object with "version": 1 and "sources": [...]')
-        form = TypeAdapter(LockEntry)
         rows = enumerate(document["sources"], 1)
-        return [(self._entry(number, row, form), row) for number, row in rows]
+        return [(self._entry(number, row), row) for number, row in rows]
 
-    def _entry(self, number: int, row: Any, form: TypeAdapter[LockEntry]) -> LockEntry:
-        try:
-            return form.validate_json(json.dumps(row), strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = "".join(f"{one}: " for one in first["loc"])
-            raise self._broken(None, f"entry {number} of sources: {name}{first['msg']}") from None
+    def _entry(self, number: int, row: Any) -> LockEntry:
+        if not isinstance(row, dict):
+            raise self._broken(None, f"entry {number} of sources is no object")
+        for name, kinds in _FORM.items():
+            value = row.get(name, None if name == "endpoint_url" else ...)
+            texts = value if isinstance(value, list) else ()
+            if not isinstance(value, kinds) or not all(isinstance(one, str) for one in texts):
+                how = "is of another kind" if name in row else "is missing"
+                raise self._broken(None, f"entry {number} of sources: {name} {how}")
+        return LockEntry.from_json(row)
 
     def _broken(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
         place = f"{self.path}:{line}" if line else str(self.path)
@@ -155,6 +156,16 @@ class LockFile:
         )
 
 
+_FORM: dict[str, type | tuple[type, ...]] = {
+    "source": str,
+    "allow_patterns": (list, NoneType),
+    "ignore_patterns": (list, NoneType),
+    "revision": str,
+    "pin": str,
+    "files": int,
+    "bytes": int,
+    "endpoint_url": (str, NoneType),
+}
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
 
 
