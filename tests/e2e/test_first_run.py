@@ -6,16 +6,20 @@ import json
 from pathlib import Path
 
 from tests.support.project import Project, processes
+from tests.support.tiers import one_day_in
 
 
 def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_done: Path) -> None:
-    """apply --wait mirrors, delivers, mounts and runs; the log and the checkpoint can be had afterwards."""
+    """apply --wait mirrors, delivers, mounts and runs; the log and the checkpoint can be had afterwards. The mount is the job's alone,
+    scratch is empty. destroy leaves no process, no node directory, an empty state; mirror and checkpoints stay and are named.
+    """
     done = demo.run("apply", "--auto-approve", "--wait")
     status = demo.json("status", "job.sft")
     log = demo.run("logs", "job.sft").stdout.splitlines()
     place = demo.run(
         "checkpoints", "download", "job.sft", "--target", str(demo.directory / "out")
     ).stdout.strip()
+    scratch = list(demo.nodes.glob("*/runs/*/scratch/*"))
 
     assert "Apply complete. 5 added, 0 changed, 0 destroyed." in done.stdout
     assert (status["status"], status["ranks"][0]["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)
@@ -25,20 +29,25 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_d
     assert (Path(place) / "model.bin").read_bytes() == (bytes(range(256)) * 1000)[::-1]
     assert runs_done.read_text().split() == [status["run"]]
     assert [one["complete"] for one in status["checkpoints"]] == [True]
-
-
-def test_the_mount_is_the_jobs_alone(demo: Project) -> None:
-    """/app/models exists for the job and not for the machine; scratch is empty afterwards."""
-    demo.run("apply", "--auto-approve", "--wait")
-    scratch = list(demo.nodes.glob("*/runs/*/scratch/*"))
-
     assert demo.json("plan", "--replace", "job.sft")["deliveries"][0]["mount"] == "namespace"
     assert not Path("/app/models/tiny").exists()
     assert scratch == []
 
+    destroyed = demo.run("destroy", "--auto-approve")
+    assert demo.run("state", "list").stdout == ""
+    assert list(demo.nodes.iterdir()) == []
+    assert processes(str(demo.directory.parent)) == []
+    assert f"mirror       {demo.mirror}" in destroyed.stdout
+    assert "checkpoints/demo/sft/1-" in destroyed.stdout
+    assert list((demo.mirror / "references").rglob("*.json")) == []
 
-def test_a_second_apply_does_nothing(demo: Project, runs_done: Path) -> None:
-    """Nothing is planned, nothing runs, and the state's serial stays."""
+
+def test_a_second_apply_does_nothing_and_a_changed_learning_rate_runs_from_warm_caches(
+    demo: Project, runs_done: Path
+) -> None:
+    """Nothing is planned, nothing runs, and the state's serial stays. Then the plan shows the changed command and nothing else, and not a
+    byte moves for it.
+    """
     demo.run("apply", "--auto-approve", "--wait")
     before = demo.json("plan")
     demo.run("apply", "--auto-approve", "--wait")
@@ -49,12 +58,6 @@ def test_a_second_apply_does_nothing(demo: Project, runs_done: Path) -> None:
     assert len(runs_done.read_text().split()) == 1
     demo.run("plan", "--detailed-exitcode", code=0)
 
-
-def test_a_changed_learning_rate_runs_again_from_warm_caches(
-    demo: Project, runs_done: Path
-) -> None:
-    """The plan shows the changed command and nothing else, and not a byte moves for it."""
-    demo.run("apply", "--auto-approve", "--wait")
     plan = demo.json("plan", "--var", "lr=1e-2")
     change = next(one["change"] for one in plan["resource_changes"] if one["address"] == "job.sft")
     demo.run("plan", "--detailed-exitcode", "--var", "lr=1e-2", code=2)
@@ -71,19 +74,7 @@ def test_a_changed_learning_rate_runs_again_from_warm_caches(
     assert len(runs_done.read_text().split()) == 2
 
 
-def test_destroy_leaves_nothing_but_declared_data(demo: Project) -> None:
-    """No process, no node directory, an empty state; mirror and checkpoints stay and are named with their sizes."""
-    demo.run("apply", "--auto-approve", "--wait")
-    done = demo.run("destroy", "--auto-approve")
-
-    assert demo.run("state", "list").stdout == ""
-    assert list(demo.nodes.iterdir()) == []
-    assert processes(str(demo.directory.parent)) == []
-    assert f"mirror       {demo.mirror}" in done.stdout
-    assert "checkpoints/demo/sft/1-" in done.stdout
-    assert list((demo.mirror / "references").rglob("*.json")) == []
-
-
+@one_day_in(5)
 def test_destroy_can_delete_checkpoints(demo: Project) -> None:
     """--delete-checkpoints leaves none."""
     demo.run("apply", "--auto-approve", "--wait")
