@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import zlib
@@ -192,7 +193,7 @@ class NodeAgent:
             )
 
     def _packed(self, data: bytes) -> bytes:
-        return zlib.compress(data, _COMPRESSION if self._remote else 0)
+        return _compressed(data) if self._remote else zlib.compress(data, 0)
 
     def _python(self, program: str) -> tuple[str, ...]:
         """Standard library alone: what a host's site-packages run at every start is neither wanted nor waited for."""
@@ -204,6 +205,12 @@ class NodeAgent:
             return error_from(self._node.id, json.loads(lines[-1])["error"])
         except (ValueError, KeyError, TypeError):
             return crashed(self._node.id, output.exit_code, output.stderr)
+
+
+@functools.lru_cache(maxsize=1)
+def _compressed(data: bytes) -> bytes:
+    """Once for all hosts of a cluster."""
+    return zlib.compress(data, _COMPRESSION)
 
 
 def _begun(pieces: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
