@@ -219,6 +219,7 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
     assert "hf://acme/model" in listed
 
 
+@one_day_in(3)
 def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:
     """A flipped byte is found and deleted, and comes from the hub again; what is let go of is collected; destroy names the bucket."""
     mine.run("apply", "--auto-approve", "--wait")

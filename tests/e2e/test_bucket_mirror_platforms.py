@@ -18,7 +18,7 @@ from tests.support.google_xml import GoogleXml, google_xml
 from tests.support.hub import Hub, serve
 from tests.support.mirrors import assert_sound
 from tests.support.project import Project, project
-from tests.support.tiers import sample
+from tests.support.tiers import one_day_in, sample
 from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES
 
@@ -99,6 +99,7 @@ def kill_while_it_mirrors(made: Project) -> None:
     process.communicate()
 
 
+@one_day_in(3)
 def test_a_mirror_lives_in_any_platforms_bucket(
     fresh: Project, platform: Platform, hub: Hub, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_rate_is_planned_with_and_kept_to(fresh: Project) -> None:
     assert fresh.actions() == {}
 
 
+@one_day_in(3)
 def test_a_limit_is_kept(fresh: Project) -> None:
     """A third listing takes the place of the one used longest ago; the directory holds no more than it may."""
     wants(fresh, "a", "b")
@@ -91,6 +92,7 @@ def test_a_limit_is_kept(fresh: Project) -> None:
     assert [row["outcome"] for row in left] == ["evicted", "evicted"]
 
 
+@one_day_in(3)
 def test_what_does_not_fit_is_found_while_planning(fresh: Project) -> None:
     """Live runs' weights count; the plan says what there is, of how much, and what is needed: it waits, or where it alone is too much, is refused."""
     wants(fresh, "a", "b", command=lasting(300))
@@ -254,6 +256,7 @@ def end(*processes: subprocess.Popen[str]) -> None:
         assert process.returncode == 0, out + err
 
 
+@one_day_in(3)
 def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     """Destroy and gc of one beside apply of the other, on one mirror and one cache: the other is whole; together they leave nothing."""
     other = second(fresh)

@@ -57,6 +57,7 @@ def equip(work: Project, engine: Engine) -> None:
     work.variables |= {**engine.variables, "TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
 
 
+@one_day_in(2)
 def test_an_image_is_pulled_and_run_by_digest(
     fresh: Project, engine: Engine, own_podman: Engine, own_registry: Registry
 ) -> None:

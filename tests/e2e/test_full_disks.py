@@ -144,6 +144,7 @@ def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) ->
     assert not work.mirror.exists()
 
 
+@one_day_in(3)
 def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
     """Delivery fails with the node, its directory and what to do; no tree is left; with room the same plan goes on."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})

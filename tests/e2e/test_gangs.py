@@ -93,6 +93,7 @@ def test_two_ranks_from_beginning_to_end(fresh: Project) -> None:
     assert list(fresh.nodes.iterdir()) == []
 
 
+@one_day_in(3)
 def test_the_rank_that_failed_is_named(fresh: Project) -> None:
     """The run has its error and exit code; the others were ended because of it."""
     fresh.write({"trainctl.yaml": FAILING})

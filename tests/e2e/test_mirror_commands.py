@@ -142,6 +142,7 @@ def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -
     assert "Destroy complete." in ended.stdout
 
 
+@one_day_in(3)
 def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -> None:
     """A content that isn't what its listing says stops a delivery with the command that repairs it, and after that it is right."""
     with serve() as hub:

@@ -76,6 +76,7 @@ def ended(work: Project, address: str) -> dict[str, Any]:
     return wait_for(look, 60)
 
 
+@one_day_in(2)
 def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
     """The plan says that it is kept; with its supervisor killed and the variable gone the same run goes on with the old value, in one private file until it begins."""
     gate = declare(fresh, 1)

@@ -75,6 +75,7 @@ def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: l
     assert wait_for(lambda: not hosts[0].connections())
 
 
+@one_day_in(2)
 def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: list[Sshd]) -> None:
     """Apply returns while it runs; nodes shows it; stop ends it with everything that it started."""
     write(fresh, hosts[:1], 7231)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.mirrors import MemorySource, ingest, mirror_at
 from tests.support.sshd import User, require_sshd, sshd
+from tests.support.tiers import one_day_in
 from trainctl.apply.step import Step
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.ledger.state import Recorded
@@ -25,6 +26,7 @@ from trainctl_ssh import SshProvider
 WEIGHTS = Address.parse("weights.model")
 
 
+@one_day_in(3)
 def test_one_copy_leaves_the_operators_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

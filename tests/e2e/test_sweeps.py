@@ -117,6 +117,7 @@ def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
     assert len(listed) == 5
 
 
+@one_day_in(3)
 def test_the_name_of_a_sweep_means_all_of_it(fresh: Project, gate: Path) -> None:
     """As a target, to run again, to stop; its log has to be that of one."""
     gate.touch()

@@ -41,6 +41,7 @@ def codes(made: Project, *flags: str) -> list[tuple[str, str]]:
     return [(one["severity"], one["code"]) for one in found if one["code"].startswith("cache-")]
 
 
+@one_day_in(2)
 def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
     """Prepared once for two jobs, shared with the team, summarized in every form, too full, cleared, and gone."""
     fetch = "echo fetched; head -c 1500 /dev/zero > $BT_PROJECT_CACHE_DIR/data; echo x >> $BT_TEAM_CACHE_DIR/count"

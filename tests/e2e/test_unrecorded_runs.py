@@ -81,6 +81,7 @@ def runs(made: Project) -> list[str]:
     return [run["status"] for one in found for run in one["outputs"]["runs"]]
 
 
+@one_day_in(2)
 def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(fresh: Project) -> None:
     """It is told in the plan as any live run; apply and destroy leave it alone, and end it where that is allowed; what it saved stays."""
     interrupted(fresh)

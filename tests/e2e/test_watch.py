@@ -85,6 +85,7 @@ def test_an_apply_that_waits_carries_on_what_it_had_to_leave(fresh: Project, gat
     assert status(fresh, "job.train") == COMPLETED
 
 
+@one_day_in(3)
 def test_what_nobody_approved_is_left_alone(fresh: Project, gate: Path) -> None:
     """Neither a job that is new in the manifest nor one whose code changed since is begun."""
     manifest = fresh.directory / "trainctl.yaml"
