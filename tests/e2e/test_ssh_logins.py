@@ -12,51 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.logins import Lab
 from tests.support.nodes import is_alive, wait_for
-from tests.support.sshd import Sshd, User, make_key, require_sshd, sshd
+from tests.support.sshd import Sshd, make_key, require_sshd
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.spi.provider import Cluster, Presence
 from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import Host, Login
-from trainctl_ssh.openssh import OpenSsh
 from trainctl_ssh.places import find_places
 from trainctl_ssh.pure import Paramiko
-
-
-class Lab:
-    """A user, hosts, and links that are closed."""
-
-    def __init__(self, place: Path, stack: ExitStack) -> None:
-        self.place = place
-        self.user = User(place / "user")
-        self.stack = stack
-        self.questions: list[str] = []
-        self.answer = False
-
-    def host(self, *lines: str, name: str = "gpu", known: bool = True, **options: object) -> Sshd:
-        """One more sshd."""
-        made = self.stack.enter_context(sshd(self.place / name, self.user, *lines, **options))  # type: ignore[arg-type]
-        if known:
-            with self.user.known_hosts.open("a") as file:
-                file.write(made.known)
-        return made
-
-    def link(self, host: Sshd | None = None, **changes: object) -> OpenSsh:
-        """A link to a host."""
-        where = {"address": host.address, "port": host.port} if host else {}
-        login = Login(**{**where, **changes})  # type: ignore[arg-type]
-        link = OpenSsh(login, "lab/gpu", dict(os.environ), self._confirm)
-        self.stack.callback(link.close)
-        return link
-
-    def says(self, link: OpenSsh, *words: str) -> str:
-        """What a command says on both streams."""
-        output = link.transport().run(words or ("echo", "here"))
-        return (output.stdout + output.stderr).decode()
-
-    def _confirm(self, question: str) -> bool:
-        self.questions.append(question)
-        return self.answer
 
 
 @pytest.fixture

@@ -1,0 +1,47 @@
+"""A user who logs in to real sshds."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.sshd import Sshd, User, sshd
+from trainctl_ssh.hosts import Login
+from trainctl_ssh.openssh import OpenSsh
+
+
+class Lab:
+    """A user, hosts, and links that are closed."""
+
+    def __init__(self, place: Path, stack: ExitStack) -> None:
+        self.place = place
+        self.user = User(place / "user")
+        self.stack = stack
+        self.questions: list[str] = []
+        self.answer = False
+
+    def host(self, *lines: str, name: str = "gpu", known: bool = True, **options: object) -> Sshd:
+        """One more sshd."""
+        made = self.stack.enter_context(sshd(self.place / name, self.user, *lines, **options))  # type: ignore[arg-type]
+        if known:
+            with self.user.known_hosts.open("a") as file:
+                file.write(made.known)
+        return made
+
+    def link(self, host: Sshd | None = None, **changes: object) -> OpenSsh:
+        """A link to a host."""
+        where = {"address": host.address, "port": host.port} if host else {}
+        login = Login(**{**where, **changes})  # type: ignore[arg-type]
+        link = OpenSsh(login, "lab/gpu", dict(os.environ), self._confirm)
+        self.stack.callback(link.close)
+        return link
+
+    def says(self, link: OpenSsh, *words: str) -> str:
+        """What a command says on both streams."""
+        output = link.transport().run(words or ("echo", "here"))
+        return (output.stdout + output.stderr).decode()
+
+    def _confirm(self, question: str) -> bool:
+        self.questions.append(question)
+        return self.answer
