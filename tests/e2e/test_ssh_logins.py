@@ -15,6 +15,7 @@ import pytest
 from tests.support.logins import Lab
 from tests.support.nodes import is_alive, wait_for
 from tests.support.sshd import Sshd, make_key, require_sshd
+from tests.support.tiers import one_day_in
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.spi.provider import Cluster, Presence
 from trainctl_ssh import SshProvider
@@ -71,6 +72,7 @@ def test_a_yes_at_the_first_contact_is_remembered(lab: Lab) -> None:
     assert lab.user.known_hosts.read_text() == f"other ssh-ed25519 AAAA\n{host.known}"
 
 
+@one_day_in(5)
 @pytest.mark.parametrize("named", ['"TOP/a b/kh"', '"TOP/a b/kh" TOP/c "TOP/d e"', "TOP/a/kh.%h"])
 def test_what_is_remembered_is_where_ssh_looks(lab: Lab, named: str) -> None:
     """The first of the user's files of known hosts, whatever it is called, has the key afterwards; no other is made."""
@@ -147,6 +149,7 @@ def test_a_jump_host_is_gone_through(lab: Lab) -> None:
     assert len(jump.connections()) == 1
 
 
+@one_day_in(4)
 def test_keys_of_the_agent_are_offered(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any key file in the configuration."""
     host = lab.host()
@@ -162,6 +165,7 @@ def test_keys_of_the_agent_are_offered(lab: Lab, monkeypatch: pytest.MonkeyPatch
     assert lab.says(lab.link(host)) == "here\n"
 
 
+@one_day_in(4)
 def test_a_certificate_authority_vouches_for_hosts(lab: Lab) -> None:
     """One line for all hosts of an authority, and no question."""
     place = lab.place / "signed"
@@ -205,6 +209,7 @@ def opened(lab: Lab, host: Sshd) -> subprocess.Popen[bytes]:
     return master
 
 
+@one_day_in(4)
 def test_a_pinned_key_is_checked_beside_a_connection_that_is_open(lab: Lab) -> None:
     """Nobody knows by which key the user's own connection was let through."""
     host = lab.host()
@@ -215,6 +220,7 @@ def test_a_pinned_key_is_checked_beside_a_connection_that_is_open(lab: Lab) -> N
     assert error.code == "ssh-key-changed"
 
 
+@one_day_in(4)
 @pytest.mark.parametrize("word", ["StdinNull", "ForkAfterAuthentication"])
 def test_configuration_for_commands_that_read_nothing_does_not_matter(lab: Lab, word: str) -> None:
     """``ssh HOST true`` works with it, and so does what talks to a program there."""
@@ -262,6 +268,7 @@ def test_one_connection_carries_every_command_and_is_closed(lab: Lab) -> None:
     assert not socket.exists()
 
 
+@one_day_in(4)
 def test_more_commands_at_once_than_a_server_gives_to_one_connection(lab: Lab) -> None:
     """What it refuses goes over a connection of its own."""
     link = lab.link(lab.host("MaxSessions 2"))
@@ -294,6 +301,7 @@ def test_a_connection_that_was_lost_is_made_again(lab: Lab) -> None:
     assert lab.says(link) == "here\n"
 
 
+@one_day_in(4)
 def test_start_up_files_that_speak_do_not_matter(lab: Lab) -> None:
     """What a login shell prints on either stream is not the program's."""
     host = lab.host()
@@ -305,6 +313,7 @@ def test_start_up_files_that_speak_do_not_matter(lab: Lab) -> None:
     assert lab.says(lab.link(host)) == "here\n"
 
 
+@one_day_in(4)
 def test_an_account_without_a_shell_is_unreachable_and_says_so(lab: Lab) -> None:
     """What it printed instead is the error's detail."""
     host = lab.host("ForceCommand echo This account is closed.")
@@ -314,6 +323,7 @@ def test_an_account_without_a_shell_is_unreachable_and_says_so(lab: Lab) -> None
     assert (error.code, error.detail) == ("node-unreachable", "This account is closed.")
 
 
+@one_day_in(4)
 def test_a_server_that_forwards_no_ports_says_how_to(lab: Lab) -> None:
     """The setting that it needs is named."""
     link = lab.link(lab.host("AllowTcpForwarding no"))
@@ -345,6 +355,7 @@ def test_the_first_python_that_will_do_is_found(lab: Lab) -> None:
     assert raised.value.code == "node-python"
 
 
+@one_day_in(4)
 def test_a_place_that_cant_be_written_is_an_error_that_names_it(lab: Lab) -> None:
     """A home that takes no directory: the error says which, and that another can be named; with that, all is well."""
     host = lab.host()
@@ -405,6 +416,7 @@ def caller(lab: Lab, host: Sshd, mark: Path) -> Iterator[subprocess.Popen[bytes]
             process.kill()
 
 
+@one_day_in(2)
 @pytest.mark.parametrize("how", [2, 9], ids=["interrupted", "killed"])
 def test_nothing_runs_on_when_the_caller_is_gone(lab: Lab, how: int) -> None:
     """After Ctrl-C, and after a kill that nothing could answer: program, connection and socket are gone."""
@@ -419,6 +431,7 @@ def test_nothing_runs_on_when_the_caller_is_gone(lab: Lab, how: int) -> None:
         assert wait_for(lambda: not host.connections(), 60)
 
 
+@one_day_in(4)
 def test_hosts_are_reached_without_a_directory_for_sockets(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +444,7 @@ def test_hosts_are_reached_without_a_directory_for_sockets(
     assert list(long.iterdir()) == []
 
 
+@one_day_in(4)
 def test_without_an_ssh_program_host_keys_are_kept_as_strictly(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
