@@ -81,7 +81,7 @@ def bucket() -> Iterator[Bucket]:
         yield one
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_prefix_of_a_bucket(fresh: Project, bucket: Bucket) -> None:
     """What is written is the prefix of every key, as it is."""
     fresh.variables |= {
@@ -103,7 +103,7 @@ def test_a_prefix_of_a_bucket(fresh: Project, bucket: Bucket) -> None:
     assert places == {"mirror", "%41"}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_directory(fresh: Project, tmp_path: Path) -> None:
     """Nothing is put beside it; what pathlib quotes is the same place as what people write."""
     place = tmp_path / "kept" / AWKWARD
@@ -120,7 +120,7 @@ def test_a_directory(fresh: Project, tmp_path: Path) -> None:
     assert "No changes" in same
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_a_directory_of_a_host(fresh: Project, tmp_path: Path) -> None:
     """The host keeps the mirror there and serves it to the other; checkpoints lie in a directory of each."""
     require_sshd()

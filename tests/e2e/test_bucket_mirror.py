@@ -108,7 +108,7 @@ def test_a_job_reads_what_the_bucket_keeps(mine: Project, hub: Hub) -> None:
     assert mine.actions() == {}
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_what_is_mirrored_is_never_fetched_again(
     mine: Project, bucket: Bucket, hub: Hub, prefix: str, tmp_path: Path
 ) -> None:
@@ -130,7 +130,7 @@ def test_what_is_mirrored_is_never_fetched_again(
     assert row["files"] == len(FILES)
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_a_killed_apply_goes_on_where_it_was(
     mine: Project, bucket: Bucket, hub: Hub, prefix: str
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_killed_apply_goes_on_where_it_was(
     assert_sound(objects_in(bucket, prefix))
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_mirror_that_is_moved_leaves_nothing_behind(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(
     assert after == []
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
@@ -219,7 +219,7 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
     assert "hf://acme/model" in listed
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:
     """A flipped byte is found and deleted, and comes from the hub again; what is let go of is collected; destroy names the bucket."""
     mine.run("apply", "--auto-approve", "--wait")
@@ -268,7 +268,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(made, user.environment)
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
     fresh: Project, bucket: Bucket, hub: Hub, prefix: str, lab: Lab
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path)
     assert "AWS_ACCESS_KEY_ID" in failed.stderr
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_server_that_only_the_manifest_names_gets_no_credential(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
@@ -357,7 +357,7 @@ def test_nor_does_it_get_what_lies_in_usual_places(
         assert "mirror s3://models/" in told
 
 
-@one_day_in(4)
+@one_day_in(6)
 def test_a_store_that_ignores_conditions_does_as_well(
     fresh: Project, hub: Hub, prefix: str, tmp_path: Path
 ) -> None:

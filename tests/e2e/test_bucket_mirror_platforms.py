@@ -99,7 +99,7 @@ def kill_while_it_mirrors(made: Project) -> None:
     process.communicate()
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_a_mirror_lives_in_any_platforms_bucket(
     fresh: Project, platform: Platform, hub: Hub, tmp_path: Path
 ) -> None:

@@ -159,7 +159,7 @@ def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: O
     assert [one for one in held if "rclone" not in str(one)] == []
 
 
-@one_day_in(3)
+@one_day_in(4)
 @pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
 def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened) -> None:
     """Keys of objects may: such a directory is read, is mounted under its name, and changes nothing when it is planned again."""
@@ -178,7 +178,7 @@ def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened
     assert "No changes" in again.stdout
 
 
-@one_day_in(3)
+@one_day_in(5)
 @pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
 def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: Opened) -> None:
     """An object of the same size was replaced: the mirror's locked version is used and the plan says so; upgrade fetches that file
@@ -211,7 +211,7 @@ def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: 
     assert quiet["diagnostics"] == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_plan_that_is_refused_locks_nothing(fresh: Project, tmp_path: Path) -> None:
     """What nobody has must bind nobody: not a first version, nor the one of an upgrade, after which the old one is used as it was."""
     lock = fresh.directory / "trainctl.lock"
@@ -262,7 +262,7 @@ jobs:
 """
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
     """Each is locked, mirrored and read as what its own server has, an unchanged manifest changes nothing, and what is
     damaged is fetched again from whoever had it."""
@@ -291,7 +291,7 @@ def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
     assert "all right" in whole
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> None:
     """What the environment has for AWS opens a source without ``auth``, also where the manifest repeats which server the environment
     names; it goes to no endpoint that only the manifest names, and that is said (13)."""
@@ -319,7 +319,7 @@ def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> 
     assert "none was sent" in nothing
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.parametrize(
     "auth",
     [
@@ -349,7 +349,7 @@ def test_a_role_opens_a_bucket(fresh: Project, tmp_path: Path, auth: str) -> Non
     assert [one for one in files if b"aws_session_token" in one.read_bytes()] == []
 
 
-@one_day_in(3)
+@one_day_in(7)
 @pytest.mark.parametrize(
     "opened", sample([s3, r2, gs, blobs], fixed=0, rotating=1), ids=lambda one: one.__name__
 )

@@ -65,7 +65,7 @@ def flip(path: Path, content: bytes) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_rate_is_planned_with_and_kept_to(fresh: Project) -> None:
     """``max_rate`` beside a directory, and alone."""
     wants(fresh, "a")
@@ -79,7 +79,7 @@ def test_a_rate_is_planned_with_and_kept_to(fresh: Project) -> None:
     assert fresh.actions() == {}
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_limit_is_kept(fresh: Project) -> None:
     """A third listing takes the place of the one used longest ago; the directory holds no more than it may."""
     wants(fresh, "a", "b")
@@ -92,7 +92,7 @@ def test_a_limit_is_kept(fresh: Project) -> None:
     assert [row["outcome"] for row in left] == ["evicted", "evicted"]
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_what_does_not_fit_is_found_while_planning(fresh: Project) -> None:
     """Live runs' weights count; the plan says what there is, of how much, and what is needed: it waits, or where it alone is too much, is refused."""
     wants(fresh, "a", "b", command=lasting(300))
@@ -133,7 +133,7 @@ def is_completed(made: Project, address: str) -> bool:
     return jobs.get(address) == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(fresh: Project) -> None:
     """Nothing fails: whoever finds no room waits, and is carried on when the one before has ended."""
     gate = in_turn(fresh)
@@ -150,7 +150,7 @@ def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(fresh
     assert fresh.actions() == {}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
     """An apply that doesn't wait leaves it, and says so; a look while there is no room starts nothing and leaves no trace."""
     gate = in_turn(fresh)
@@ -178,7 +178,7 @@ def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
     assert fresh.actions() == {}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_run_that_is_asked_for_while_there_is_no_room_lapses(fresh: Project) -> None:
     """It is told how to have it; nothing promises that it comes by itself, and nothing does it."""
     gate = in_turn(fresh)
@@ -224,7 +224,7 @@ def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
     assert holder(fresh.mirror, content).is_file()
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -256,7 +256,7 @@ def end(*processes: subprocess.Popen[str]) -> None:
         assert process.returncode == 0, out + err
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     """Destroy and gc of one beside apply of the other, on one mirror and one cache: the other is whole; together they leave nothing."""
     other = second(fresh)
@@ -287,7 +287,7 @@ def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     assert stored(fresh.mirror) == {}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_node_that_fails_hides_no_other(fresh: Project) -> None:
     """The others' caches are looked after and shown, it is named, and the exit code is 1; where nobody answers it is an error."""
     wants(fresh, "a")

@@ -114,7 +114,7 @@ def test_a_bucket_from_training_to_download(fresh: Project, bucket: Bucket) -> N
     assert json.loads(run_json.read_text())["status"] == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_trust_is_named_for_what_comes_after_a_run_too(
     fresh: Project, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -160,7 +160,7 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     ]
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_wrong_credential_stops_a_run_before_it_trains(fresh: Project, bucket: Bucket) -> None:
     """Nobody trains for two days to find that nothing was kept; with the right one the next apply runs it."""
     wrong = {**bucket.credential, "aws_secret_access_key": "another-secret"}
@@ -199,7 +199,7 @@ def test_the_environments_own_credential(fresh: Project, bucket: Bucket) -> None
     assert "AWS_SECRET_ACCESS_KEY" in without.stderr
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path) -> None:
     """keep_last; what a destroy leaves is named, and --delete-checkpoints leaves nothing."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
@@ -223,7 +223,7 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path
     assert processes(str(tmp_path)) == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_logs_beside_checkpoints_are_none(fresh: Project, tmp_path: Path) -> None:
     """Directories and loose files, written last: not counted by keep_last, and nobody begins with them or downloads them."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
@@ -250,7 +250,7 @@ top = target.parent
     assert set(re.findall(r"rank-0/([^/']*)", resumed)) == {"checkpoint-4"}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_weights_that_are_links_are_kept_or_missed(fresh: Project, tmp_path: Path) -> None:
     """Those of another checkpoint come back bit for bit; of what leads elsewhere list, status and download tell."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
@@ -280,7 +280,7 @@ best.mkdir()
     assert "1 link left out" in newest.stderr
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
     """It comes before the job that begins with it; one that isn't there stops that job before it runs."""
     write(fresh, "")
@@ -305,7 +305,7 @@ def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
     assert "checkpoint-2" in failed.stdout + failed.stderr
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(fresh: Project, tmp_path: Path) -> None:
     """Each goes on from its own latest, whoever saved last; another job begins with the one that it names."""
     loaded = "find $BT_LOAD_CHECKPOINT_DIR/ -type f -exec cat {} +"
@@ -337,7 +337,7 @@ jobs:
     assert second == ["from 1\n", "from 2\n"]
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_an_interrupted_download_is_taken_up(fresh: Project, tmp_path: Path) -> None:
     """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
@@ -384,7 +384,7 @@ def test_bad_references_are_told_with_the_manifest(fresh: Project) -> None:
         assert said in json.dumps(problems), config
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_killed_supervisor_leaves_a_run_whose_checkpoints_can_be_finished(
     fresh: Project, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def test_the_same_address_is_one_commands_at_a_time(slow: Project, hub: Hub) -> 
     settled(slow)
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hub) -> None:
     """What doesn't touch the busy address goes through meanwhile."""
     first = hanging(slow, hub, *APPLY, "--target", "weights.m")
@@ -133,7 +133,7 @@ def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hu
     settled(slow)
 
 
-@one_day_in(3)
+@one_day_in(5)
 @pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_interrupt_finishes_what_is_in_flight(
@@ -159,7 +159,7 @@ def test_the_first_interrupt_finishes_what_is_in_flight(
 TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.usefixtures("hangs_up")
 def test_a_closed_terminal_finishes_what_is_in_flight(slow: Project, hub: Hub) -> None:
     """Though nothing can be said there any more; the step under way is recorded, and nothing more is begun."""
@@ -220,7 +220,7 @@ def test_leaving_a_run_that_was_waited_for(fresh: Project) -> None:
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_lease_can_be_ended_by_hand(slow: Project, hub: Hub) -> None:
     """force-unlock with the id from the refusal; then others may change it, and the old holder changes nothing any more."""
     first = hanging(slow, hub, *APPLY)
@@ -241,7 +241,7 @@ def test_a_lease_can_be_ended_by_hand(slow: Project, hub: Hub) -> None:
     settled(slow)
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_two_projects_share_mirror_and_node(fresh: Project) -> None:
     """Applied at once; what both packed is kept once after a collection; destroying one takes nothing from the other; both leave nothing."""
     other = Project(fresh.directory.parent / "other", fresh.variables)

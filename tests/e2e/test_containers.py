@@ -57,7 +57,7 @@ def equip(work: Project, engine: Engine) -> None:
     work.variables |= {**engine.variables, "TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
 
 
-@one_day_in(2)
+@one_day_in(4)
 def test_an_image_is_pulled_and_run_by_digest(
     fresh: Project, engine: Engine, own_podman: Engine, own_registry: Registry
 ) -> None:
@@ -107,7 +107,7 @@ def test_an_image_is_pulled_and_run_by_digest(
     assert list(fresh.nodes.glob("*")) == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_what_a_registry_refuses_fails_the_deployment(
     fresh: Project, own_podman: Engine, private_registry: Registry
 ) -> None:
@@ -133,7 +133,7 @@ def test_what_a_registry_refuses_fails_the_deployment(
     assert fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: Path) -> None:
     """Nothing is begun; with ``engine: host`` the same job is planned on the host."""
     fresh.variables |= {"TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
@@ -153,7 +153,7 @@ def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: 
     assert "runtime.engine: host" in plan.stderr
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_a_size_that_an_engine_does_not_know_is_told_in_the_plan(
     fresh: Project, own_apptainer: Apptainer
 ) -> None:

@@ -32,7 +32,7 @@ def declare(work: Project, engine: Engine, jobs: dict[str, Any]) -> None:
     )
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_a_cache_is_prepared_in_the_container(fresh: Project, engine: Engine) -> None:
     """Once for two jobs: in the job's image, with its code and at its places; what a library keeps below ~/.cache/huggingface stays, too."""
     fetch = [
@@ -63,7 +63,7 @@ def test_a_cache_is_prepared_in_the_container(fresh: Project, engine: Engine) ->
     assert list(fresh.nodes.glob("*")) == []
 
 
-@one_day_in(7)
+@one_day_in(10)
 def test_commands_that_fail_to_prepare_a_cache_in_a_container(
     fresh: Project, own_podman: Engine
 ) -> None:
@@ -83,7 +83,7 @@ def test_commands_that_fail_to_prepare_a_cache_in_a_container(
     assert own_podman.containers() == []
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_a_container_begins_with_a_checkpoint(fresh: Project, engine: Engine) -> None:
     """The job's own latest and one by its name lie, read-only, where the variable says; the first run finds none."""
     save = "mkdir -p $BT_CHECKPOINT_DIR/checkpoint-$N; echo step $N >$BT_CHECKPOINT_DIR/checkpoint-$N/model"

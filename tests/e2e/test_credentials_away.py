@@ -67,7 +67,7 @@ def says(work: Project, vault: str) -> None:
     program.chmod(0o755)
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: Project) -> None:
     """The plan warns and works, also where there is no state yet; without the lock, or with nothing mirrored, it is the error."""
     wants(
@@ -81,7 +81,7 @@ def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: Projec
     assert said in refused
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_secret_that_its_keeper_does_not_give_stops_nobody_who_has_it_all(work: Project) -> None:
     """The same, of a command; a program that isn't there is ours to mend, and the error as ever."""
     wants(work, "CUSTOM_SECRET, auth_secret_name: bucket")

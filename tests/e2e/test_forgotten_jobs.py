@@ -46,7 +46,7 @@ def forgotten(fresh: Project, tmp_path: Path, request: Any) -> Project:
     return fresh
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_what_it_did_can_be_looked_at_and_had(forgotten: Project) -> None:
     """Its log, how it stands, its checkpoints and its code; but no plan speaks of it, nor does any list."""
     status = forgotten.json("status", "sft")
@@ -63,7 +63,7 @@ def test_what_it_did_can_be_looked_at_and_had(forgotten: Project) -> None:
     assert forgotten.actions() == {}
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_put_back_it_counts_on_and_resumes(forgotten: Project) -> None:
     """Its next run is its second, and begins with the checkpoint of its first."""
     text = (forgotten.directory / "trainctl.yaml").read_text()
@@ -76,7 +76,7 @@ def test_put_back_it_counts_on_and_resumes(forgotten: Project) -> None:
     assert forgotten.run("logs", "sft", "--run", "1").stdout == "saved\n"
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_run_of_it_can_be_repeated(forgotten: Project) -> None:
     """As it was then, whatever the manifest has; and the next apply forgets it again."""
     forgotten.run("run", "sft", "--run", "1", "--auto-approve", "--follow")
@@ -85,7 +85,7 @@ def test_a_run_of_it_can_be_repeated(forgotten: Project) -> None:
     assert forgotten.actions() == {"job.sft": ["forget"]}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_one_that_left_a_matrix(fresh: Project) -> None:
     """It is found by its values, while the name means what is left."""
     declare(fresh, SWEEP.replace("LR", "1, 2, 3"))
@@ -102,7 +102,7 @@ def test_one_that_left_a_matrix(fresh: Project) -> None:
     assert "sweep[lr=3]" in fresh.run("logs", "sweep[lr=4]", code=64).stderr.replace('"', "")
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_with_its_cluster_it_is_gone(forgotten: Project) -> None:
     """Nothing is left that could be looked at."""
     forgotten.run("destroy", "--auto-approve")

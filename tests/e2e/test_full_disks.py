@@ -57,7 +57,7 @@ def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub:
         assert_recovers(work)
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
     """A transfer that broke off goes on where the disk has room for what is missing and not for all of it; the plan says what that is."""
     files = {"model.safetensors": noise(40_000_000)}
@@ -74,7 +74,7 @@ def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
         assert_recovers(work, files)
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
     """With no byte to come, a disk that others have filled since stops no plan and no run."""
     wants(work, "hf://acme/model", JOB)
@@ -85,7 +85,7 @@ def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
         work.run("run", "job.sft", "--auto-approve")
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_what_two_sources_share_needs_room_once(work: Project, hub: Hub) -> None:
     """The plan counts it with each, but asks for room once, as apply does."""
     large = noise(40_000_000)
@@ -144,7 +144,7 @@ def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) ->
     assert not work.mirror.exists()
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
     """Delivery fails with the node, its directory and what to do; no tree is left; with room the same plan goes on."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})

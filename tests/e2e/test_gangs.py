@@ -93,7 +93,7 @@ def test_two_ranks_from_beginning_to_end(fresh: Project) -> None:
     assert list(fresh.nodes.iterdir()) == []
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_the_rank_that_failed_is_named(fresh: Project) -> None:
     """The run has its error and exit code; the others were ended because of it."""
     fresh.write({"trainctl.yaml": FAILING})
@@ -110,7 +110,7 @@ def test_the_rank_that_failed_is_named(fresh: Project) -> None:
     ]
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_stop_ends_all_ranks(fresh: Project) -> None:
     """One command; all ranks are STOPPED."""
     fresh.write({"trainctl.yaml": FAILING.replace("!= 2", "!= 9")})
@@ -134,7 +134,7 @@ jobs: {sft: {compute: COMPUTE, runtime: {start_commands: ["true"]}}}
 """
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.parametrize("compute", ['{node_count: 2, accelerator: "H100:1"}', "{node_count: 2}"])
 def test_gpus_that_all_nodes_share_are_not_counted_twice(fresh: Project, compute: str) -> None:
     """Two ranks that each want the only GPU of a machine, named or as all that there is, would wait for ever: the plan says so. With enough they may."""
@@ -164,7 +164,7 @@ jobs:
 """
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
     """It is left alone while any rank of the first goes on, and started by the next look once all have completed."""
     gate = fresh.directory.parent / "gate"
@@ -188,7 +188,7 @@ def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
     ]
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_jobs_of_one_node_spread_over_the_cluster(fresh: Project) -> None:
     """Two jobs that are placed at the same time get a node each, as the plan said."""
     fresh.write({"trainctl.yaml": SINGLE})

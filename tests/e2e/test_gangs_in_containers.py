@@ -36,7 +36,7 @@ def declare(work: Project, podman: Engine, command: str) -> None:
     work.write({"trainctl.yaml": text, "src/gang.sh": MEETING, "weights/word": "weights"})
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_ranks_in_containers_meet(fresh: Project, own_podman: Engine) -> None:
     """Each has its weights and its place, and one reaches another at the address and the port that all were told; no container is left."""
     declare(fresh, own_podman, "meets")
@@ -52,7 +52,7 @@ def test_ranks_in_containers_meet(fresh: Project, own_podman: Engine) -> None:
     assert own_podman.containers() == []
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_a_rank_that_fails_ends_the_other_containers(fresh: Project, own_podman: Engine) -> None:
     """The one that failed is named with its exit code, the others are stopped, and none of their containers goes on."""
     declare(fresh, own_podman, "fails")

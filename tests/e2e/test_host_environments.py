@@ -48,7 +48,7 @@ def test_a_module_that_is_not_found_is_a_warning(fresh: Project) -> None:
     assert "it is there" in fresh.run("logs", "module").stdout
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_path: Path) -> None:
     """The environment is built on the node, once for two jobs; the second apply has nothing to do."""
     data = tmp_path / "dataset"

@@ -90,7 +90,7 @@ def lab(tmp_path: Path, fresh: Project) -> Iterator[Lab]:
         yield Lab(fresh, hosts, hub, web)
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_others(lab: Lab) -> None:
     """One request for each part of the file, by the host; both ranks have it; this machine has no mirror; a second plan changes nothing."""
     lab.web.put("/model.bin", PARTED)
@@ -141,7 +141,7 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     assert [path for host in lab.hosts for path in holds(host.home.parent, TOKEN)] == []
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_link_that_has_expired_is_made_anew(lab: Lab) -> None:
     """A stream breaks and the storage then refuses the link: the operator makes another, and what had arrived is kept."""
     lab.hub.token = TOKEN
@@ -161,7 +161,7 @@ def test_a_link_that_has_expired_is_made_anew(lab: Lab) -> None:
     assert len(heads) == 3  # whether there is one, for the plan; a link, and another
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_a_hub_that_serves_large_files_itself_is_relayed_as_planned(lab: Lab) -> None:
     """Whoever opens it with a token opens all of it: the plan asks once where a large file is, and counts what goes through here; what is mirrored is not asked for."""
     lab.hub.token, lab.hub.cdn = TOKEN, None
@@ -185,7 +185,7 @@ def test_a_hub_that_serves_large_files_itself_is_relayed_as_planned(lab: Lab) ->
     assert lab.hub.asked(".safetensors") == []
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     """A directory here is counted as going through the operator, arrives verified, and can be repaired."""
     lab.project.write({"weights/model.bin": LARGE, "weights/config.json": "{}"})
@@ -211,7 +211,7 @@ def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     assert lab.project.json("mirror", "verify")["whole"]
 
 
-@one_day_in(7)
+@one_day_in(10)
 def test_a_host_that_forwards_nothing_says_so(fresh: Project, tmp_path: Path) -> None:
     """Files of this machine need the host's connection to go through; without it the error is that of the connection, once."""
     require_sshd()
@@ -226,7 +226,7 @@ def test_a_host_that_forwards_nothing_says_so(fresh: Project, tmp_path: Path) ->
     assert "error: weights.model: lab/gpu-0 does not forward ports [ssh-forwarding]" in told
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_destroy_leaves_the_mirror_and_gc_empties_it(lab: Lab) -> None:
     """What a destroy leaves on the host is the mirror, which it names with its size; a collection then deletes all of it."""
     lab.web.put("/model.bin", LARGE)
@@ -244,7 +244,7 @@ def test_destroy_leaves_the_mirror_and_gc_empties_it(lab: Lab) -> None:
     assert not list(lab.mirror.glob("listings/*"))
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_host_that_does_not_answer_is_named(lab: Lab) -> None:
     """With the mirror's host away its plan is made with a warning, and what needs the mirror says which host that is."""
     lab.web.put("/model.bin", LARGE)
@@ -268,7 +268,7 @@ def writer(lab: Lab) -> str:
     return str(json.loads(lease.read_bytes())["holder"])
 
 
-@one_day_in(4)
+@one_day_in(8)
 @pytest.mark.parametrize("side", ["the command", "the host"])
 def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> None:
     """Either side is killed amid a file; nothing that is there counts as whole, and the next apply asks for the rest only."""
@@ -299,7 +299,7 @@ def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> No
     assert lab.project.json("mirror", "verify")["findings"] == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_second_ctrl_c_ends_the_host_too(lab: Lab) -> None:
     """The command ends as interrupted and the program on the host with it; what had arrived is kept."""
     lab.web.put("/model.bin", LARGE)
@@ -318,7 +318,7 @@ def test_a_second_ctrl_c_ends_the_host_too(lab: Lab) -> None:
     assert list(lab.mirror.glob("partial/*/*"))
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_path: Path) -> None:
     """A directory on a disk that is too small: the error has the host, the place and what is free."""
     if os.geteuid() != 0:
@@ -341,7 +341,7 @@ def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_pat
     assert "GET /model.bin" not in lab.web.asked
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_place_on_a_host_that_can_not_be_made_is_an_error_of_the_plan(lab: Lab) -> None:
     """Of the node's directory and of the mirror in it: nothing is begun, so nothing has to be destroyed."""
     lab.web.put("/model.bin", b"model")
@@ -363,7 +363,7 @@ def test_a_place_on_a_host_that_can_not_be_made_is_an_error_of_the_plan(lab: Lab
     assert "nothing to destroy" in lab.project.run("destroy", "--auto-approve").stdout
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_two_applies_at_once_fetch_a_file_once(lab: Lab) -> None:
     """Two states that want the same file at the same time: it is asked for once, and both have it."""
     lab.web.put("/model.bin", LARGE)

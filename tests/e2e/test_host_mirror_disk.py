@@ -82,7 +82,7 @@ def fill(place: Path) -> Path:
     return filler
 
 
-@one_day_in(5)
+@one_day_in(10)
 @pytest.mark.parametrize("at", [0, CHUNK // 2, CHUNK - 1])
 def test_a_disk_that_fills_up_while_a_file_arrives(lab: Lab, at: int) -> None:
     """Before the first byte of every part of it, amid them, and before the last one: with room again the next apply brings the rest."""
@@ -105,7 +105,7 @@ def test_a_disk_that_fills_up_while_a_file_arrives(lab: Lab, at: int) -> None:
         assert len(ranges) == len(set(ranges))  # nothing twice
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_a_disk_without_room_for_another_file(lab: Lab) -> None:
     """With every number of files that it can have, from hardly any on, until it all fits: wherever it stops nothing is torn, and
     what is there is used."""

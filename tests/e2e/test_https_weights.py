@@ -98,7 +98,7 @@ def test_declared_content_is_pinned_and_verified(work: Project, web: Web) -> Non
     assert work.run("plan", "--detailed-exitcode").stderr == ""
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_other_content_than_declared_is_not_kept(work: Project, web: Web) -> None:
     """A wrong digest fails the apply with both digests; the job is not begun, and nothing half-done stays."""
     wrong = "0" * 64
@@ -127,7 +127,7 @@ def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> 
     assert_nothing_half_done(work)
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> None:
     """The locked version is mirrored: it stays in use, with a warning, until somebody upgrades; unmirrored it is an error."""
     run_all(work)
@@ -156,7 +156,7 @@ def test_a_server_that_tells_nothing_is_warned_of(work: Project, web: Web) -> No
     assert work.run("logs", "sft").stdout.split()[0] == DIGEST
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, web: Web) -> None:
     """What was verified before a cut is asked for no second time by the next apply."""
     big = noise(2 * CHUNK + 54321)

@@ -78,7 +78,7 @@ def _sizes(made: Project) -> list[str]:
     return [path.read_text().strip() for path in found]
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_resuming_takes_the_newest(lived: Project) -> None:
     """Of the newest run that has one, and says which; a run without --resume finds none."""
     plan = lived.run(*RUN, "--resume").stdout
@@ -213,7 +213,7 @@ def test_leaving_a_followed_run(fresh: Project) -> None:
     stop_all(fresh)
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_metrics_of_a_run(fresh: Project) -> None:
     """As a table, as curves, as CSV, as they come, and as JSON of a run that is over."""
     declare(fresh, {"sft": job("python3 -c 'sum(range(10**7))'", lasting(3))})
@@ -233,7 +233,7 @@ def test_metrics_of_a_run(fresh: Project) -> None:
     fresh.run("metrics", "sft", "--follow", "--format", "csv", code=64)
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_status_tells_what_is_left(fresh: Project) -> None:
     """The deadline of a live run, how long its phases took in the run before, and how often it was tried."""
     short = job(
@@ -276,7 +276,7 @@ def follow_memory(made: Project, name: str, take: Callable[[str], None]) -> int:
         return int(process.stderr.read().split()[-1]) * 1024
 
 
-@one_day_in(7)
+@one_day_in(10)
 def test_a_burst_is_followed_without_a_loss(fresh: Project) -> None:
     """64 MB as fast as they can be written: every line comes in its turn, and memory is that of a small log."""
     declare(fresh, {"small": job(COUNT.format(10)), "burst": job(COUNT.format(LINES))})

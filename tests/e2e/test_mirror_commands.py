@@ -18,7 +18,7 @@ from tests.support.weights_data import noise
 MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
 
 
-@one_day_in(4)
+@one_day_in(5)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -49,7 +49,7 @@ def test_a_manifest_that_is_wrong_names_no_mirror(fresh: Project, command: tuple
     assert wrong.stdout == ""
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(fresh: Project) -> None:
     """Plans and lists warn of it, only a collection refuses; the next apply of its project replaces it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -73,7 +73,7 @@ def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(fresh:
     assert fresh.run("mirror", "gc").stdout.endswith(" of 1 listing.\n")
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: Project) -> None:
     """The repair deletes it, and the plan has it mirrored again."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
@@ -142,7 +142,7 @@ def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -
     assert "Destroy complete." in ended.stdout
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -> None:
     """A content that isn't what its listing says stops a delivery with the command that repairs it, and after that it is right."""
     with serve() as hub:
@@ -165,7 +165,7 @@ def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -
     assert refused.returncode == 12
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
     """The plan says why, and not that somebody else was at it; the old mirror is told that nobody wants what it has."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"

@@ -63,7 +63,7 @@ def test_a_machine_that_is_too_small_is_told(fresh: Project) -> None:
     fresh.run("plan")
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:
     """In Markdown the counts come first and the digest last, live or from a file; what is wrong is on standard error, too."""
     declare(fresh, {"a": job("echo ```</details>@all")})
@@ -139,7 +139,7 @@ def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(fresh: Pro
     assert fresh.json("status", "a")["number"] == 3
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: Project) -> None:
     """Killed again and again until something is done, the same command ends it; once more there is nothing left to apply: exit 11."""
     fresh.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -183,7 +183,7 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: Project) -> None:
     assert log(fresh, "a") == ["first"]
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
     """The reviewed bytes are mirrored, or none; what differs is named, and what doesn't need them goes on."""
     declare(fresh, {"a": job("true", weights=["tiny"]), "b": job("true")}, weights=WEIGHTS)
@@ -200,7 +200,7 @@ def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
     assert fresh.json("status", "b")["status"] == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_expect_applies_only_the_reviewed_plan(fresh: Project) -> None:
     """--expect with the digest of another plan: exit 11, nothing done; with the right one: done."""
     declare(fresh, {"a": job("echo 1")})
@@ -262,7 +262,7 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: Project) -> None:
     fresh.run("plan", "-detailed-exitcode", code=1)
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: Project) -> None:
     """A listing of the mirror, a node's directory, its caches: the plan says so, one apply mends it, and a run works."""
     caching = {"cache_config": {"enabled": True}}
@@ -299,7 +299,7 @@ def remove(place: Path) -> None:
     shutil.rmtree(place)
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_what_is_protected_is_not_destroyed(fresh: Project) -> None:
     """prevent_destroy holds against destroy and against removing the block: exit 1, and everything is as it was."""
     protected = {"tiny": {**WEIGHTS["tiny"], "lifecycle": {"prevent_destroy": True}}}

@@ -32,7 +32,7 @@ def begin(project: Project, **more: Any) -> None:
     wait_for(lambda: newest(project) == (1, "RUNNING"))
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
     """Its error says so; when it is mended, the run is stopped for the new one, and that is said, too."""
     fresh.write({"src/reqs.txt": "--no-index\nno-such-package==1\n"})
@@ -59,7 +59,7 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
     fresh.run("stop", "sft", "--grace", "0")
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_weights_that_have_room_only_without_the_run_come_when_it_is_stopped(
     fresh: Project,
 ) -> None:

@@ -80,7 +80,7 @@ def test_run_is_always_one_new_run(fresh: Project) -> None:
     fresh.run("run", "nothing", "--auto-approve", code=1)
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_changed_code_runs_only_where_it_is_asked_to(fresh: Project) -> None:
     """A no-op "changed since run 1" that names the command; with rerun_on: [code] it is a new run."""
     jobs = {
@@ -136,7 +136,7 @@ COMMANDS = {
 }
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_how_commands_follow_one_another(fresh: Project) -> None:
     """One shell keeps exports and directory; whatever fails in any form ends the job with its exit code."""
     declare(fresh, {name: job(*commands) for name, (commands, _, _) in COMMANDS.items()})
@@ -153,7 +153,7 @@ def test_how_commands_follow_one_another(fresh: Project) -> None:
     }
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: Project) -> None:
     """The mirror lost its content: DEPLOY_FAILED, with the reason in status; once it is there again apply runs the job."""
     declare(fresh, {"prep": job("true", weights=["tiny"])}, weights=WEIGHTS)
@@ -230,7 +230,7 @@ def command(pid: int) -> str:
         return ""
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_removing_a_job(fresh: Project) -> None:
     """An ended one is forgotten and its checkpoints stay; a live one is left alone unless it may be stopped."""
     keeping = {"checkpointing_config": {"enabled": True}}
@@ -279,7 +279,7 @@ def test_stop(fresh: Project) -> None:
     fresh.run("plan", "--detailed-exitcode", code=0)
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_logs_can_be_followed_and_chosen(fresh: Project) -> None:
     """--follow ends with the run, a pipe gets its lines as they are; --rank, --run by number and id choose; a wrong one is told."""
     declare(fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\n\\033[31mred\\033[0m'")})

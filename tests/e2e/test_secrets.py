@@ -307,7 +307,7 @@ def nothing_begun(work: Project) -> bool:
     )
 
 
-@one_day_in(3)
+@one_day_in(4)
 @pytest.mark.parametrize(
     ("variable", "says"),
     [
@@ -334,7 +334,7 @@ def test_a_missing_secret_is_named_before_anything_is_begun(
     assert found_in((done.stdout + done.stderr).encode()) == []
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_saved_plan_that_lacks_a_secret_begins_nothing(planted: Story) -> None:
     """Also where the plan was made by somebody who had it."""
     planted.work.run("plan", "--out", "saved.plan")
@@ -345,7 +345,7 @@ def test_a_saved_plan_that_lacks_a_secret_begins_nothing(planted: Story) -> None
     assert nothing_begun(planted.work)
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_missing_file_is_named(planted: Story) -> None:
     """A secret's file that isn't there is told with its path."""
     (planted.work.directory / "aws.json").unlink()
@@ -358,7 +358,7 @@ def test_a_missing_file_is_named(planted: Story) -> None:
     assert nothing_begun(planted.work)
 
 
-@one_day_in(3)
+@one_day_in(4)
 @pytest.mark.parametrize("value", ["short-7", "x"])
 def test_a_short_secret_is_refused(planted: Story, value: str) -> None:
     """What is too short to be masked is refused before anything is begun, with what to do, and not shown."""
@@ -414,7 +414,7 @@ def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story)
     assert nothing_begun(planted.work)
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_token_in_an_upstream_file_name_is_refused(planted: Story) -> None:
     """A listing keeps names as they are, so such a source isn't taken; the error doesn't show the name."""
     planted.hub.add("acme/open", {**FILES, f"{ENV}.bin": b"x"})
@@ -425,7 +425,7 @@ def test_a_token_in_an_upstream_file_name_is_refused(planted: Story) -> None:
     assert nothing_begun(planted.work)
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 429, 500])
 def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, status: int) -> None:
     """Whatever an error's headers say, the token is in no message and in nothing that is kept."""
@@ -459,7 +459,7 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
     )
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.parametrize(
     "value",
     [
@@ -484,7 +484,7 @@ def test_a_token_that_no_header_can_hold_is_refused_unseen(planted: Story, value
     assert not any("acme/gated" in one.path for one in planted.hub.seen)
 
 
-@one_day_in(3)
+@one_day_in(4)
 @pytest.mark.parametrize("by_link", [False, True])
 def test_a_secret_file_lies_beside_the_manifest(planted: Story, by_link: bool) -> None:
     """A manifest alone can't have a file from elsewhere sent to a job, also not through a link."""

@@ -77,7 +77,7 @@ def ended(work: Project, address: str) -> dict[str, Any]:
     return wait_for(look, 60)
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
     queued: Project, waits: Path
 ) -> None:

@@ -76,7 +76,7 @@ def ended(work: Project, address: str) -> dict[str, Any]:
     return wait_for(look, 60)
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
     """The plan says that it is kept; with its supervisor killed and the variable gone the same run goes on with the old value, in one private file until it begins."""
     gate = declare(fresh, 1)
@@ -105,7 +105,7 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
     assert holders(fresh, OLD) == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_rotated_secret_is_that_of_the_next_run(fresh: Project) -> None:
     """Another version is another run, with the value of then; the old one goes with the run that had it, and destroy leaves neither."""
     gate = declare(fresh, 1)
@@ -123,7 +123,7 @@ def test_a_rotated_secret_is_that_of_the_next_run(fresh: Project) -> None:
     gate.touch()
 
 
-@one_day_in(7)
+@one_day_in(10)
 def test_of_a_run_on_several_nodes_nothing_is_kept(fresh: Project) -> None:
     """Such a run begins anew as another one where it lost a rank, so no value is on any disk, and the plan speaks of none."""
     gate = fresh.directory.parent / "go"

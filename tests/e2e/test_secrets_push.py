@@ -66,7 +66,7 @@ def readable(work: Project) -> dict[str, bool]:
     return {one["name"]: one["readable"] for one in found}
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_value_goes_to_the_keyring(work: Project) -> None:
     """New ones are stored, the same one is left, another is replaced only with --auto-approve where nobody can be asked."""
     assert readable(work)["corp"] is False
@@ -91,7 +91,7 @@ def test_a_keyring_that_keeps_nothing_is_told(work: Project) -> None:
     assert "Stored" not in said
 
 
-@one_day_in(5)
+@one_day_in(7)
 @pytest.mark.usefixtures("aws")
 def test_a_value_goes_to_aws(work: Project) -> None:
     """From the environment; the versions that AWS gave are told."""
@@ -111,7 +111,7 @@ def test_a_value_goes_to_aws(work: Project) -> None:
     assert client.get_secret_value(SecretId="prod/cloud")["SecretString"] == NEW
 
 
-@one_day_in(7)
+@one_day_in(14)
 @pytest.mark.parametrize(
     ("name", "value", "flags", "code", "says"),
     [

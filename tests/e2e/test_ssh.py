@@ -75,7 +75,7 @@ def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: l
     assert wait_for(lambda: not hosts[0].connections())
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: list[Sshd]) -> None:
     """Apply returns while it runs; nodes shows it; stop ends it with everything that it started."""
     write(fresh, hosts[:1], 7231)
@@ -97,7 +97,7 @@ def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: 
     assert wait_for(lambda: not processes("sleep\x007231"))
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     fresh: Project, hosts: list[Sshd]
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     assert fresh.actions() == {}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_run_on_a_forgotten_host_is_lost_and_destroy_gets_by_without_it(
     fresh: Project, hosts: list[Sshd]
 ) -> None:

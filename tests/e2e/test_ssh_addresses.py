@@ -51,7 +51,7 @@ def check(made: Project, count: int) -> None:
     assert moved["node"] == 0
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_ssh_that_ends_on_loopback(tmp_path: Path) -> None:
     """Nobody is sent to their own loopback: from the mirror and from each other hosts get it at their other addresses, as planned."""
     with (
@@ -64,7 +64,7 @@ def test_ssh_that_ends_on_loopback(tmp_path: Path) -> None:
         check(made, 3)
 
 
-@one_day_in(7)
+@one_day_in(14)
 @pytest.mark.parametrize("network", ["10.77.5", "198.51.100"])
 def test_hosts_that_reach_each_other_by_another_network(tmp_path: Path, network: str) -> None:
     """On the one by which the operator comes nothing passes between them, be it private or not; on the other one everything does."""
@@ -82,7 +82,7 @@ def test_hosts_that_reach_each_other_by_another_network(tmp_path: Path, network:
         check(made, 3)
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_hosts_that_reach_nobody(tmp_path: Path) -> None:
     """Where loopback is the only address of hosts no plan promises what they would have to give each other, and says what to do;
     what the operator's machine has comes through it.

@@ -47,7 +47,7 @@ def run(project: Project, hosts: list[Sshd], more: str = "") -> None:
     project.run("apply", "--auto-approve", "--wait")
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: Project) -> None:
     """A plan of what is there, of a new job and of a destroy calls no ssh, takes what is recorded for what is there and says of the rest
     that it isn't known; with the network it calls one."""
@@ -72,7 +72,7 @@ def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: Project) -> None:
     assert new["errored"] is False
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_a_checkpoint_needs_the_host_of_its_rank_alone(hosts: list[Sshd], fresh: Project) -> None:
     """With the other host off it is there; of the rank whose host is off the error names that host."""
     hosts[1].process.terminate()
@@ -85,7 +85,7 @@ def test_a_checkpoint_needs_the_host_of_its_rank_alone(hosts: list[Sshd], fresh:
     assert "lab/gpu-1 " in refused.stderr
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_a_checkpoint_in_a_directory_of_all_hosts_needs_any_of_them(
     hosts: list[Sshd], fresh: Project, tmp_path: Path
 ) -> None:

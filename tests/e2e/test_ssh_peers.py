@@ -26,7 +26,7 @@ from trainctl_ssh import SshProvider
 WEIGHTS = Address.parse("weights.model")
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_one_copy_leaves_the_operators_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def turned_away(host: Host) -> int:
     return sum(part["counter"]["packets"] for rule in rules for part in rule if "counter" in part)
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_weights_and_ranks_pass_the_firewall(demo: Project, lab: Lab) -> None:
     """From a mirror on the first host, from each other, and to rank 0: nobody tried any other port, and the wall stands."""
     declare(demo, lab, f"{PORTS[0]}-{PORTS[-1]}")
@@ -115,7 +115,7 @@ def test_weights_and_ranks_pass_the_firewall(demo: Project, lab: Lab) -> None:
     assert turned_away(lab.hosts[0]) > 0
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_taken_ports_are_named_with_their_host(demo: Project, lab: Lab, tmp_path: Path) -> None:
     """Something else listens at all of them on one host: it is nobody's peer, no rank 0, and no mirror, and each time it is said why."""
     ports = f"{PORTS[0]}-{PORTS[1]}"

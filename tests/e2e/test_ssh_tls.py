@@ -52,7 +52,7 @@ def ended(made: Project) -> tuple[str, set[str]]:
     return status["status"], {row["path"] for row in status["deliveries"]}
 
 
-@one_day_in(4)
+@one_day_in(8)
 @pytest.mark.parametrize(("network", "tls"), [("203.0.113", True), ("10.83.17", False)])
 def test_what_the_world_can_reach_is_asked_over_tls(
     tmp_path: Path, network: str, tls: bool
@@ -73,7 +73,7 @@ def test_what_the_world_can_reach_is_asked_over_tls(
         assert [path for host in lab.hosts for path in holds(host.home, "PRIVATE KEY")] == []
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_one_node_gets_it_from_the_mirrors_host_over_tls(tmp_path: Path) -> None:
     """The plan says so of a job whose only other node it is."""
     with lab_of(tmp_path / "lab", 2) as lab, project(lab, tmp_path) as made:
@@ -118,7 +118,7 @@ def told(log: Path) -> tuple[int, str]:
     return sum(one["hands"] for one in last), "".join(one["told"] for one in last)
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_who_is_in_between_and_the_mirror_gets_no_token(tmp_path: Path) -> None:
     """The run isn't deployed, the error says whose certificate it isn't; without them the next apply goes through."""
     with lab_of(tmp_path / "lab", 2) as lab, project(lab, tmp_path) as made:
@@ -137,7 +137,7 @@ def test_who_is_in_between_and_the_mirror_gets_no_token(tmp_path: Path) -> None:
         assert ended(made)[0] == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(5)
+@one_day_in(10)
 def test_who_is_in_a_peers_place_is_left_out(tmp_path: Path) -> None:
     """All have their weights, from the mirror where need be; apply says whose place somebody has, and they were told nothing."""
     with lab_of(tmp_path / "lab", 3) as lab, project(lab, tmp_path) as made:

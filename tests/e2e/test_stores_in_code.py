@@ -24,7 +24,7 @@ jobs:
 """
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_what_a_command_itself_writes_is_no_code(fresh: Project) -> None:
     """``trainctl apply >apply.log 2>apply.err`` beside the manifest, first and again; what somebody else writes meanwhile is named."""
     fresh.write({"trainctl.yaml": "jobs: {fit: {runtime: {start_commands: [ls]}}}\n", "a.py": ""})
@@ -58,7 +58,7 @@ def test_what_a_command_itself_writes_is_no_code(fresh: Project) -> None:
     assert "noise.txt was written last" in meanwhile
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_they_are_left_out_of_the_code(fresh: Project) -> None:
     """What an apply itself writes there is no change of the code: the first one succeeds, the job sees the code alone, and the next plan has nothing to do and says what isn't shipped."""
     text = MANIFEST.replace("HERE", str(fresh.directory))

@@ -85,7 +85,7 @@ def test_a_sweep_from_beginning_to_end(fresh: Project, gate: Path) -> None:
     assert "job.sweep (5)" in fresh.run("status").stdout
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_the_example_runs_and_leaves_nothing(fresh: Project) -> None:
     """Data, six fits two at a time, the best of them; then destroy takes the node down, which never had weights."""
     example = Path(__file__).resolve().parents[2] / "examples" / "sweep"
@@ -98,7 +98,7 @@ def test_the_example_runs_and_leaves_nothing(fresh: Project) -> None:
     assert not list(fresh.nodes.iterdir())
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
     """In the order of numbers; programs get the same jobs as a list."""
     gate.touch()
@@ -117,7 +117,7 @@ def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
     assert len(listed) == 5
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_the_name_of_a_sweep_means_all_of_it(fresh: Project, gate: Path) -> None:
     """As a target, to run again, to stop; its log has to be that of one."""
     gate.touch()
@@ -147,7 +147,7 @@ def test_one_of_a_sweep_can_be_chosen(fresh: Project, gate: Path) -> None:
     assert fresh.run("logs", "sweep").stdout == "lr 1e-5 seed 2\n"
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
     """One after the other, to the end of the last."""
     gate.touch()
@@ -161,7 +161,7 @@ def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
     assert {one["address"] for one in listed} == set(jobs(fresh, "sweep"))
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
     """It is left to a later apply, with the reason in the plan, in the result and for programs; then it goes on."""
     text = (fresh.directory / "trainctl.yaml").read_text()
@@ -184,7 +184,7 @@ def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
     assert {one["status"] for one in jobs(fresh).values()} == {COMPLETED}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_job_on_another_cluster_is_left_to_a_later_apply(fresh: Project) -> None:
     """Nobody on one node can tell when a run on another has completed."""
     gate = fresh.directory.parent / "gate"
@@ -206,7 +206,7 @@ jobs:
     assert jobs(fresh)["job.second"]["status"] == COMPLETED
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_priority_reaches_a_run_that_waits(fresh: Project, gate: Path) -> None:
     """Without a new run: the record and the node have the new one."""
     fresh.run("apply", "--auto-approve")
@@ -254,7 +254,7 @@ jobs: {{sft: {{compute: {{accelerator: "{accelerator}"}}, runtime: {{start_comma
     ]
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_the_name_of_a_sweep_means_the_checkpoints_of_all_of_it(fresh: Project) -> None:
     """They are listed with their jobs, and each job resumes from its own; one that has none is named, and nothing is run."""
     text = """\

@@ -49,7 +49,7 @@ def waiting(project: Project, job: str) -> str:
     return str(found[job])
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gate: Path) -> None:
     """In the line of the run that waits."""
     write(fresh, gate, 1)
@@ -69,7 +69,7 @@ def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gat
     assert applying.returncode == 0
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_run_on_several_nodes_names_the_node(fresh: Project, gate: Path) -> None:
     """Of the rank that can't have its GPUs, whichever rank tells it."""
     write(fresh, gate, 2)

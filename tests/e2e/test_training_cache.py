@@ -41,7 +41,7 @@ def codes(made: Project, *flags: str) -> list[tuple[str, str]]:
     return [(one["severity"], one["code"]) for one in found if one["code"].startswith("cache-")]
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
     """Prepared once for two jobs, shared with the team, summarized in every form, too full, cleared, and gone."""
     fetch = "echo fetched; head -c 1500 /dev/zero > $BT_PROJECT_CACHE_DIR/data; echo x >> $BT_TEAM_CACHE_DIR/count"
@@ -95,7 +95,7 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
     assert not fresh.nodes.exists() or list(fresh.nodes.iterdir()) == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> None:
     """An error first; with require_cache_affinity: false it runs there, and the old cache is still there afterwards."""
     keep = "echo kept > $BT_PROJECT_CACHE_DIR/data"
@@ -118,7 +118,7 @@ def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> Non
     assert codes(fresh) == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_team_cache_of_two_states(fresh: Project) -> None:
     """A declared directory that two states share stays until the second lets go; a project without one is told so."""
     shared = fresh.directory.parent / "shared"
@@ -139,7 +139,7 @@ def test_a_team_cache_of_two_states(fresh: Project) -> None:
     assert not shared.exists()
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(fresh: Project) -> None:
     """The command's own words are told, apply exits 12, nothing counts as prepared; with room it goes on."""
     with small_disk(fresh.directory.parent / "disk", "1m") as disk:

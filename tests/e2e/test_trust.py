@@ -132,7 +132,7 @@ def test_a_token_does_not_follow_a_redirect(
     assert tokens(elsewhere) == {None}
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_saved_plan_is_judged_where_it_is_applied(work: Project, web: Web) -> None:
     """Made by somebody who trusts that host, applied by somebody who doesn't: nothing begins."""
     work.trust(allow(web))
@@ -187,7 +187,7 @@ def test_a_file_outside_needs_trust(work: Project, web: Web, *, through_link: bo
     work.run("plan")
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
     """A source, a provider and a price beyond the user's limits end with 13; --trust lifts none of them."""
     text = (work.directory / "trainctl.yaml").read_text()
@@ -242,7 +242,7 @@ def test_a_trust_file_beside_the_manifest_is_refused(work: Project, web: Web) ->
     work.run("plan", "--trust", "config/trainctl/trust.toml")
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
     """Who uses it, where it would go, whether it may, whether it can be read: 13, 1 or 0; nothing is sent, no value is shown."""
     text = (work.directory / "trainctl.yaml").read_text()

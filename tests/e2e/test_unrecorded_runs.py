@@ -81,7 +81,7 @@ def runs(made: Project) -> list[str]:
     return [run["status"] for one in found for run in one["outputs"]["runs"]]
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(fresh: Project) -> None:
     """It is told in the plan as any live run; apply and destroy leave it alone, and end it where that is allowed; what it saved stays."""
     interrupted(fresh)
@@ -130,7 +130,7 @@ def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Projec
     assert fresh.json("show")["open_intents"] == []
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(fresh: Project) -> None:
     """Nothing is live any more, so nothing has to be allowed; the new run is its next, and may resume from it."""
     interrupted(fresh)
@@ -144,7 +144,7 @@ def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(fres
     assert loaded["name"] == "checkpoint-500"
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_destroying_takes_what_a_killed_apply_left(fresh: Project) -> None:
     """With its checkpoints, where these are to go, although no record knew of it."""
     interrupted(fresh)
@@ -156,7 +156,7 @@ def test_destroying_takes_what_a_killed_apply_left(fresh: Project) -> None:
     assert fresh.run("state", "list").stdout == ""
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: Project) -> None:
     """The very same processes: nothing is stopped, and nothing has to be allowed."""
     interrupted(fresh)
@@ -168,7 +168,7 @@ def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: Project) -> None:
     assert fresh.json("status", "j")["apply"] is None
 
 
-@one_day_in(4)
+@one_day_in(6)
 @pytest.mark.parametrize("earlier", [0, 1], ids=["first", "second"])
 def test_what_an_apply_at_work_starts_is_seen_and_can_be_stopped(
     fresh: Project, earlier: int

@@ -254,7 +254,7 @@ STRANGER = {"X-Error-Code": "RepoNotFound"}
 """What the Hub says, with 401, to who sends no token and asks for a repository that isn't there."""
 
 
-@one_day_in(3)
+@one_day_in(5)
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
     [(503, {}, "can't answer now (503)"), (401, STRANGER, "wants a credential (401)")],
@@ -283,7 +283,7 @@ def test_what_is_locked_and_mirrored_needs_no_upstream(
     assert "The mirror doesn't have the locked version." in lost.stderr
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_only_what_is_planned_is_asked_for(work: Project, hub: Hub) -> None:
     """A source that can't be had stops what needs it and nothing else."""
     wants(work, "hf://acme/model", JOB)
@@ -320,7 +320,7 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub:
     assert_recovers(work)
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> None:
     """Each job has its weights, and a plan asks the Hub for the commit and its files once for all."""
     rows = [
@@ -334,7 +334,7 @@ def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> Non
     assert ["tree" in one.path for one in hub.seen] == [False, True]
 
 
-@one_day_in(7)
+@one_day_in(10)
 @pytest.mark.parametrize("path", ["/revision/main", "/model.safetensors"])
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_honoured(work: Project, hub: Hub, path: str, form: str) -> None:
@@ -365,7 +365,7 @@ def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, hub: Hub) ->
     ]
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_a_job_is_not_begun_when_its_weights_fail(work: Project, hub: Hub) -> None:
     """What depends on the failure is skipped and named; what does not is done; the next apply does the rest."""
     wants(work, "hf://acme/model", JOB)
@@ -391,7 +391,7 @@ HOSTILE = [
 ]
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_hostile_file_names_are_refused(work: Project, hub: Hub) -> None:
     """Each is shown escaped, with why and what to do, and apply begins nothing."""
     for number, (name, _) in enumerate(HOSTILE):
@@ -429,7 +429,7 @@ MOUNTS = [
 ]
 
 
-@one_day_in(3)
+@one_day_in(4)
 def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
     """validate and apply name each with its line and an example of what to write, before upstream is asked anything."""
     rows = [

@@ -72,7 +72,7 @@ def test_what_was_approved_is_carried_on(fresh: Project, gate: Path) -> None:
     assert fresh.actions() == {}
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_an_apply_that_waits_carries_on_what_it_had_to_leave(fresh: Project, gate: Path) -> None:
     """When the run that it follows has ended the other is started and followed, too; the exit code is that of all."""
     applying = fresh.start("apply", "--auto-approve", "--wait")
@@ -85,7 +85,7 @@ def test_an_apply_that_waits_carries_on_what_it_had_to_leave(fresh: Project, gat
     assert status(fresh, "job.train") == COMPLETED
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_what_nobody_approved_is_left_alone(fresh: Project, gate: Path) -> None:
     """Neither a job that is new in the manifest nor one whose code changed since is begun."""
     manifest = fresh.directory / "trainctl.yaml"
@@ -101,7 +101,7 @@ def test_what_nobody_approved_is_left_alone(fresh: Project, gate: Path) -> None:
     assert set(fresh.actions()) == {"job.train", "job.extra"}
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_nothing_of_a_plan_that_is_wrong_is_carried_on(fresh: Project, gate: Path) -> None:
     """What was approved waits as well while a source of another job is missing; that is told, and is the exit code of one look."""
     manifest = fresh.directory / "trainctl.yaml"
@@ -122,7 +122,7 @@ def test_nothing_of_a_plan_that_is_wrong_is_carried_on(fresh: Project, gate: Pat
     assert status(fresh, "job.train") is not None
 
 
-@one_day_in(3)
+@one_day_in(5)
 @pytest.mark.parametrize(("attempts", "runs"), [(1, 1), (3, 2)])
 def test_a_lost_run_is_an_attempt(fresh: Project, attempts: int, runs: int) -> None:
     """It gets its next while the job's ``retry`` allows one more, and not where it allows one attempt."""
@@ -139,7 +139,7 @@ def test_a_lost_run_is_an_attempt(fresh: Project, attempts: int, runs: int) -> N
     fresh.run("stop", "--all")
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_manifest_that_is_wrong_is_told_once(fresh: Project, gate: Path) -> None:
     """The watch goes on, and carries on once it is right again."""
     right = (fresh.directory / "trainctl.yaml").read_text()

@@ -61,7 +61,7 @@ def test_an_absolute_mount_is_refused_in_the_plan(poor: Project) -> None:
     assert not poor.mirror.exists()
 
 
-@one_day_in(5)
+@one_day_in(7)
 def test_a_relative_mount_becomes_a_link_and_the_plan_says_so(poor: Project) -> None:
     """The job finds its weights by a link, which the plan calls what it is."""
     manifest = (poor.directory / "trainctl.yaml").read_text()
