@@ -34,20 +34,6 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
     assert not fresh.mirror.exists()
 
 
-@one_day_in(5)
-def test_a_module_that_is_not_found_is_a_warning(fresh: Project) -> None:
-    """The job may have a way to it that reading its code doesn't tell; here a directory that its script finds by itself."""
-    script = "import site\nif site.addsitedir('lib'):\n    pass\nimport no_such_module\n"
-    fresh.write({"src/train.py": script, "src/lib/no_such_module.py": "print('it is there')"})
-    declare(fresh, {"module": job("python3 train.py")})
-
-    said = fresh.run(*WAIT)
-
-    assert "python3 finds no module no_such_module" in said.stdout + said.stderr
-    assert "[module-not-found]" in said.stdout + said.stderr
-    assert "it is there" in fresh.run("logs", "module").stdout
-
-
 @one_day_in(10)
 def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_path: Path) -> None:
     """The environment is built on the node, once for two jobs; the second apply has nothing to do."""
