@@ -232,7 +232,7 @@ def _final(work: Project, job: str) -> set[str]:
     return {work.run("logs", job, "--rank", str(rank)).stdout.splitlines()[-1] for rank in range(2)}
 
 
-@one_day_in(7)
+@one_day_in(14)
 def test_a_killed_rank_of_two_ends_where_one_that_was_never_interrupted_does(
     fresh: Project,
 ) -> None:
