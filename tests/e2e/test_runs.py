@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.declared import WEIGHTS, declare, job, lasting
@@ -183,7 +184,8 @@ def test_a_lost_run_is_planned_again(fresh: Project) -> None:
     wait_for(lambda: any("sleep" in command(pid) for pid in processes(mark)))
     for pid in processes(mark):
         if "sleep" not in command(pid):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # what has ended with the one before
+                os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not processes(mark))
 
     assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}
