@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -48,7 +49,7 @@ class HubFile:
         data = self.bytes() if not self.lfs else b"pointer " + self.sha256.encode()
         return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         if isinstance(self.content, bytes):
             return hashlib.sha256(self.content).hexdigest()
@@ -177,11 +178,12 @@ class FaultyHandler(BaseHTTPRequestHandler):
         self, content: bytes, headers: dict[str, str], fault: Fault | None, *, ranges: bool
     ) -> None:
         """The part of the content that the request asks for."""
-        body = bytearray(content)
+        body = memoryview(content)
         if fault and fault.kind == "flip":
+            body = memoryview(bytearray(content))
             body[fault.at] ^= 1
         if fault and fault.kind == "longer":
-            body += b"!"
+            body = memoryview(content + b"!")
         start, end, status = 0, len(body), 200
         asked = _RANGE.fullmatch(self.headers.get("Range", ""))
         if asked and ranges:

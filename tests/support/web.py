@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ssl
 import threading
@@ -24,9 +25,14 @@ class Page:
     version: int = 1
     headers: dict[str, str] = field(default_factory=dict)
 
+    @functools.cached_property
+    def tag(self) -> str:
+        """Its entity tag."""
+        return f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
+
     def identity(self, tells: str) -> dict[str, str]:
         """The headers that identify it."""
-        tag = f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
+        tag = self.tag
         date = f"Mon, 06 Jan 2025 10:{self.version:02}:00 GMT"
         known = {STRONG: {"ETag": tag}, WEAK: {"ETag": f"W/{tag}"}, MODIFIED: {}, NOTHING: {}}
         dated = {} if tells == NOTHING else {"Last-Modified": date}
