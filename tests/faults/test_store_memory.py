@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiers import sample
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 180e6
 LARGE = 256 * 2**20
@@ -16,7 +18,10 @@ LARGE = 256 * 2**20
 
 @pytest.mark.parametrize(
     ("count", "size", "how"),
-    [(1, LARGE, "parts"), (1, LARGE, "stream"), (6, LARGE // 6, "stream"), (300, 900_000, "stream"), (10_000, 1000, "stream")],
+    sample(
+        [(1, LARGE, "parts"), (1, LARGE, "stream"), (6, LARGE // 6, "stream"), (300, 900_000, "stream"), (10_000, 1000, "stream")],
+        fixed=0, rotating=3,
+    ),
 )  # fmt: skip
 def test_memory_does_not_grow_with_a_source(
     tmp_path: Path, count: int, size: int, how: str
