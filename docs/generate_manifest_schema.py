@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trainctl.manifest.types.base import Section
+from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import Manifest
 
 SCHEMA = Path(__file__).parents[1] / "schemas" / "trainctl_schemas" / "v1" / "manifest.json"
@@ -37,7 +37,7 @@ def schema_text() -> str:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Put each field's docstring beside it. pydantic could, by reading all sources whenever a command starts."""
-    for section in _sections(Section):
+    for section in _sections(ManifestSection):
         made = schema if section is Manifest else schema["$defs"].get(section.__name__, {})
         properties = made.get("properties", {})
         for name, text in _docstrings(section).items():
@@ -46,16 +46,16 @@ def _describe(schema: dict[str, Any]) -> None:
                 properties[key] = dict(sorted({**properties[key], "description": text}.items()))
 
 
-def _sections(section: type[Section]) -> Iterator[type[Section]]:
+def _sections(section: type[ManifestSection]) -> Iterator[type[ManifestSection]]:
     yield section
     for below in section.__subclasses__():
         yield from _sections(below)
 
 
-def _docstrings(section: type[Section]) -> dict[str, str]:
+def _docstrings(section: type[ManifestSection]) -> dict[str, str]:
     """What stands below each field, inherited ones too."""
     found: dict[str, str] = {}
-    for each in reversed(section.__mro__[: section.__mro__.index(Section)]):
+    for each in reversed(section.__mro__[: section.__mro__.index(ManifestSection)]):
         body = ast.parse(inspect.getsource(each)).body[0]
         assert isinstance(body, ast.ClassDef)  # noqa: S101 (the source of a class)
         for field, text in pairwise(body.body):

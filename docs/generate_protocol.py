@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints, is_typeddict
 
-from trainctl.base.protocol import spec, verb
-from trainctl.base.protocol.verb import Verb
-from trainctl.base.protocol.verbs import GROUPS
+from trainctl.base.protocol import method, spec
+from trainctl.base.protocol.method import Method
+from trainctl.base.protocol.methods import METHOD_GROUPS
 
 PAGE = Path(__file__).parent / "reference" / "protocol.md"
 _INTRODUCTION = """\
@@ -28,13 +28,16 @@ A verb whose answer is `bytes` prints raw output. Keys marked `?` may be absent.
 def page() -> str:
     """Return the text of the page."""
     return "\n".join(
-        [_INTRODUCTION, *(line for group in (verb, spec, *GROUPS) for line in _group(group))]
+        [
+            _INTRODUCTION,
+            *(line for group in (method, spec, *METHOD_GROUPS) for line in _group(group)),
+        ]
     )
 
 
 def _group(module: ModuleType) -> Iterator[str]:
     yield f"## {(module.__doc__ or '').splitlines()[0].rstrip('.')}\n"
-    verbs = [value for value in vars(module).values() if isinstance(value, Verb)]
+    verbs = [value for value in vars(module).values() if isinstance(value, Method)]
     if verbs:
         yield "| verb | request | answer | |\n|---|---|---|---|"
     for one in verbs:

@@ -6,25 +6,25 @@ TrainctlError                  1    failed
 ├── TrustError                 1    the user's trust file is wrong; carries every diagnostic
 ├── Busy                      10    an address or state is being changed by another
 ├── StalePlan                 11    the world moved since the plan was saved
-├── PartlyDone                12    something failed or was left alone
+├── PartialApply                12    something failed or was left alone
 ├── Forbidden                 13    a policy, limit or missing trust forbids it
 ├── Interrupted              130    the user stopped it
 ├── StateError                 1    the state can't be read or written
-│   └── AppendRefused          1    someone else appended at that position first
-├── SecretWithheld             1    who keeps a secret was asked, and doesn't give it
+│   └── AppendConflict          1    someone else appended at that position first
+├── SecretUnavailable             1    who keeps a secret was asked, and doesn't give it
 ├── SourceError                1    a weight source can't be resolved or read
-│   ├── SourceGone             1    404: no such repository, revision or file
+│   ├── SourceNotFound             1    404: no such repository, revision or file
 │   ├── SourceDenied           1    401 or 403
-│   ├── SourceBusy             1    429 or 5xx; may be tried again after ``retry_after``
-│   │   └── SourceResting      1    it asked another request of ours for a pause: this one was not made
-│   ├── SourceCut              1    the connection ended early or fell silent; may be tried again
-│   └── SourceWrong            1    the bytes are not what upstream said they are
+│   ├── SourceUnavailable             1    429 or 5xx; may be tried again after ``retry_after``
+│   │   └── SourceThrottled      1    it asked another request of ours for a pause: this one was not made
+│   ├── SourceInterrupted              1    the connection ended early or fell silent; may be tried again
+│   └── SourceMismatch            1    the bytes are not what upstream said they are
 ├── StorageError               1    this machine's or a node's disk is full, read-only or damaged
 └── NodeError                  1    a node did not do what it was asked
-    ├── NodeForgot             1    it knows nothing of what it was asked about
-    ├── RequirementsFailed     1    it could not make the environment of a job
+    ├── UnknownOnNode             1    it knows nothing of what it was asked about
+    ├── RequirementsError     1    it could not make the environment of a job
     └── NodeUnreachable        1    it could not even be asked; may be tried again
-        └── NodeSilent         1    what was begun there said nothing for too long
+        └── NodeTimeout         1    what was begun there said nothing for too long
 
 An error says where, what is wrong and what to do instead, under a code that ``trainctl explain`` explains. It never holds a
 secret.
@@ -43,7 +43,7 @@ class TrainctlError(Exception):
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
-    usual_code: ClassVar[str] = "failed"
+    default_code: ClassVar[str] = "failed"
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class TrainctlError(Exception):
         self.summary = summary
         self.detail = detail
         self.address = address
-        self.code = code or self.usual_code
+        self.code = code or self.default_code
 
     def __str__(self) -> str:
         where = f"{self.address}: " if self.address else ""
         return f"{where}{self.summary}" + (f"\n{self.detail}" if self.detail else "")
 
 
-def named(kind: str) -> type[TrainctlError] | None:
+def error_class(kind: str) -> type[TrainctlError] | None:
     """The class of that name, of an error that another program of ours reported; None where it is none of these."""
     found = globals().get(kind)
     ours = (
@@ -79,13 +79,13 @@ class UsageError(TrainctlError):
     """A command was called wrongly."""
 
     exit_code = 64
-    usual_code = "wrong-usage"
+    default_code = "wrong-usage"
 
 
 class ManifestError(TrainctlError):
     """The manifest is wrong. ``diagnostics`` holds everything that is, not the first thing only."""
 
-    usual_code = "invalid-manifest"
+    default_code = "invalid-manifest"
 
     def __init__(self, diagnostics: tuple[object, ...]) -> None:
         super().__init__(
@@ -97,94 +97,94 @@ class ManifestError(TrainctlError):
 class TrustError(TrainctlError):
     """The user's trust file is wrong, or somebody else may have written it. ``diagnostics`` holds everything that is."""
 
-    usual_code = "invalid-trust"
+    default_code = "invalid-trust"
 
     def __init__(self, diagnostics: tuple[object, ...]) -> None:
         super().__init__("the trust file is not as it must be")
         self.diagnostics = diagnostics
 
 
-class Busy(TrainctlError):
+class LockHeld(TrainctlError):
     """An address is being changed by another; the summary says by whom, since when and until when."""
 
     exit_code = 10
-    usual_code = "busy"
+    default_code = "lock-held"
 
 
 class StalePlan(TrainctlError):
     """What a saved plan was made for is not what is there any more; the detail lists what moved."""
 
     exit_code = 11
-    usual_code = "stale-plan"
+    default_code = "stale-plan"
 
 
-class DoneByTwin(StalePlan):
+class AlreadyApplied(StalePlan):
     """Another apply of the very same plan has made this change already, and its outcome stands."""
 
 
-class PartlyDone(TrainctlError):
+class PartialApply(TrainctlError):
     """Apply did part of its plan: something failed or was left alone."""
 
     exit_code = 12
-    usual_code = "partly-done"
+    default_code = "partial-apply"
 
 
-class Forbidden(TrainctlError):
+class PermissionDenied(TrainctlError):
     """A policy, a limit or missing trust forbids it."""
 
     exit_code = 13
-    usual_code = "forbidden"
+    default_code = "permission-denied"
 
 
-class Interrupted(TrainctlError):
+class UserInterrupt(TrainctlError):
     """The user stopped it."""
 
     exit_code = 130
-    usual_code = "interrupted"
+    default_code = "interrupted"
 
 
 class StateError(TrainctlError):
     """The state can't be read or written."""
 
-    usual_code = "state-failed"
+    default_code = "state-failed"
 
 
-class AppendRefused(StateError):
+class AppendConflict(StateError):
     """Someone else appended at that position first: read on from there and decide again."""
 
     retryable = True
-    usual_code = "append-refused"
+    default_code = "append-conflict"
 
 
-class SecretWithheld(TrainctlError):
+class SecretUnavailable(TrainctlError):
     """Who keeps a secret was asked, and doesn't give it: it is away, or refuses. What isn't there, or is malformed, is none of these."""
 
-    usual_code = "secret-withheld"
+    default_code = "secret-unavailable"
 
 
 class SourceError(TrainctlError):
     """A weight source can't be resolved or read."""
 
-    usual_code = "source-failed"
+    default_code = "source-failed"
 
 
-class SourceGone(SourceError):
+class SourceNotFound(SourceError):
     """No such repository, revision or file upstream."""
 
-    usual_code = "source-gone"
+    default_code = "source-not-found"
 
 
 class SourceDenied(SourceError):
     """Upstream wants other credentials, or the account may not read this."""
 
-    usual_code = "source-denied"
+    default_code = "source-denied"
 
 
-class SourceBusy(SourceError):
+class SourceUnavailable(SourceError):
     """Upstream asks to come back later; ``retry_after`` is in seconds where it said so."""
 
     retryable = True
-    usual_code = "source-busy"
+    default_code = "source-unavailable"
 
     def __init__(
         self,
@@ -199,65 +199,65 @@ class SourceBusy(SourceError):
         self.retry_after = retry_after
 
 
-class SourceResting(SourceBusy):
+class SourceThrottled(SourceUnavailable):
     """Upstream asked another request for a pause that lasts for ``retry_after`` seconds more; whoever was asked has told so."""
 
 
-class SourceCut(SourceError):
+class SourceInterrupted(SourceError):
     """The connection ended before the body did, or fell silent."""
 
     retryable = True
-    usual_code = "source-cut"
+    default_code = "source-interrupted"
 
 
-class SourceUnreachable(SourceCut):
+class SourceUnreachable(SourceInterrupted):
     """Nobody answered at all."""
 
 
-class SourceWrong(SourceError):
+class SourceMismatch(SourceError):
     """The bytes received are not those whose digest or size upstream announced."""
 
-    usual_code = "source-wrong"
+    default_code = "source-mismatch"
 
 
 class StorageError(TrainctlError):
     """A disk is full, read-only or damaged."""
 
-    usual_code = "storage-failed"
+    default_code = "storage-failed"
 
 
-class NoRoomYet(StorageError):
+class InsufficientSpace(StorageError):
     """Weights would fit on a node once the runs that have theirs there have ended."""
 
-    usual_code = "waits-for-room"
+    default_code = "waiting-for-disk-space"
 
 
 class NodeError(TrainctlError):
     """A node did not do what it was asked; the detail holds what it said."""
 
-    usual_code = "node-failed"
+    default_code = "node-failed"
 
 
-class NodeForgot(NodeError):
+class UnknownOnNode(NodeError):
     """A node knows nothing, or nothing any more, of what it was asked about."""
 
-    usual_code = "node-forgot"
+    default_code = "unknown-on-node"
 
 
-class RequirementsFailed(NodeError):
+class RequirementsError(NodeError):
     """A node could not make the environment that a job's requirements are."""
 
-    usual_code = "requirements-failed"
+    default_code = "requirements-failed"
 
 
 class NodeUnreachable(NodeError):
     """A node could not be asked."""
 
     retryable = True
-    usual_code = "node-unreachable"
+    default_code = "node-unreachable"
 
 
-class NodeSilent(NodeUnreachable):
+class NodeTimeout(NodeUnreachable):
     """What was begun on a node said nothing for so long that it was ended."""
 
 

@@ -14,20 +14,20 @@ from pathlib import Path
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError
-from trainctl.remote.programs import Programs, Streams
-from trainctl.spi.provider import (
+from trainctl.plugin_api.provider import (
     Capabilities,
-    Cluster,
+    ClusterSettings,
     Confirm,
     Node,
-    Presence,
     Provider,
-    Wrong,
+    ResourceStatus,
+    SettingsProblem,
 )
-from trainctl.spi.transport import Output, Transport
+from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.remote.processes import ProgramRunner, ProgramStreams
 
 _MAX_NODES = 64
-_MADE = "made"
+_PROVENANCE_FILE = "made"
 _ATTEMPTS = 5
 
 
@@ -35,9 +35,9 @@ class LocalProvider:
     """Gives directories under the cache home, and processes of this machine."""
 
     name = "local"
-    capabilities = Capabilities(shares_disk_with_operator=True)
+    capabilities = Capabilities(shares_disk_with_client=True)
 
-    def attend(self, confirm: Confirm) -> None:
+    def set_confirm(self, confirm: Confirm) -> None:
         """See Provider. Nothing is ever asked."""
 
     def close(self) -> None:
@@ -65,20 +65,20 @@ class LocalProvider:
             },
         }
 
-    def check(self, cluster: Cluster) -> Sequence[Wrong]:
+    def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
         """See Provider."""
         return ()
 
-    def plan(self, cluster: Cluster) -> Sequence[Node]:
+    def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
         """See Provider."""
         count = _integer(cluster, "nodes", 1)
         return [_node(cluster, f"{cluster.name}-{number}", "") for number in range(count)]
 
-    def locate(self, cluster: Cluster, node: Node) -> Node:
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
         """See Provider. Everything is known beforehand."""
         return node
 
-    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+    def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """See Provider. A directory that another key made is shared: each key leaves its own marker in it."""
         node = _node(cluster, name, key)
         marker = _marker(Path(node.root), key)
@@ -97,51 +97,53 @@ class LocalProvider:
             ) from error
         raise NodeError(f"node {node.id} is removed by another process as soon as it is made")
 
-    def find(self, cluster: Cluster, key: str) -> Node | None:
+    def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """See Provider."""
-        for name in _existing(cluster):
+        for name in _existing_nodes(cluster):
             if _marker(_root(name), key).exists():
                 return _node(cluster, name, key)
         return None
 
-    def list(self, cluster: Cluster) -> Sequence[Node]:
+    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
         """See Provider."""
-        return [_node(cluster, name, "") for name in _existing(cluster)]
+        return [_node(cluster, name, "") for name in _existing_nodes(cluster)]
 
-    def read(self, node: Node) -> Presence:
+    def read(self, node: Node) -> ResourceStatus:
         """See Provider."""
         try:
             _marker(Path(node.root), node.key).stat()
         except FileNotFoundError:
-            return Presence.GONE
+            return ResourceStatus.MISSING
         except OSError:
-            return Presence.UNREADABLE
-        return Presence.PRESENT
+            return ResourceStatus.FORBIDDEN
+        return ResourceStatus.PRESENT
 
     def delete(self, node: Node) -> None:
         """See Provider. The directory goes with the last key, and only if nothing of another lineage is in it."""
         root = Path(node.root)
-        _finish_removals(root)
+        _finish_interrupted_removals(root)
         with contextlib.suppress(FileNotFoundError):
             _marker(root, node.key).unlink()
         if not root.exists() or _in_use(root):
             return
-        doomed = root.with_name(f".{root.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        pending_removal = root.with_name(f".{root.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
-            root.rename(doomed)
+            root.rename(pending_removal)
         except FileNotFoundError:
             return
-        if _in_use(doomed) and not root.exists():  # a run came between the look and the rename
-            doomed.rename(root)
+        if (
+            _in_use(pending_removal) and not root.exists()
+        ):  # a run came between the look and the rename
+            pending_removal.rename(root)
             return
-        _remove(doomed)
+        _remove(pending_removal)
 
     def transport(self, node: Node) -> Transport:
         """See Provider."""
         return LocalTransport()
 
 
-def _node(cluster: Cluster, name: str, key: str) -> Node:
+def _node(cluster: ClusterSettings, name: str, key: str) -> Node:
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "trainctl"
     return Node(
         cluster=cluster.name,
@@ -161,17 +163,17 @@ def _root(name: str) -> Path:
 
 
 def _marker(root: Path, key: str) -> Path:
-    return root / _MADE / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    return root / _PROVENANCE_FILE / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def _existing(cluster: Cluster) -> Iterator[str]:
+def _existing_nodes(cluster: ClusterSettings) -> Iterator[str]:
     for number in range(_MAX_NODES):
         name = f"{cluster.name}-{number}"
         if _root(name).is_dir():
             yield name
 
 
-def _integer(cluster: Cluster, name: str, default: int) -> int:
+def _integer(cluster: ClusterSettings, name: str, default: int) -> int:
     value = cluster.settings.get(name, default)
     return value if isinstance(value, int) else default
 
@@ -182,19 +184,19 @@ def _in_use(root: Path) -> bool:
     What only forbids the start of a run that never came doesn't count: with the directory goes the program that would start it.
     """
     kept = (
-        (root / _MADE, "[!.]*"),
+        (root / _PROVENANCE_FILE, "[!.]*"),
         (root / "cache" / "references", "[!.]*"),
         (root / "runs", "[!.]*/spec.json"),
     )
     return any(True for place, pattern in kept if place.is_dir() for _ in place.glob(pattern))
 
 
-def _finish_removals(root: Path) -> None:
+def _finish_interrupted_removals(root: Path) -> None:
     """Remove what a process that died while it removed this node left of it."""
-    for doomed in root.parent.glob(f".{root.name}.*.*"):
-        pid = doomed.name.removeprefix(f".{root.name}.").partition(".")[0]
+    for pending_removal in root.parent.glob(f".{root.name}.*.*"):
+        pid = pending_removal.name.removeprefix(f".{root.name}.").partition(".")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
-            _remove(doomed)
+            _remove(pending_removal)
 
 
 def _remove(root: Path) -> None:
@@ -208,7 +210,7 @@ class LocalTransport:
     """Each program is a process group of its own, so that it can be ended with everything it started."""
 
     def __init__(self) -> None:
-        self._programs = Programs()
+        self._programs = ProgramRunner()
 
     def run(
         self,
@@ -217,12 +219,12 @@ class LocalTransport:
         stdin: Iterable[bytes] = (),
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
-    ) -> Output:
+    ) -> CommandOutput:
         """See Transport."""
         stdout, stderr = bytearray(), bytearray()
-        streams = Streams(on_stdout or stdout.extend, stderr.extend, stdin, timeout=timeout)
+        streams = ProgramStreams(on_stdout or stdout.extend, stderr.extend, stdin, timeout=timeout)
         code = self._programs.run(argv, streams)
-        return Output(code, bytes(stdout), bytes(stderr))
+        return CommandOutput(code, bytes(stdout), bytes(stderr))
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainctl.errors import NodeUnreachable
-from trainctl_ssh.hosts import Login
-from trainctl_ssh.refusals import key_changed
+from trainctl_ssh.connection_errors import key_mismatch_error
+from trainctl_ssh.hosts import SshLogin
 
 _SECONDS = 60
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
@@ -28,7 +28,7 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def fingerprint_of(text: str) -> str:
+def parse_fingerprint(text: str) -> str:
     """Of a key in the form ``TYPE BASE64``, with or without names before it; empty if there is none in it."""
     for word in text.split():
         if word.startswith("AAAA"):
@@ -39,28 +39,30 @@ def fingerprint_of(text: str) -> str:
     return ""
 
 
-def changed(who: str, login: Login, said: str) -> NodeUnreachable:
+def key_changed_error(who: str, login: SshLogin, said: str) -> NodeUnreachable:
     """The error for a key that is another than the known one, from ssh's own words."""
     found = _FINGERPRINT.search(said)
     now = found.group() if found else ""
     if login.host_key:
         fix = "write its new key as host_key: in the manifest."
-        return key_changed(who, now, fingerprint_of(login.host_key), fix)
+        return key_mismatch_error(who, now, parse_fingerprint(login.host_key), fix)
     offending = _OFFENDING.search(said)
     remove = _REMOVE.search(said)
     fix = remove.group(1).strip() if remove else f"ssh-keygen -R {login.address}"
-    return key_changed(who, now, _line(offending) if offending else "", fix)
+    return key_mismatch_error(who, now, _line(offending) if offending else "", fix)
 
 
 def _line(offending: re.Match[str]) -> str:
     try:
         lines = Path(offending.group(1)).read_text(errors="replace").splitlines()
-        return fingerprint_of(lines[int(offending.group(2)) - 1])
+        return parse_fingerprint(lines[int(offending.group(2)) - 1])
     except (OSError, IndexError):
         return ""
 
 
-def shown_key(ssh: Sequence[str], destination: Sequence[str], environ: Mapping[str, str]) -> str:
+def scan_host_key(
+    ssh: Sequence[str], destination: Sequence[str], environ: Mapping[str, str]
+) -> str:
     """The line of known hosts for the key that a host shows now, as ssh itself would write it; empty if it shows none.
 
     No key of the user's is offered to an unknown host.
@@ -88,13 +90,13 @@ def shown_key(ssh: Sequence[str], destination: Sequence[str], environ: Mapping[s
         return path.read_text() if path.exists() else ""
 
 
-def files_of(named: str) -> list[Path]:
+def known_hosts_files(named: str) -> list[Path]:
     """The files that a ``UserKnownHostsFile`` names. Their names may hold spaces, which ``ssh -G`` tells without quotes: a name begins with ``/`` or ``~``."""
     names = re.split(r"\s+(?=[/~])", named.replace('"', "").strip())
     return [Path(name).expanduser() for name in names]
 
 
-def remember(line: str, known_hosts: Path) -> None:
+def append_known_host(line: str, known_hosts: Path) -> None:
     """Add a line to a file of known hosts, whole or not at all."""
     known_hosts.parent.mkdir(0o700, parents=True, exist_ok=True)
     descriptor = os.open(known_hosts, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -105,17 +107,17 @@ def remember(line: str, known_hosts: Path) -> None:
         stream.write((b"" if last == b"\n" else b"\n") + text.encode())
 
 
-_LONGEST = 103 - 17 - len("/12345678")
+_MAX_SOCKET_PATH = 103 - 17 - len("/12345678")
 """A socket's path is limited to 104 bytes (sys/un.h of macOS; 108 on Linux), of which ssh takes 17 for a temporary name."""
 PIN = "trainctl-pinned"
-"""The name under which ``pinned`` writes a key: ssh's HostKeyAlias."""
+"""The name under which ``pinned_known_hosts`` writes a key: ssh's HostKeyAlias."""
 
 
 def private_directory(environ: Mapping[str, str]) -> Path:
     """A directory with a short path, the same one every time; a new one where others could have put something into it."""
     for path in _candidates(environ):
         with contextlib.suppress(OSError):
-            if len(os.fsencode(path)) <= _LONGEST:
+            if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
                 path.mkdir(0o700, exist_ok=True)
                 if _is_private(path):
                     return path
@@ -133,7 +135,7 @@ def _is_private(path: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def pinned(place: Path, host_key: str) -> Path:
+def pinned_known_hosts(place: Path, host_key: str) -> Path:
     """A file of known hosts that knows this key only, named by its content."""
     name = hashlib.sha256(host_key.encode()).hexdigest()[:16]
     path = place / f"pin-{name}"

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainctl.spi.provider import Cluster, Node
+from trainctl.plugin_api.provider import ClusterSettings, Node
 
 CONNECT_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SshLogin:
     """How a host is reached; what is empty or None is left to the user's own configuration of ssh.
 
     ``connect_timeout`` is in seconds. ``host_key`` is ``TYPE BASE64``: the only key that the host may have.
@@ -33,11 +33,11 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SshHost:
     """One host of a cluster. ``python`` and ``dir`` are as declared, empty where they are to be found out; ``ports`` as ``FIRST-LAST``."""
 
     name: str
-    login: Login
+    login: SshLogin
     python: str = ""
     dir: str = ""
     gpus: int | None = None
@@ -45,18 +45,18 @@ class Host:
     ports: str = ""
 
 
-def hosts_of(cluster: Cluster) -> tuple[Host, ...]:
+def cluster_hosts(cluster: ClusterSettings) -> tuple[SshHost, ...]:
     """The hosts in the order declared, each with what the cluster says for all of them."""
     return tuple(_hosts(cluster))
 
 
-def _hosts(cluster: Cluster) -> Iterator[Host]:
+def _hosts(cluster: ClusterSettings) -> Iterator[SshHost]:
     shared: Mapping[str, Any] = cluster.settings
     for declared in shared.get("hosts") or ():
         one: Mapping[str, Any] = {"name": declared} if isinstance(declared, str) else declared
         own = {**shared, **one}
         address = str(one.get("address") or one.get("name"))
-        login = Login(
+        login = SshLogin(
             address=address,
             user=str(own.get("user") or ""),
             port=own.get("port"),
@@ -66,7 +66,7 @@ def _hosts(cluster: Cluster) -> Iterator[Host]:
             connect_timeout=int(own.get("connect_timeout") or CONNECT_SECONDS),
         )
         name = str(one.get("name") or address)
-        yield Host(
+        yield SshHost(
             name,
             login,
             str(one.get("python") or ""),
@@ -77,9 +77,9 @@ def _hosts(cluster: Cluster) -> Iterator[Host]:
         )
 
 
-def login_of(node: Node) -> Login:
+def node_login(node: Node) -> SshLogin:
     """How a node is reached, from what the state keeps of it."""
     known = {
-        name: node.details[name] for name in Login.__dataclass_fields__ if name in node.details
+        name: node.details[name] for name in SshLogin.__dataclass_fields__ if name in node.details
     }
-    return Login(address=node.address, **known)
+    return SshLogin(address=node.address, **known)

@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Any
 from trainctl.base.json import JsonObject
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.remote.answers import readable
-from trainctl.spi.provider import (
+from trainctl.plugin_api.provider import (
     Capabilities,
-    Cluster,
+    ClusterSettings,
     Confirm,
     Node,
-    Presence,
     Provider,
-    Wrong,
-    decline,
+    ResourceStatus,
+    SettingsProblem,
+    never_confirm,
 )
-from trainctl.spi.transport import Transport
-from trainctl_ssh.hosts import Host, Login, hosts_of, login_of
-from trainctl_ssh.openssh import OpenSsh
-from trainctl_ssh.places import Places, find_places, find_presence
-from trainctl_ssh.settings import problems, schema
+from trainctl.plugin_api.transport import Transport
+from trainctl.remote.responses import printable_tail
+from trainctl_ssh.host_discovery import HostPaths, find_host_paths, find_presence
+from trainctl_ssh.hosts import SshHost, SshLogin, cluster_hosts, node_login
+from trainctl_ssh.openssh_connection import OpenSshConnection
+from trainctl_ssh.settings import find_problems, schema
 
 if TYPE_CHECKING:
-    from trainctl_ssh.pure import Paramiko
+    from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 _PARALLELISM = 16
 _SECONDS = 120.0
@@ -49,39 +49,42 @@ class SshProvider:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._links: dict[Login, OpenSsh | Paramiko] = {}
-        self._ask: Confirm = decline
+        self._connections: dict[SshLogin, OpenSshConnection | ParamikoConnection] = {}
+        self._ask: Confirm = never_confirm
 
-    def attend(self, confirm: Confirm) -> None:
+    def set_confirm(self, confirm: Confirm) -> None:
         """See Provider."""
         self._ask = confirm
 
     def close(self) -> None:
         """See Provider."""
         with self._lock:
-            links, self._links = self._links, {}
-        for link in links.values():
-            link.close()
+            links, self._connections = self._connections, {}
+        for connection in links.values():
+            connection.close()
 
     def schema(self) -> JsonObject:
         """See Provider."""
         return schema()
 
-    def check(self, cluster: Cluster) -> Sequence[Wrong]:
+    def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
         """See Provider."""
-        return tuple(problems(cluster))
+        return tuple(find_problems(cluster))
 
-    def plan(self, cluster: Cluster) -> Sequence[Node]:
+    def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
         """See Provider."""
-        return [_node(cluster, host, Places("", "", host.python), "") for host in hosts_of(cluster)]
+        return [
+            _node(cluster, host, HostPaths("", "", host.python), "")
+            for host in cluster_hosts(cluster)
+        ]
 
-    def locate(self, cluster: Cluster, node: Node) -> Node:
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
         """See Provider."""
-        host = next(host for host in hosts_of(cluster) if host.name == node.name)
+        host = next(host for host in cluster_hosts(cluster) if host.name == node.name)
         with self._open(node) as transport:
-            return _node(cluster, host, find_places(transport, host, node.id), node.key)
+            return _node(cluster, host, find_host_paths(transport, host, node.id), node.key)
 
-    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+    def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """See Provider. A host that another key uses already is shared: each key leaves its own marker."""
         planned = next(node for node in self.plan(cluster) if node.name == name)
         node = replace(self.locate(cluster, planned), key=key)
@@ -96,14 +99,14 @@ class SshProvider:
             raise NodeError(f"node {node.id} is removed by another process as soon as it is made")
         return node
 
-    def find(self, cluster: Cluster, key: str) -> Node | None:
+    def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """See Provider. NodeUnreachable if it was not found and some host could not be asked."""
         missing: list[NodeUnreachable] = []
 
         def look(planned: Node) -> Node | None:
             try:
                 node = replace(self.locate(cluster, planned), key=key)
-                return node if self._presence(node) is Presence.PRESENT else None
+                return node if self._presence(node) is ResourceStatus.PRESENT else None
             except NodeUnreachable as error:
                 missing.append(error)
                 return None
@@ -113,7 +116,7 @@ class SshProvider:
             raise missing[0]
         return found[0] if found else None
 
-    def list(self, cluster: Cluster) -> Sequence[Node]:
+    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
         """See Provider."""
 
         def look(planned: Node) -> Node | None:
@@ -125,14 +128,18 @@ class SshProvider:
 
         return [node for node in each(look, self.plan(cluster), _PARALLELISM) if node]
 
-    def read(self, node: Node) -> Presence:
+    def read(self, node: Node) -> ResourceStatus:
         """See Provider."""
         try:
             return self._presence(node)
         except NodeUnreachable as error:
-            return Presence.UNREADABLE if error.code == "ssh-denied" else Presence.UNREACHABLE
+            return (
+                ResourceStatus.FORBIDDEN
+                if error.code == "ssh-permission-denied"
+                else ResourceStatus.UNREACHABLE
+            )
         except NodeError:
-            return Presence.UNREADABLE
+            return ResourceStatus.FORBIDDEN
 
     def delete(self, node: Node) -> None:
         """See Provider. What is under root goes with the last key, and only if nothing of another lineage is in it."""
@@ -142,11 +149,13 @@ class SshProvider:
 
     def transport(self, node: Node) -> Transport:
         """See Provider."""
-        login = login_of(node)
+        login = node_login(node)
         with self._lock:
-            if login not in self._links:
-                self._links[login] = _open_link(login, node.id, dict(os.environ), self._confirm)
-            return self._links[login].transport()
+            if login not in self._connections:
+                self._connections[login] = _open_connection(
+                    login, node.id, dict(os.environ), self._confirm
+                )
+            return self._connections[login].transport()
 
     def _confirm(self, question: str) -> bool:
         """One question at a time."""
@@ -161,27 +170,27 @@ class SshProvider:
         finally:
             transport.close()
 
-    def _presence(self, node: Node) -> Presence:
+    def _presence(self, node: Node) -> ResourceStatus:
         marker = f"{node.root}/made/{_marker(node.key)}"
         with self._open(node) as transport:
             return find_presence(transport, marker, node.id)
 
-    def _do(self, node: Node, verb: str, **more: Any) -> dict[str, Any]:
+    def _do(self, node: Node, method: str, **more: Any) -> dict[str, Any]:
         request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **more}
-        program = (files("trainctl_ssh") / "on_host.py").read_text(encoding="utf-8")
-        argv = [node.python, "-I", "-c", program, verb, json.dumps(request)]
+        program = (files("trainctl_ssh") / "host_script.py").read_text(encoding="utf-8")
+        argv = [node.python, "-I", "-c", program, method, json.dumps(request)]
         with self._open(node) as transport:
             output = transport.run(argv, timeout=_SECONDS)
         try:
             answer: dict[str, Any] = json.loads(output.stdout)
         except ValueError:
             raise NodeError(
-                f"{node.id}: {node.python} does not run any more", readable(output.stderr)
+                f"{node.id}: {node.python} does not run any more", printable_tail(output.stderr)
             ) from None
         return answer
 
 
-def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:
+def _node(cluster: ClusterSettings, host: SshHost, places: HostPaths, key: str) -> Node:
     return Node(
         cluster=cluster.name,
         name=host.name,
@@ -201,21 +210,23 @@ def _marker(key: str) -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def _open_link(
-    login: Login, who: str, environ: Mapping[str, str], confirm: Confirm
-) -> OpenSsh | Paramiko:
+def _open_connection(
+    login: SshLogin, who: str, environ: Mapping[str, str], confirm: Confirm
+) -> OpenSshConnection | ParamikoConnection:
     """A link to a host; ``who`` names it in errors. Connects to nothing yet."""
     if shutil.which("ssh", path=environ.get("PATH")):
-        return OpenSsh(login, who, environ, confirm)
+        return OpenSshConnection(login, who, environ, confirm)
     try:
-        from trainctl_ssh.pure import Paramiko  # a tenth of a second, and rarely wanted
+        from trainctl_ssh.paramiko_connection import (
+            ParamikoConnection,  # a tenth of a second, and rarely wanted
+        )
     except ImportError:
         raise NodeUnreachable(
             "there is no ssh program",
             "Install OpenSSH's client, or the package's own: pip install 'trainctl[ssh]'.",
-            code="ssh-no-client",
+            code="ssh-client-missing",
         ) from None
-    return Paramiko(login, who, environ, confirm)
+    return ParamikoConnection(login, who, environ, confirm)
 
 
 _: type[Provider] = SshProvider

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.spi.provider import Cluster, Wrong
-from trainctl_ssh.hosts import CONNECT_SECONDS, hosts_of
+from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem
+from trainctl_ssh.hosts import CONNECT_SECONDS, cluster_hosts
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)"
 _ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
@@ -96,26 +96,26 @@ def schema() -> JsonObject:
     }
 
 
-def problems(cluster: Cluster) -> Iterator[Wrong]:
+def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
     """Hosts that are declared twice, keys that are none, and ranges without a port."""
-    hosts = hosts_of(cluster)
+    hosts = cluster_hosts(cluster)
     ports = str(cluster.settings.get("ports") or "")
-    if not _is_range(ports):
-        yield _no_range(("ports",))
+    if not _is_port_range(ports):
+        yield _range_error(("ports",))
     names: dict[str, int] = {}
     places: dict[Any, int] = {}
     for number, host in enumerate(hosts):
         # an address of IPv6 has more than one colon, and nothing else has any
         address, colon, port = host.login.address.partition(":")
         if colon and port.isdigit():
-            yield Wrong(
+            yield SettingsProblem(
                 ("hosts", number),
                 f"{host.login.address!r} names a port, and ssh takes it as part of the name",
                 f"Write {{address: {address}, port: {port}}}.",
             )
         first = names.setdefault(host.name, number)
         if first != number:
-            yield Wrong(
+            yield SettingsProblem(
                 ("hosts", number),
                 f"two hosts are called {host.name!r}",
                 f"hosts[{first}] is the other. Give each a name: of its own.",
@@ -123,29 +123,29 @@ def problems(cluster: Cluster) -> Iterator[Wrong]:
         where = (host.login.address, host.login.port, host.login.user, host.dir)
         first = places.setdefault(where, number)
         if first != number and names[host.name] == number:
-            yield Wrong(
+            yield SettingsProblem(
                 ("hosts", number),
                 f"hosts[{number}] is the same host as hosts[{first}]",
                 f"Both have the address {host.login.address!r}. Write it once, or give each a dir: of its own.",
             )
-        if host.ports != ports and not _is_range(host.ports):
-            yield _no_range(("hosts", number, "ports"))
+        if host.ports != ports and not _is_port_range(host.ports):
+            yield _range_error(("hosts", number, "ports"))
         if host.login.host_key and not _is_key(host.login.host_key):
-            yield Wrong(
+            yield SettingsProblem(
                 ("hosts", number, "host_key"),
                 "host_key is not a public key",
                 "Write its type and its base64, as ssh-keyscan prints them: ssh-ed25519 AAAA…",
             )
 
 
-def _is_range(ports: str) -> bool:
+def _is_port_range(ports: str) -> bool:
     """Whether all of its ports, of which there is one or more, need no root; no range is fine, too."""
     first, _, last = (ports or "1024-65535").partition("-")
     return 1024 <= int(first) <= int(last) <= 65535
 
 
-def _no_range(path: tuple[str | int, ...]) -> Wrong:
-    return Wrong(
+def _range_error(path: tuple[str | int, ...]) -> SettingsProblem:
+    return SettingsProblem(
         path,
         "ports is no range of ports that a user may listen on",
         "Write the first and the last, from 1024 to 65535: 29000-29100.",

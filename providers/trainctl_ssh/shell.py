@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 
 COMMAND = """exec sh -c 'IFS= read -r _tc; eval "$_tc"'"""
 _WATCH_SECONDS = 5
-_BEAT_SECONDS = 15
+_KEEPALIVE_SECONDS = 15
 _ENDED = "trap 'kill $_ts 2>/dev/null; exit' TERM"
-_MOST_BEFORE = 2**16
+_MAX_PREAMBLE = 2**16
 
 
-def call(token: str, argv: Sequence[str], keeper: int) -> bytes:
+def call_line(token: str, argv: Sequence[str], master: int) -> bytes:
     """The line that runs a program between two marks on both of its streams; its standard input is what follows the line.
 
-    The first mark has the number of the process group, the second the exit code. The group ends when ``keeper``, the
+    The first mark has the number of the process group, the second the exit code. The group ends when ``master``, the
     process of the link itself, is no more.
     """
     words = " ".join(map(_quoted, argv))
-    watch = f"while kill -0 {keeper}; do {_pause(_WATCH_SECONDS)}; done; kill -9 -$$"
+    watch = f"while kill -0 {master}; do {_pause(_WATCH_SECONDS)}; done; kill -9 -$$"
     return os.fsencode(
         f'_tn=$(printf "\\nx"); _tn=${{_tn%x}}; set -- {words}; '
         f"({_ENDED}; {watch}) </dev/null >/dev/null 2>&1 & _tw=$!; "
@@ -35,12 +35,12 @@ def call(token: str, argv: Sequence[str], keeper: int) -> bytes:
     )
 
 
-def keep(token: str) -> bytes:
+def keepalive_line(token: str) -> bytes:
     """The line that makes a link: it lasts until standard input ends, and ends the process group that each line names.
 
     It says something now and then, so that a server whose client is cut off learns of it from its own unanswered bytes.
     """
-    beat = f"while {_pause(_BEAT_SECONDS)}; do printf .; done"
+    beat = f"while {_pause(_KEEPALIVE_SECONDS)}; do printf .; done"
     return os.fsencode(
         f'({_ENDED}; {beat}) & _tb=$!; printf "%s<%s\\n" {token} $$; '
         'while IFS= read -r _tp; do kill -9 "-$_tp" 2>/dev/null || kill -9 "$_tp" 2>/dev/null; done; '
@@ -58,7 +58,7 @@ def _quoted(word: str) -> str:
     return '"$_tn"'.join(shlex.quote(part) for part in word.split("\n"))
 
 
-class Cut:
+class MarkedOutput:
     """What was said between two marks of one stream; what came before is kept for errors, what comes after is nothing."""
 
     def __init__(self, token: str, on_bytes: Callable[[bytes], object]) -> None:
@@ -101,6 +101,6 @@ class Cut:
     def _hand_on(self, size: int) -> None:
         data, self._rest = self._rest[:size], self._rest[size:]
         if self.began is None:
-            self.before = (self.before + data)[-_MOST_BEFORE:]
+            self.before = (self.before + data)[-_MAX_PREAMBLE:]
         elif data:
             self._on_bytes(data)

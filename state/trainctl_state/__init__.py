@@ -8,9 +8,9 @@ from urllib.parse import unquote
 
 from trainctl.base.objects import is_key
 from trainctl.errors import StateError, UsageError
-from trainctl.spi.state import StateLog
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.memory import MemoryObjects
+from trainctl.plugin_api.state import StateLog
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.backends.memory import MemoryObjects
 from trainctl_state.log import ObjectLog
 
 __all__ = ["ObjectLog", "directory_objects", "open_directory", "open_memory"]

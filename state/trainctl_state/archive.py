@@ -9,12 +9,12 @@ from typing import Any
 from trainctl.base.objects import ObjectStore
 from trainctl_state.layout import (
     HISTORY,
-    Damaged,
-    checked_batch,
+    CorruptStateObject,
     decode,
     encode,
     key_of,
     position_of,
+    validate_batch,
 )
 
 PACK_POSITIONS = 500
@@ -24,7 +24,7 @@ Batch = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class HistoryPack:
     """The batches of the positions from ``first`` on."""
 
     first: int
@@ -36,7 +36,7 @@ class Pack:
         return self.first + len(self.batches)
 
 
-class Archive:
+class HistoryArchive:
     """The packs of one log."""
 
     def __init__(self, store: ObjectStore, url: str) -> None:
@@ -48,23 +48,23 @@ class Archive:
         found = (position_of(key) for key, *_ in self._store.list(HISTORY))
         return [position for position in found if position is not None]
 
-    def last(self) -> Pack | None:
+    def last(self) -> HistoryPack | None:
         """The newest pack."""
         firsts = self.firsts()
         return self.pack(firsts[-1]) if firsts else None
 
-    def pack(self, first: int) -> Pack:
+    def pack(self, first: int) -> HistoryPack:
         """The pack that begins there. Damaged if it can't be read."""
         key = key_of(HISTORY, first)
         data = self._store.get(key)
         if data is None:
-            raise Damaged(key, self._url, "is missing")
+            raise CorruptStateObject(key, self._url, "is missing")
         batches = decode(key, data, self._url).get("batches")
         if not isinstance(batches, list) or not batches:
-            raise Damaged(key, self._url, "holds no batches")
-        return Pack(first, tuple(checked_batch(key, batch, self._url) for batch in batches))
+            raise CorruptStateObject(key, self._url, "holds no batches")
+        return HistoryPack(first, tuple(validate_batch(key, batch, self._url) for batch in batches))
 
-    def covering(self, position: int) -> Pack | None:
+    def covering(self, position: int) -> HistoryPack | None:
         """The pack that holds a position; None if it wasn't packed."""
         first = max((first for first in self.firsts() if first <= position), default=None)
         pack = None if first is None else self.pack(first)
@@ -75,14 +75,14 @@ class Archive:
         pack = self.covering(position)
         return None if pack is None else pack.batches[position - pack.first]
 
-    def extend(self, end: int, load: Callable[[int], Batch]) -> list[Pack]:
+    def extend(self, end: int, load: Callable[[int], Batch]) -> list[HistoryPack]:
         """Pack everything up to the position ``end``; return the new packs."""
         last = self.last()
         position = last.next if last else 0
         made = []
         while position < end:
             upto = min(end, position + PACK_POSITIONS)
-            pack = Pack(position, tuple(load(each) for each in range(position, upto)))
+            pack = HistoryPack(position, tuple(load(each) for each in range(position, upto)))
             body = {"first": pack.first, "next": pack.next, "batches": pack.batches}
             if not self._store.put_if_absent(key_of(HISTORY, position), encode(body)):
                 pack = self.pack(position)

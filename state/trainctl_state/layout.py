@@ -14,10 +14,10 @@ LOG, SNAPSHOTS, HISTORY = "log", "snapshots", "history"
 _NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
 
 
-class Damaged(StateError):
+class CorruptStateObject(StateError):
     """An object isn't what was written there."""
 
-    usual_code = "state-damaged"
+    default_code = "state-corrupt"
 
     def __init__(self, key: str, url: str, what: str) -> None:
         super().__init__(
@@ -54,10 +54,10 @@ def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
-        raise Damaged(key, url, "is cut short or is not JSON") from None
+        raise CorruptStateObject(key, url, "is cut short or is not JSON") from None
     version = body.get("version") if isinstance(body, dict) else None
     if not isinstance(version, int) or version < 1:
-        raise Damaged(key, url, "has no format version")
+        raise CorruptStateObject(key, url, "has no format version")
     if version > VERSION:
         raise StateError(
             f"the state was written by a newer trainctl: {key} has format {version}, this one reads {VERSION}",
@@ -68,15 +68,15 @@ def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
     return checked
 
 
-def entries_in(key: str, data: bytes, url: str) -> list[dict[str, Any]]:
+def decode_entries(key: str, data: bytes, url: str) -> list[dict[str, Any]]:
     """The entries of a ``log/`` object, every one with its id."""
-    return checked_batch(key, decode(key, data, url).get("entries"), url)
+    return validate_batch(key, decode(key, data, url).get("entries"), url)
 
 
-def checked_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
+def validate_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
     """A batch of entries as it was read. Damaged if it isn't one."""
     if not isinstance(batch, list) or not batch:
-        raise Damaged(key, url, "holds no entries")
+        raise CorruptStateObject(key, url, "holds no entries")
     if not all(isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in batch):
-        raise Damaged(key, url, "holds an entry without an id")
+        raise CorruptStateObject(key, url, "holds an entry without an id")
     return batch

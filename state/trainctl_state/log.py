@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 
 from trainctl.base.json import JsonObject
 from trainctl.base.objects import ObjectStore
-from trainctl.errors import AppendRefused, StateError, StorageError
-from trainctl.spi.state import LogSlice, StateLog
-from trainctl_state.archive import Archive, Batch, Pack
+from trainctl.errors import AppendConflict, StateError, StorageError
+from trainctl.plugin_api.state import LogSlice, StateLog
+from trainctl_state.archive import Batch, HistoryArchive, HistoryPack
 from trainctl_state.layout import (
     LOG,
     SNAPSHOTS,
-    Damaged,
+    CorruptStateObject,
     decode,
+    decode_entries,
     encode,
-    entries_in,
     key_of,
     position_of,
 )
 
-KEPT_SNAPSHOTS = 2
+RETAINED_SNAPSHOTS = 2
 """One to read, and the one before it in case that can't be."""
 ATTEMPTS = 5
 """How often a reader that is overtaken by pruning starts again."""
@@ -32,7 +32,7 @@ class ObjectLog:
     def __init__(self, store: ObjectStore, url: str) -> None:
         self._store = store
         self._url = url
-        self._archive = Archive(store, url)
+        self._archive = HistoryArchive(store, url)
         self._exists_below = 0
 
     @property
@@ -50,15 +50,15 @@ class ObjectLog:
         return LogSlice(whole.entries, whole.next, whole.snapshot, whole=position > 0)
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
-        """Add one batch at the position, durably. AppendRefused if it is taken or was."""
+        """Add one batch at the position, durably. AppendConflict if it is taken or was."""
         ids = _ids(entries)
         data = encode({"entries": entries})
         self._refuse_hole(position)
         if self._newest_snapshot() > position or not self._create(position, data, ids):
-            raise _refused(position)
+            raise _append_conflict(position)
         self._exists_below = max(self._exists_below, position + 1)
         if self._newest_snapshot() > position and not self._is_packed_as(position, ids):
-            raise _refused(position)
+            raise _append_conflict(position)
 
     def snapshot(self, position: int, fold: JsonObject) -> None:
         """Keep the fold of everything before the position; prune what the snapshot before it covers."""
@@ -74,17 +74,17 @@ class ObjectLog:
 
         Repeats without harm, and finishes what a killed one began.
         """
-        if len(snapshots) < KEPT_SNAPSHOTS:
+        if len(snapshots) < RETAINED_SNAPSHOTS:
             return
         before = self._archive.last()
         if before is not None and self._store.get(key_of(LOG, before.first)):
             self._empty(before)
-        for pack in self._archive.extend(snapshots[-KEPT_SNAPSHOTS], self._batch):
+        for pack in self._archive.extend(snapshots[-RETAINED_SNAPSHOTS], self._batch):
             self._empty(pack)
-        for position in snapshots[:-KEPT_SNAPSHOTS]:
+        for position in snapshots[:-RETAINED_SNAPSHOTS]:
             self._store.delete([key_of(SNAPSHOTS, position)])
 
-    def _empty(self, pack: Pack) -> None:
+    def _empty(self, pack: HistoryPack) -> None:
         # The first one last: while it is not empty, the rest may not be either.
         for position in reversed(range(pack.first, pack.next)):
             self._store.put(key_of(LOG, position), b"", durable=False)
@@ -113,7 +113,7 @@ class ObjectLog:
         while (data := self._store.get(key_of(LOG, position))) is not None:
             if not data:
                 return None
-            entries += entries_in(key_of(LOG, position), data, self._url)
+            entries += decode_entries(key_of(LOG, position), data, self._url)
             position += 1
         self._exists_below = max(self._exists_below, position)
         return LogSlice(tuple(entries), position)
@@ -146,7 +146,7 @@ class ObjectLog:
                 continue
             try:
                 fold = decode(key, data, self._url).get("fold")
-            except Damaged:
+            except CorruptStateObject:
                 continue
             if isinstance(fold, dict):
                 return position, fold
@@ -162,8 +162,8 @@ class ObjectLog:
         key = key_of(LOG, position)
         data = self._store.get(key)
         if data is None:
-            raise Damaged(key, self._url, "is missing, and there are later ones")
-        return entries_in(key, data, self._url) if data else None
+            raise CorruptStateObject(key, self._url, "is missing, and there are later ones")
+        return decode_entries(key, data, self._url) if data else None
 
     def _batch(self, position: int) -> Batch:
         batch = self._batch_or_pruned(position) or self._archive.batch_at(position)
@@ -171,8 +171,10 @@ class ObjectLog:
             raise self._uncovered(position)
         return batch
 
-    def _uncovered(self, position: int) -> Damaged:
-        return Damaged(key_of(LOG, position), self._url, "is empty, and no history covers it")
+    def _uncovered(self, position: int) -> CorruptStateObject:
+        return CorruptStateObject(
+            key_of(LOG, position), self._url, "is empty, and no history covers it"
+        )
 
     def _create(self, position: int, data: bytes, ids: list[str]) -> bool:
         """Whether the object of the position is ours, also when the answer was lost."""
@@ -186,7 +188,11 @@ class ObjectLog:
                 raise
         else:
             there = self._store.get(key)
-        return there is not None and there != b"" and _ids(entries_in(key, there, self._url)) == ids
+        return (
+            there is not None
+            and there != b""
+            and _ids(decode_entries(key, there, self._url)) == ids
+        )
 
     def _is_packed_as(self, position: int, ids: list[str]) -> bool:
         """Whether we are in a snapshot that was made while we appended: history knows, if it covers the position."""
@@ -218,8 +224,8 @@ def _ids(entries: Sequence[JsonObject]) -> list[str]:
     return ids
 
 
-def _refused(position: int) -> AppendRefused:
-    return AppendRefused(
+def _append_conflict(position: int) -> AppendConflict:
+    return AppendConflict(
         f"another command wrote to the state first (position {position})", "Run the command again."
     )
 

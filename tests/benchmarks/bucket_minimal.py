@@ -21,12 +21,12 @@ from queue import Queue
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from tests.support.buckets import KEY_ID, SECRET
+from tests.support.servers.buckets import KEY_ID, SECRET
 from trainctl.base import sigv4
-from trainctl.base.files import write_at
+from trainctl.base.filesystem.files import write_at
 
 CHUNK = 16 * 2**20
-_KEY = sigv4.Credential(KEY_ID, SECRET, "")
+_KEY = sigv4.S3Credential(KEY_ID, SECRET, "")
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _LARGE_FROM = 64 * 2**20
 _AT_ONCE = 4
@@ -34,8 +34,8 @@ _AHEAD = 6
 
 
 def _signed(endpoint: str, path: str, query: sigv4.Query = ()) -> dict[str, str]:
-    target = sigv4.Target("GET", urlsplit(endpoint).netloc, path, query)
-    return sigv4.headers(target, _KEY, "us-east-1", _EMPTY, time.time())
+    target = sigv4.RequestTarget("GET", urlsplit(endpoint).netloc, path, query)
+    return sigv4.signed_headers(target, _KEY, "us-east-1", _EMPTY, time.time())
 
 
 def _listed(bucket: str, endpoint: str) -> Iterator[tuple[str, int]]:
@@ -43,7 +43,7 @@ def _listed(bucket: str, endpoint: str) -> Iterator[tuple[str, int]]:
     while True:
         query = [("list-type", "2"), ("prefix", "shape/")]
         query += [("continuation-token", token)] if token else []
-        url = f"{endpoint}/{bucket}?{sigv4.quoted_query(query)}"
+        url = f"{endpoint}/{bucket}?{sigv4.quote_query(query)}"
         with urlopen(Request(url, headers=_signed(endpoint, f"/{bucket}", query))) as answer:
             page = answer.read().decode()
         for one in re.findall(r"<Contents>(.*?)</Contents>", page, re.DOTALL):
@@ -67,7 +67,7 @@ class _Connection:
         path = f"/{self._bucket}/{key}"
         headers = _signed(self._endpoint, path)
         headers["range"] = f"bytes={offset}-{offset + len(view) - 1}"
-        lines = [f"GET {sigv4.quoted_path(path)} HTTP/1.1"]
+        lines = [f"GET {sigv4.quote_path(path)} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self._socket.sendall("\r\n".join([*lines, "", ""]).encode())
         received = b""

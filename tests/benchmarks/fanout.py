@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.netns import Host, missing, switched
-from tests.support.nodes import Mirror, TestNode
-from tests.support.peers import TOKEN, Serving, result_of
+from tests.support.network.netns import NetnsHost, missing, switched_hosts
+from tests.support.node_program.nodes import MirrorFixture, NodeHarness
+from tests.support.node_program.peers import TOKEN, PeerServerProcess, result_of
 from trainctl.base.listing import CHUNK_BYTES, ListedFile
 
 MIB = 2**20
@@ -104,7 +104,7 @@ def _deliver(case: Case, *, together: bool) -> tuple[float, int]:
     """Seconds until all have everything, and how many bytes the mirror sent."""
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=case.memory)))
-        hosts = stack.enter_context(switched(case.count + 1, case.mbit))
+        hosts = stack.enter_context(switched_hosts(case.count + 1, case.mbit))
         nodes = _nodes(base, hosts[1:])
         mirror = nodes[0].mirror
         for shard in range(2):
@@ -135,7 +135,7 @@ def _deliver(case: Case, *, together: bool) -> tuple[float, int]:
         return seconds, sent
 
 
-def _have_half(node: TestNode, mirror: Mirror) -> None:
+def _have_half(node: NodeHarness, mirror: MirrorFixture) -> None:
     """Leave every second chunk on a node, as a delivery that was killed does."""
     partial = node.root / "cache" / "partial"
     partial.mkdir(parents=True)
@@ -157,7 +157,7 @@ def _rsync(case: Case) -> float:
     """Seconds until every node has pulled everything from an rsync daemon beside the mirror."""
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=case.memory)))
-        hosts = stack.enter_context(switched(case.count + 1, case.mbit))
+        hosts = stack.enter_context(switched_hosts(case.count + 1, case.mbit))
         source = base / "source"
         source.mkdir()
         (source / "model.bin").write_bytes(os.urandom(case.size))
@@ -183,20 +183,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _nodes(base: Path, hosts: Sequence[Host]) -> list[TestNode]:
+def _nodes(base: Path, hosts: Sequence[NetnsHost]) -> list[NodeHarness]:
     nodes = []
     for number, host in enumerate(hosts):
         directory = base / f"node-{number}"
         directory.mkdir()
-        nodes.append(TestNode(directory, sys.executable, prefix=host.prefix))
+        nodes.append(NodeHarness(directory, sys.executable, prefix=host.prefix))
         nodes[-1].mirror = nodes[0].mirror
     return nodes
 
 
 @contextmanager
-def _mirror(host: Host, directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def _mirror(host: NetnsHost, directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The mirror's server on a host."""
-    module = [sys.executable, "-m", "tests.support.serve_mirror"]
+    module = [sys.executable, "-m", "tests.support.servers.serve_mirror"]
     with subprocess.Popen(
         [*host.prefix, *module, str(directory), host.address, TOKEN],
         stdin=subprocess.PIPE,
@@ -209,11 +209,11 @@ def _mirror(host: Host, directory: Path) -> Iterator[tuple[subprocess.Popen[str]
 
 @contextmanager
 def _peers(
-    nodes: Sequence[TestNode], hosts: Sequence[Host], document: Any
+    nodes: Sequence[NodeHarness], hosts: Sequence[NetnsHost], document: Any
 ) -> Iterator[dict[str, Any]]:
     """Every node's server, and what all requests say of them."""
     servings = [
-        Serving(node, f"node-{number}", [document], host.address)
+        PeerServerProcess(node, f"node-{number}", [document], host.address)
         for number, (node, host) in enumerate(zip(nodes, hosts, strict=True))
     ]
     try:

@@ -38,8 +38,8 @@ from pathlib import Path
 
 from tests.benchmarks.mirror import SHAPES, serving_hub
 from tests.benchmarks.processes import Taken, Watched
-from tests.support.project import Project, project
-from tests.support.sshd import SSHD, Sshd, User, sshd
+from tests.support.machines.sshd import SSHD, Sshd, SshUser, sshd
+from tests.support.projects.project import ProjectHarness, project
 
 RATIOS = {"small": 0.7, "relayed": 0.25, "big": 0.85}
 MEMORY_MB = {"small": 100, "relayed": 100, "big": 200}
@@ -57,12 +57,12 @@ weights: {model: "hf://bench/model"}
 _APPLY = """
 import sys
 from trainctl.cli.main import main
-from trainctl.resources.mirror.source_links import SourceLinks
+from trainctl.resources.mirror.source_urls import SourceUrlProvider
 
 asked = []
 
-answer = SourceLinks.answer
-SourceLinks.answer = lambda self, question: asked.append(1) or answer(self, question)
+response = SourceUrlProvider.response
+SourceUrlProvider.response = lambda self, question: asked.append(1) or response(self, question)
 code = main(["apply", "--auto-approve", "--target", "weights.model"])
 print("questions", len(asked), file=sys.stderr)
 sys.exit(code)
@@ -85,7 +85,7 @@ def mirrored(side: str, hub: str, folder: Path, variables: dict[str, str]) -> Ro
     """Apply once, into a mirror of that side's kind."""
     folder.mkdir()
     os.sync()
-    user = User(folder / "user")
+    user = SshUser(folder / "user")
     with project(folder) as made, sshd(folder / "gpu-0", user, address="127.0.0.1") as host:
         user.known_hosts.write_text(host.known)
         made.variables |= {**user.environment, **variables}
@@ -96,7 +96,7 @@ def mirrored(side: str, hub: str, folder: Path, variables: dict[str, str]) -> Ro
         return _applied(made, host)
 
 
-def _applied(made: Project, host: Sshd) -> Round:
+def _applied(made: ProjectHarness, host: Sshd) -> Round:
     began = time.perf_counter()
     with made.start(program=("-c", _APPLY)) as process:
 

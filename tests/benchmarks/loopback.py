@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.mirrors import MemorySource, ingest, mirror_at
-from tests.support.nodes import Mirror, TestNode
-from tests.support.peers import TOKEN
-from tests.support.sshd import SSHD, User, sshd
-from trainctl.base.files import write_at
+from tests.support.machines.sshd import SSHD, SshUser, sshd
+from tests.support.node_program.nodes import MirrorFixture, NodeHarness
+from tests.support.node_program.peers import TOKEN
+from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
+from trainctl.base.filesystem.files import write_at
 from trainctl.store import keys
 
 SPEED_LIMIT, SCP_LIMIT, SMALL_LIMIT = 0.85, 2.0, 5000
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _large(base: Path, size: int, rounds: int) -> bool:
-    node = TestNode(base, sys.executable)
+    node = NodeHarness(base, sys.executable)
     node.mirror.add("model.bin", os.urandom(size))
     with _served(node.mirror) as port, _scp(base, node.mirror) as copying:
         works = {"ours": _ours(node, port), "loop": _minimal(node, port), **copying}
@@ -83,14 +83,14 @@ def _large(base: Path, size: int, rounds: int) -> bool:
     return ratio >= SPEED_LIMIT and faster >= SCP_LIMIT
 
 
-def _ours(node: TestNode, port: int) -> Callable[[], float]:
+def _ours(node: NodeHarness, port: int) -> Callable[[], float]:
     """A delivery; its own seconds."""
     document = json.loads(node.mirror.listing.to_bytes())
     origin = {"type": "objects", "urls": [f"http://127.0.0.1:{port}"], "token": TOKEN}
     return lambda: float(node.deliver(listing=document, origin=origin)["seconds"])
 
 
-def _minimal(node: TestNode, port: int) -> Callable[[], float]:
+def _minimal(node: NodeHarness, port: int) -> Callable[[], float]:
     """The loop, as a program; its own seconds."""
     file = node.mirror.listing.files[0]
     module = [sys.executable, "-m", "tests.benchmarks.loopback"]
@@ -100,14 +100,14 @@ def _minimal(node: TestNode, port: int) -> Callable[[], float]:
 
 
 @contextmanager
-def _scp(base: Path, mirror: Mirror) -> Iterator[dict[str, Callable[[], float]]]:
+def _scp(base: Path, mirror: MirrorFixture) -> Iterator[dict[str, Callable[[], float]]]:
     """Copying with scp from this machine's own sshd, if there is one."""
     if any(shutil.which(name) is None for name in (SSHD, "scp", "ssh-keygen")):
         yield {}
         return
     blob = base / "whole"
     blob.write_bytes(mirror.files["model.bin"])
-    user = User(base / "user")
+    user = SshUser(base / "user")
     with sshd(base / "sshd", user, "Subsystem sftp internal-sftp", address="127.0.0.1") as host:
         user.known_hosts.write_text(host.known)
         words = ["scp", "-q", "-F", str(user.config), "-P", str(host.port)]
@@ -133,13 +133,13 @@ def _medians(works: Works, base: Path, rounds: int) -> dict[str, float]:
 
 
 def _small(base: Path, count: int, rounds: int) -> bool:
-    node = TestNode(base, sys.executable)
+    node = NodeHarness(base, sys.executable)
     for number in range(count):
         node.mirror.add(f"{number % 50}/{number}.bin", os.urandom(_SMALL_BYTES))
     packed = base / "packed"
     source = MemorySource(node.mirror.files, piece=_PIECE)
     ingest(mirror_at(packed), source.resolve("memory://small", None, None), source)
-    with _served(Mirror(packed)) as port, _served(node.mirror) as alone:
+    with _served(MirrorFixture(packed)) as port, _served(node.mirror) as alone:
         seconds = _medians({"ours": _ours(node, port), "alone": _ours(node, alone)}, base, rounds)
     rate = count / seconds["ours"]
     print(
@@ -152,7 +152,7 @@ def _small(base: Path, count: int, rounds: int) -> bool:
 
 def _disk(base: Path, size: int, rounds: int) -> None:
     """What is written to a node's disk; a figure without a limit, as the disk may be any."""
-    node = TestNode(base, sys.executable)
+    node = NodeHarness(base, sys.executable)
     node.mirror.add("model.bin", os.urandom(size))
     content = node.mirror.files["model.bin"]
     with _served(node.mirror) as port:
@@ -177,9 +177,9 @@ def _write(target: Path, content: bytes) -> float:
 
 
 @contextmanager
-def _served(mirror: Mirror) -> Iterator[int]:
+def _served(mirror: MirrorFixture) -> Iterator[int]:
     """The mirror's server in a process of its own, as an operator's is; its port."""
-    module = [sys.executable, "-m", "tests.support.serve_mirror"]
+    module = [sys.executable, "-m", "tests.support.servers.serve_mirror"]
     with subprocess.Popen(
         [*module, str(mirror.path), "127.0.0.1", TOKEN],
         stdin=subprocess.PIPE,

@@ -124,17 +124,17 @@ def _by_chunk(queue: Queue[bytes | None], found: list[str]) -> None:
 
 def product(url: str, target: Path) -> None:
     """What trainctl does."""
-    from trainctl.base.retry import Retry
+    from trainctl.base.retry import RetryPolicy
     from trainctl.sources.hf import HubSource
-    from trainctl.store.directory import DirectoryObjects
+    from trainctl.store.backends.directory import DirectoryObjects
     from trainctl.store.references import Reference
-    from trainctl.store.store import Store
+    from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import SourceUpstream
 
     source = HubSource(url)
     resolved = source.resolve(f"hf://{REPO}", None, None)
     upstream = SourceUpstream(source, resolved, None)
-    store = Store(DirectoryObjects(target), Retry())
+    store = MirrorStore(DirectoryObjects(target), RetryPolicy())
     store.ingest(resolved, upstream, Reference("l", "weights.x", "me", "bench"))
 
 

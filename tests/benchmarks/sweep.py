@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.project import Project, project
+from tests.support.projects.project import ProjectHarness, project
 
 PLAN_SECONDS = 1.0
 PLAN_RATIO = 3.0
@@ -145,7 +145,7 @@ def planned(jobs: int) -> float:
         return time.perf_counter() - began
 
 
-def write(made: Project, jobs: int, seconds: float) -> None:
+def write(made: ProjectHarness, jobs: int, seconds: float) -> None:
     """The manifest, code of 1 MiB and weights of 8 MiB. Commands are timed from the start of a program."""
     made.forks = False
     rates = ", ".join(f"{number}e-5" for number in range(1, max(jobs // 2, 1) + 1))
@@ -162,12 +162,12 @@ def write(made: Project, jobs: int, seconds: float) -> None:
     )
 
 
-def gate(made: Project) -> Path:
+def gate(made: ProjectHarness) -> Path:
     """What every job waits for."""
     return made.directory.parent / "gate"
 
 
-def apply(made: Project) -> float:
+def apply(made: ProjectHarness) -> float:
     """Apply; its peak memory in MiB."""
     peak = 0.0
     with made.start("apply", "--auto-approve", "--parallelism", "4") as process:
@@ -189,7 +189,7 @@ class Waiting:
     directory: Path
 
 
-def waiting_runs(made: Project) -> list[Waiting]:
+def waiting_runs(made: ProjectHarness) -> list[Waiting]:
     """The runs that wait on the node, and who supervises them."""
     found = []
     for directory in (made.nodes / "local-0" / "runs").iterdir():

@@ -18,9 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.blob_server import origin, served
-from tests.support.nodes import TestNode
-from tests.support.peers import Serving
+from tests.support.node_program.nodes import NodeHarness
+from tests.support.node_program.peers import PeerServerProcess
+from tests.support.servers.blob_server import origin, serve_mirror
 
 LIMIT = 0.5
 _ADDRESSES = {"plain": "10.0.113.1", "tls": "203.0.113.1"}
@@ -54,17 +54,17 @@ def _measure(base: Path, size: int, rounds: int) -> int:
     nodes = []
     for name in ("giver", "taker"):
         (base / name).mkdir()
-        nodes.append(TestNode(base / name, sys.executable))
+        nodes.append(NodeHarness(base / name, sys.executable))
     giver, taker = nodes
     giver.mirror.add("model.bin", os.urandom(size))
     taker.mirror = giver.mirror
     giver.deliver()
     document = json.loads(giver.mirror.listing.to_bytes())
     taken: dict[str, list[float]] = {side: [] for side in _ADDRESSES}
-    with served(giver.mirror) as server:
+    with serve_mirror(giver.mirror) as server:
         for _ in range(rounds):
             for side, address in _ADDRESSES.items():
-                serving = Serving(giver, "giver", [document], address)
+                serving = PeerServerProcess(giver, "giver", [document], address)
                 peers = [{"node": "taker", "holds": {}}, serving.peer]
                 where = {"origin": origin(server), "peers": peers, "node": "taker"}
                 result = taker.deliver(**where)

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.nodes import received_as
-from trainctl.base.files import make_directory, remove_tree
+from tests.support.node_program.nodes import received_as
+from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.protocol.weights import Delivered
-from trainctl.node.cache.deliver import deliver
-from trainctl.node.runs.mount import Mount, enter
+from trainctl.base.protocol.weights import DeliverResponse
+from trainctl.node.cache.delivery import deliver
+from trainctl.node.runs.mount import Mount, enter_namespace
 
 LIMIT_SECONDS = 0.050
 REPEATS = 7
@@ -72,7 +72,7 @@ def _mount_seconds(view: Path, tree: str) -> float:
     if child == 0:
         try:
             begun = time.monotonic()
-            enter([Mount("/app/models/benchmark", tree)], make_directory(view), None)
+            enter_namespace([Mount("/app/models/benchmark", tree)], make_directory(view), None)
             list(Path("/app/models/benchmark").iterdir())
             os.write(writer, repr(time.monotonic() - begun).encode())
         finally:
@@ -92,7 +92,7 @@ def _seconds(request: Any) -> float:
     return time.monotonic() - begun
 
 
-def _deliver(request: Any) -> Delivered:
+def _deliver(request: Any) -> DeliverResponse:
     asked, following = received_as(request)
     return deliver(asked, _ignore, following)
 

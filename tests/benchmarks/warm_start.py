@@ -23,8 +23,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from tests.support.project import Project, project
-from tests.support.sshd import SSHD, Sshd, User, sshd
+from tests.support.machines.sshd import SSHD, Sshd, SshUser, sshd
+from tests.support.projects.project import ProjectHarness, project
 
 LIMIT_SECONDS = 1.0
 MANIFEST = """\
@@ -53,7 +53,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="trainctl-warm-") as folder:
         top = Path(folder)
-        user = User(top / "user")
+        user = SshUser(top / "user")
         with project(top) as made, sshd(top / "gpu-0", user, address="127.0.0.1") as host:
             user.known_hosts.write_text(host.known)
             made.variables.update(user.environment)
@@ -72,7 +72,7 @@ def main() -> int:
     return 0 if median < LIMIT_SECONDS else 1
 
 
-def _rounds(made: Project, host: Sshd, rounds: int) -> list[float]:
+def _rounds(made: ProjectHarness, host: Sshd, rounds: int) -> list[float]:
     """The seconds of each apply, after a first one that brings the weights."""
     found = []
     for number in range(rounds + 1):
@@ -86,14 +86,14 @@ def _rounds(made: Project, host: Sshd, rounds: int) -> list[float]:
     return found[1:]
 
 
-def _run(made: Project, *words: str) -> None:
+def _run(made: ProjectHarness, *words: str) -> None:
     """Run the program as a user does, from its start on."""
     with made.start(*words) as process:
         out, err = process.communicate()
     assert process.returncode == 0, (out, err)
 
 
-def _ssh(top: Path, user: User, host: Sshd, rounds: int) -> tuple[float, float]:
+def _ssh(top: Path, user: SshUser, host: Sshd, rounds: int) -> tuple[float, float]:
     """Seconds of a command that logs in, and of one that needn't."""
     words = [str(user.place / "bin" / "ssh"), "-p", str(host.port), host.address, "true"]
     shared = [words[0], "-o", f"ControlPath={top / 'master'}", *words[1:]]

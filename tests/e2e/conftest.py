@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.container_fixtures import (
+from tests.support.machines.container_fixtures import (
     engine,
     own_apptainer,
     own_docker,
@@ -15,7 +15,7 @@ from tests.support.container_fixtures import (
     own_registry,
     private_registry,
 )
-from tests.support.project import Project, project
+from tests.support.projects.project import ProjectHarness, project
 
 __all__ = [
     "engine",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Project]:
+def fresh(tmp_path: Path) -> Iterator[ProjectHarness]:
     """An empty project."""
     with project(tmp_path) as made:
         yield made
@@ -67,7 +67,7 @@ jobs:
 
 
 @pytest.fixture
-def demo(fresh: Project) -> Project:
+def demo(fresh: ProjectHarness) -> ProjectHarness:
     """A project with one job; each run of it adds its id as a line to ``ledger`` beside the project."""
     ledger = fresh.directory.parent / "ledger"
     fresh.write(
@@ -82,6 +82,6 @@ def demo(fresh: Project) -> Project:
 
 
 @pytest.fixture
-def runs_done(demo: Project) -> Path:
+def runs_done(demo: ProjectHarness) -> Path:
     """The file to which each run of the demo's job adds its id."""
     return demo.directory.parent / "ledger"

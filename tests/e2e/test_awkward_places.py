@@ -11,9 +11,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
-from tests.support.project import Project
-from tests.support.sshd import User, require_sshd, sshd
+from tests.support.machines.sshd import SshUser, require_sshd, sshd
+from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto
 from tests.support.tiers import one_day_in
 
 AWKWARD = "my models/50% off #1 (ü), a+b & c=d; ~'?"
@@ -35,7 +35,7 @@ jobs:
 
 
 def write(
-    made: Project,
+    made: ProjectHarness,
     mirror: str,
     checkpoints: str,
     state: str = "",
@@ -53,7 +53,7 @@ def write(
         made.write({"weights/word": "read\n"})
 
 
-def lives(made: Project, nodes: int = 1) -> None:
+def lives(made: ProjectHarness, nodes: int = 1) -> None:
     """From a plan to what is left, each command that asks one of the places."""
     made.run("apply", "--auto-approve", "--wait")
     logs = made.run("logs", "sft").stdout
@@ -76,13 +76,13 @@ def lives(made: Project, nodes: int = 1) -> None:
 
 
 @pytest.fixture
-def bucket() -> Iterator[Bucket]:
+def bucket() -> Iterator[BucketServer]:
     with moto() as one:
         yield one
 
 
 @one_day_in(7)
-def test_a_prefix_of_a_bucket(fresh: Project, bucket: Bucket) -> None:
+def test_a_prefix_of_a_bucket(fresh: ProjectHarness, bucket: BucketServer) -> None:
     """What is written is the prefix of every key, as it is."""
     fresh.variables |= {
         "AWS_ENDPOINT_URL": bucket.endpoint,
@@ -104,7 +104,7 @@ def test_a_prefix_of_a_bucket(fresh: Project, bucket: Bucket) -> None:
 
 
 @one_day_in(7)
-def test_a_directory(fresh: Project, tmp_path: Path) -> None:
+def test_a_directory(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Nothing is put beside it; what pathlib quotes is the same place as what people write."""
     place = tmp_path / "kept" / AWKWARD
     write(fresh, f"file://{place}/mirror", f"file://{place}/runs", f"file://{place}/state")
@@ -121,10 +121,10 @@ def test_a_directory(fresh: Project, tmp_path: Path) -> None:
 
 
 @one_day_in(10)
-def test_a_directory_of_a_host(fresh: Project, tmp_path: Path) -> None:
+def test_a_directory_of_a_host(fresh: ProjectHarness, tmp_path: Path) -> None:
     """The host keeps the mirror there and serves it to the other; checkpoints lie in a directory of each."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     with ExitStack() as stack:
         hosts = []
         for n in range(2):

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bucket_stores import objects_in
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.heard import holds, recorder
-from tests.support.hub import Hub, serve
-from tests.support.mirrors import assert_sound
-from tests.support.project import Project, project
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshd
+from tests.support.network.ssh_recorder import files_containing, ssh_recorder
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.servers.bucket_stores import objects_in
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
+from tests.support.servers.hub import Hub, serve
+from tests.support.storage.mirrors import assert_sound
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in
-from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.objects.access import AwsKeys
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket as Store
+from trainctl.objects.bucket_client import Bucket as Store
+from trainctl.objects.credentials import AwsKeys
+from trainctl.objects.location import parse_bucket_location
 
 LARGE = noise(2 * CHUNK_BYTES + 5)
 FILES = {
@@ -48,7 +48,7 @@ jobs:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
+def bucket() -> Iterator[BucketServer]:
     with moto() as one:
         yield one
 
@@ -67,14 +67,19 @@ def prefix(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def mine(fresh: Project, bucket: Bucket, hub: Hub, prefix: str) -> Project:
+def mine(fresh: ProjectHarness, bucket: BucketServer, hub: Hub, prefix: str) -> ProjectHarness:
     """A project with a job on this machine."""
     return filled(fresh, bucket, hub, prefix)
 
 
 def filled(
-    made: Project, bucket: Bucket, hub: Hub, prefix: str, clusters: str = "", nodes: int = 1
-) -> Project:
+    made: ProjectHarness,
+    bucket: BucketServer,
+    hub: Hub,
+    prefix: str,
+    clusters: str = "",
+    nodes: int = 1,
+) -> ProjectHarness:
     made.variables |= {
         "AWS_ENDPOINT_URL": bucket.endpoint,
         "AWS_ACCESS_KEY_ID": KEY_ID,
@@ -92,14 +97,14 @@ def right(logs: str) -> bool:
     return wanted == {line.partition("] ")[2] or line for line in logs.splitlines()}
 
 
-def test_a_job_reads_what_the_bucket_keeps(mine: Project, hub: Hub) -> None:
+def test_a_job_reads_what_the_bucket_keeps(mine: ProjectHarness, hub: Hub) -> None:
     """The plan says the way and what is upstream; the job has every file; this machine keeps no mirror; the next plan changes nothing."""
     plan = mine.json("plan")
     mine.run("apply", "--auto-approve", "--wait")
     again = mine.json("plan")
 
     (weights,), (delivery,) = plan["weights"], plan["deliveries"]
-    assert weights["bytes_upstream"] == weights["bytes_through_operator"] == weights["bytes"]
+    assert weights["bytes_upstream"] == weights["bytes_through_client"] == weights["bytes"]
     assert delivery["path"] == "mirror-to-node"
     assert "s3://models/" in delivery["path_reason"]
     assert right(mine.run("logs", "job.sft").stdout)
@@ -110,7 +115,7 @@ def test_a_job_reads_what_the_bucket_keeps(mine: Project, hub: Hub) -> None:
 
 @one_day_in(7)
 def test_what_is_mirrored_is_never_fetched_again(
-    mine: Project, bucket: Bucket, hub: Hub, prefix: str, tmp_path: Path
+    mine: ProjectHarness, bucket: BucketServer, hub: Hub, prefix: str, tmp_path: Path
 ) -> None:
     """Neither a second apply nor another project with the same source asks upstream for a file; the list names both."""
     mine.run("apply", "--auto-approve", "--wait")
@@ -132,7 +137,7 @@ def test_what_is_mirrored_is_never_fetched_again(
 
 @one_day_in(7)
 def test_a_killed_apply_goes_on_where_it_was(
-    mine: Project, bucket: Bucket, hub: Hub, prefix: str
+    mine: ProjectHarness, bucket: BucketServer, hub: Hub, prefix: str
 ) -> None:
     """Killed while it mirrors, at several moments one after another; what holds of the bucket holds then, and at last the job runs."""
     for bytes_done in (1, CHUNK_BYTES, 2 * CHUNK_BYTES):
@@ -154,11 +159,11 @@ def test_a_killed_apply_goes_on_where_it_was(
 
 @one_day_in(7)
 def test_a_mirror_that_is_moved_leaves_nothing_behind(
-    mine: Project, bucket: Bucket, prefix: str
+    mine: ProjectHarness, bucket: BucketServer, prefix: str
 ) -> None:
     """From one prefix to another: the old one is told that nobody wants what it has."""
     store = Store(
-        location_of(f"s3://models/{prefix}", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET)
+        parse_bucket_location(f"s3://models/{prefix}", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET)
     )
     mine.run("apply", "--auto-approve", "--target", "weights.model")
     before = [one.key for one in store.list("references")]
@@ -174,19 +179,19 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(
 
 @one_day_in(10)
 def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
-    mine: Project, bucket: Bucket, prefix: str
+    mine: ProjectHarness, bucket: BucketServer, prefix: str
 ) -> None:
     """Under the same URL it is another place: the plan says so, the new server gets everything, the old one is told that nobody wants it."""
     text = (mine.directory / "trainctl.yaml").read_text()
     text += "secrets: {key: {from: env, name: KEY}}\n"
     url = f'url: "s3://models/{prefix}"'
 
-    def at(server: Bucket) -> dict[str, str]:
+    def at(server: BucketServer) -> dict[str, str]:
         opened = f'endpoint_url: "{server.endpoint}/", auth: {{auth_secret_name: key}}'
         return {"trainctl.yaml": text.replace(url, f"{url}, {opened}")}
 
-    def count(server: Bucket, kind: str = "references") -> int:
-        place = location_of(f"s3://models/{prefix}", server.endpoint, {})
+    def count(server: BucketServer, kind: str = "references") -> int:
+        place = parse_bucket_location(f"s3://models/{prefix}", server.endpoint, {})
         return len([*Store(place, AwsKeys(KEY_ID, SECRET)).list(kind)])
 
     with moto() as other:
@@ -220,7 +225,9 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
 
 
 @one_day_in(7)
-def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:
+def test_care_of_a_bucket_needs_no_other_words(
+    mine: ProjectHarness, bucket: BucketServer, prefix: str
+) -> None:
     """A flipped byte is found and deleted, and comes from the hub again; what is let go of is collected; destroy names the bucket."""
     mine.run("apply", "--auto-approve", "--wait")
     objects = objects_in(bucket, prefix)
@@ -255,13 +262,13 @@ class Lab:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """Two hosts that write down all that comes to them over SSH."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     made = []
     with ExitStack() as stack:
         for n in range(2):
             place = tmp_path / f"gpu-{n}"
             place.mkdir()
-            heard = recorder(place)
+            heard = ssh_recorder(place)
             one = sshd(place, user, f"ForceCommand {heard}", address=f"127.0.0.{n + 2}")
             made.append(stack.enter_context(one))
         user.known_hosts.write_text("".join(host.known for host in made))
@@ -270,7 +277,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @one_day_in(7)
 def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
-    fresh: Project, bucket: Bucket, hub: Hub, prefix: str, lab: Lab
+    fresh: ProjectHarness, bucket: BucketServer, hub: Hub, prefix: str, lab: Lab
 ) -> None:
     """Two hosts, as peers, have every file; of all that came to them, or lies there, nothing holds the secret key."""
     named = json.dumps([host.settings for host in lab.hosts])
@@ -287,12 +294,12 @@ def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
     for rank in range(2):
         assert right(fresh.run("logs", "job.sft", "--rank", str(rank)).stdout)
     places = [host.home.parent for host in lab.hosts]
-    assert all(holds(place, "X-Amz-Signature") for place in places)
-    assert [path for place in places for path in holds(place, SECRET)] == []
+    assert all(files_containing(place, "X-Amz-Signature") for place in places)
+    assert [path for place in places for path in files_containing(place, SECRET)] == []
 
 
 @one_day_in(5)
-def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path) -> None:
+def test_a_credential_that_is_refused_is_one_line(mine: ProjectHarness, tmp_path: Path) -> None:
     """What is wrong, with which mirror, stands in the first line; then where the credential came from."""
     with rclone(tmp_path / "s3") as strict:
         mine.variables["AWS_ENDPOINT_URL"] = strict.endpoint
@@ -308,7 +315,7 @@ def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path)
 
 @one_day_in(5)
 def test_a_server_that_only_the_manifest_names_gets_no_credential(
-    mine: Project, bucket: Bucket, prefix: str
+    mine: ProjectHarness, bucket: BucketServer, prefix: str
 ) -> None:
     """With an endpoint of the manifest's own, a declared secret isn't sent, and that is said (13), unless the user's trust or the environment names it."""
     del mine.variables["AWS_ENDPOINT_URL"]
@@ -337,7 +344,7 @@ def test_a_server_that_only_the_manifest_names_gets_no_credential(
 
 @one_day_in(5)
 def test_nor_does_it_get_what_lies_in_usual_places(
-    mine: Project, prefix: str, tmp_path: Path
+    mine: ProjectHarness, prefix: str, tmp_path: Path
 ) -> None:
     """The environment's credential isn't sent to such a server either, and that is said (13), until the environment names it too."""
     del mine.variables["AWS_ENDPOINT_URL"]
@@ -359,7 +366,7 @@ def test_nor_does_it_get_what_lies_in_usual_places(
 
 @one_day_in(6)
 def test_a_store_that_ignores_conditions_does_as_well(
-    fresh: Project, hub: Hub, prefix: str, tmp_path: Path
+    fresh: ProjectHarness, hub: Hub, prefix: str, tmp_path: Path
 ) -> None:
     """Nothing rests on conditional writes, and its links are looked at closely: the job has every file."""
     with rclone(tmp_path / "s3") as strict:

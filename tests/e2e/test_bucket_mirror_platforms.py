@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bucket_stores import objects_in
-from tests.support.clouds import ACCOUNT, Azure, azure
-from tests.support.google_xml import GoogleXml, google_xml
-from tests.support.hub import Hub, serve
-from tests.support.mirrors import assert_sound
-from tests.support.project import Project, project
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.servers.bucket_stores import objects_in
+from tests.support.servers.clouds import ACCOUNT, AzureAccount, azure
+from tests.support.servers.google_xml import GoogleXml, google_xml
+from tests.support.servers.hub import Hub, serve
+from tests.support.storage.mirrors import assert_sound
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in, sample
-from tests.support.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES
 
 FILES = {"model.safetensors": noise(CHUNK_BYTES + 5), "a/config.json": b"{}", "empty": b""}
@@ -44,7 +44,7 @@ TEAM = "the team's/50% off #1, a+b"
 class Platform:
     """A mirror that a manifest names, and what the environment says to reach and open it."""
 
-    server: GoogleXml | Azure
+    server: GoogleXml | AzureAccount
     url: str
     variables: dict[str, str]
 
@@ -80,18 +80,18 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
-def filled(made: Project, platform: Platform, hub: Hub) -> Project:
+def filled(made: ProjectHarness, platform: Platform, hub: Hub) -> ProjectHarness:
     made.variables |= {**platform.variables, "HF_ENDPOINT": hub.url}
     made.write({"trainctl.yaml": MANIFEST.replace("URL", platform.url)})
     return made
 
 
-def read(made: Project) -> set[str]:
+def read(made: ProjectHarness) -> set[str]:
     """What the job read, as ``sha256  path``."""
     return set(made.run("logs", "job.sft").stdout.splitlines())
 
 
-def kill_while_it_mirrors(made: Project) -> None:
+def kill_while_it_mirrors(made: ProjectHarness) -> None:
     process = made.start("apply", "--auto-approve", "--format", "json")
     assert process.stdout is not None
     next(line for line in process.stdout if '"done"' in line or '"summary"' in line)
@@ -101,7 +101,7 @@ def kill_while_it_mirrors(made: Project) -> None:
 
 @one_day_in(7)
 def test_a_mirror_lives_in_any_platforms_bucket(
-    fresh: Project, platform: Platform, hub: Hub, tmp_path: Path
+    fresh: ProjectHarness, platform: Platform, hub: Hub, tmp_path: Path
 ) -> None:
     """A killed apply goes on; the job reads by links; another project fetches nothing; a flipped byte is fetched again; what is let go is collected."""
     mine = filled(fresh, platform, hub)

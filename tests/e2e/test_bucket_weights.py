@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.clouds import ACCOUNT, azure
-from tests.support.google_xml import google_xml
-from tests.support.heard import recorder
-from tests.support.nodes import python38
-from tests.support.project import Project
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshd
+from tests.support.network.ssh_recorder import ssh_recorder
+from tests.support.node_program.nodes import python38
+from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
+from tests.support.servers.clouds import ACCOUNT, azure
+from tests.support.servers.google_xml import google_xml
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in, sample
-from tests.support.weights_data import noise
-from trainctl.objects.access import AwsKeys
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket as Store
+from trainctl.objects.bucket_client import Bucket as Store
+from trainctl.objects.credentials import AwsKeys
+from trainctl.objects.location import parse_bucket_location
 
 CHUNK = 16 * 2**20
 MODEL = noise(CHUNK + 300_000)
@@ -59,9 +59,11 @@ class Cloud:
         return [self.variables["OPENS_BUCKET"], SECRET]
 
 
-def _s3(bucket: Bucket, source: str) -> Cloud:
+def _s3(bucket: BucketServer, source: str) -> Cloud:
     store = Store(
-        location_of("s3://models", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET), environ={}
+        parse_bucket_location("s3://models", bucket.endpoint, {}),
+        AwsKeys(KEY_ID, SECRET),
+        environ={},
     )
     variables = {
         "AWS_ENDPOINT_URL": bucket.endpoint,
@@ -92,7 +94,7 @@ def r2(work: Path) -> Iterator[Cloud]:
 def gs(work: Path) -> Iterator[Cloud]:
     with google_xml() as server:
         variables = {"STORAGE_EMULATOR_HOST": server.url, "OPENS_BUCKET": server.document}
-        place = location_of("gs://models", None, variables)
+        place = parse_bucket_location("gs://models", None, variables)
         yield Cloud("gs://models/llm", variables, Store(place, environ={}).put, server.url)
 
 
@@ -122,7 +124,7 @@ def filled(opened: Opened, work: Path) -> Iterator[Cloud]:
         yield cloud
 
 
-def wants(project: Project, cloud: Cloud, clusters: str = "", more: str = "") -> None:
+def wants(project: ProjectHarness, cloud: Cloud, clusters: str = "", more: str = "") -> None:
     text = MANIFEST.replace("SOURCE", cloud.source).replace("MORE\n", more)
     project.write({"trainctl.yaml": text.replace("CLUSTERS\n", clusters)})
     project.variables |= cloud.variables
@@ -137,7 +139,9 @@ def expected() -> list[str]:
 
 
 @pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
-def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: Opened) -> None:
+def test_a_job_reads_what_a_bucket_has(
+    fresh: ProjectHarness, tmp_path: Path, opened: Opened
+) -> None:
     """Planned by metadata, locked, mirrored once, read by the job; the next plan does nothing; the secret is in no file."""
     with filled(opened, tmp_path) as cloud:
         wants(fresh, cloud)
@@ -161,7 +165,7 @@ def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: O
 
 @one_day_in(4)
 @pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
-def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened) -> None:
+def test_a_prefix_may_hold_spaces(fresh: ProjectHarness, tmp_path: Path, opened: Opened) -> None:
     """Keys of objects may: such a directory is read, is mounted under its name, and changes nothing when it is planned again."""
     with filled(opened, tmp_path) as cloud:
         cloud.put("llm/My Data/run 1/the model.bin", b"spaced\n")
@@ -180,7 +184,9 @@ def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened
 
 @one_day_in(5)
 @pytest.mark.parametrize("opened", sample(EVERY, fixed=0, rotating=1), ids=lambda one: one.__name__)
-def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: Opened) -> None:
+def test_what_is_locked_is_what_is_used(
+    fresh: ProjectHarness, tmp_path: Path, opened: Opened
+) -> None:
     """An object of the same size was replaced: the mirror's locked version is used and the plan says so; upgrade fetches that file
     alone; where the mirror lacks what is locked, the plan is an error."""
     with filled(opened, tmp_path) as cloud:
@@ -200,7 +206,7 @@ def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: 
         fresh.run("apply", "--auto-approve", "--upgrade", "--target", "weights.model")
         quiet = fresh.json("plan")
 
-    assert [one["code"] for one in kept["diagnostics"]] == ["upstream-moved"]
+    assert [one["code"] for one in kept["diagnostics"]] == ["upstream-changed"]
     assert "changed: deep/config.json" in kept["diagnostics"][0]["detail"]
     assert kept["weights"][0]["bytes_upstream"] == 0
     assert logs == expected()
@@ -212,7 +218,7 @@ def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: 
 
 
 @one_day_in(7)
-def test_a_plan_that_is_refused_locks_nothing(fresh: Project, tmp_path: Path) -> None:
+def test_a_plan_that_is_refused_locks_nothing(fresh: ProjectHarness, tmp_path: Path) -> None:
     """What nobody has must bind nobody: not a first version, nor the one of an upgrade, after which the old one is used as it was."""
     lock = fresh.directory / "trainctl.lock"
     with filled(s3_without_conditions, tmp_path) as cloud:
@@ -232,12 +238,12 @@ def test_a_plan_that_is_refused_locks_nothing(fresh: Project, tmp_path: Path) ->
     assert ["stale-plan" in one for one in refused] == [True, True]
     assert not unlocked
     assert lock.read_text() == before
-    assert [one["code"] for one in kept["diagnostics"]] == ["upstream-moved"]
+    assert [one["code"] for one in kept["diagnostics"]] == ["upstream-changed"]
     assert kept["weights"][0]["bytes_upstream"] == 0
 
 
 def test_a_secret_goes_to_no_server_that_only_the_manifest_names(
-    fresh: Project, tmp_path: Path
+    fresh: ProjectHarness, tmp_path: Path
 ) -> None:
     """With an endpoint of the manifest's own nothing is asked, and the exit code says that it is forbidden."""
     with filled(s3, tmp_path) as cloud:
@@ -263,7 +269,7 @@ jobs:
 
 
 @one_day_in(7)
-def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
+def test_one_uri_at_two_servers_is_two_sources(fresh: ProjectHarness) -> None:
     """Each is locked, mirrored and read as what its own server has, an unchanged manifest changes nothing, and what is
     damaged is fetched again from whoever had it."""
     with moto() as one, moto() as two:
@@ -292,7 +298,7 @@ def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
 
 
 @one_day_in(4)
-def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> None:
+def test_the_usual_credentials_open_a_bucket(fresh: ProjectHarness, tmp_path: Path) -> None:
     """What the environment has for AWS opens a source without ``auth``, also where the manifest repeats which server the environment
     names; it goes to no endpoint that only the manifest names, and that is said (13)."""
     with filled(s3_without_conditions, tmp_path) as cloud:
@@ -327,7 +333,7 @@ def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> 
         "AWS_ASSUME_ROLE, aws_assume_role_arn: THIS, aws_assume_role_region: eu-west-1",
     ],
 )
-def test_a_role_opens_a_bucket(fresh: Project, tmp_path: Path, auth: str) -> None:
+def test_a_role_opens_a_bucket(fresh: ProjectHarness, tmp_path: Path, auth: str) -> None:
     """By an identity token or the operator's own key; what the session has of secret is in no file."""
     with filled(s3, tmp_path) as cloud:
         wants(fresh, cloud)
@@ -354,13 +360,13 @@ def test_a_role_opens_a_bucket(fresh: Project, tmp_path: Path, auth: str) -> Non
     "opened", sample([s3, r2, gs, blobs], fixed=0, rotating=1), ids=lambda one: one.__name__
 )
 def test_a_host_fetches_from_the_bucket_by_links(
-    fresh: Project, tmp_path: Path, opened: Opened
+    fresh: ProjectHarness, tmp_path: Path, opened: Opened
 ) -> None:
     """The mirror on a host gets signed links: nothing goes through this machine, and the credential is in nothing that came there."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     (tmp_path / "gpu-0").mkdir()
-    heard = recorder(tmp_path / "gpu-0")
+    heard = ssh_recorder(tmp_path / "gpu-0")
     with (
         filled(opened, tmp_path) as cloud,
         sshd(tmp_path / "gpu-0", user, f"ForceCommand {heard}", address="127.0.0.2") as host,
@@ -372,7 +378,7 @@ def test_a_host_fetches_from_the_bucket_by_links(
         fresh.run("apply", "--auto-approve", "--wait")
         logs = fresh.run("logs", "sft").stdout.splitlines()
 
-    assert plan["weights"][0]["bytes_through_operator"] == 0
+    assert plan["weights"][0]["bytes_through_client"] == 0
     assert logs == expected()
     assert not fresh.mirror.exists()
     came = (tmp_path / "gpu-0" / "heard").read_bytes()

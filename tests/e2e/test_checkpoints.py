@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, rclone
-from tests.support.nodes import all_text_below, wait_for
-from tests.support.project import Project, processes
+from tests.support.node_program.nodes import all_text_below, wait_for
+from tests.support.projects.project import ProjectHarness, processes
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, rclone
 from tests.support.tiers import one_day_in
 
 MANIFEST = """\
@@ -48,13 +48,13 @@ for step in (number, number + 1):
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
     """A bucket of rclone, which looks at signatures."""
     with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
         yield one
 
 
-def write(fresh: Project, checkpoints: str, number: int = 1) -> None:
+def write(fresh: ProjectHarness, checkpoints: str, number: int = 1) -> None:
     """The manifest and its code; the job saves checkpoints of two steps from ``number`` on."""
     fresh.write(
         {
@@ -66,18 +66,18 @@ def write(fresh: Project, checkpoints: str, number: int = 1) -> None:
     fresh.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
 
 
-def in_bucket(bucket: Bucket, prefix: str, more: str = "") -> str:
+def in_bucket(bucket: BucketServer, prefix: str, more: str = "") -> str:
     """The section of a manifest."""
     return f"checkpoints: {{url: s3://models/{prefix}, endpoint_url: '{bucket.endpoint}', auth: {{auth_secret_name: bucket}}{more}}}"
 
 
-def listed(project: Project, *more: str) -> list[dict[str, Any]]:
+def listed(project: ProjectHarness, *more: str) -> list[dict[str, Any]]:
     """What ``checkpoints list`` says."""
     found: list[dict[str, Any]] = project.json("checkpoints", "list", "sft", *more)["checkpoints"]
     return found
 
 
-def test_a_bucket_from_training_to_download(fresh: Project, bucket: Bucket) -> None:
+def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: BucketServer) -> None:
     """Kept, listed with what their headers say, downloaded, had by anybody with the URL; the credential is nowhere."""
     fresh.variables["BUCKET"] = json.dumps(bucket.credential)
     write(fresh, in_bucket(bucket, "all"))
@@ -116,7 +116,7 @@ def test_a_bucket_from_training_to_download(fresh: Project, bucket: Bucket) -> N
 
 @one_day_in(7)
 def test_trust_is_named_for_what_comes_after_a_run_too(
-    fresh: Project, bucket: Bucket, tmp_path: Path
+    fresh: ProjectHarness, bucket: BucketServer, tmp_path: Path
 ) -> None:
     """What `apply --trust FILE` was allowed, the commands about its checkpoints are by the same flag; without it the secret is not sent."""
     fresh.variables["BUCKET"] = json.dumps(bucket.credential)
@@ -132,7 +132,7 @@ def test_trust_is_named_for_what_comes_after_a_run_too(
 
 
 def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
-    fresh: Project, bucket: Bucket
+    fresh: ProjectHarness, bucket: BucketServer
 ) -> None:
     """The first finds nothing; the second what the first saved, from the disk or, where that is empty, from the bucket."""
     fresh.variables["BUCKET"] = json.dumps(bucket.credential)
@@ -161,7 +161,9 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
 
 
 @one_day_in(4)
-def test_a_wrong_credential_stops_a_run_before_it_trains(fresh: Project, bucket: Bucket) -> None:
+def test_a_wrong_credential_stops_a_run_before_it_trains(
+    fresh: ProjectHarness, bucket: BucketServer
+) -> None:
     """Nobody trains for two days to find that nothing was kept; with the right one the next apply runs it."""
     wrong = {**bucket.credential, "aws_secret_access_key": "another-secret"}
     fresh.variables["BUCKET"] = json.dumps(wrong)
@@ -181,7 +183,7 @@ def test_a_wrong_credential_stops_a_run_before_it_trains(fresh: Project, bucket:
 
 
 @one_day_in(5)
-def test_the_environments_own_credential(fresh: Project, bucket: Bucket) -> None:
+def test_the_environments_own_credential(fresh: ProjectHarness, bucket: BucketServer) -> None:
     """It opens the bucket; it doesn't go to a server that only the manifest names; without one the error says what to set."""
     url = "checkpoints: {url: s3://models/own ENDPOINT}"
     write(fresh, url.replace("ENDPOINT", ", endpoint_url: 'https://store.example.com'"))
@@ -200,7 +202,7 @@ def test_the_environments_own_credential(fresh: Project, bucket: Bucket) -> None
 
 
 @one_day_in(5)
-def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path) -> None:
+def test_a_directory_keeps_what_the_manifest_says(fresh: ProjectHarness, tmp_path: Path) -> None:
     """keep_last; what a destroy leaves is named, and --delete-checkpoints leaves nothing."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
     fresh.run("apply", "--auto-approve", "--wait")
@@ -224,7 +226,7 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path
 
 
 @one_day_in(7)
-def test_logs_beside_checkpoints_are_none(fresh: Project, tmp_path: Path) -> None:
+def test_logs_beside_checkpoints_are_none(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Directories and loose files, written last: not counted by keep_last, and nobody begins with them or downloads them."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
     logs = """\
@@ -251,7 +253,7 @@ top = target.parent
 
 
 @one_day_in(7)
-def test_weights_that_are_links_are_kept_or_missed(fresh: Project, tmp_path: Path) -> None:
+def test_weights_that_are_links_are_kept_or_missed(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Those of another checkpoint come back bit for bit; of what leads elsewhere list, status and download tell."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
     links = """\
@@ -262,7 +264,9 @@ best.mkdir()
 """
     fresh.write({"src/train.py": TRAIN + links})
     fresh.run("apply", "--auto-approve", "--wait")
-    rows = {one["name"]: (one["files"], one["left_out"], one["bytes"]) for one in listed(fresh)}
+    rows = {
+        one["name"]: (one["files"], one["skipped_links"], one["bytes"]) for one in listed(fresh)
+    }
     table = fresh.run("checkpoints", "list", "sft").stdout
     status = fresh.run("status", "sft").stdout
     best = fresh.run("checkpoints", "download", "sft", "--name", "best")
@@ -281,7 +285,7 @@ best.mkdir()
 
 
 @one_day_in(7)
-def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
+def test_a_named_checkpoint_of_another_job(fresh: ProjectHarness) -> None:
     """It comes before the job that begins with it; one that isn't there stops that job before it runs."""
     write(fresh, "")
     text = (fresh.directory / "trainctl.yaml").read_text()
@@ -306,7 +310,9 @@ def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(fresh: Project, tmp_path: Path) -> None:
+def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(
+    fresh: ProjectHarness, tmp_path: Path
+) -> None:
     """Each goes on from its own latest, whoever saved last; another job begins with the one that it names."""
     loaded = "find $BT_LOAD_CHECKPOINT_DIR/ -type f -exec cat {} +"
     save = "mkdir $BT_CHECKPOINT_DIR/checkpoint-1 && echo from ${{ matrix.lr }} > $BT_CHECKPOINT_DIR/checkpoint-1/model.bin"
@@ -338,7 +344,7 @@ jobs:
 
 
 @one_day_in(4)
-def test_an_interrupted_download_is_taken_up(fresh: Project, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Path) -> None:
     """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
     fresh.run("apply", "--auto-approve", "--wait")
@@ -362,7 +368,7 @@ def test_an_interrupted_download_is_taken_up(fresh: Project, tmp_path: Path) -> 
 
 
 @one_day_in(5)
-def test_bad_references_are_told_with_the_manifest(fresh: Project) -> None:
+def test_bad_references_are_told_with_the_manifest(fresh: ProjectHarness) -> None:
     """Where, and what to write instead."""
     for config, said in (
         ("checkpoints: [{typ: latest, job_id: stf}]", "no job is called 'stf'"),
@@ -386,7 +392,7 @@ def test_bad_references_are_told_with_the_manifest(fresh: Project) -> None:
 
 @one_day_in(5)
 def test_a_killed_supervisor_leaves_a_run_whose_checkpoints_can_be_finished(
-    fresh: Project, tmp_path: Path
+    fresh: ProjectHarness, tmp_path: Path
 ) -> None:
     """Nothing half written is complete, no process is left, and ``checkpoints upload`` brings what was whole."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.declared import WEIGHTS, declare, job
-from tests.support.hub import Fault, Hub, serve
-from tests.support.project import Project, processes
+from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
+from tests.support.projects.project import ProjectHarness, processes
+from tests.support.servers.hub import HttpFault, Hub, serve
 from tests.support.tiers import one_day_in
 from trainctl.store import keys
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.documents import slices_of
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.documents import load_pack_index
 
 APPLY = ("apply", "--auto-approve")
 WAIT = (*APPLY, "--wait")
@@ -35,11 +35,11 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def slow(fresh: Project, hub: Hub) -> Project:
+def slow(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
     """A project with one job on weights whose first download hangs until the hub lets go, and one without weights."""
     fresh.variables["HF_ENDPOINT"] = hub.url
-    hub.faults.append(Fault("wait", "model.safetensors", at=60))
-    declare(
+    hub.faults.append(HttpFault("wait", "model.safetensors", at=60))
+    write_manifest(
         fresh,
         {"a": job("cat models/m/config.json", weights=["m"]), "b": job("true")},
         weights={"m": {"source": "hf://acme/model", "mount_location": "models/m"}},
@@ -56,7 +56,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def hanging(
-    made: Project, hub: Hub, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl")
+    made: ProjectHarness, hub: Hub, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl")
 ) -> subprocess.Popen[str]:
     """An apply that has begun to mirror the weights and can't go on; everything else that it does is done."""
     process = made.start(*arguments, program=program)
@@ -80,7 +80,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def settled(made: Project) -> None:
+def settled(made: ProjectHarness) -> None:
     """One apply later everything is as declared, each job has one run that completed, and nothing is left open."""
     made.run(*WAIT)
     state = made.json("show")
@@ -94,18 +94,18 @@ def settled(made: Project) -> None:
         "job.a": ["TRAINING_JOB_COMPLETED"],
         "job.b": ["TRAINING_JOB_COMPLETED"],
     }
-    assert (state["open_intents"], state["unfinished"]) == ([], [])
+    assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
     assert made.json("mirror", "list")["bytes_unfinished"] == 0
     made.run("plan", "--detailed-exitcode")
 
 
-def test_the_same_address_is_one_commands_at_a_time(slow: Project, hub: Hub) -> None:
-    """The other is refused, exit 10, with who, since when and until when; or waits with --lease-timeout; plans never fail."""
+def test_the_same_address_is_one_commands_at_a_time(slow: ProjectHarness, hub: Hub) -> None:
+    """The other is refused, exit 10, with who, since when and until when; or waits with --lock-timeout; plans never fail."""
     first = hanging(slow, hub, *APPLY)
     refused = slow.run(*APPLY, "--target", "weights.m", code=10)
     plans = [slow.start("plan", "--format", "json") for _ in range(3)]
     codes = [end(plan)[0] for plan in plans]
-    waiting = slow.start(*WAIT, "--lease-timeout", "1m")
+    waiting = slow.start(*WAIT, "--lock-timeout", "1m")
     hub.closing.set()
     done, waited = end(first), end(waiting)
 
@@ -113,7 +113,7 @@ def test_the_same_address_is_one_commands_at_a_time(slow: Project, hub: Hub) -> 
         r"weights\.m is being changed \(create\) by \S+@\S+ since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, until \d{4}-",
         refused.stderr,
     )
-    assert "--lease-timeout" in refused.stderr
+    assert "--lock-timeout" in refused.stderr
     assert codes == [0] * 3
     assert done[0] == 0
     assert waited[0] == 0, waited
@@ -121,7 +121,7 @@ def test_the_same_address_is_one_commands_at_a_time(slow: Project, hub: Hub) -> 
 
 
 @one_day_in(5)
-def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hub) -> None:
+def test_different_addresses_are_changed_at_the_same_time(slow: ProjectHarness, hub: Hub) -> None:
     """What doesn't touch the busy address goes through meanwhile."""
     first = hanging(slow, hub, *APPLY, "--target", "weights.m")
     slow.run(*WAIT, "--target", "job.b")
@@ -137,7 +137,7 @@ def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hu
 @pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_interrupt_finishes_what_is_in_flight(
-    slow: Project, hub: Hub, number: int
+    slow: ProjectHarness, hub: Hub, number: int
 ) -> None:
     """The step under way is finished and recorded, nothing more is begun, exit 130; the next apply does the rest."""
     process = hanging(slow, hub, *APPLY, "--parallelism", "1")
@@ -161,7 +161,7 @@ TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
 
 @one_day_in(7)
 @pytest.mark.usefixtures("hangs_up")
-def test_a_closed_terminal_finishes_what_is_in_flight(slow: Project, hub: Hub) -> None:
+def test_a_closed_terminal_finishes_what_is_in_flight(slow: ProjectHarness, hub: Hub) -> None:
     """Though nothing can be said there any more; the step under way is recorded, and nothing more is begun."""
     program = ("-c", TERMINAL, sys.executable, "-m", "trainctl")
     terminal = hanging(slow, hub, *APPLY, "--parallelism", "1", program=program)
@@ -190,7 +190,7 @@ def ended(pid: int) -> bool:
         return True
 
 
-def test_the_second_interrupt_stops_at_once(slow: Project, hub: Hub) -> None:
+def test_the_second_interrupt_stops_at_once(slow: ProjectHarness, hub: Hub) -> None:
     """Though the download hangs for ever; nothing is lost: the next apply carries on."""
     process = hanging(slow, hub, *APPLY)
     process.send_signal(signal.SIGINT)
@@ -205,9 +205,9 @@ def test_the_second_interrupt_stops_at_once(slow: Project, hub: Hub) -> None:
     settled(slow)
 
 
-def test_leaving_a_run_that_was_waited_for(fresh: Project) -> None:
+def test_leaving_a_run_that_was_waited_for(fresh: ProjectHarness) -> None:
     """Ctrl-C in apply --wait only detaches: exit 130, the run goes on and the command says how to follow it."""
-    declare(fresh, {"a": job("echo begun; sleep 2; echo done")})
+    write_manifest(fresh, {"a": job("echo begun; sleep 2; echo done")})
     process = fresh.start(*WAIT)
     assert process.stdout is not None
     assert any(line.startswith("job.a: created") for line in process.stdout)
@@ -221,7 +221,7 @@ def test_leaving_a_run_that_was_waited_for(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_lease_can_be_ended_by_hand(slow: Project, hub: Hub) -> None:
+def test_a_lease_can_be_ended_by_hand(slow: ProjectHarness, hub: Hub) -> None:
     """force-unlock with the id from the refusal; then others may change it, and the old holder changes nothing any more."""
     first = hanging(slow, hub, *APPLY)
     refused = slow.run(*APPLY, "--target", "weights.m", code=10)
@@ -242,13 +242,13 @@ def test_a_lease_can_be_ended_by_hand(slow: Project, hub: Hub) -> None:
 
 
 @one_day_in(5)
-def test_two_projects_share_mirror_and_node(fresh: Project) -> None:
+def test_two_projects_share_mirror_and_node(fresh: ProjectHarness) -> None:
     """Applied at once; what both packed is kept once after a collection; destroying one takes nothing from the other; both leave nothing."""
-    other = Project(fresh.directory.parent / "other", fresh.variables)
+    other = ProjectHarness(fresh.directory.parent / "other", fresh.variables)
     other.directory.mkdir()
     caching = {"cache_config": {"enabled": True}}
     for made in (fresh, other):
-        declare(
+        write_manifest(
             made, {"a": job("ls models/tiny", weights=["tiny"], runtime=caching)}, weights=WEIGHTS
         )
     text = (other.directory / "trainctl.yaml").read_text()
@@ -258,8 +258,8 @@ def test_two_projects_share_mirror_and_node(fresh: Project) -> None:
     assert [code for code, _, _ in ends] == [0, 0], ends
     fresh.run("mirror", "gc")
     objects = DirectoryObjects(fresh.mirror)
-    packs = [keys.stem(stat.key) for stat in objects.list(keys.SLICES)]
-    sizes = [one.length for pack in packs for one in slices_of(objects, pack) or ()]
+    packs = [keys.key_stem(stat.key) for stat in objects.list(keys.PACK_INDEXES)]
+    sizes = [one.length for pack in packs for one in load_pack_index(objects, pack) or ()]
     assert sizes.count(25_600) == 1
     assert fresh.nodes == other.nodes
     assert len(list(fresh.nodes.glob("*/cache/trees/*"))) == 1

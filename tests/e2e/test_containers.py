@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apptainer import Apptainer
-from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
-from tests.support.project import Project
+from tests.support.machines.apptainer import Apptainer
+from tests.support.machines.containers import BUSYBOX, LOGIN, ContainerRegistry, EngineHarness
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
@@ -39,7 +39,7 @@ AUTH = (
 )
 
 
-def declare(work: Project, image: str, engine: str = "", auth: str = "") -> None:
+def declare(work: ProjectHarness, image: str, engine: str = "", auth: str = "") -> None:
     """A job with weights, a secret, a cache and checkpoints in an image."""
     text = MANIFEST.replace("IMAGE", image).replace("AUTH", auth)
     work.trust('secret = "login"\nhosts = ["127.0.0.1"]')
@@ -52,14 +52,17 @@ def declare(work: Project, image: str, engine: str = "", auth: str = "") -> None
     )
 
 
-def equip(work: Project, engine: Engine) -> None:
+def equip(work: ProjectHarness, engine: EngineHarness) -> None:
     """Let the project find the engine."""
     work.variables |= {**engine.variables, "TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
 
 
 @one_day_in(4)
 def test_an_image_is_pulled_and_run_by_digest(
-    fresh: Project, engine: Engine, own_podman: Engine, own_registry: Registry
+    fresh: ProjectHarness,
+    engine: EngineHarness,
+    own_podman: EngineHarness,
+    own_registry: ContainerRegistry,
 ) -> None:
     """The plan says what will be pulled; the run records the digest; a second plan has nothing to do; destroy takes the image along."""
     equip(fresh, engine)
@@ -109,7 +112,7 @@ def test_an_image_is_pulled_and_run_by_digest(
 
 @one_day_in(7)
 def test_what_a_registry_refuses_fails_the_deployment(
-    fresh: Project, own_podman: Engine, private_registry: Registry
+    fresh: ProjectHarness, own_podman: EngineHarness, private_registry: ContainerRegistry
 ) -> None:
     """DEPLOY_FAILED with what is wrong; a corrected login is all that it takes."""
     equip(fresh, own_podman)
@@ -134,7 +137,9 @@ def test_what_a_registry_refuses_fails_the_deployment(
 
 
 @one_day_in(4)
-def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: Path) -> None:
+def test_a_node_without_an_engine_is_told_in_the_plan(
+    fresh: ProjectHarness, tmp_path: Path
+) -> None:
     """Nothing is begun; with ``engine: host`` the same job is planned on the host."""
     fresh.variables |= {"TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
     (tmp_path / "bin").mkdir()
@@ -155,7 +160,7 @@ def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: 
 
 @one_day_in(14)
 def test_a_size_that_an_engine_does_not_know_is_told_in_the_plan(
-    fresh: Project, own_apptainer: Apptainer
+    fresh: ProjectHarness, own_apptainer: Apptainer
 ) -> None:
     """Apptainer has no size of shared memory: a warning, and the job runs."""
     equip(fresh, own_apptainer)
@@ -176,7 +181,9 @@ def test_a_size_that_an_engine_does_not_know_is_told_in_the_plan(
         ("engine: rkt", "engine"),
     ],
 )
-def test_what_goes_with_no_container_is_refused(fresh: Project, line: str, said: str) -> None:
+def test_what_goes_with_no_container_is_refused(
+    fresh: ProjectHarness, line: str, said: str
+) -> None:
     """At the job, before anything is looked at."""
     fresh.variables |= {"TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}
     declare(fresh, "busybox:1")

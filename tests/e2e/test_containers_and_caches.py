@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.containers import Engine
-from tests.support.project import Project
+from tests.support.machines.containers import EngineHarness
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
 
 
-def job(engine: Engine, *commands: str, **runtime: Any) -> dict[str, Any]:
+def job(engine: EngineHarness, *commands: str, **runtime: Any) -> dict[str, Any]:
     """A job in the small image."""
     return {
         "code": "./src",
@@ -21,7 +21,7 @@ def job(engine: Engine, *commands: str, **runtime: Any) -> dict[str, Any]:
     }
 
 
-def declare(work: Project, engine: Engine, jobs: dict[str, Any]) -> None:
+def declare(work: ProjectHarness, engine: EngineHarness, jobs: dict[str, Any]) -> None:
     """The manifest, whose jobs find the engine."""
     work.variables |= engine.variables
     work.write(
@@ -33,7 +33,7 @@ def declare(work: Project, engine: Engine, jobs: dict[str, Any]) -> None:
 
 
 @one_day_in(10)
-def test_a_cache_is_prepared_in_the_container(fresh: Project, engine: Engine) -> None:
+def test_a_cache_is_prepared_in_the_container(fresh: ProjectHarness, engine: EngineHarness) -> None:
     """Once for two jobs: in the job's image, with its code and at its places; what a library keeps below ~/.cache/huggingface stays, too."""
     fetch = [
         "echo prepared in $BT_WORKING_DIR; cat data.txt >>$BT_PROJECT_CACHE_DIR/data",
@@ -65,7 +65,7 @@ def test_a_cache_is_prepared_in_the_container(fresh: Project, engine: Engine) ->
 
 @one_day_in(10)
 def test_commands_that_fail_to_prepare_a_cache_in_a_container(
-    fresh: Project, own_podman: Engine
+    fresh: ProjectHarness, own_podman: EngineHarness
 ) -> None:
     """The job is not begun, the command and its last words are told, and the next apply prepares again."""
     cached = {"enabled": True, "prepare_commands": ["echo no such place; exit 3"]}
@@ -84,7 +84,7 @@ def test_commands_that_fail_to_prepare_a_cache_in_a_container(
 
 
 @one_day_in(10)
-def test_a_container_begins_with_a_checkpoint(fresh: Project, engine: Engine) -> None:
+def test_a_container_begins_with_a_checkpoint(fresh: ProjectHarness, engine: EngineHarness) -> None:
     """The job's own latest and one by its name lie, read-only, where the variable says; the first run finds none."""
     save = "mkdir -p $BT_CHECKPOINT_DIR/checkpoint-$N; echo step $N >$BT_CHECKPOINT_DIR/checkpoint-$N/model"
     look = [

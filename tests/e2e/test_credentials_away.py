@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, free_port, moto
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import KEY_ID, SECRET, free_port, moto
 from tests.support.tiers import one_day_in
-from trainctl.objects.access import AwsKeys
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket as Store
+from trainctl.objects.bucket_client import Bucket as Store
+from trainctl.objects.credentials import AwsKeys
+from trainctl.objects.location import parse_bucket_location
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 MANIFEST = """\
@@ -32,11 +32,11 @@ jobs:
 
 
 @pytest.fixture
-def work(fresh: Project) -> Iterator[Project]:
+def work(fresh: ProjectHarness) -> Iterator[ProjectHarness]:
     """A project that finds a model in a bucket, and everything that could open it."""
     with moto() as bucket:
         keys = AwsKeys(KEY_ID, SECRET)
-        store = Store(location_of("s3://models", bucket.endpoint, {}), keys, environ={})
+        store = Store(parse_bucket_location("s3://models", bucket.endpoint, {}), keys, environ={})
         store.put("llm/config.json", b"{}")
         fresh.variables |= {
             "AWS_ENDPOINT_URL": bucket.endpoint,
@@ -48,19 +48,19 @@ def work(fresh: Project) -> Iterator[Project]:
         yield fresh
 
 
-def vault_of(work: Project) -> Path:
+def vault_of(work: ProjectHarness) -> Path:
     """Not in the project: what came with a manifest isn't run."""
     return work.directory.parent / "vault"
 
 
-def wants(work: Project, auth: str) -> None:
+def wants(work: ProjectHarness, auth: str) -> None:
     text = MANIFEST.replace("VAULT", str(vault_of(work))).replace(
         "AUTH", f"{{auth_method: {auth}}}"
     )
     work.write({"trainctl.yaml": text})
 
 
-def says(work: Project, vault: str) -> None:
+def says(work: ProjectHarness, vault: str) -> None:
     """Where the secret is kept behaves like that from now on."""
     program = vault_of(work)
     program.write_text(f"#!/bin/sh\n{vault}\n")
@@ -68,34 +68,36 @@ def says(work: Project, vault: str) -> None:
 
 
 @one_day_in(7)
-def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: Project) -> None:
+def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: ProjectHarness) -> None:
     """The plan warns and works, also where there is no state yet; without the lock, or with nothing mirrored, it is the error."""
     wants(
         work, f"AWS_ASSUME_ROLE, aws_assume_role_region: eu-west-1, aws_assume_role_arn: '{ROLE}'"
     )
     work.run("apply", "--auto-approve", "--target", "weights.model")
     work.variables["AWS_ENDPOINT_URL_STS"] = f"http://127.0.0.1:{free_port()}"
-    used, refused = _stands_in(work, "source-cut")
+    used, refused = _stands_in(work, "source-interrupted")
     said = f"AWS is unreachable for role {ROLE}"
     assert said in used
     assert said in refused
 
 
 @one_day_in(7)
-def test_a_secret_that_its_keeper_does_not_give_stops_nobody_who_has_it_all(work: Project) -> None:
+def test_a_secret_that_its_keeper_does_not_give_stops_nobody_who_has_it_all(
+    work: ProjectHarness,
+) -> None:
     """The same, of a command; a program that isn't there is ours to mend, and the error as ever."""
     wants(work, "CUSTOM_SECRET, auth_secret_name: bucket")
     work.run("apply", "--auto-approve", "--target", "weights.model")
     vault_of(work).rename(work.directory / "elsewhere")
     lost = work.run("plan", code=1).stderr
     says(work, "exit 7")
-    used, refused = _stands_in(work, "secret-withheld")
+    used, refused = _stands_in(work, "secret-unavailable")
     assert "exited with 7" in used
     assert "exited with 7" in refused
     assert "vault can't be run" in lost
 
 
-def _stands_in(work: Project, code: str) -> tuple[str, str]:
+def _stands_in(work: ProjectHarness, code: str) -> tuple[str, str]:
     """What is said where the mirror stands in, and where nothing is mirrored."""
     plan = work.json("plan")
     (told,) = [one for one in plan["diagnostics"] if one["code"] == code]

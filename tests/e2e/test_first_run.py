@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.project import Project, processes
+from tests.support.projects.project import ProjectHarness, processes
 from tests.support.tiers import one_day_in
 
 
-def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_done: Path) -> None:
+def test_one_apply_trains_the_job_and_keeps_its_checkpoint(
+    demo: ProjectHarness, runs_done: Path
+) -> None:
     """apply --wait mirrors, delivers, mounts and runs; the log and the checkpoint can be had afterwards. The mount is the job's alone,
     scratch is empty. destroy leaves no process, no node directory, an empty state; mirror and checkpoints stay and are named.
     """
@@ -23,8 +25,8 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_d
 
     assert "Apply complete. 5 added, 0 changed, 0 destroyed." in done.stdout
     assert (status["status"], status["ranks"][0]["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)
-    assert (Path(status["ranks"][0]["work"]) / "train.py").exists()
-    assert f"files         {status['ranks'][0]['work']}\n" in demo.run("status", "sft").stdout
+    assert (Path(status["ranks"][0]["workdir"]) / "train.py").exists()
+    assert f"files         {status['ranks'][0]['workdir']}\n" in demo.run("status", "sft").stdout
     assert log == ["lr 1e-3", "weights ['config.json', 'model.bin']", "done"]
     assert (Path(place) / "model.bin").read_bytes() == (bytes(range(256)) * 1000)[::-1]
     assert runs_done.read_text().split() == [status["run"]]
@@ -43,7 +45,7 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_d
 
 
 def test_a_second_apply_does_nothing_and_a_changed_learning_rate_runs_from_warm_caches(
-    demo: Project, runs_done: Path
+    demo: ProjectHarness, runs_done: Path
 ) -> None:
     """Nothing is planned, nothing runs, and the state's serial stays. Then the plan shows the changed command and nothing else, and not a
     byte moves for it.
@@ -75,7 +77,7 @@ def test_a_second_apply_does_nothing_and_a_changed_learning_rate_runs_from_warm_
 
 
 @one_day_in(5)
-def test_destroy_can_delete_checkpoints(demo: Project) -> None:
+def test_destroy_can_delete_checkpoints(demo: ProjectHarness) -> None:
     """--delete-checkpoints leaves none."""
     demo.run("apply", "--auto-approve", "--wait")
     demo.run("destroy", "--auto-approve", "--delete-checkpoints")
@@ -83,7 +85,7 @@ def test_destroy_can_delete_checkpoints(demo: Project) -> None:
     assert list((demo.directory.parent / "data" / "trainctl").rglob("model.bin")) == []
 
 
-def test_the_run_outlives_the_command_and_its_terminal(demo: Project) -> None:
+def test_the_run_outlives_the_command_and_its_terminal(demo: ProjectHarness) -> None:
     """apply returns while the job runs; the session it was started in ends, the job goes on."""
     done = demo.run("apply", "--auto-approve", "--var", "seconds=6")
     live = demo.json("status", "job.sft")
@@ -95,7 +97,7 @@ def test_the_run_outlives_the_command_and_its_terminal(demo: Project) -> None:
     assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED"
 
 
-def test_yaml_and_toml_give_the_same_plan(demo: Project) -> None:
+def test_yaml_and_toml_give_the_same_plan(demo: ProjectHarness) -> None:
     """One manifest in both forms: equal plan JSON."""
     from_yaml = demo.json("plan")
     (demo.directory / "trainctl.yaml").unlink()
@@ -127,7 +129,7 @@ cache_config = {{enabled = true}}
     assert from_yaml == from_toml
 
 
-def test_apply_without_a_terminal_refuses_before_any_work(demo: Project) -> None:
+def test_apply_without_a_terminal_refuses_before_any_work(demo: ProjectHarness) -> None:
     """Neither --auto-approve nor a plan file nor somebody to ask: exit 64, and nothing was made."""
     done = demo.run("apply", code=64)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
@@ -28,14 +28,14 @@ SWEEP = """\
 """
 
 
-def declare(project: Project, jobs: str, checkpoints: str = "") -> None:
+def declare(project: ProjectHarness, jobs: str, checkpoints: str = "") -> None:
     """Write the manifest."""
     text = f"project: {{name: demo}}\n{checkpoints}jobs:\n{STAY}{jobs}"
     project.write({"trainctl.yaml": text, "src/note.txt": "as it was"})
 
 
 @pytest.fixture(params=["", "checkpoints: {url: 'file://STORE'}\n"], ids=["node", "store"])
-def forgotten(fresh: Project, tmp_path: Path, request: Any) -> Project:
+def forgotten(fresh: ProjectHarness, tmp_path: Path, request: Any) -> ProjectHarness:
     """A project whose job ``sft`` has run once, and was taken out of the manifest."""
     store = request.param.replace("STORE", str(tmp_path / "store"))
     declare(fresh, SFT, store)
@@ -47,7 +47,7 @@ def forgotten(fresh: Project, tmp_path: Path, request: Any) -> Project:
 
 
 @one_day_in(3)
-def test_what_it_did_can_be_looked_at_and_had(forgotten: Project) -> None:
+def test_what_it_did_can_be_looked_at_and_had(forgotten: ProjectHarness) -> None:
     """Its log, how it stands, its checkpoints and its code; but no plan speaks of it, nor does any list."""
     status = forgotten.json("status", "sft")
     found = forgotten.json("checkpoints", "list", "sft")["checkpoints"]
@@ -64,7 +64,7 @@ def test_what_it_did_can_be_looked_at_and_had(forgotten: Project) -> None:
 
 
 @one_day_in(5)
-def test_put_back_it_counts_on_and_resumes(forgotten: Project) -> None:
+def test_put_back_it_counts_on_and_resumes(forgotten: ProjectHarness) -> None:
     """Its next run is its second, and begins with the checkpoint of its first."""
     text = (forgotten.directory / "trainctl.yaml").read_text()
     forgotten.write({"trainctl.yaml": text + SFT})
@@ -77,7 +77,7 @@ def test_put_back_it_counts_on_and_resumes(forgotten: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_run_of_it_can_be_repeated(forgotten: Project) -> None:
+def test_a_run_of_it_can_be_repeated(forgotten: ProjectHarness) -> None:
     """As it was then, whatever the manifest has; and the next apply forgets it again."""
     forgotten.run("run", "sft", "--run", "1", "--auto-approve", "--follow")
 
@@ -86,7 +86,7 @@ def test_a_run_of_it_can_be_repeated(forgotten: Project) -> None:
 
 
 @one_day_in(7)
-def test_one_that_left_a_matrix(fresh: Project) -> None:
+def test_one_that_left_a_matrix(fresh: ProjectHarness) -> None:
     """It is found by its values, while the name means what is left."""
     declare(fresh, SWEEP.replace("LR", "1, 2, 3"))
     fresh.run(*APPLY)
@@ -103,7 +103,7 @@ def test_one_that_left_a_matrix(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_with_its_cluster_it_is_gone(forgotten: Project) -> None:
+def test_with_its_cluster_it_is_gone(forgotten: ProjectHarness) -> None:
     """Nothing is left that could be looked at."""
     forgotten.run("destroy", "--auto-approve")
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hub import Fault, Hub, serve
-from tests.support.mirrors import stored
-from tests.support.project import Project
-from tests.support.tiers import one_day_in
-from tests.support.wanting import (
+from tests.support.projects.project import ProjectHarness
+from tests.support.projects.weights_project import (
     JOB,
     SMALL,
     apply,
@@ -19,9 +16,12 @@ from tests.support.wanting import (
     connect,
     remount,
     small_disk,
-    wants,
+    write_weights_manifest,
 )
-from tests.support.weights_data import noise
+from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.storage.mirrors import stored
+from tests.support.storage.weights_data import noise
+from tests.support.tiers import one_day_in
 from trainctl.base.listing import CHUNK_BYTES
 
 
@@ -34,14 +34,16 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def work(fresh: Project, hub: Hub) -> Project:
+def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
     """A project that wants the repository's weights, and no job yet."""
     connect(fresh, hub)
-    wants(fresh, "hf://acme/model")
+    write_weights_manifest(fresh, "hf://acme/model")
     return fresh
 
 
-def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub: Hub) -> None:
+def test_a_mirror_without_room_says_so_before_anything_moves(
+    work: ProjectHarness, hub: Hub
+) -> None:
     """The error has the place, what is needed and what is free; no body was asked for, nothing begun; with room it goes on."""
     with small_disk(work.mirror, "20m") as place:
         done = apply(work, 1)
@@ -58,11 +60,11 @@ def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub:
 
 
 @one_day_in(7)
-def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
+def test_what_has_arrived_needs_no_room_again(work: ProjectHarness, hub: Hub) -> None:
     """A transfer that broke off goes on where the disk has room for what is missing and not for all of it; the plan says what that is."""
     files = {"model.safetensors": noise(40_000_000)}
     hub.add("acme/model", files)
-    hub.faults = [Fault("cut", "/model.safetensors", 1000, at=CHUNK_BYTES + 7_000_000)]
+    hub.faults = [HttpFault("cut", "/model.safetensors", 1000, at=CHUNK_BYTES + 7_000_000)]
     with small_disk(work.mirror, "120m"):
         apply(work, 12)
         hub.faults.clear()
@@ -75,9 +77,9 @@ def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
 
 
 @one_day_in(7)
-def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
+def test_a_mirror_that_has_everything_needs_no_room(work: ProjectHarness) -> None:
     """With no byte to come, a disk that others have filled since stops no plan and no run."""
-    wants(work, "hf://acme/model", JOB)
+    write_weights_manifest(work, "hf://acme/model", JOB)
     with small_disk(work.mirror, "80m") as place:
         apply(work, 0, "--wait")
         (place / "of others").write_bytes(bytes(40_000_000))
@@ -86,12 +88,14 @@ def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
 
 
 @one_day_in(7)
-def test_what_two_sources_share_needs_room_once(work: Project, hub: Hub) -> None:
+def test_what_two_sources_share_needs_room_once(work: ProjectHarness, hub: Hub) -> None:
     """The plan counts it with each, but asks for room once, as apply does."""
     large = noise(40_000_000)
     hub.add("acme/model", {"model.safetensors": large})
     hub.add("acme/fork", {"renamed.safetensors": large, "other.safetensors": noise(2_000_000, 1)})
-    wants(work, "hf://acme/model", '  fork: {source: "hf://acme/fork", mount_location: m/fork}\n')
+    write_weights_manifest(
+        work, "hf://acme/model", '  fork: {source: "hf://acme/fork", mount_location: m/fork}\n'
+    )
     with small_disk(work.mirror, "120m"):
         plan = work.json("plan")
         apply(work, 0)
@@ -102,7 +106,7 @@ def test_what_two_sources_share_needs_room_once(work: Project, hub: Hub) -> None
 
 
 @one_day_in(5)
-def test_a_read_only_mirror_is_named(work: Project) -> None:
+def test_a_read_only_mirror_is_named(work: ProjectHarness) -> None:
     """A file system that can't be written is named with what to do; writable again, it is used."""
     with small_disk(work.mirror, "200m", "ro") as place:
         done = apply(work, 1)
@@ -113,13 +117,13 @@ def test_a_read_only_mirror_is_named(work: Project) -> None:
 
 
 @one_day_in(5)
-def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: Project) -> None:
+def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: ProjectHarness) -> None:
     """As for a review of what others then apply: the plan is whole, says so, and may be saved; watching and applying it is the error that it is."""
     with small_disk(work.mirror, "200m", "ro") as place:
         told = f"can't be used: {place} lies on a read-only file system"
         planned = work.run("plan", "--detailed-exitcode", "--out", "plan", code=2)
         (row,) = work.json("plan")["weights"]
-        watched = work.run("watch", "--once", code=1)
+        watched = work.run("reconcile", "--once", code=1)
         refused = work.run("apply", "plan", "--auto-approve", code=12)
         remount(place, "rw")
         work.run("apply", "plan", "--auto-approve")
@@ -130,10 +134,10 @@ def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: Proj
     assert f"error: weights.model: the mirror {place} is on a read-only" in refused.stderr
 
 
-def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) -> None:
+def test_a_node_without_room_is_found_while_planning(work: ProjectHarness, hub: Hub) -> None:
     """The plan says how much is free on which node and how much is needed, and can't be applied."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})
-    wants(work, "hf://acme/model", JOB)
+    write_weights_manifest(work, "hf://acme/model", JOB)
     with small_disk(work.nodes, "20m"):
         done = apply(work, 1)
 
@@ -145,10 +149,10 @@ def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) ->
 
 
 @one_day_in(5)
-def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
+def test_a_node_whose_disk_fills_up_meanwhile(work: ProjectHarness, hub: Hub) -> None:
     """Delivery fails with the node, its directory and what to do; no tree is left; with room the same plan goes on."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})
-    wants(work, "hf://acme/model", JOB)
+    write_weights_manifest(work, "hf://acme/model", JOB)
     with small_disk(work.nodes, "28m") as place:
         work.run("plan", "--out", "plan.bin")
         (place / "filler").write_bytes(bytes(8_000_000))

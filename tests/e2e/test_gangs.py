@@ -9,8 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.pytorch import GLOO_TRAIN, pytorch
 from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
@@ -48,7 +48,7 @@ jobs:
 """
 
 
-def test_two_ranks_from_beginning_to_end(fresh: Project) -> None:
+def test_two_ranks_from_beginning_to_end(fresh: ProjectHarness) -> None:
     """Both know their place, share the leader's address and the job's own variables; logs, metrics, checkpoints and code of all ranks can be
     had, and nothing is left to plan.
     """
@@ -94,7 +94,7 @@ def test_two_ranks_from_beginning_to_end(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_the_rank_that_failed_is_named(fresh: Project) -> None:
+def test_the_rank_that_failed_is_named(fresh: ProjectHarness) -> None:
     """The run has its error and exit code; the others were ended because of it."""
     fresh.write({"trainctl.yaml": FAILING})
     done = fresh.run("apply", "--auto-approve", "--wait", code=12)
@@ -111,7 +111,7 @@ def test_the_rank_that_failed_is_named(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_stop_ends_all_ranks(fresh: Project) -> None:
+def test_a_stop_ends_all_ranks(fresh: ProjectHarness) -> None:
     """One command; all ranks are STOPPED."""
     fresh.write({"trainctl.yaml": FAILING.replace("!= 2", "!= 9")})
     fresh.run("apply", "--auto-approve")
@@ -121,7 +121,7 @@ def test_a_stop_ends_all_ranks(fresh: Project) -> None:
     assert {one["status"] for one in status["ranks"]} == {"TRAINING_JOB_STOPPED"}
 
 
-def test_more_nodes_than_there_are_is_an_error_of_the_plan(fresh: Project) -> None:
+def test_more_nodes_than_there_are_is_an_error_of_the_plan(fresh: ProjectHarness) -> None:
     """Nothing is begun."""
     fresh.write({"trainctl.yaml": FAILING.replace("node_count: 3", "node_count: 4")})
     done = fresh.run("plan", code=1)
@@ -136,7 +136,9 @@ jobs: {sft: {compute: COMPUTE, runtime: {start_commands: ["true"]}}}
 
 @one_day_in(7)
 @pytest.mark.parametrize("compute", ['{node_count: 2, accelerator: "H100:1"}', "{node_count: 2}"])
-def test_gpus_that_all_nodes_share_are_not_counted_twice(fresh: Project, compute: str) -> None:
+def test_gpus_that_all_nodes_share_are_not_counted_twice(
+    fresh: ProjectHarness, compute: str
+) -> None:
     """Two ranks that each want the only GPU of a machine, named or as all that there is, would wait for ever: the plan says so. With enough they may."""
 
     def problems(gpus: int) -> list[str]:
@@ -165,16 +167,16 @@ jobs:
 
 
 @one_day_in(7)
-def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
+def test_a_gang_that_follows_a_gang(fresh: ProjectHarness) -> None:
     """It is left alone while any rank of the first goes on, and started by the next look once all have completed."""
     gate = fresh.directory.parent / "gate"
     fresh.write({"trainctl.yaml": FOLLOWING.replace("GATE", str(gate))})
     first = fresh.run("apply", "--auto-approve", code=12)
-    fresh.run("watch", "--once")
+    fresh.run("reconcile", "--once")
     started = {one["address"] for one in fresh.json("status")["jobs"] if one["run"]}
     gate.touch()
     wait_for(lambda: fresh.json("status", "first")["status"] == "TRAINING_JOB_COMPLETED")
-    fresh.run("watch", "--once")
+    fresh.run("reconcile", "--once")
     wait_for(lambda: fresh.json("status", "then")["status"] == "TRAINING_JOB_COMPLETED")
 
     assert (
@@ -189,7 +191,7 @@ def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_jobs_of_one_node_spread_over_the_cluster(fresh: Project) -> None:
+def test_jobs_of_one_node_spread_over_the_cluster(fresh: ProjectHarness) -> None:
     """Two jobs that are placed at the same time get a node each, as the plan said."""
     fresh.write({"trainctl.yaml": SINGLE})
     fresh.run("apply", "--auto-approve")
@@ -227,14 +229,14 @@ def _trainer_of(node: Path) -> int | None:
     return None
 
 
-def _final(work: Project, job: str) -> set[str]:
+def _final(work: ProjectHarness, job: str) -> set[str]:
     """The last line of every rank."""
     return {work.run("logs", job, "--rank", str(rank)).stdout.splitlines()[-1] for rank in range(2)}
 
 
 @one_day_in(14)
 def test_a_killed_rank_of_two_ends_where_one_that_was_never_interrupted_does(
-    fresh: Project,
+    fresh: ProjectHarness,
 ) -> None:
     """PyTorch over gloo: one rank is killed with SIGKILL, all are tried again from their newest common checkpoint: the same loss to the last bit."""
     text = TORCH.replace("VENV", str(pytorch()))

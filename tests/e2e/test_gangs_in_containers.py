@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.containers import BUSYBOX, Engine
-from tests.support.project import Project
+from tests.support.machines.containers import BUSYBOX, EngineHarness
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 MANIFEST = """\
@@ -29,7 +29,7 @@ if [ $BT_NODE_RANK = 1 ]; then until echo met | nc $MASTER_ADDR $MASTER_PORT 2>/
 """Rank 0's input stays open while it listens: at its end, nc would hang up on who has yet to speak."""
 
 
-def declare(work: Project, podman: Engine, command: str) -> None:
+def declare(work: ProjectHarness, podman: EngineHarness, command: str) -> None:
     """Three ranks that meet, or of which the last fails."""
     work.variables |= podman.variables
     text = MANIFEST.replace("IMAGE", BUSYBOX).replace("COMMAND", command)
@@ -37,7 +37,7 @@ def declare(work: Project, podman: Engine, command: str) -> None:
 
 
 @one_day_in(10)
-def test_ranks_in_containers_meet(fresh: Project, own_podman: Engine) -> None:
+def test_ranks_in_containers_meet(fresh: ProjectHarness, own_podman: EngineHarness) -> None:
     """Each has its weights and its place, and one reaches another at the address and the port that all were told; no container is left."""
     declare(fresh, own_podman, "meets")
     fresh.run("apply", "--auto-approve", "--wait", seconds=120)
@@ -53,7 +53,9 @@ def test_ranks_in_containers_meet(fresh: Project, own_podman: Engine) -> None:
 
 
 @one_day_in(14)
-def test_a_rank_that_fails_ends_the_other_containers(fresh: Project, own_podman: Engine) -> None:
+def test_a_rank_that_fails_ends_the_other_containers(
+    fresh: ProjectHarness, own_podman: EngineHarness
+) -> None:
     """The one that failed is named with its exit code, the others are stopped, and none of their containers goes on."""
     declare(fresh, own_podman, "fails")
     fresh.run("apply", "--auto-approve", "--wait", code=12, seconds=120)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.declared import WEIGHTS, declare, job
-from tests.support.project import Project
+from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 WAIT = ("apply", "--auto-approve", "--wait")
 
 
-def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
+def test_what_is_missing_is_told_before_anything_moves(fresh: ProjectHarness) -> None:
     """A program, a script and a directory that are not there fail the plan, each with a hint; no weights are mirrored."""
-    declare(
+    write_manifest(
         fresh,
         {
             "program": job("no-such-program --x", weights=["tiny"]),
@@ -35,7 +35,9 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
 
 
 @one_day_in(10)
-def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_path: Path) -> None:
+def test_a_job_runs_with_its_requirements_and_directories(
+    fresh: ProjectHarness, tmp_path: Path
+) -> None:
     """The environment is built on the node, once for two jobs; the second apply has nothing to do."""
     data = tmp_path / "dataset"
     data.mkdir()
@@ -47,7 +49,7 @@ def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_pa
         runtime={"requirements": "requirements.txt"},
         mounts=[{"host_path": str(data), "mount_location": "/trainctl-test/dataset"}],
     )
-    declare(fresh, {"a": run, "b": run})
+    write_manifest(fresh, {"a": run, "b": run})
     fresh.run(*WAIT)
 
     built = list(fresh.nodes.glob("*/environments/*/bin"))

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.heard import holds, recorder
-from tests.support.hub import Fault, Hub, serve
-from tests.support.mirrors import stored
-from tests.support.nodes import python38, wait_for
-from tests.support.project import Project
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshd
+from tests.support.network.ssh_recorder import files_containing, ssh_recorder
+from tests.support.node_program.nodes import python38, wait_for
+from tests.support.projects.project import ProjectHarness
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.servers.web_server import WebServer, serve_web
+from tests.support.storage.mirrors import stored
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in
-from tests.support.web import Web, served
-from tests.support.weights_data import noise
-from trainctl.base.lease import known_dead
+from trainctl.base.lease import is_process_dead
 
 CHUNK = 16 * 2**20
 LARGE = noise(2 * CHUNK + 5)
@@ -47,10 +47,10 @@ jobs:
 class Lab:
     """Two hosts, what is upstream, and the project that has them."""
 
-    project: Project
+    project: ProjectHarness
     hosts: list[Sshd]
     hub: Hub
-    web: Web
+    web: WebServer
 
     def write(self, source: str, more: str = "", nodes: int = 1, *, old: bool = False) -> None:
         """The manifest; ``old``: the first host has the oldest Python that hosts may have."""
@@ -68,20 +68,20 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, fresh: Project) -> Iterator[Lab]:
+def lab(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Lab]:
     """Two hosts with nothing on them."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     trusted = {"SSL_CERT_FILE": str(authority().certificates)}
     with ExitStack() as stack:
         hub = stack.enter_context(serve())
         stack.enter_context(serve(hub))
-        web = stack.enter_context(served(authority().server))
+        web = stack.enter_context(serve_web(authority().server))
         hosts = []
         for n in range(2):
             place = tmp_path / f"gpu-{n}"
             place.mkdir()
-            heard = recorder(place)
+            heard = ssh_recorder(place)
             address = f"127.0.0.{n + 2}"
             one = sshd(place, user, f"ForceCommand {heard}", address=address, variables=trusted)
             hosts.append(stack.enter_context(one))
@@ -126,19 +126,21 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     status = lab.project.json("status", "job.sft")
 
     linked = [one for one in lab.hub.asked("model.safetensors") if one.path.startswith("/cdn/")]
-    assert plan["weights"][0]["bytes_through_operator"] == len(b'{"a": 1}')
+    assert plan["weights"][0]["bytes_through_client"] == len(b'{"a": 1}')
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     (mirrored,) = status["mirrored"]
     (entry,) = lab.project.json("history", "weights.model")["entries"]
     assert (mirrored["weights"], mirrored["bytes"]) == ("weights.model", len(PARTED) + 8)
-    assert mirrored["bytes_through_operator"] == entry["mirrored"]["bytes_through_operator"] == 8
+    assert mirrored["bytes_through_client"] == entry["mirrored"]["bytes_through_client"] == 8
     assert ", 8 B through the operator's machine" in lab.project.run("status", "job.sft").stdout
     assert ", 8 B through the operator's machine" in lab.project.run("history").stdout
     assert len(linked) == len({one.headers.get("Range") for one in linked}) == PARTS
     assert "Authorization" not in linked[0].headers
     assert sum(stored(lab.mirror).values()) == len(PARTED) + 8
-    assert lab.hosts[0].home.parent / "heard" in holds(lab.hosts[0].home.parent, "hf://acme/tiny")
-    assert [path for host in lab.hosts for path in holds(host.home.parent, TOKEN)] == []
+    assert lab.hosts[0].home.parent / "heard" in files_containing(
+        lab.hosts[0].home.parent, "hf://acme/tiny"
+    )
+    assert [path for host in lab.hosts for path in files_containing(host.home.parent, TOKEN)] == []
 
 
 @one_day_in(5)
@@ -147,7 +149,7 @@ def test_a_link_that_has_expired_is_made_anew(lab: Lab) -> None:
     lab.hub.token = TOKEN
     commit = lab.hub.add("acme/tiny", {"model.safetensors": LARGE}, private=True)
     path = f"/cdn/models/acme/tiny/{commit}/model.safetensors"
-    lab.hub.faults += [Fault("cut", path, at=CHUNK + 9), Fault("status", path, status=403)]
+    lab.hub.faults += [HttpFault("cut", path, at=CHUNK + 9), HttpFault("status", path, status=403)]
     lab.project.variables["HF_TOKEN"] = TOKEN
     lab.write("hf://acme/tiny")
 
@@ -177,11 +179,11 @@ def test_a_hub_that_serves_large_files_itself_is_relayed_as_planned(lab: Lab) ->
     lab.hub.seen.clear()
     again = lab.project.json("plan")
 
-    whole = sum(map(len, weights.values()))
-    assert plan["weights"][0]["bytes_through_operator"] == whole
-    assert mirrored["bytes_through_operator"] == whole
+    ok = sum(map(len, weights.values()))
+    assert plan["weights"][0]["bytes_through_client"] == ok
+    assert mirrored["bytes_through_client"] == ok
     assert len(heads) == 1
-    assert again["weights"][0]["bytes_through_operator"] == 0
+    assert again["weights"][0]["bytes_through_client"] == 0
     assert lab.hub.asked(".safetensors") == []
 
 
@@ -194,7 +196,7 @@ def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     plan = lab.project.json("plan")
     lab.project.run("apply", "--auto-approve", "--target", "weights.model")
     (row,) = lab.project.json("mirror", "list")["sources"]
-    whole = lab.project.json("mirror", "verify")
+    ok = lab.project.json("mirror", "verify")
     blob = max(lab.mirror.glob("blobs/sha256/*/*"), key=lambda path: path.stat().st_size)
     right = blob.read_bytes()
     blob.write_bytes(right[:-5] + b"wrong")
@@ -202,25 +204,25 @@ def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     repaired = lab.project.json("mirror", "verify", "--repair", code=1)
     lab.project.run("apply", "--auto-approve", "--target", "weights.model")
 
-    assert plan["weights"][0]["bytes_through_operator"] == len(LARGE) + 2
+    assert plan["weights"][0]["bytes_through_client"] == len(LARGE) + 2
     assert (row["bytes"], row["files"], row["projects"]) == (len(LARGE) + 2, 2, ["demo"])
-    assert (whole["blobs"], whole["findings"]) == (2, [])
-    assert [one["outcome"] for one in wrong["findings"]] == ["wrong"]
+    assert (ok["blobs"], ok["findings"]) == (2, [])
+    assert [one["outcome"] for one in wrong["findings"]] == ["corrupt"]
     assert [one["outcome"] for one in repaired["findings"]] == ["removed"]
     assert blob.read_bytes() == right
-    assert lab.project.json("mirror", "verify")["whole"]
+    assert lab.project.json("mirror", "verify")["ok"]
 
 
 @one_day_in(10)
-def test_a_host_that_forwards_nothing_says_so(fresh: Project, tmp_path: Path) -> None:
+def test_a_host_that_forwards_nothing_says_so(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Files of this machine need the host's connection to go through; without it the error is that of the connection, once."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     fresh.variables |= user.environment
     with sshd(tmp_path / "gpu-0", user, "AllowTcpForwarding no") as host:
         user.known_hosts.write_text(host.known)
         fresh.write({"weights/model.bin": b"x" * 1000})
-        Lab(fresh, [host], Hub(), Web()).write("file:./weights")
+        Lab(fresh, [host], Hub(), WebServer()).write("file:./weights")
         told = fresh.run("apply", "--auto-approve", "--target", "weights.model", code=1).stderr
 
     assert "error: weights.model: lab/gpu-0 does not forward ports [ssh-forwarding]" in told
@@ -273,7 +275,7 @@ def writer(lab: Lab) -> str:
 def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> None:
     """Either side is killed amid a file; nothing that is there counts as whole, and the next apply asks for the rest only."""
     lab.web.put("/model.bin", LARGE)
-    lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
+    lab.web.faults.append(HttpFault("silent", "/model.bin", at=CHUNK + 9))
     lab.write(f"{lab.web.url}/model.bin")
     process = lab.project.start("apply", "--auto-approve", "--target", "weights.model")
     holder = writer(lab)
@@ -283,7 +285,7 @@ def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> No
         os.kill(int(holder.split("-")[1]), signal.SIGKILL)
     told = process.communicate()[1]
 
-    wait_for(lambda: known_dead(holder))
+    wait_for(lambda: is_process_dead(holder))
     early = list(lab.mirror.glob("listings/*"))
     (line,) = lab.project.json("plan", "--target", "weights.model")["weights"]
     unfinished = lab.project.json("mirror", "list")["bytes_unfinished"]
@@ -303,7 +305,7 @@ def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> No
 def test_a_second_ctrl_c_ends_the_host_too(lab: Lab) -> None:
     """The command ends as interrupted and the program on the host with it; what had arrived is kept."""
     lab.web.put("/model.bin", LARGE)
-    lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
+    lab.web.faults.append(HttpFault("silent", "/model.bin", at=CHUNK + 9))
     lab.write(f"{lab.web.url}/model.bin")
     process = lab.project.start("apply", "--auto-approve", "--target", "weights.model")
     holder = writer(lab)
@@ -314,7 +316,7 @@ def test_a_second_ctrl_c_ends_the_host_too(lab: Lab) -> None:
     process.communicate(timeout=120)
 
     assert process.returncode == 130
-    wait_for(lambda: known_dead(holder))
+    wait_for(lambda: is_process_dead(holder))
     assert list(lab.mirror.glob("partial/*/*"))
 
 
@@ -367,7 +369,7 @@ def test_a_place_on_a_host_that_can_not_be_made_is_an_error_of_the_plan(lab: Lab
 def test_two_applies_at_once_fetch_a_file_once(lab: Lab) -> None:
     """Two states that want the same file at the same time: it is asked for once, and both have it."""
     lab.web.put("/model.bin", LARGE)
-    lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
+    lab.web.faults.append(HttpFault("silent", "/model.bin", at=CHUNK + 9))
     lab.write(f"{lab.web.url}/model.bin")
     state = (lab.project.directory.parent / "other").as_uri()
     words = ("apply", "--auto-approve", "--target", "weights.model")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import Fault, Hub, serve
-from tests.support.mirrors import assert_sound
-from tests.support.nodes import wait_for
-from tests.support.project import Project
-from tests.support.sshd import User, require_sshd, sshd
+from tests.support.machines.sshd import SshUser, require_sshd, sshd
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
+from tests.support.projects.weights_project import remount, small_disk
+from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.storage.mirrors import assert_sound
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in
-from tests.support.wanting import remount, small_disk
-from tests.support.weights_data import noise
 
 CHUNK = 16 * 2**20
 FILES = {
@@ -39,7 +39,7 @@ APPLY = ("apply", "--auto-approve")
 class Lab:
     """A host, whose mirror is at ``mirror``, and a hub."""
 
-    project: Project
+    project: ProjectHarness
     hub: Hub
     mirror: Path
 
@@ -59,10 +59,10 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, fresh: Project) -> Iterator[Lab]:
+def lab(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Lab]:
     """With a public repository, which the host fetches by itself."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     with ExitStack() as stack:
         hub = stack.enter_context(serve())
         host = stack.enter_context(sshd(tmp_path / "gpu-0", user))
@@ -86,7 +86,7 @@ def fill(place: Path) -> Path:
 @pytest.mark.parametrize("at", [0, CHUNK // 2, CHUNK - 1])
 def test_a_disk_that_fills_up_while_a_file_arrives(lab: Lab, at: int) -> None:
     """Before the first byte of every part of it, amid them, and before the last one: with room again the next apply brings the rest."""
-    held = Fault("hold", LARGE, times=9, at=at)
+    held = HttpFault("hold", LARGE, times=9, at=at)
     lab.hub.faults.append(held)
     with small_disk(lab.mirror, "200m") as place:
         with lab.project.start(*APPLY) as process:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import netns
-from tests.support.authority import authority, vouch
-from tests.support.project import Project, project
-from tests.support.sshd import make_key
+from tests.support.machines.sshd import make_key
+from tests.support.network import netns
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.servers.certificate_authority import authority, issue_certificate
 from tests.support.tiers import sample
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def files_with_credentials(home: Path) -> dict[str, str]:
 class Runner:
     """The runner of pull requests, and what everybody else has heard of it."""
 
-    work: Project
+    work: ProjectHarness
     heard: Path
 
     def lines(self) -> list[dict[str, str]]:
@@ -107,9 +107,17 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     if absent := netns.missing():
         pytest.skip(f"needs {absent}")
     heard = tmp_path_factory.mktemp("heard") / "heard.jsonl"
-    certificate, key = vouch(*NAMES)
-    with netns.alone() as name:
-        argv = ["ip", "netns", "exec", name, sys.executable, "-m", "tests.support.recorder"]
+    certificate, key = issue_certificate(*NAMES)
+    with netns.sink_namespace() as name:
+        argv = [
+            "ip",
+            "netns",
+            "exec",
+            name,
+            sys.executable,
+            "-m",
+            "tests.support.network.traffic_recorder",
+        ]
         with subprocess.Popen(
             [*argv, str(heard), str(certificate), str(key)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from tests.support.hosts import lab_of, operated
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.machines.hosts import client_project, host_lab
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.pytorch import GLOO_TRAIN, pytorch
 from tests.support.tiers import one_day_in
 
@@ -31,19 +31,19 @@ jobs:
 """
 
 
-def final(work: Project, job: str) -> set[str]:
+def final(work: ProjectHarness, job: str) -> set[str]:
     """The last line of every rank."""
     return {work.run("logs", job, "--rank", str(rank)).stdout.splitlines()[-1] for rank in range(2)}
 
 
-def kept(work: Project, job: str) -> set[tuple[int, str]]:
+def kept(work: ProjectHarness, job: str) -> set[tuple[int, str]]:
     """Rank and name of the complete checkpoints."""
     rows = work.json("checkpoints", "list", job)["checkpoints"]
     return {(one["rank"], one["name"]) for one in rows if one["complete"]}
 
 
 def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(tmp_path: Path) -> None:
-    """Two of three hosts train over gloo; one loses its power for good. ``watch`` goes on, on the two that are left, from the newest
+    """Two of three hosts train over gloo; one loses its power for good. ``reconcile`` goes on, on the two that are left, from the newest
     checkpoint that both ranks have: the same loss to the last bit, and the same parameters on both.
     """
     venv, store = pytorch(), tmp_path / "store"
@@ -51,8 +51,8 @@ def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(tmp_path: Path)
     (tmp_path / "lab").mkdir()
     (tmp_path / "work").mkdir()
     with (
-        lab_of(tmp_path / "lab", 3, [venv, Path(sys.base_prefix)], [store]) as lab,
-        operated(lab, tmp_path / "work") as work,
+        host_lab(tmp_path / "lab", 3, [venv, Path(sys.base_prefix)], [store]) as lab,
+        client_project(lab, tmp_path / "work") as work,
     ):
         named = json.dumps([host.settings for host in lab.hosts])
         text = MANIFEST.replace("HOSTS", named).replace("VENV", str(venv))
@@ -69,7 +69,7 @@ def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(tmp_path: Path)
         first = work.json("status", "lost")
         lab.hosts[1].power_off()
         wait_for(lambda: lost(work), seconds=180)
-        work.run("watch", "--once", seconds=300)
+        work.run("reconcile", "--once", seconds=300)
         wait_for(lambda: ended(work), seconds=120)
         last = work.json("status", "lost")
 
@@ -82,13 +82,13 @@ def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(tmp_path: Path)
         assert final(work, "lost") == plain
 
 
-def ended(work: Project) -> bool:
+def ended(work: ProjectHarness) -> bool:
     """Whether the newest run is over, well or not."""
     status: str = work.json("status", "lost")["status"]
     return status in ("TRAINING_JOB_COMPLETED", "TRAINING_JOB_FAILED")
 
 
-def lost(work: Project) -> bool:
+def lost(work: ProjectHarness) -> bool:
     """Whether the run is known to be over."""
     status: str = work.json("status", "lost")["status"]
     return status == "TRAINING_JOB_LOST"

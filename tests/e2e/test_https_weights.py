@@ -8,20 +8,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.hub import Fault
-from tests.support.project import Project
-from tests.support.tiers import one_day_in
-from tests.support.wanting import (
+from tests.support.projects.project import ProjectHarness
+from tests.support.projects.weights_project import (
     ROOT,
     apply,
     assert_nothing_half_done,
     assert_recovers,
-    waited,
-    waits_of,
+    recorded_waits,
+    waits_file,
 )
-from tests.support.web import MODIFIED, NOTHING, Web, served
-from tests.support.weights_data import noise
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import HttpFault
+from tests.support.servers.web_server import MODIFIED, NOTHING, WebServer, serve_web
+from tests.support.storage.weights_data import noise
+from tests.support.tiers import one_day_in
 
 CHUNK = 16 * 2**20
 SMALL = noise(300_000)
@@ -41,35 +41,35 @@ jobs:
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
+def web() -> Iterator[WebServer]:
     """A server with one file."""
-    with served(authority().server) as running:
+    with serve_web(authority().server) as running:
         running.put("/model.bin", SMALL)
         yield running
 
 
 @pytest.fixture
-def work(fresh: Project, web: Web) -> Project:
+def work(fresh: ProjectHarness, web: WebServer) -> ProjectHarness:
     """A project that wants the file, and a job that reads it."""
     fresh.variables |= {
         "SSL_CERT_FILE": str(authority().certificates),
         "PYTHONPATH": str(ROOT),
-        "WAITS": str(waits_of(fresh)),
+        "WAITS": str(waits_file(fresh)),
     }
     wants(fresh, web)
     return fresh
 
 
-def wants(work: Project, web: Web, more: str = "") -> None:
+def wants(work: ProjectHarness, web: WebServer, more: str = "") -> None:
     text = MANIFEST.replace("SOURCE", f"{web.url}/model.bin").replace("MORE\n", more)
     work.write({"trainctl.yaml": text})
 
 
-def run_all(work: Project) -> None:
+def run_all(work: ProjectHarness) -> None:
     work.run("apply", "--auto-approve", "--wait")
 
 
-def test_a_job_reads_what_a_web_server_has(work: Project, web: Web) -> None:
+def test_a_job_reads_what_a_web_server_has(work: ProjectHarness, web: WebServer) -> None:
     """Planned by one HEAD, fetched by one GET, read by the job; the second plan asks once more and does nothing."""
     planned = work.json("plan")
     assert web.asked == ["HEAD /model.bin"]
@@ -87,7 +87,7 @@ def test_a_job_reads_what_a_web_server_has(work: Project, web: Web) -> None:
 
 
 @one_day_in(5)
-def test_declared_content_is_pinned_and_verified(work: Project, web: Web) -> None:
+def test_declared_content_is_pinned_and_verified(work: ProjectHarness, web: WebServer) -> None:
     """Its digest is the revision whatever the server says; the plan warns of nothing, and nothing moves it."""
     web.tells = NOTHING
     wants(work, web, f"    sha256: {DIGEST.upper()}\n")
@@ -99,7 +99,7 @@ def test_declared_content_is_pinned_and_verified(work: Project, web: Web) -> Non
 
 
 @one_day_in(4)
-def test_other_content_than_declared_is_not_kept(work: Project, web: Web) -> None:
+def test_other_content_than_declared_is_not_kept(work: ProjectHarness, web: WebServer) -> None:
     """A wrong digest fails the apply with both digests; the job is not begun, and nothing half-done stays."""
     wrong = "0" * 64
     wants(work, web, f"    sha256: '{wrong}'\n")
@@ -114,7 +114,7 @@ def test_other_content_than_declared_is_not_kept(work: Project, web: Web) -> Non
 
 
 @one_day_in(5)
-def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> None:
+def test_a_change_between_plan_and_apply_is_refused(work: ProjectHarness, web: WebServer) -> None:
     """A saved plan is for what was reviewed: the error says what the file was and what it is now."""
     work.run("plan", "--out", "saved.plan")
     before = web.pages["/model.bin"].identity("strong")["ETag"]
@@ -128,7 +128,7 @@ def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> 
 
 
 @one_day_in(7)
-def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> None:
+def test_a_source_that_moved_stays_until_upgrade(work: ProjectHarness, web: WebServer) -> None:
     """The locked version is mirrored: it stays in use, with a warning, until somebody upgrades; unmirrored it is an error."""
     run_all(work)
     web.put("/model.bin", SMALL[::-1])
@@ -146,7 +146,7 @@ def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> Non
 
 
 @one_day_in(5)
-def test_a_server_that_tells_nothing_is_warned_of(work: Project, web: Web) -> None:
+def test_a_server_that_tells_nothing_is_warned_of(work: ProjectHarness, web: WebServer) -> None:
     """The plan says what can't be noticed and what to declare; it works all the same."""
     web.tells = NOTHING
     done = work.run("plan")
@@ -157,11 +157,11 @@ def test_a_server_that_tells_nothing_is_warned_of(work: Project, web: Web) -> No
 
 
 @one_day_in(5)
-def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, web: Web) -> None:
+def test_a_transfer_goes_on_from_the_last_good_chunk(work: ProjectHarness, web: WebServer) -> None:
     """What was verified before a cut is asked for no second time by the next apply."""
     big = noise(2 * CHUNK + 54321)
     web.put("/model.bin", big)
-    web.faults = [Fault("cut", "/model.bin", 999, at=CHUNK + 7_000_000)]
+    web.faults = [HttpFault("cut", "/model.bin", 999, at=CHUNK + 7_000_000)]
     apply(work, 12)
     assert_nothing_half_done(work)
     web.faults.clear()
@@ -173,18 +173,18 @@ def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, web: Web) ->
 
 
 @one_day_in(5)
-def test_a_busy_server_is_waited_for(work: Project, web: Web) -> None:
+def test_a_busy_server_is_waited_for(work: ProjectHarness, web: WebServer) -> None:
     """A 429 with Retry-After is waited out and said, and then the apply succeeds by itself."""
-    refusal = Fault("status", "/model.bin", status=429, headers={"Retry-After": "7"})
+    refusal = HttpFault("status", "/model.bin", status=429, headers={"Retry-After": "7"})
     web.faults = [refusal]
     done = apply(work, 0)
-    (seconds,) = waited(work)
+    (seconds,) = recorded_waits(work)
     assert 7 <= seconds < 9
     assert "asks for fewer requests (429); trying again in" in done.stderr
 
 
 def test_a_secret_is_not_sent_to_a_host_that_only_the_manifest_names(
-    work: Project, web: Web
+    work: ProjectHarness, web: WebServer
 ) -> None:
     """plan and apply end with 13 and say why and what is open; the server was asked nothing, and saw no secret."""
     work.variables["CORP_TOKEN"] = web.token
@@ -199,7 +199,7 @@ def test_a_secret_is_not_sent_to_a_host_that_only_the_manifest_names(
 
 
 @one_day_in(5)
-def test_an_unknown_authority_is_explained(work: Project, web: Web) -> None:
+def test_an_unknown_authority_is_explained(work: ProjectHarness, web: WebServer) -> None:
     """A certificate that nothing here vouches for is an error that names the variable to set."""
     del work.variables["SSL_CERT_FILE"]
     done = work.run("plan", code=1)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.declared import WEIGHTS, declare, job, lasting
-from tests.support.nodes import wait_for
-from tests.support.project import Project, processes, project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.manifest_files import WEIGHTS, job, sleep_command, write_manifest
+from tests.support.projects.project import ProjectHarness, processes, project
 from tests.support.tiers import one_day_in
 
 RUN = ("run", "sft", "--auto-approve", "--follow")
@@ -24,17 +24,17 @@ SAVE = "mkdir $BT_CHECKPOINT_DIR/checkpoint-{0}; echo {0} > $BT_CHECKPOINT_DIR/c
 FOUND = "cd $BT_LOAD_CHECKPOINT_DIR 2>/dev/null && find . -type f | sort; cd $BT_WORKING_DIR"
 
 
-def said(made: Project, *more: str) -> list[str]:
+def said(made: ProjectHarness, *more: str) -> list[str]:
     """What one followed run printed itself."""
     return made.run(*RUN, *more).stdout.partition("destroyed.\n")[2].splitlines()
 
 
-def stop_all(made: Project) -> None:
+def stop_all(made: ProjectHarness) -> None:
     made.run("stop", "--all", "--grace", "0", code=None)
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
     """Three runs: one; with other code, weights and commands one more, resumed; and the first once more."""
     with project(tmp_path_factory.mktemp("lived")) as made:
         _declare(made, "one", 100)
@@ -47,17 +47,19 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield made
 
 
-def _declare(made: Project, word: str, step: int) -> None:
+def _declare(made: ProjectHarness, word: str, step: int) -> None:
     commands = (
         FOUND,
         f"echo {word}; sh run.sh",
         SAVE.format(step),
         "wc -c < models/tiny/model.bin > size",
     )
-    declare(made, {"sft": job(*commands, runtime=KEEPING, weights=["tiny"])}, weights=WEIGHTS)
+    write_manifest(
+        made, {"sft": job(*commands, runtime=KEEPING, weights=["tiny"])}, weights=WEIGHTS
+    )
 
 
-def test_a_run_is_repeated_exactly(lived: Project) -> None:
+def test_a_run_is_repeated_exactly(lived: ProjectHarness) -> None:
     """With the code, weights and commands of then, whatever the manifest says today; what is wanted stays as it was."""
     assert said(lived, "--run", "1") == ["one", "first"]
     status = lived.json("status", "sft")
@@ -72,14 +74,14 @@ def test_a_run_is_repeated_exactly(lived: Project) -> None:
     assert lived.actions() == {}
 
 
-def _sizes(made: Project) -> list[str]:
+def _sizes(made: ProjectHarness) -> list[str]:
     """Which weights each run found, in the order of the runs."""
     found = sorted(made.nodes.glob("*/runs/*/*/size"), key=lambda path: path.stat().st_mtime)
     return [path.read_text().strip() for path in found]
 
 
 @one_day_in(5)
-def test_resuming_takes_the_newest(lived: Project) -> None:
+def test_resuming_takes_the_newest(lived: ProjectHarness) -> None:
     """Of the newest run that has one, and says which; a run without --resume finds none."""
     plan = lived.run(*RUN, "--resume").stdout
     newest = lived.json("status", "sft")
@@ -92,7 +94,7 @@ def test_resuming_takes_the_newest(lived: Project) -> None:
 
 
 @one_day_in(5)
-def test_what_is_gone_is_named(lived: Project) -> None:
+def test_what_is_gone_is_named(lived: ProjectHarness) -> None:
     """The code, the weights, the run; nothing is begun then."""
     number = lived.json("status", "sft")["number"]
     first = lived.run("download", "sft", "--run", "1", "--target-directory", "dl-0").stdout.strip()
@@ -120,7 +122,7 @@ def test_what_is_gone_is_named(lived: Project) -> None:
     assert (lived.directory / first).is_dir()
 
 
-def test_the_code_of_a_run_comes_back(lived: Project) -> None:
+def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
     """Byte for byte with what may be executed; nothing is overwritten, and what was changed on the node is found out."""
     place = (
         lived.directory
@@ -150,9 +152,9 @@ def test_the_code_of_a_run_comes_back(lived: Project) -> None:
 
 
 @one_day_in(5)
-def test_nothing_to_resume_from(fresh: Project) -> None:
+def test_nothing_to_resume_from(fresh: ProjectHarness) -> None:
     """The runs that were looked at are named, and no run is started."""
-    declare(fresh, {"sft": job("true", runtime=KEEPING)})
+    write_manifest(fresh, {"sft": job("true", runtime=KEEPING)})
     fresh.run(*RUN)
     fresh.run(*RUN)
     error = fresh.run(*RUN, "--resume", code=1).stderr
@@ -175,11 +177,11 @@ os.execv(sys.executable, [sys.executable, "-c", "import signal, time; signal.sig
 """
 
 
-def test_stop_ends_everything(fresh: Project) -> None:
+def test_stop_ends_everything(fresh: ProjectHarness) -> None:
     """All runs at once; also what forked twice, left the session, cleared its environment and ignores TERM."""
     mark = str(fresh.nodes)
     deep = job(f"python3 deep.py {mark}", "exec sleep 600")
-    declare(fresh, {"deep": deep, "other": job(lasting(600))})
+    write_manifest(fresh, {"deep": deep, "other": job(sleep_command(600))})
     fresh.write({"src/deep.py": STUBBORN})
     fresh.run("apply", "--auto-approve")
     wait_for(lambda: "deep" in fresh.run("logs", "deep").stdout, 60)
@@ -195,9 +197,9 @@ def test_stop_ends_everything(fresh: Project) -> None:
     assert "--grace" in fresh.run("stop", "deep", "--grace", "soon", code=64).stderr
 
 
-def test_leaving_a_followed_run(fresh: Project) -> None:
+def test_leaving_a_followed_run(fresh: ProjectHarness) -> None:
     """Ctrl-C in run --follow only leaves: it says how to go on, and the run goes on."""
-    declare(fresh, {"sft": job("echo ready", lasting(600))})
+    write_manifest(fresh, {"sft": job("echo ready", sleep_command(600))})
     with fresh.start(*RUN) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -214,9 +216,9 @@ def test_leaving_a_followed_run(fresh: Project) -> None:
 
 
 @one_day_in(4)
-def test_metrics_of_a_run(fresh: Project) -> None:
+def test_metrics_of_a_run(fresh: ProjectHarness) -> None:
     """As a table, as curves, as CSV, as they come, and as JSON of a run that is over."""
-    declare(fresh, {"sft": job("python3 -c 'sum(range(10**7))'", lasting(3))})
+    write_manifest(fresh, {"sft": job("python3 -c 'sum(range(10**7))'", sleep_command(3))})
     fresh.run("apply", "--auto-approve")
     lines = fresh.run("metrics", "sft", "--follow", "--format", "json").stdout.splitlines()
     history = fresh.json("metrics", "sft")
@@ -234,16 +236,16 @@ def test_metrics_of_a_run(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_status_tells_what_is_left(fresh: Project) -> None:
+def test_status_tells_what_is_left(fresh: ProjectHarness) -> None:
     """The deadline of a live run, how long its phases took in the run before, and how often it was tried."""
     short = job(
         "test $BT_RETRY_COUNT = 1", retry={"max_attempts": 2, "delay": "0s"}, max_duration="1h"
     )
-    declare(fresh, {"sft": short})
+    write_manifest(fresh, {"sft": short})
     fresh.run(*RUN)
     done = fresh.json("status", "sft")
     assert (done["retries"], done["deadline_at"], done["forecast"]) == (1, None, None)
-    declare(fresh, {"sft": {**short, "runtime": {"start_commands": [lasting(600)]}}})
+    write_manifest(fresh, {"sft": {**short, "runtime": {"start_commands": [sleep_command(600)]}}})
     fresh.run("apply", "--auto-approve")
     live, text = fresh.json("status", "sft"), fresh.run("status", "sft").stdout
 
@@ -258,7 +260,7 @@ COUNT = "python3 -c \"import sys; [sys.stdout.write('%08d %s\\n' % (n, 'x' * 71)
 LINES = 800_000
 
 
-def follow_memory(made: Project, name: str, take: Callable[[str], None]) -> int:
+def follow_memory(made: ProjectHarness, name: str, take: Callable[[str], None]) -> int:
     """Follow a log, line by line; the most memory that took, in bytes."""
     program = (
         "import resource, sys; from trainctl.cli.main import main\n"
@@ -277,9 +279,9 @@ def follow_memory(made: Project, name: str, take: Callable[[str], None]) -> int:
 
 
 @one_day_in(10)
-def test_a_burst_is_followed_without_a_loss(fresh: Project) -> None:
+def test_a_burst_is_followed_without_a_loss(fresh: ProjectHarness) -> None:
     """64 MB as fast as they can be written: every line comes in its turn, and memory is that of a small log."""
-    declare(fresh, {"small": job(COUNT.format(10)), "burst": job(COUNT.format(LINES))})
+    write_manifest(fresh, {"small": job(COUNT.format(10)), "burst": job(COUNT.format(LINES))})
     fresh.run("apply", "--auto-approve")
     seen: list[int] = []
     number = -1

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import serve
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
+from tests.support.projects.weights_project import JOB, connect, write_weights_manifest
+from tests.support.servers.hub import serve
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in
-from tests.support.wanting import JOB, connect, wants
-from tests.support.weights_data import noise
 
 MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
 
@@ -29,7 +29,7 @@ MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
     ],
 )
 def test_what_is_no_mirror_is_not_collected(
-    fresh: Project, words: tuple[str, ...], why: str
+    fresh: ProjectHarness, words: tuple[str, ...], why: str
 ) -> None:
     """Nor the manifest's own in its place."""
     fresh.write({"trainctl.yaml": MANIFEST})
@@ -38,7 +38,9 @@ def test_what_is_no_mirror_is_not_collected(
 
 @one_day_in(5)
 @pytest.mark.parametrize("command", [("list",), ("verify",), ("gc", "--dry-run")])
-def test_a_manifest_that_is_wrong_names_no_mirror(fresh: Project, command: tuple[str, ...]) -> None:
+def test_a_manifest_that_is_wrong_names_no_mirror(
+    fresh: ProjectHarness, command: tuple[str, ...]
+) -> None:
     """It may mean another than the usual one, so that isn't looked at in its place; without a manifest it is."""
     without = fresh.run("mirror", *command)
     fresh.write({"trainctl.yaml": "mirror: {uurl: 'file:///elsewhere'}\n"})
@@ -50,7 +52,9 @@ def test_a_manifest_that_is_wrong_names_no_mirror(fresh: Project, command: tuple
 
 
 @one_day_in(4)
-def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(fresh: Project) -> None:
+def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(
+    fresh: ProjectHarness,
+) -> None:
     """Plans and lists warn of it, only a collection refuses; the next apply of its project replaces it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
     fresh.run("apply", "--auto-approve")
@@ -67,14 +71,14 @@ def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(fresh:
 
     for one in (planned, listed, refused):
         assert f"{path.as_uri()} is damaged" in one.stderr
-        assert "[mirror-damaged]" in one.stderr
+        assert "[mirror-corrupt]" in one.stderr
     assert "reference changed" in verified.stdout
     fresh.run("mirror", "verify")
     assert fresh.run("mirror", "gc").stdout.endswith(" of 1 listing.\n")
 
 
 @one_day_in(4)
-def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: Project) -> None:
+def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: ProjectHarness) -> None:
     """The repair deletes it, and the plan has it mirrored again."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
     fresh.run("apply", "--auto-approve")
@@ -93,7 +97,9 @@ def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: Project) -
 
 
 @one_day_in(5)
-def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_applying(fresh: Project) -> None:
+def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_applying(
+    fresh: ProjectHarness,
+) -> None:
     """A list says so, a verification finds it, and nothing that its reference keeps is deleted."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
     fresh.run("apply", "--auto-approve")
@@ -115,7 +121,7 @@ def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_applying(fresh
 
 
 @one_day_in(5)
-def test_an_older_versions_mirror_is_refused(fresh: Project) -> None:
+def test_an_older_versions_mirror_is_refused(fresh: ProjectHarness) -> None:
     """It would look empty, and a collection would delete all of it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
     (fresh.mirror / "fingerprints").mkdir(parents=True)
@@ -126,7 +132,7 @@ def test_an_older_versions_mirror_is_refused(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -> None:
+def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: ProjectHarness) -> None:
     """Nothing is begun. Where something got in its way later, a destroy ends all the same."""
     place = fresh.directory / "place"
     declared = f'mirror: {{url: "{place.as_uri()}"}}\n{MANIFEST}'
@@ -143,12 +149,12 @@ def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -
 
 
 @one_day_in(5)
-def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -> None:
+def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: ProjectHarness) -> None:
     """A content that isn't what its listing says stops a delivery with the command that repairs it, and after that it is right."""
     with serve() as hub:
         hub.add("acme/model", {"model.safetensors": noise(2**21), "config.json": b"{}"})
         connect(fresh, hub)
-        wants(fresh, "hf://acme/model", JOB)
+        write_weights_manifest(fresh, "hf://acme/model", JOB)
         fresh.run("apply", "--auto-approve", "--target", "weights.model")
         (blob,) = (
             one for one in fresh.mirror.glob("blobs/sha256/*/*") if one.stat().st_size == 2**21
@@ -166,7 +172,7 @@ def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -
 
 
 @one_day_in(4)
-def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
+def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: ProjectHarness) -> None:
     """The plan says why, and not that somebody else was at it; the old mirror is told that nobody wants what it has."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
     fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
@@ -193,7 +199,9 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_mirror_that_has_everything_already_is_told_of_who_wants_it(fresh: Project) -> None:
+def test_a_mirror_that_has_everything_already_is_told_of_who_wants_it(
+    fresh: ProjectHarness,
+) -> None:
     """Else a collection there would delete what the state refers to."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
     fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
@@ -207,7 +215,7 @@ def test_a_mirror_that_has_everything_already_is_told_of_who_wants_it(fresh: Pro
 
 
 @one_day_in(5)
-def test_two_names_of_one_mirror_are_one(fresh: Project) -> None:
+def test_two_names_of_one_mirror_are_one(fresh: ProjectHarness) -> None:
     """A link to the directory that it was: what is dropped there is what has just been written, and is written again."""
     old, link = fresh.directory.parent / "old", fresh.directory.parent / "link"
     fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
@@ -220,7 +228,7 @@ def test_two_names_of_one_mirror_are_one(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_destroy_drops_the_reference_where_it_is(fresh: Project) -> None:
+def test_destroy_drops_the_reference_where_it_is(fresh: ProjectHarness) -> None:
     """Also where the manifest names another mirror by then."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
     fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
@@ -232,7 +240,7 @@ def test_destroy_drops_the_reference_where_it_is(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
+def test_a_mirror_that_is_away_is_told_of(fresh: ProjectHarness) -> None:
     """Its disk may come back, and keeps what nobody wants until somebody collects it there: by the very words that are told."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
     fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
@@ -260,7 +268,7 @@ def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_machines_that_share_a_state_have_a_mirror_each(fresh: Project) -> None:
+def test_machines_that_share_a_state_have_a_mirror_each(fresh: ProjectHarness) -> None:
     """Where the usual mirror is depends on who applies: that the other's is elsewhere changes nothing for one who has all."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
     fresh.run("apply", "--auto-approve")
@@ -292,7 +300,7 @@ def references(mirror: Path) -> int:
 
 
 @one_day_in(5)
-def test_what_is_not_the_mirrors_own_stays(fresh: Project) -> None:
+def test_what_is_not_the_mirrors_own_stays(fresh: ProjectHarness) -> None:
     """It is nothing wrong, so neither verifying nor collecting fails for it."""
     fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
     fresh.run("apply", "--auto-approve")

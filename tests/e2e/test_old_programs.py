@@ -8,8 +8,8 @@ import sys
 import time
 import zlib
 
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 from trainctl.remote.archive import INSTALL, node_archive, program_archive
 
@@ -24,7 +24,7 @@ jobs:
 """
 
 
-def test_a_live_run_ends_well_after_an_upgrade(fresh: Project) -> None:
+def test_a_live_run_ends_well_after_an_upgrade(fresh: ProjectHarness) -> None:
     """The upgrade removes the program, which was not called for days; the run has it in memory."""
     gate = fresh.directory.parent / "gate"
     fresh.write({"trainctl.yaml": MANIFEST.replace("GATE", str(gate))})

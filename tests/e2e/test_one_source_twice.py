@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 pytestmark = one_day_in(4)
@@ -20,7 +20,7 @@ BOX = {
 
 
 @pytest.fixture
-def twice(fresh: Project) -> Project:
+def twice(fresh: ProjectHarness) -> ProjectHarness:
     """Room for one copy, not for two."""
     job = {"code": "./src", "weights": ["file:./w"], "runtime": {"start_commands": ["cat */m* | wc -c"]}}  # fmt: skip
     manifest = {"project": {"name": "twice"}, "clusters": {"box": BOX}, "jobs": {"a": job, "b": job}}  # fmt: skip
@@ -28,7 +28,7 @@ def twice(fresh: Project) -> Project:
     return fresh
 
 
-def test_a_plan_counts_what_two_jobs_name_once(twice: Project) -> None:
+def test_a_plan_counts_what_two_jobs_name_once(twice: ProjectHarness) -> None:
     """In what its node gets; a node with room for it is not too small."""
     plan = twice.json("plan", "--format", "json")
 
@@ -36,7 +36,7 @@ def test_a_plan_counts_what_two_jobs_name_once(twice: Project) -> None:
     assert "box/box-0 gets 400 kB, and has room for 600 kB." in twice.run("plan").stdout
 
 
-def test_only_who_brought_it_is_credited(twice: Project) -> None:
+def test_only_who_brought_it_is_credited(twice: ProjectHarness) -> None:
     """By ``status`` and ``history``, and in the rate by which forecasts go."""
     twice.run("apply", "--auto-approve", "--wait")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support.declared import WEIGHTS, declare, job
-from tests.support.project import Project, project
+from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
+from tests.support.projects.project import ProjectHarness, project
 from trainctl_schemas import names, schema
 
 APPLY = ("apply", "--auto-approve", "--wait")
@@ -21,14 +21,14 @@ KEEPING = {"checkpointing_config": {"enabled": True}, "cache_config": {"enabled"
 @pytest.fixture(scope="module")
 def lived(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Project, dict[str, list[dict[str, Any]]]]]:
+) -> Iterator[tuple[ProjectHarness, dict[str, list[dict[str, Any]]]]]:
     """A project in which a job completed with a checkpoint, one failed, and one had to be skipped; and all event lines."""
     with project(tmp_path_factory.mktemp("lived")) as made:
         good = job("mkdir $BT_CHECKPOINT_DIR/checkpoint-7; echo x > $BT_CHECKPOINT_DIR/checkpoint-7/w", "echo done",
                    runtime=KEEPING, weights=["tiny"])  # fmt: skip
         jobs = {"good": good, "bad": job("exit 3"), "wrong": job("true", weights=["moved"])}
         moved = {"source": "file:./moved", "mount_location": "models/moved"}
-        declare(made, jobs, weights={**WEIGHTS, "moved": moved})
+        write_manifest(made, jobs, weights={**WEIGHTS, "moved": moved})
         made.write({"moved/a": "a"})
         made.run("plan", "--out", "p.bin")
         made.write({"moved/a": "bc"})
@@ -37,7 +37,7 @@ def lived(
         events["run"] = made.events("run", "good", "--auto-approve")
         events["refused"] = made.events("apply", "--auto-approve", "--target", "job.none", code=1)
         made.write({"moved/a": "bcd"})
-        events["stale"] = made.events("apply", "p.bin", "--expect", "sha256:0", code=11)
+        events["refresh_error"] = made.events("apply", "p.bin", "--expect", "sha256:0", code=11)
         (made.directory / "other").mkdir()
         made.write({"other/trainctl.yaml": "jobs: {a: {}, b: {}}"})
         events["invalid"] = made.events("apply", "--auto-approve", "-C", "other", code=1)
@@ -52,7 +52,7 @@ def problems(name: str, document: object) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in found]
 
 
-Lived = tuple[Project, dict[str, list[dict[str, Any]]]]
+Lived = tuple[ProjectHarness, dict[str, list[dict[str, Any]]]]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_outputs_hold_against_their_schemas(lived: Lived, name: str, command: st
     assert document
 
 
-@pytest.mark.parametrize("command", ["apply", "logs", "run", "refused", "stale", "invalid"])
+@pytest.mark.parametrize("command", ["apply", "logs", "run", "refused", "refresh_error", "invalid"])
 def test_event_lines_hold_against_their_schema(lived: Lived, command: str) -> None:
     """Each line by itself; the last, and only the last, is the summary."""
     _, events = lived

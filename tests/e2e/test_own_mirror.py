@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 pytestmark = one_day_in(4)
@@ -18,7 +18,7 @@ weights:
 """
 
 
-def write(project: Project, mirror: str, source: str, more: str = "") -> None:
+def write(project: ProjectHarness, mirror: str, source: str, more: str = "") -> None:
     """A manifest of one source, with a file in every place that it may name."""
     text = MANIFEST.replace("MIRROR", mirror).replace("SOURCE", source) + more
     project.write(
@@ -45,7 +45,7 @@ TREE = "file://TOP/tree"
     ],
 )  # fmt: skip
 def test_source_and_mirror_in_each_other_are_an_error(
-    fresh: Project, mirror: str, source: str, more: str, says: str
+    fresh: ProjectHarness, mirror: str, source: str, more: str, says: str
 ) -> None:
     """By whatever name they go."""
     (fresh.directory / "link").symlink_to("tree")
@@ -68,13 +68,15 @@ def test_source_and_mirror_in_each_other_are_an_error(
         ("s3://models/a", "gs://models/a", ""),
     ],
 )
-def test_what_is_apart_is_nothing(fresh: Project, mirror: str, source: str, more: str) -> None:
+def test_what_is_apart_is_nothing(
+    fresh: ProjectHarness, mirror: str, source: str, more: str
+) -> None:
     """Patterns may see to it, too."""
     write(fresh, mirror, source, more)
     assert fresh.run("validate").returncode == 0
 
 
-def test_a_plan_tells_of_it_and_destroy_does_not(fresh: Project) -> None:
+def test_a_plan_tells_of_it_and_destroy_does_not(fresh: ProjectHarness) -> None:
     """What was made so before may go."""
     write(fresh, f"{TREE}/mir", "file:./tree", "    ignore_patterns: [/mir/]\n")
     fresh.run("apply", "--auto-approve")
@@ -88,7 +90,7 @@ def test_a_plan_tells_of_it_and_destroy_does_not(fresh: Project) -> None:
     assert 'Leave it out by ignore_patterns: ["/mir/"]' in told
 
 
-def test_the_usual_mirror_counts_as_well(fresh: Project) -> None:
+def test_the_usual_mirror_counts_as_well(fresh: ProjectHarness) -> None:
     """Nobody named it."""
     fresh.write({"trainctl.yaml": f'weights: {{g: {{source: "file://{fresh.mirror.parent}", mount_location: m}}}}\n'})  # fmt: skip
     assert "holds the mirror" in fresh.run("validate", code=1).stderr

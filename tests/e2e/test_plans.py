@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.declared import WEIGHTS, declare, job
-from tests.support.project import Project
+from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
-DYING = ("-m", "tests.support.dying")
+DYING = ("-m", "tests.support.projects.kill_at_effect")
 
 
-def log(made: Project, name: str) -> list[str]:
+def log(made: ProjectHarness, name: str) -> list[str]:
     """What the newest run of a job printed."""
     return made.run("logs", name).stdout.splitlines()
 
 
-def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
+def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: ProjectHarness) -> None:
     """It holds its manifest: later edits don't matter; nobody is asked; only its owner can read it; it shows as it was."""
-    declare(fresh, {"a": job("echo reviewed", weights=["tiny"])}, weights=WEIGHTS)
+    write_manifest(fresh, {"a": job("echo reviewed", weights=["tiny"])}, weights=WEIGHTS)
     planned = fresh.run("plan", "-out=p.bin")
     reviewed = fresh.json("show", "p.bin")
-    declare(fresh, {"a": job("echo edited"), "b": job("echo more")})
+    write_manifest(fresh, {"a": job("echo edited"), "b": job("echo more")})
     (fresh.directory / "trainctl.toml").write_text("this is no manifest")
     done = fresh.run("apply", "p.bin", "-wait")
     (fresh.directory / "trainctl.toml").unlink()
@@ -48,25 +48,27 @@ def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_machine_that_is_too_small_is_told(fresh: Project) -> None:
+def test_a_machine_that_is_too_small_is_told(fresh: ProjectHarness) -> None:
     """Before anything begins, with what there is; what the machine has is not refused."""
     cpus = len(os.sched_getaffinity(0))
     asked = {"memory": "10Ti", "cpu_count": cpus + 1}
-    declare(fresh, {"a": job("true", compute=asked), "b": job("true", compute={"memory": "1Gi"})})
+    write_manifest(
+        fresh, {"a": job("true", compute=asked), "b": job("true", compute={"memory": "1Gi"})}
+    )
     plan = fresh.json("plan", code=1)
     (one,) = plan["diagnostics"]
 
     assert (one["code"], one["address"]) == ("machine-too-small", "job.a")
     assert f"{cpus + 1} processors and 10Ti of memory are wanted" in one["summary"]
     assert f"local/local-0 has {cpus} processors" in one["detail"]
-    declare(fresh, {"a": job("true", compute={"memory": "1Gi", "cpu_count": cpus})})
+    write_manifest(fresh, {"a": job("true", compute={"memory": "1Gi", "cpu_count": cpus})})
     fresh.run("plan")
 
 
 @one_day_in(4)
-def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:
+def test_a_plan_is_a_comment_for_a_pull_request(fresh: ProjectHarness) -> None:
     """In Markdown the counts come first and the digest last, live or from a file; what is wrong is on standard error, too."""
-    declare(fresh, {"a": job("echo ```</details>@all")})
+    write_manifest(fresh, {"a": job("echo ```</details>@all")})
     planned = fresh.run("plan", "--out", "p.bin", "--format", "markdown")
     first, *_, last = planned.stdout.splitlines()
     assert first == "### Plan: 3 to add, 0 to change, 0 to destroy."
@@ -80,9 +82,9 @@ def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:
     assert page.startswith("<!doctype html>\n")
 
 
-def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:
+def test_a_plan_file_that_is_none_is_refused(fresh: ProjectHarness) -> None:
     """Garbage, a cut file, a changed one, a newer one and none at all: one sentence that says which, nothing is made."""
-    declare(fresh, {"a": job("true")})
+    write_manifest(fresh, {"a": job("true")})
     fresh.run("plan", "--out", "p.bin")
     text = (fresh.directory / "p.bin").read_text()
     newer = text.replace('{"major": 1', '{"major": 2', 1)
@@ -116,20 +118,22 @@ def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:
     assert not (fresh.directory / ".trainctl").exists()
 
 
-def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(fresh: Project) -> None:
+def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(
+    fresh: ProjectHarness,
+) -> None:
     """Another apply of the same address: exit 11 that names it, nothing done. Of another address: it still applies."""
     jobs = {"a": job("echo 1"), "b": job("echo 1")}
-    declare(fresh, jobs)
+    write_manifest(fresh, jobs)
     fresh.run(*APPLY)
-    declare(fresh, {**jobs, "a": job("echo 2")})
+    write_manifest(fresh, {**jobs, "a": job("echo 2")})
     fresh.run("plan", "--out", "a.bin")
-    declare(fresh, {"a": job("echo 3"), "b": job("echo 3")})
+    write_manifest(fresh, {"a": job("echo 3"), "b": job("echo 3")})
     fresh.run(*APPLY, "--target", "job.b")
     fresh.run("apply", "a.bin", "--wait")
     assert (log(fresh, "a"), log(fresh, "b")) == (["2"], ["3"])
 
     fresh.run("plan", "--out", "late.bin")
-    declare(fresh, {"a": job("echo 4"), "b": job("echo 3")})
+    write_manifest(fresh, {"a": job("echo 4"), "b": job("echo 3")})
     fresh.run(*APPLY)
     refused = fresh.run("apply", "late.bin", code=11)
     again = fresh.run("apply", "a.bin", code=11)
@@ -140,11 +144,11 @@ def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(fresh: Pro
 
 
 @one_day_in(5)
-def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: Project) -> None:
+def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: ProjectHarness) -> None:
     """Killed again and again until something is done, the same command ends it; once more there is nothing left to apply: exit 11."""
     fresh.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
     ledger = fresh.directory.parent / "ledger"
-    declare(
+    write_manifest(
         fresh,
         {"a": job(f"echo $BT_TRAINING_JOB_ID >> {ledger}", weights=["tiny"])},
         weights=WEIGHTS,
@@ -169,9 +173,9 @@ def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: Project) -> 
     fresh.run("plan", "--detailed-exitcode", code=0)
 
 
-def test_code_that_changed_since_the_plan_is_refused(fresh: Project) -> None:
+def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> None:
     """What was reviewed is what runs, or nothing: exit 11 before anything is done."""
-    declare(fresh, {"a": job("cat notes.txt")})
+    write_manifest(fresh, {"a": job("cat notes.txt")})
     fresh.run("plan", "--out", "p.bin")
     fresh.write({"src/notes.txt": "second"})
     refused = fresh.run("apply", "p.bin", code=11)
@@ -184,9 +188,9 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: Project) -> None:
 
 
 @one_day_in(4)
-def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
+def test_weights_that_moved_since_the_plan_are_refused(fresh: ProjectHarness) -> None:
     """The reviewed bytes are mirrored, or none; what differs is named, and what doesn't need them goes on."""
-    declare(fresh, {"a": job("true", weights=["tiny"]), "b": job("true")}, weights=WEIGHTS)
+    write_manifest(fresh, {"a": job("true", weights=["tiny"]), "b": job("true")}, weights=WEIGHTS)
     fresh.run("plan", "--out", "p.bin")
     fresh.write({"weights/model.bin": "other", "weights/more.bin": "more"})
     done = fresh.run("apply", "p.bin", "--wait", code=12)
@@ -201,11 +205,11 @@ def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_expect_applies_only_the_reviewed_plan(fresh: Project) -> None:
+def test_expect_applies_only_the_reviewed_plan(fresh: ProjectHarness) -> None:
     """--expect with the digest of another plan: exit 11, nothing done; with the right one: done."""
-    declare(fresh, {"a": job("echo 1")})
+    write_manifest(fresh, {"a": job("echo 1")})
     digest = fresh.json("plan")["plan_digest"]
-    declare(fresh, {"a": job("echo 2")})
+    write_manifest(fresh, {"a": job("echo 2")})
     other = fresh.json("plan")["plan_digest"]
     refused = fresh.run(*APPLY, "--expect", digest, code=11)
     nothing = fresh.run("state", "list").stdout
@@ -217,9 +221,9 @@ def test_expect_applies_only_the_reviewed_plan(fresh: Project) -> None:
     assert log(fresh, "a") == ["2"]
 
 
-def test_targets_exclusions_and_replacements(fresh: Project) -> None:
+def test_targets_exclusions_and_replacements(fresh: ProjectHarness) -> None:
     """--target takes what it needs, --exclude what needs it; --replace makes anew; a wrong address says the near one."""
-    declare(
+    write_manifest(
         fresh,
         {"a": job("true", weights=["tiny"]), "b": job("true"), "c": job("true")},
         weights=WEIGHTS,
@@ -243,9 +247,9 @@ def test_targets_exclusions_and_replacements(fresh: Project) -> None:
     assert "job.c" not in fresh.json("state", "list")["addresses"]
 
 
-def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: Project) -> None:
+def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) -> None:
     """0 nothing, 2 changes, 1 errors; --refresh=false doesn't look, --refresh-only shows drift alone, --offline stays here."""
-    declare(fresh, {"a": job("true", weights=["tiny"])}, weights=WEIGHTS)
+    write_manifest(fresh, {"a": job("true", weights=["tiny"])}, weights=WEIGHTS)
     fresh.run("plan", "-detailed-exitcode", code=2)
     fresh.run(*APPLY)
     fresh.run("plan", "-detailed-exitcode", "--offline", code=0)
@@ -263,11 +267,11 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: Project) -> None:
+def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: ProjectHarness) -> None:
     """A listing of the mirror, a node's directory, its caches: the plan says so, one apply mends it, and a run works."""
     caching = {"cache_config": {"enabled": True}}
     one = job("ls models/tiny", "ls -d $BT_RW_CACHE_DIR", weights=["tiny"], runtime=caching)
-    declare(fresh, {"a": one}, weights=WEIGHTS)
+    write_manifest(fresh, {"a": one}, weights=WEIGHTS)
     fresh.run(*APPLY)
     node = fresh.nodes / "local-0"
     drift = {
@@ -300,13 +304,13 @@ def remove(place: Path) -> None:
 
 
 @one_day_in(4)
-def test_what_is_protected_is_not_destroyed(fresh: Project) -> None:
+def test_what_is_protected_is_not_destroyed(fresh: ProjectHarness) -> None:
     """prevent_destroy holds against destroy and against removing the block: exit 1, and everything is as it was."""
     protected = {"tiny": {**WEIGHTS["tiny"], "lifecycle": {"prevent_destroy": True}}}
-    declare(fresh, {"a": job("true", weights=["tiny"])}, weights=protected)
+    write_manifest(fresh, {"a": job("true", weights=["tiny"])}, weights=protected)
     fresh.run(*APPLY)
     refused = fresh.run("destroy", "--auto-approve", code=1)
-    declare(fresh, {"a": job("true")})
+    write_manifest(fresh, {"a": job("true")})
     gone = fresh.run("plan", code=1)
 
     assert "weights.tiny is protected and would be destroyed" in refused.stderr
@@ -315,9 +319,9 @@ def test_what_is_protected_is_not_destroyed(fresh: Project) -> None:
     assert fresh.json("state", "show", "weights.tiny")["lifecycle"]["prevent_destroy"] is True
 
 
-def test_a_failure_stops_only_what_depends_on_it(fresh: Project) -> None:
+def test_a_failure_stops_only_what_depends_on_it(fresh: ProjectHarness) -> None:
     """One source changed: what needs it is skipped, the rest is done; exit 12, and the report names each. Alone it makes the plan stale."""
-    declare(
+    write_manifest(
         fresh,
         {
             "bad": job("true", weights=["broken"]),
@@ -349,9 +353,9 @@ def test_a_failure_stops_only_what_depends_on_it(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_one_at_a_time(fresh: Project) -> None:
+def test_one_at_a_time(fresh: ProjectHarness) -> None:
     """--parallelism 1: no step begins before the one before it has ended."""
-    declare(fresh, {name: job("true") for name in ("a", "b", "c")})
+    write_manifest(fresh, {name: job("true") for name in ("a", "b", "c")})
     events = fresh.events(*APPLY, "--parallelism", "1")
     steps = [
         (one["type"], one["address"])
@@ -368,11 +372,11 @@ def test_one_at_a_time(fresh: Project) -> None:
     )
 
 
-def test_no_form_of_a_plan_holds_a_secret(fresh: Project) -> None:
+def test_no_form_of_a_plan_holds_a_secret(fresh: ProjectHarness) -> None:
     """Text, JSON, plan file, lock, state: each names the secret, none has its value, not even when a job prints it."""
     value = "hunter2-very-secret-value"
     fresh.variables["WANDB_KEY"] = value
-    declare(
+    write_manifest(
         fresh,
         {
             "a": job(
@@ -398,7 +402,9 @@ def test_no_form_of_a_plan_holds_a_secret(fresh: Project) -> None:
 
 @one_day_in(5)
 @pytest.mark.parametrize("store", [False, True])
-def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store: bool) -> None:
+def test_a_missing_secret_is_told_before_anything_is_done(
+    fresh: ProjectHarness, store: bool
+) -> None:
     """The error names the secret of the job, or of the store that it keeps checkpoints in, and where it was looked for."""
     runtime = (
         {"checkpointing_config": {"enabled": True}}
@@ -406,7 +412,7 @@ def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store:
         else {"environment_variables": {"WANDB": {"secret": "wandb"}}}
     )
     place = {"url": "s3://bucket/runs", "auth": {"auth_secret_name": "wandb"}}
-    declare(
+    write_manifest(
         fresh,
         {"a": job("true", runtime=runtime)},
         secrets={"wandb": {"from": "env", "name": "WANDB_KEY"}},
@@ -419,7 +425,7 @@ def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store:
 
 
 @one_day_in(5)
-def test_what_the_manifest_does_not_name_is_not_locked(fresh: Project) -> None:
+def test_what_the_manifest_does_not_name_is_not_locked(fresh: ProjectHarness) -> None:
     """The next apply drops its row, but for those of a part, and where other values may name it; destroy drops none. What is no lock file is told."""
     lock = fresh.directory / "trainctl.lock"
     fresh.write({"one/x": "1", "two/x": "2", "three/x": "3"})

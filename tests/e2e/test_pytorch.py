@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containers import Engine
-from tests.support.nodes import wait_for
-from tests.support.project import Project, project
+from tests.support.machines.containers import EngineHarness
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness, project
 from tests.support.pytorch import python_image, pytorch, site_packages
 from tests.support.tiers import one_day_in
 
@@ -132,7 +132,9 @@ def manifest(venv: Path, image: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def work(own_podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def work(
+    own_podman: EngineHarness, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProjectHarness]:
     """A project in which all jobs were started, those that are tried once were killed, and ``job.plain`` was trained without an interruption."""
     with project(tmp_path_factory.mktemp("pytorch")) as made:
         made.variables |= own_podman.variables
@@ -151,13 +153,13 @@ def work(own_podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield made
 
 
-def log_of(work: Project, job: str) -> str:
+def log_of(work: ProjectHarness, job: str) -> str:
     """What the newest run of a job wrote, without its shell's word on what was killed."""
     lines = work.run("logs", job).stdout.splitlines()
     return "\n".join(line for line in lines if "Killed" not in line)
 
 
-def trainer(work: Project, job: str) -> int | None:
+def trainer(work: ProjectHarness, job: str) -> int | None:
     """The process that trains, as the host counts."""
     mark = str(work.directory.parent).encode()
     for path in Path("/proc").glob("[0-9]*"):
@@ -172,20 +174,20 @@ def trainer(work: Project, job: str) -> int | None:
     return None
 
 
-def kill(work: Project, job: str) -> None:
+def kill(work: ProjectHarness, job: str) -> None:
     """SIGKILL to the training process of a job that stands still between two checkpoints, and await the end of its run."""
     wait_for(lambda: "waiting to be killed" in log_of(work, job), seconds=120)
     os.kill(wait_for(lambda: trainer(work, job)), signal.SIGKILL)
     wait_for(lambda: ended(work, job), seconds=120)
 
 
-def ended(work: Project, job: str) -> bool:
+def ended(work: ProjectHarness, job: str) -> bool:
     """Whether the job's newest run is over."""
     status: str = work.json("status", job)["status"]
     return status.endswith(("COMPLETED", "FAILED", "LOST"))
 
 
-def complete(work: Project, job: str) -> list[str]:
+def complete(work: ProjectHarness, job: str) -> list[str]:
     """The complete checkpoints of a job's runs."""
     rows = work.json("checkpoints", "list", job)["checkpoints"]
     return [one["name"] for one in rows if one["state"] == "complete"]
@@ -196,7 +198,7 @@ def final(log: str) -> str:
     return log.splitlines()[-1].removeprefix("final loss ")
 
 
-def test_it_learns(work: Project) -> None:
+def test_it_learns(work: ProjectHarness) -> None:
     """The loss that the others are compared with is that of a model that has learned something."""
     log = log_of(work, "plain")
     first = float(log.splitlines()[0].removeprefix("first loss "))
@@ -206,7 +208,7 @@ def test_it_learns(work: Project) -> None:
 
 @pytest.mark.parametrize("job", ["host", "container"])
 def test_a_killed_job_that_is_retried_ends_where_an_uninterrupted_one_does(
-    work: Project, job: str
+    work: ProjectHarness, job: str
 ) -> None:
     """SIGKILL between two checkpoints, taken up from the last by the retry policy: the same loss to the last bit, on the host and in podman."""
     kill(work, job)
@@ -218,7 +220,7 @@ def test_a_killed_job_that_is_retried_ends_where_an_uninterrupted_one_does(
 
 @pytest.mark.parametrize("job", ONCE)
 def test_a_killed_job_that_is_resumed_ends_where_an_uninterrupted_one_does(
-    work: Project, job: str
+    work: ProjectHarness, job: str
 ) -> None:
     """SIGKILL, and a new run by hand from the newest complete checkpoint, which is not the last that was written: the same loss to the last bit."""
     dead = work.json("status", job)

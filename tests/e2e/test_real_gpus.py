@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import wait_for
-from tests.support.project import Project, project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness, project
 
 COMPLETED = "TRAINING_JOB_COMPLETED"
 RUNNING = "TRAINING_JOB_RUNNING"
@@ -107,7 +107,7 @@ def gpus() -> list[str]:
 
 
 @pytest.fixture
-def work(gpus: list[str], tmp_path: Path) -> Iterator[Project]:
+def work(gpus: list[str], tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project with the programs."""
     with project(tmp_path) as made:
         made.write({"src/train.py": TRAIN, "src/busy.py": BUSY})
@@ -115,12 +115,12 @@ def work(gpus: list[str], tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def gate(work: Project) -> Path:
+def gate(work: ProjectHarness) -> Path:
     """When this file is there, whoever computes for nothing stops."""
     return work.directory.parent / "gate"
 
 
-def declare(work: Project, gpus: list[str], *jobs: str) -> None:
+def declare(work: ProjectHarness, gpus: list[str], *jobs: str) -> None:
     """A manifest of these jobs, on a cluster that has the machine's GPUs."""
     manifest = MANIFEST.replace("COUNT", str(len(gpus))) + "".join(jobs)
     work.write({"trainctl.yaml": manifest})
@@ -131,13 +131,13 @@ def kind_of(gpus: list[str]) -> str:
     return next(word for word in gpus[0].split() if any(letter.isdigit() for letter in word))
 
 
-def status(work: Project, name: str) -> str:
+def status(work: ProjectHarness, name: str) -> str:
     """That of the job's newest run."""
     found: str = work.json("status", name)["status"]
     return found
 
 
-def test_they_are_seen(work: Project, gpus: list[str]) -> None:
+def test_they_are_seen(work: ProjectHarness, gpus: list[str]) -> None:
     """`nodes` has their names and memory, and a plan knows when others are wanted than there are."""
     kind = kind_of(gpus)
     other = kind.replace("1", "9") + "X"
@@ -156,7 +156,7 @@ def test_they_are_seen(work: Project, gpus: list[str]) -> None:
 
 
 def test_a_job_that_is_killed_on_the_gpu_ends_where_an_uninterrupted_one_does(
-    work: Project, gpus: list[str]
+    work: ProjectHarness, gpus: list[str]
 ) -> None:
     """The same loss to the last bit, by deterministic kernels, after SIGKILL and a retry from its newest checkpoint."""
     kind = kind_of(gpus)
@@ -180,7 +180,7 @@ def test_a_job_that_is_killed_on_the_gpu_ends_where_an_uninterrupted_one_does(
 
 
 def test_claims_hold_and_what_a_job_uses_is_measured(
-    work: Project, gpus: list[str], gate: Path
+    work: ProjectHarness, gpus: list[str], gate: Path
 ) -> None:
     """A second job waits until the first leaves the GPUs, which `metrics` shows at work."""
     kind, all_of_them = kind_of(gpus), len(gpus)
@@ -207,7 +207,7 @@ def test_claims_hold_and_what_a_job_uses_is_measured(
 
 
 def test_a_gpu_on_which_a_stranger_computes_is_not_taken(
-    work: Project, gpus: list[str], gate: Path
+    work: ProjectHarness, gpus: list[str], gate: Path
 ) -> None:
     """A process that knows nothing of claims keeps its GPU until it ends; then the run that waited starts."""
     kind, stop = kind_of(gpus), work.directory.parent / "stop"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.hub import Hub, serve
-from tests.support.minilm import minilm_files
-from tests.support.olah import serve_git
-from tests.support.project import Project, project
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.servers.hub import Hub, serve
+from tests.support.servers.olah import serve_git
+from tests.support.storage.minilm import minilm_files
 from tests.support.tiers import one_day_in
 from trainctl.base.listing import CHUNK_BYTES
 
@@ -91,7 +91,7 @@ class Upstream:
 class Story:
     """What was seen on the way, step by step; every test looks at a part of it."""
 
-    work: Project
+    work: ProjectHarness
     upstream: Upstream
     files: dict[str, Path]
     plan: Any = None

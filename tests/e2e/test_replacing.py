@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.declared import WEIGHTS, declare, job, lasting
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.manifest_files import WEIGHTS, job, sleep_command, write_manifest
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 REPLACE = ("apply", "--auto-approve", "--stop-running")
 
 
-def newest(project: Project) -> tuple[int, str]:
+def newest(project: ProjectHarness) -> tuple[int, str]:
     """Number and status of the job's newest run."""
     (found,) = project.json("status")["jobs"]
     return found["number"], found["status"].removeprefix("TRAINING_JOB_")
 
 
-def declared(project: Project, *commands: str, **more: Any) -> None:
+def declared(project: ProjectHarness, *commands: str, **more: Any) -> None:
     """The one job, on a node whose cache has room for one of its weights."""
     local = {"provider": "local", "cache": {"node": {"size": "40kB"}}}
-    changed = job(*commands, lasting(300), **more)
-    declare(project, {"sft": changed}, weights=WEIGHTS, clusters={"local": local})
+    changed = job(*commands, sleep_command(300), **more)
+    write_manifest(project, {"sft": changed}, weights=WEIGHTS, clusters={"local": local})
 
 
-def begin(project: Project, **more: Any) -> None:
+def begin(project: ProjectHarness, **more: Any) -> None:
     """Have a run of the job that goes on."""
     declared(project, "echo first", **more)
     project.run("apply", "--auto-approve")
@@ -33,7 +33,7 @@ def begin(project: Project, **more: Any) -> None:
 
 
 @one_day_in(7)
-def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
+def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> None:
     """Its error says so; when it is mended, the run is stopped for the new one, and that is said, too."""
     fresh.write({"src/reqs.txt": "--no-index\nno-such-package==1\n"})
     begin(fresh)
@@ -48,8 +48,8 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
     told = fresh.run("status").stdout
     assert "Approved in place of a run that goes on, 1: job.sft" in told
     assert "trainctl apply --stop-running" in told
-    assert "trainctl watch" not in told
-    assert fresh.json("status")["not_begun"] == ["job.sft"]
+    assert "trainctl reconcile" not in told
+    assert fresh.json("status")["pending_jobs"] == ["job.sft"]
 
     declared(fresh, "echo second")
     done = fresh.run(*REPLACE)
@@ -61,7 +61,7 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
 
 @one_day_in(7)
 def test_weights_that_have_room_only_without_the_run_come_when_it_is_stopped(
-    fresh: Project,
+    fresh: ProjectHarness,
 ) -> None:
     """In one apply, as what the cache is full of is the run's that goes."""
     begin(fresh, weights=["tiny"])

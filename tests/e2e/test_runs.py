@@ -8,33 +8,33 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.declared import WEIGHTS, declare, job, lasting
-from tests.support.nodes import wait_for
-from tests.support.project import Project, processes
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.manifest_files import WEIGHTS, job, sleep_command, write_manifest
+from tests.support.projects.project import ProjectHarness, processes
 from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve")
 WAIT = (*APPLY, "--wait")
 
 
-def state_of(made: Project, name: str, *flags: str) -> str:
+def state_of(made: ProjectHarness, name: str, *flags: str) -> str:
     """A job's state, without its prefix."""
     status: str = made.json("status", name, *flags)["status"]
     return status.removeprefix("TRAINING_JOB_")
 
 
-def reasons(made: Project, *flags: str) -> dict[str, str]:
+def reasons(made: ProjectHarness, *flags: str) -> dict[str, str]:
     """Why a plan does what it does, by address, where it says so."""
     changes = made.json("plan", *flags)["resource_changes"]
     return {one["address"]: one["action_reason"] for one in changes if one.get("action_reason")}
 
 
-def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: Project) -> None:
+def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: ProjectHarness) -> None:
     """The plan says so; apply leaves it alone, does the rest and exits 12; --stop-running stops it, and so does a plan file that names the run."""
-    declare(fresh, {"sft": job(lasting(60))})
+    write_manifest(fresh, {"sft": job(sleep_command(60))})
     fresh.run(*APPLY)
     first = fresh.json("status", "sft")
-    declare(fresh, {"sft": job(lasting(61)), "more": job("true")})
+    write_manifest(fresh, {"sft": job(sleep_command(61)), "more": job("true")})
     plan = fresh.run("plan").stdout
     summary = fresh.events(*APPLY, code=12)[-1]["data"]
     after = fresh.json("status", "sft")
@@ -51,7 +51,7 @@ def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: Project) -> None
     fresh.run("apply", "p.bin")
     assert (state_of(fresh, "sft", "--run", "1"), state_of(fresh, "sft")) == ("STOPPED", "RUNNING")
 
-    declare(fresh, {"sft": job(lasting(62))})
+    write_manifest(fresh, {"sft": job(sleep_command(62))})
     fresh.run("plan", "--out", "q.bin")
     fresh.run(*APPLY, "--stop-running")
     assert (state_of(fresh, "sft", "--run", "2"), fresh.json("status", "sft")["number"]) == (
@@ -62,9 +62,9 @@ def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: Project) -> None
     assert state_of(fresh, "sft") == "RUNNING"
 
 
-def test_run_is_always_one_new_run(fresh: Project) -> None:
+def test_run_is_always_one_new_run(fresh: ProjectHarness) -> None:
     """Once for each command, with today's code; while one is live it is refused without --stop-running; nothing else changes."""
-    declare(fresh, {"sft": job("cat notes.txt", lasting(60)), "other": job("true")})
+    write_manifest(fresh, {"sft": job("cat notes.txt", sleep_command(60)), "other": job("true")})
     fresh.run(*APPLY)
     wait_for(lambda: fresh.run("logs", "sft").stdout == "first\n")
     refused = fresh.run("run", "sft", "--auto-approve", code=12)
@@ -82,13 +82,13 @@ def test_run_is_always_one_new_run(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_changed_code_runs_only_where_it_is_asked_to(fresh: Project) -> None:
+def test_changed_code_runs_only_where_it_is_asked_to(fresh: ProjectHarness) -> None:
     """A no-op "changed since run 1" that names the command; with rerun_on: [code] it is a new run."""
     jobs = {
         "a": job("cat notes.txt"),
         "b": job("cat notes.txt", lifecycle={"rerun_on": ["config", "code"]}),
     }
-    declare(fresh, jobs)
+    write_manifest(fresh, jobs)
     fresh.run(*WAIT)
     fresh.write({"src/notes.txt": "second"})
     plan = fresh.run("plan").stdout
@@ -100,9 +100,9 @@ def test_changed_code_runs_only_where_it_is_asked_to(fresh: Project) -> None:
     assert (fresh.run("logs", "a").stdout, fresh.run("logs", "b").stdout) == ("first\n", "second\n")
 
 
-def test_a_failed_run(fresh: Project) -> None:
+def test_a_failed_run(fresh: ProjectHarness) -> None:
     """Its exit code is shown, apply --wait exits 12; then a no-op with a warning; once something changed it runs again."""
-    declare(fresh, {"sft": job("echo begun", "exit 7", "echo never")})
+    write_manifest(fresh, {"sft": job("echo begun", "exit 7", "echo never")})
     waited = fresh.run(*WAIT, code=12)
     status = fresh.json("status", "sft")
     plan = fresh.run("plan", "--detailed-exitcode", code=0)
@@ -119,7 +119,7 @@ def test_a_failed_run(fresh: Project) -> None:
 
     fresh.write({"src/notes.txt": "second"})
     assert reasons(fresh) == {"job.sft": "replace_because_run_failed"}
-    declare(fresh, {"sft": job("true")})
+    write_manifest(fresh, {"sft": job("true")})
     fresh.run(*WAIT)
     assert state_of(fresh, "sft") == "COMPLETED"
 
@@ -138,9 +138,9 @@ COMMANDS = {
 
 
 @one_day_in(5)
-def test_how_commands_follow_one_another(fresh: Project) -> None:
+def test_how_commands_follow_one_another(fresh: ProjectHarness) -> None:
     """One shell keeps exports and directory; whatever fails in any form ends the job with its exit code."""
-    declare(fresh, {name: job(*commands) for name, (commands, _, _) in COMMANDS.items()})
+    write_manifest(fresh, {name: job(*commands) for name, (commands, _, _) in COMMANDS.items()})
     fresh.run(*WAIT, code=12)
     jobs = {one["address"]: one for one in fresh.json("status")["jobs"]}
     lines = {name: fresh.run("logs", name).stdout.splitlines() for name in COMMANDS}
@@ -155,9 +155,9 @@ def test_how_commands_follow_one_another(fresh: Project) -> None:
 
 
 @one_day_in(4)
-def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: Project) -> None:
+def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: ProjectHarness) -> None:
     """The mirror lost its content: DEPLOY_FAILED, with the reason in status; once it is there again apply runs the job."""
-    declare(fresh, {"prep": job("true", weights=["tiny"])}, weights=WEIGHTS)
+    write_manifest(fresh, {"prep": job("true", weights=["tiny"])}, weights=WEIGHTS)
     fresh.run(*APPLY, "--target", "weights.tiny")
     packs, hidden = fresh.mirror / "packs", fresh.mirror / "hidden"
     packs.rename(hidden)
@@ -176,9 +176,9 @@ def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: Project) -> No
     assert state_of(fresh, "prep") == "COMPLETED"
 
 
-def test_a_lost_run_is_planned_again(fresh: Project) -> None:
+def test_a_lost_run_is_planned_again(fresh: ProjectHarness) -> None:
     """Its supervisor and all its processes killed: LOST in status, nothing of it goes on, and apply runs it again."""
-    declare(fresh, {"sft": job(lasting(60))})
+    write_manifest(fresh, {"sft": job(sleep_command(60))})
     fresh.run(*APPLY)
     mark = str(fresh.nodes)
     wait_for(lambda: any("sleep" in command(pid) for pid in processes(mark)))
@@ -197,7 +197,7 @@ def test_a_lost_run_is_planned_again(fresh: Project) -> None:
 
 @one_day_in(5)
 def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
-    fresh: Project, tmp_path: Path
+    fresh: ProjectHarness, tmp_path: Path
 ) -> None:
     """Nothing of the job has run: apply says so and ends as for any step that failed; the next one begins anew."""
     gate = tmp_path / "gate"
@@ -205,7 +205,7 @@ def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
         "enabled": True,
         "prepare_commands": [f"while ! test -e {gate}; do sleep 0.1; done"],
     }
-    declare(fresh, {"sft": job("echo done", runtime={"cache_config": preparing})})
+    write_manifest(fresh, {"sft": job("echo done", runtime={"cache_config": preparing})})
     with fresh.start(*APPLY) as apply:
         wait_for(lambda: list(fresh.nodes.glob("*/runs/*/log/prepare-*")))
         (claim,) = fresh.nodes.glob("*/runs/*/claim.1")
@@ -233,16 +233,19 @@ def command(pid: int) -> str:
 
 
 @one_day_in(5)
-def test_removing_a_job(fresh: Project) -> None:
+def test_removing_a_job(fresh: ProjectHarness) -> None:
     """An ended one is forgotten and its checkpoints stay; a live one is left alone unless it may be stopped."""
     keeping = {"checkpointing_config": {"enabled": True}}
-    declare(
+    write_manifest(
         fresh,
-        {"done": job("echo x > $BT_CHECKPOINT_DIR/x", runtime=keeping), "live": job(lasting(60))},
+        {
+            "done": job("echo x > $BT_CHECKPOINT_DIR/x", runtime=keeping),
+            "live": job(sleep_command(60)),
+        },
     )
     fresh.run(*APPLY)
     wait_for(lambda: state_of(fresh, "done") == "COMPLETED")
-    declare(fresh, {})
+    write_manifest(fresh, {})
     plan = fresh.run("plan").stdout
 
     assert "forget" in plan
@@ -259,11 +262,11 @@ def test_removing_a_job(fresh: Project) -> None:
     assert len(list((fresh.directory.parent / "data").rglob("x"))) == 1
 
 
-def test_stop(fresh: Project) -> None:
+def test_stop(fresh: ProjectHarness) -> None:
     """TERM first, KILL after the grace; STOPPED, its scratch is empty; stopping twice says so; apply leaves it stopped."""
     stubborn = "trap 'echo asked' TERM; touch $BT_SCRATCH_DIR/junk; echo ready; while :; do sleep 0.1; done"
     polite = "trap 'echo saved; exit 0' TERM; touch $BT_SCRATCH_DIR/junk; echo ready; while :; do sleep 0.1; done"
-    declare(fresh, {"stubborn": job(stubborn), "polite": job(polite)})
+    write_manifest(fresh, {"stubborn": job(stubborn), "polite": job(polite)})
     fresh.run(*APPLY)
     for name in ("stubborn", "polite"):
         wait_for(lambda name=name: "ready" in fresh.run("logs", name).stdout)  # type: ignore[misc]
@@ -282,9 +285,11 @@ def test_stop(fresh: Project) -> None:
 
 
 @one_day_in(4)
-def test_logs_can_be_followed_and_chosen(fresh: Project) -> None:
+def test_logs_can_be_followed_and_chosen(fresh: ProjectHarness) -> None:
     """--follow ends with the run, a pipe gets its lines as they are; --rank, --run by number and id choose; a wrong one is told."""
-    declare(fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\n\\033[31mred\\033[0m'")})
+    write_manifest(
+        fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\n\\033[31mred\\033[0m'")}
+    )
     fresh.run(*APPLY)
     followed = fresh.run("logs", "sft", "-f").stdout.splitlines()
     run = fresh.json("status", "sft")["run"]
@@ -317,7 +322,7 @@ DIRECTORIES = (
 )  # fmt: skip
 
 
-def test_what_a_job_finds_and_leaves(fresh: Project) -> None:
+def test_what_a_job_finds_and_leaves(fresh: ProjectHarness) -> None:
     """Every BT_ variable, writable directories; the training cache lasts from run to run and goes with destroy; scratch never does, failed runs' neither."""
     runtime = {
         "checkpointing_config": {"enabled": True},
@@ -330,7 +335,9 @@ def test_what_a_job_finds_and_leaves(fresh: Project) -> None:
         "mkdir -p $BT_CHECKPOINT_DIR/checkpoint-$(ls $BT_RW_CACHE_DIR | wc -l); echo x > $(ls -d $BT_CHECKPOINT_DIR/checkpoint-*)/w",
         "touch $BT_RW_CACHE_DIR/$BT_TRAINING_JOB_ID; exit 1",
     ]
-    declare(fresh, {"sft": job(*commands, runtime=runtime, weights=["tiny"])}, weights=WEIGHTS)
+    write_manifest(
+        fresh, {"sft": job(*commands, runtime=runtime, weights=["tiny"])}, weights=WEIGHTS
+    )
     fresh.run(*WAIT, code=12)
     first = fresh.json("status", "sft")
     pairs = (line.partition("=") for line in fresh.run("logs", "sft").stdout.splitlines())
@@ -373,9 +380,11 @@ def test_what_a_job_finds_and_leaves(fresh: Project) -> None:
     assert not cache.exists()
 
 
-def test_looking_at_what_is_there(fresh: Project) -> None:
+def test_looking_at_what_is_there(fresh: ProjectHarness) -> None:
     """status as a table and in full, history of one address and of all, and the phases of a run."""
-    declare(fresh, {"a": job("true", weights=["tiny"]), "b": job(lasting(60))}, weights=WEIGHTS)
+    write_manifest(
+        fresh, {"a": job("true", weights=["tiny"]), "b": job(sleep_command(60))}, weights=WEIGHTS
+    )
     assert "No job has run yet." in fresh.run("status").stdout
     fresh.run(*APPLY)
     wait_for(lambda: state_of(fresh, "a") == "COMPLETED")

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.hub import Fault, Hub, serve
-from tests.support.project import Project, project
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.servers.hub import HttpFault, Hub, serve
 from tests.support.tiers import one_day_in
 
 ENV = "env-Zq8vN2xW5tR7-value"
@@ -138,7 +138,7 @@ def watched_processes() -> Iterator[set[bytes]]:
 class Story:
     """What every command said, which argument lists there were, and what the job wrote."""
 
-    work: Project
+    work: ProjectHarness
     hub: Hub
     said: dict[str, str] = field(default_factory=dict)
     arguments: set[bytes] = field(default_factory=set)
@@ -154,7 +154,7 @@ class Story:
         return done.stdout
 
 
-def plant(work: Project, hub: Hub) -> None:
+def plant(work: ProjectHarness, hub: Hub) -> None:
     work.variables |= {
         "HF_ENDPOINT": hub.url,
         "HF_TOKEN": ENV_TOKEN,
@@ -286,20 +286,20 @@ def test_a_secret_file_is_never_code(story: Story) -> None:
 
 
 @pytest.fixture
-def planted(fresh: Project) -> Iterator[Story]:
+def planted(fresh: ProjectHarness) -> Iterator[Story]:
     """The same project, nothing applied."""
     with serve() as hub:
         plant(fresh, hub)
         yield Story(fresh, hub)
 
 
-def change(work: Project, old: str, new: str) -> None:
+def change(work: ProjectHarness, old: str, new: str) -> None:
     text = (work.directory / "trainctl.yaml").read_text()
     assert old in text
     work.write({"trainctl.yaml": text.replace(old, new)})
 
 
-def nothing_begun(work: Project) -> bool:
+def nothing_begun(work: ProjectHarness) -> bool:
     return (
         not (work.directory / ".trainctl").exists()
         and not work.mirror.exists()
@@ -436,11 +436,11 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
         "Retry-After": "9999",
     }
     planted.hub.faults = [
-        Fault("status", "acme/gated/revision/main", 999, status=status, headers=echo)
+        HttpFault("status", "acme/gated/revision/main", 999, status=status, headers=echo)
     ]
     if status == 500:
         planted.hub.faults = [
-            Fault("status", "/model.safetensors", 999, status=status, headers=echo)
+            HttpFault("status", "/model.safetensors", 999, status=status, headers=echo)
         ]
     said = planted.work.run(
         "--log-level", "debug", "apply", "--auto-approve", code=12 if status == 500 else 1

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import is_alive, wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import is_alive, wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
@@ -37,7 +37,7 @@ def waits(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def queued(fresh: Project, waits: Path) -> Iterator[Project]:
+def queued(fresh: ProjectHarness, waits: Path) -> Iterator[ProjectHarness]:
     """Two runs with a secret, of which one goes on and the other waits in the queue."""
     fresh.variables["CORP"] = OLD
     fresh.write({"trainctl.yaml": MANIFEST.replace("WAITS", str(waits))})
@@ -46,7 +46,7 @@ def queued(fresh: Project, waits: Path) -> Iterator[Project]:
     waits.touch()
 
 
-def lose_supervisor(work: Project) -> dict[str, Any]:
+def lose_supervisor(work: ProjectHarness) -> dict[str, Any]:
     """Kill that of the run in the queue, as a reboot does; the run as it is told before."""
     (pending,) = [one for one in jobs(work) if one["status"] == "TRAINING_JOB_PENDING"]
     for spec in work.nodes.glob("local-0/runs/*/spec.json"):
@@ -62,12 +62,12 @@ def is_dead(pid: int) -> bool:
     return not is_alive(pid)
 
 
-def jobs(work: Project) -> list[dict[str, Any]]:
+def jobs(work: ProjectHarness) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = work.json("status")["jobs"]
     return found
 
 
-def ended(work: Project, address: str) -> dict[str, Any]:
+def ended(work: ProjectHarness, address: str) -> dict[str, Any]:
     """The run of a job, once it has ended."""
 
     def look() -> dict[str, Any] | None:
@@ -79,7 +79,7 @@ def ended(work: Project, address: str) -> dict[str, Any]:
 
 @one_day_in(3)
 def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
-    queued: Project, waits: Path
+    queued: ProjectHarness, waits: Path
 ) -> None:
     """It says what it waits for and is planned as it is; pushed, the same run waits in its queue again, and runs with today's value."""
     lost = lose_supervisor(queued)
@@ -107,7 +107,7 @@ def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
 
 
 @one_day_in(5)
-def test_any_later_apply_gives_secrets_again(queued: Project, waits: Path) -> None:
+def test_any_later_apply_gives_secrets_again(queued: ProjectHarness, waits: Path) -> None:
     """With nothing else to do the run is carried on, as the same run."""
     lost = lose_supervisor(queued)
     queued.run("apply", "--auto-approve")
@@ -117,7 +117,7 @@ def test_any_later_apply_gives_secrets_again(queued: Project, waits: Path) -> No
 
 
 @one_day_in(5)
-def test_such_a_run_can_be_stopped_and_destroyed(queued: Project) -> None:
+def test_such_a_run_can_be_stopped_and_destroyed(queued: ProjectHarness) -> None:
     """It is nobody's, and goes as any other."""
     lost = lose_supervisor(queued)
     queued.run("stop", lost["address"])
@@ -127,7 +127,7 @@ def test_such_a_run_can_be_stopped_and_destroyed(queued: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_secret_that_can_not_be_had_is_told(queued: Project) -> None:
+def test_a_secret_that_can_not_be_had_is_told(queued: ProjectHarness) -> None:
     """The run goes on waiting, the exit code says so, and the error names what is missing."""
     lost = lose_supervisor(queued)
     del queued.variables["CORP"]

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.nodes import is_alive, wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import is_alive, wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 OLD, NEW = "Wm3xR7nD5kP2-old", "Wm3xR7nD5kP2-new"
@@ -37,7 +37,7 @@ jobs:
 """
 
 
-def declare(work: Project, version: int) -> Path:
+def declare(work: ProjectHarness, version: int) -> Path:
     """A run that waits for another one's end, which is when the file is there."""
     gate = work.directory.parent / "go"
     text = MANIFEST.replace("WAITS", str(gate)).replace("VERSION", str(version))
@@ -45,14 +45,14 @@ def declare(work: Project, version: int) -> Path:
     return gate
 
 
-def holders(work: Project, value: str) -> list[Path]:
+def holders(work: ProjectHarness, value: str) -> list[Path]:
     """The files that hold a value, of nodes, state and all else that trainctl has written."""
     top = work.directory.parent
     files = [one for one in top.rglob("*") if one.is_file() and not one.is_symlink()]
     return [one for one in files if value.encode() in one.read_bytes()]
 
 
-def lose_supervisor(work: Project, run: str) -> None:
+def lose_supervisor(work: ProjectHarness, run: str) -> None:
     """Kill it, as a reboot does."""
     for spec in work.nodes.glob("*/runs/*/spec.json"):
         if json.loads(spec.read_text())["id"] == run:
@@ -66,7 +66,7 @@ def _is_dead(pid: int) -> bool:
     return not is_alive(pid)
 
 
-def ended(work: Project, address: str) -> dict[str, Any]:
+def ended(work: ProjectHarness, address: str) -> dict[str, Any]:
     """The run of a job, once it has ended."""
 
     def look() -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ def ended(work: Project, address: str) -> dict[str, Any]:
 
 
 @one_day_in(3)
-def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
+def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> None:
     """The plan says that it is kept; with its supervisor killed and the variable gone the same run goes on with the old value, in one private file until it begins."""
     gate = declare(fresh, 1)
     fresh.variables["CORP"] = OLD
@@ -90,14 +90,14 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
 
     told = fresh.run("status").stdout
     changes = fresh.actions()
-    fresh.run("watch", "--once")
+    fresh.run("reconcile", "--once")
     again = fresh.run("status").stdout
     gate.touch()
     after = ended(fresh, "job.fit")
 
     assert SAYS in planned
     assert kept == [("secrets.json", "0o600")]
-    assert "waits for apply or watch to carry it on" in told
+    assert "waiting for apply or reconcile to resume it" in told
     assert changes == {}
     assert "waits for job.prep to complete" in again
     assert (after["run"], after["status"]) == (run, "TRAINING_JOB_COMPLETED")
@@ -106,7 +106,7 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_rotated_secret_is_that_of_the_next_run(fresh: Project) -> None:
+def test_a_rotated_secret_is_that_of_the_next_run(fresh: ProjectHarness) -> None:
     """Another version is another run, with the value of then; the old one goes with the run that had it, and destroy leaves neither."""
     gate = declare(fresh, 1)
     fresh.variables["CORP"] = OLD
@@ -124,7 +124,7 @@ def test_a_rotated_secret_is_that_of_the_next_run(fresh: Project) -> None:
 
 
 @one_day_in(10)
-def test_of_a_run_on_several_nodes_nothing_is_kept(fresh: Project) -> None:
+def test_of_a_run_on_several_nodes_nothing_is_kept(fresh: ProjectHarness) -> None:
     """Such a run begins anew as another one where it lost a rank, so no value is on any disk, and the plan speaks of none."""
     gate = fresh.directory.parent / "go"
     fresh.write({"trainctl.yaml": GANG.replace("WAITS", str(gate))})

@@ -10,7 +10,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
@@ -25,7 +25,7 @@ jobs:
 
 
 @pytest.fixture
-def work(fresh: Project) -> Project:
+def work(fresh: ProjectHarness) -> ProjectHarness:
     """A project, and a keyring in a file of its user's."""
     fresh.variables["PYTHON_KEYRING_BACKEND"] = "keyrings.alt.file.PlaintextKeyring"
     fresh.write({"trainctl.yaml": MANIFEST})
@@ -33,7 +33,7 @@ def work(fresh: Project) -> Project:
 
 
 @pytest.fixture
-def aws(work: Project) -> Iterator[None]:
+def aws(work: ProjectHarness) -> Iterator[None]:
     """A stand-in for AWS on loopback."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -48,7 +48,7 @@ def aws(work: Project) -> Iterator[None]:
     server.stop()
 
 
-def push(work: Project, name: str, value: str, *flags: str, code: int = 0) -> str:
+def push(work: ProjectHarness, name: str, value: str, *flags: str, code: int = 0) -> str:
     """What is said when a value comes on standard input."""
     argv = [sys.executable, "-m", "trainctl", "secrets", "push", name, *flags]
     done = subprocess.run(
@@ -61,13 +61,13 @@ def push(work: Project, name: str, value: str, *flags: str, code: int = 0) -> st
     return said
 
 
-def readable(work: Project) -> dict[str, bool]:
+def readable(work: ProjectHarness) -> dict[str, bool]:
     found = work.json("secrets", "check", code=None)["secrets"]
     return {one["name"]: one["readable"] for one in found}
 
 
 @one_day_in(5)
-def test_a_value_goes_to_the_keyring(work: Project) -> None:
+def test_a_value_goes_to_the_keyring(work: ProjectHarness) -> None:
     """New ones are stored, the same one is left, another is replaced only with --auto-approve where nobody can be asked."""
     assert readable(work)["corp"] is False
     said = push(work, "corp", f"{OLD}\n")
@@ -82,7 +82,7 @@ def test_a_value_goes_to_the_keyring(work: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_keyring_that_keeps_nothing_is_told(work: Project) -> None:
+def test_a_keyring_that_keeps_nothing_is_told(work: ProjectHarness) -> None:
     """What can't be had back isn't stored: there are backends that take everything and keep nothing."""
     work.variables["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
     said = push(work, "corp", NEW, code=1)
@@ -93,7 +93,7 @@ def test_a_keyring_that_keeps_nothing_is_told(work: Project) -> None:
 
 @one_day_in(7)
 @pytest.mark.usefixtures("aws")
-def test_a_value_goes_to_aws(work: Project) -> None:
+def test_a_value_goes_to_aws(work: ProjectHarness) -> None:
     """From the environment; the versions that AWS gave are told."""
     work.variables["VALUE"] = OLD
     first = push(work, "cloud", "", "--from-env", "VALUE").split()
@@ -124,7 +124,7 @@ def test_a_value_goes_to_aws(work: Project) -> None:
     ],
 )
 def test_what_can_not_be_stored_is_told(
-    work: Project, name: str, value: str, flags: tuple[str, ...], code: int, says: str
+    work: ProjectHarness, name: str, value: str, flags: tuple[str, ...], code: int, says: str
 ) -> None:
     """And nothing is."""
     assert says in push(work, name, value, *flags, code=code)

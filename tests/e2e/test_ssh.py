@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from jsonschema import validate
 
-from tests.support.nodes import wait_for
-from tests.support.project import Project, processes
-from tests.support.sshd import Sshd, User, require_sshd, sshds
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshds
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness, processes
 from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
 
@@ -33,10 +33,10 @@ jobs:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
+def hosts(tmp_path: Path, fresh: ProjectHarness) -> Iterator[list[Sshd]]:
     """Two hosts, of which the project's user knows the first; its manifest names both."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     fresh.variables.update(user.environment)
     with sshds(tmp_path, user, 2) as found:
         user.known_hosts.write_text(found[0].known)
@@ -45,7 +45,7 @@ def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
         yield found
 
 
-def write(project: Project, hosts: list[Sshd], seconds: int = 0) -> None:
+def write(project: ProjectHarness, hosts: list[Sshd], seconds: int = 0) -> None:
     """The manifest."""
     named = json.dumps([host.settings for host in hosts])
     project.write(
@@ -53,7 +53,9 @@ def write(project: Project, hosts: list[Sshd], seconds: int = 0) -> None:
     )
 
 
-def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: list[Sshd]) -> None:
+def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(
+    fresh: ProjectHarness, hosts: list[Sshd]
+) -> None:
     """Plan, apply with weights, a second plan, logs, status, and a destroy after which the host is as before, but for the mirror."""
     home = hosts[0].home
     planned = fresh.json("plan")
@@ -76,7 +78,9 @@ def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: l
 
 
 @one_day_in(3)
-def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: list[Sshd]) -> None:
+def test_a_live_run_is_seen_and_stopped_through_the_host(
+    fresh: ProjectHarness, hosts: list[Sshd]
+) -> None:
     """Apply returns while it runs; nodes shows it; stop ends it with everything that it started."""
     write(fresh, hosts[:1], 7231)
     fresh.run("apply", "--auto-approve")
@@ -86,7 +90,7 @@ def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: 
 
     validate(found, schema("nodes"))
     (node,) = found["nodes"]
-    assert (node["presence"], node["reachable"], node["runs"]) == (
+    assert (node["status"], node["reachable"], node["runs"]) == (
         "present",
         True,
         ["job.sft run 1"],
@@ -99,7 +103,7 @@ def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: 
 
 @one_day_in(7)
 def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
-    fresh: Project, hosts: list[Sshd]
+    fresh: ProjectHarness, hosts: list[Sshd]
 ) -> None:
     """``nodes`` tells the absent from the present and never fails; what is forgotten is made again by an apply."""
     place = Path(fresh.variables["PATH"].split(":")[0]).parent / "known_hosts"
@@ -117,13 +121,13 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     write(fresh, hosts[:1])
     fresh.run("apply", "--auto-approve")
 
-    assert [(one["presence"], one["reachable"]) for one in rows.values()] == [
+    assert [(one["status"], one["reachable"]) for one in rows.values()] == [
         ("present", True),
         ("unreachable", False),
     ]
-    assert rows["gpu-1"]["why"].startswith("lab/gpu-1 takes no connection")
+    assert rows["gpu-1"]["reason"].startswith("lab/gpu-1 takes no connection")
     assert "lab/gpu-1  unreachable" in text
-    assert csv.splitlines()[0].startswith("cluster,name,address,presence,reachable")
+    assert csv.splitlines()[0].startswith("cluster,name,address,status,reachable")
     assert "no-terminal" in unasked.stderr
     assert "It has lab/gpu-0, lab/gpu-1." in unknown.stderr
     assert planned == {"cluster.lab": ["update"]}
@@ -133,7 +137,7 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
 
 @one_day_in(7)
 def test_a_run_on_a_forgotten_host_is_lost_and_destroy_gets_by_without_it(
-    fresh: Project, hosts: list[Sshd]
+    fresh: ProjectHarness, hosts: list[Sshd]
 ) -> None:
     """Nobody waits for a machine that will never come back, and a destroy that would have to says how to do without it."""
     write(fresh, hosts[:1], 7231)
@@ -152,7 +156,9 @@ def test_a_run_on_a_forgotten_host_is_lost_and_destroy_gets_by_without_it(
     assert fresh.json("status")["jobs"] == []
 
 
-def test_first_contact_is_asked_about_on_a_terminal(fresh: Project, hosts: list[Sshd]) -> None:
+def test_first_contact_is_asked_about_on_a_terminal(
+    fresh: ProjectHarness, hosts: list[Sshd]
+) -> None:
     """The key's fingerprint is shown; after yes the host is known for good. Without a terminal it is refused."""
     write(fresh, hosts[1:])
     without = fresh.run("nodes")
@@ -162,10 +168,10 @@ def test_first_contact_is_asked_about_on_a_terminal(fresh: Project, hosts: list[
     assert "SHA256:" in without.stdout
     assert "is not known yet. Its key is SHA256:" in " ".join(said.split())
     assert "Only 'yes' will be accepted" in said
-    assert [node["presence"] for node in after] == ["planned"]
+    assert [node["status"] for node in after] == ["planned"]
 
 
-def on_a_terminal(project: Project, *arguments: str, answer: str) -> str:
+def on_a_terminal(project: ProjectHarness, *arguments: str, answer: str) -> str:
     """What a command shows on a terminal on which somebody answers its first question."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(

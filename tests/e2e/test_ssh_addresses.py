@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.hosts import Lab, lab_of
-from tests.support.project import Project
+from tests.support.machines.hosts import HostLab, host_lab
+from tests.support.machines.word_project import WORD, word_project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
-from tests.support.word import WORD, saying
 
 OTHER = "10.88.5"
 WALL = """\
@@ -24,12 +24,12 @@ table inet wall {
 """
 
 
-def tunnelled(lab: Lab) -> None:
+def tunnelled(lab: HostLab) -> None:
     """Have ssh end on every host's loopback, as it does through a jump on the host itself, cloudflared or a forwarded port."""
     lab.user.configure(*[line for host in lab.hosts for line in host.tunnel])
 
 
-def planned(made: Project) -> tuple[list[str], list[str], list[dict[str, Any]]]:
+def planned(made: ProjectHarness) -> tuple[list[str], list[str], list[dict[str, Any]]]:
     """The ways, the reasons, and what forbids it."""
     plan = made.json("plan", code=None)
     rows = plan["deliveries"]
@@ -37,7 +37,7 @@ def planned(made: Project) -> tuple[list[str], list[str], list[dict[str, Any]]]:
     return [row["path"] for row in rows], [row["path_reason"] for row in rows], wrong
 
 
-def check(made: Project, count: int) -> None:
+def check(made: ProjectHarness, count: int) -> None:
     """The job completes, with its weights on every host; nobody was left out."""
     done = made.run("apply", "--auto-approve", "--wait")
     status = made.json("status", "job.sft")
@@ -55,8 +55,8 @@ def check(made: Project, count: int) -> None:
 def test_ssh_that_ends_on_loopback(tmp_path: Path) -> None:
     """Nobody is sent to their own loopback: from the mirror and from each other hosts get it at their other addresses, as planned."""
     with (
-        lab_of(tmp_path / "lab", 3, network="10.77.5") as lab,
-        saying(lab, tmp_path, lab.hosts) as made,
+        host_lab(tmp_path / "lab", 3, network="10.77.5") as lab,
+        word_project(lab, tmp_path, lab.hosts) as made,
     ):
         tunnelled(lab)
 
@@ -71,8 +71,8 @@ def test_hosts_that_reach_each_other_by_another_network(tmp_path: Path, network:
     if shutil.which("nft") is None:
         pytest.skip("needs nft (Debian: nftables)")
     with (
-        lab_of(tmp_path / "lab", 3, network=network) as lab,
-        saying(lab, tmp_path, lab.hosts) as made,
+        host_lab(tmp_path / "lab", 3, network=network) as lab,
+        word_project(lab, tmp_path, lab.hosts) as made,
     ):
         lab.wire(OTHER)
         for host in lab.hosts:
@@ -87,22 +87,22 @@ def test_hosts_that_reach_nobody(tmp_path: Path) -> None:
     """Where loopback is the only address of hosts no plan promises what they would have to give each other, and says what to do;
     what the operator's machine has comes through it.
     """
-    with lab_of(tmp_path / "lab", 2, network="10.77.5") as lab:
+    with host_lab(tmp_path / "lab", 2, network="10.77.5") as lab:
         tunnelled(lab)
         for host in lab.hosts:
             host.do("ip", "addr", "flush", "dev", "eth0")
-        with saying(lab, tmp_path / "there", lab.hosts) as made:
+        with word_project(lab, tmp_path / "there", lab.hosts) as made:
             _, _, wrong = planned(made)
-        with saying(lab, tmp_path / "here", lab.hosts, here=True) as made:
+        with word_project(lab, tmp_path / "here", lab.hosts, here=True) as made:
             paths, reasons, _ = planned(made)
-        with saying(lab, tmp_path / "one", lab.hosts, 1, here=True) as made:
+        with word_project(lab, tmp_path / "one", lab.hosts, 1, here=True) as made:
             made.run("apply", "--auto-approve", "--wait")
             status = made.json("status", "job.sft")
 
-    assert [one["code"] for one in wrong] == ["no-private-address"]
+    assert [one["code"] for one in wrong] == ["private-address-missing"]
     assert "lab/gpu-1 can't get its weights from lab/gpu-0: " in wrong[0]["summary"]
     assert "loopback" in wrong[0]["summary"]
-    assert paths == ["through-operator"] * 2
+    assert paths == ["through-client"] * 2
     assert all("loopback" in why for why in reasons)
     assert status["status"] == "TRAINING_JOB_COMPLETED"
-    assert [row["path"] for row in status["deliveries"]] == ["through-operator"]
+    assert [row["path"] for row in status["deliveries"]] == ["through-client"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project
-from tests.support.sshd import Sshd, User, require_sshd, sshds
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshds
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 MANIFEST = """\
@@ -28,10 +28,10 @@ jobs:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
+def hosts(tmp_path: Path, fresh: ProjectHarness) -> Iterator[list[Sshd]]:
     """Two hosts, on which a run has completed and left a checkpoint of each rank."""
     require_sshd()
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     fresh.variables.update(user.environment)
     with sshds(tmp_path, user, 2) as found:
         user.known_hosts.write_text("".join(host.known for host in found))
@@ -40,7 +40,7 @@ def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
         yield found
 
 
-def run(project: Project, hosts: list[Sshd], more: str = "") -> None:
+def run(project: ProjectHarness, hosts: list[Sshd], more: str = "") -> None:
     """Run the job, with that added to the manifest."""
     named = json.dumps([host.settings for host in hosts])
     project.write({"trainctl.yaml": MANIFEST.replace("HOSTS", named) + more})
@@ -48,7 +48,7 @@ def run(project: Project, hosts: list[Sshd], more: str = "") -> None:
 
 
 @one_day_in(7)
-def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: Project) -> None:
+def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: ProjectHarness) -> None:
     """A plan of what is there, of a new job and of a destroy calls no ssh, takes what is recorded for what is there and says of the rest
     that it isn't known; with the network it calls one."""
     called = hosts[0].home.parent / "called"
@@ -73,7 +73,9 @@ def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: Project) -> None:
 
 
 @one_day_in(14)
-def test_a_checkpoint_needs_the_host_of_its_rank_alone(hosts: list[Sshd], fresh: Project) -> None:
+def test_a_checkpoint_needs_the_host_of_its_rank_alone(
+    hosts: list[Sshd], fresh: ProjectHarness
+) -> None:
     """With the other host off it is there; of the rank whose host is off the error names that host."""
     hosts[1].process.terminate()
     hosts[1].process.wait()
@@ -87,7 +89,7 @@ def test_a_checkpoint_needs_the_host_of_its_rank_alone(hosts: list[Sshd], fresh:
 
 @one_day_in(14)
 def test_a_checkpoint_in_a_directory_of_all_hosts_needs_any_of_them(
-    hosts: list[Sshd], fresh: Project, tmp_path: Path
+    hosts: list[Sshd], fresh: ProjectHarness, tmp_path: Path
 ) -> None:
     """The host of its rank is off, and it comes through the other one."""
     url = (tmp_path / "store").as_uri()

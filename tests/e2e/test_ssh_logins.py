@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.logins import Lab
-from tests.support.nodes import is_alive, wait_for
-from tests.support.sshd import Sshd, make_key, require_sshd
+from tests.support.machines.sshd import Sshd, make_key, require_sshd
+from tests.support.node_program.nodes import is_alive, wait_for
 from tests.support.tiers import one_day_in
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.spi.provider import Cluster, Presence
+from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import Host, Login
-from trainctl_ssh.places import find_places
-from trainctl_ssh.pure import Paramiko
+from trainctl_ssh.host_discovery import find_host_paths
+from trainctl_ssh.hosts import SshHost, SshLogin
+from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_each_refusal_has_its_own_code(lab: Lab) -> None:
     nameless = refused(lambda: lab.says(lab.link(address="no-such-host.invalid")))
 
     found = [error.code for error in (denied, closed, nameless)]
-    assert found == ["ssh-denied", "ssh-refused", "ssh-no-such-host"]
+    assert found == ["ssh-permission-denied", "ssh-connection-refused", "ssh-host-not-found"]
     assert all(error.detail and "\n" not in error.summary for error in (denied, closed, nameless))
 
 
@@ -259,7 +259,7 @@ def test_one_connection_carries_every_command_and_is_closed(lab: Lab) -> None:
     for _ in range(3):
         lab.says(link)
     during = len(host.connections())
-    socket = Path(link.keeper().share[1])
+    socket = Path(link.master().share[1])
     was_there = socket.is_socket()
     link.close()
 
@@ -343,16 +343,18 @@ def test_the_first_python_that_will_do_is_found(lab: Lab) -> None:
     conda.symlink_to(sys.executable)
     transport = lab.link(host).transport()
 
-    found = find_places(
-        transport, Host("gpu", Login("x"), python="~/miniconda3/bin/python"), "lab/gpu"
+    found = find_host_paths(
+        transport, SshHost("gpu", SshLogin("x"), python="~/miniconda3/bin/python"), "lab/gpu"
     )
     with pytest.raises(NodeError, match=r"no Python of 3\.8") as raised:
-        find_places(transport, Host("gpu", Login("x"), python="~/nothing/python"), "lab/gpu")
+        find_host_paths(
+            transport, SshHost("gpu", SshLogin("x"), python="~/nothing/python"), "lab/gpu"
+        )
 
     assert Path(found.python).is_absolute()
     assert found.root == f"{host.home}/.cache/trainctl"
     assert found.data == f"{host.home}/.local/share/trainctl"
-    assert raised.value.code == "node-python"
+    assert raised.value.code == "unsupported-node-python"
 
 
 @one_day_in(4)
@@ -364,9 +366,9 @@ def test_a_place_that_cant_be_written_is_an_error_that_names_it(lab: Lab) -> Non
     lab.stack.callback(provider.close)
 
     with pytest.raises(NodeError, match="can't be made") as raised:
-        provider.create(Cluster("lab", {"hosts": [host.settings]}), "gpu", "key")
+        provider.create(ClusterSettings("lab", {"hosts": [host.settings]}), "gpu", "key")
     other = {**host.settings, "dir": str(lab.place / "elsewhere")}
-    node = provider.create(Cluster("lab", {"hosts": [other]}), "gpu", "key")
+    node = provider.create(ClusterSettings("lab", {"hosts": [other]}), "gpu", "key")
 
     assert str(host.home / ".cache") in raised.value.summary
     assert "dir:" in raised.value.detail
@@ -380,7 +382,7 @@ def test_removing_a_node_leaves_its_checkpoints_and_what_others_need(lab: Lab) -
     """The second key's end takes everything but the data directory; before, nothing went."""
     host = lab.host()
     root = lab.place / "root"
-    cluster = Cluster("lab", {"hosts": [{**host.settings, "dir": str(root)}]})
+    cluster = ClusterSettings("lab", {"hosts": [{**host.settings, "dir": str(root)}]})
     provider = SshProvider()
     lab.stack.callback(provider.close)
     first, second = (provider.create(cluster, "gpu", key) for key in ("one", "two"))
@@ -393,8 +395,8 @@ def test_removing_a_node_leaves_its_checkpoints_and_what_others_need(lab: Lab) -
     between = provider.read(second), (root / "cache" / "blobs" / "x").exists()
     provider.delete(second)
 
-    assert between == (Presence.PRESENT, True)
-    assert provider.read(second) is Presence.GONE
+    assert between == (ResourceStatus.PRESENT, True)
+    assert provider.read(second) is ResourceStatus.MISSING
     assert [path.name for path in root.iterdir()] == ["data"]
 
 
@@ -403,9 +405,9 @@ def caller(lab: Lab, host: Sshd, mark: Path) -> Iterator[subprocess.Popen[bytes]
     """Another process that runs a program on the host, whose number is then in ``mark``."""
     program = f"""
         import os
-        from trainctl_ssh.hosts import Login
-        from trainctl_ssh.openssh import OpenSsh
-        link = OpenSsh(Login({host.address!r}, port={host.port}), "lab/gpu", dict(os.environ), lambda _: False)
+        from trainctl_ssh.hosts import SshLogin
+        from trainctl_ssh.openssh_connection import OpenSshConnection
+        link = OpenSshConnection(SshLogin({host.address!r}, port={host.port}), "lab/gpu", dict(os.environ), lambda _: False)
         link.transport().run(["sh", "-c", "sleep 600 & echo $! > {mark}; wait"])
     """
     words = [sys.executable, "-c", textwrap.dedent(program)]
@@ -457,20 +459,20 @@ def test_without_an_ssh_program_host_keys_are_kept_as_strictly(
     host = lab.host(known=False, address="127.0.0.3")
 
     def says(**changes: object) -> str:
-        login = Login(**{"address": host.address, "port": host.port, **changes})  # type: ignore[arg-type]
-        link = Paramiko(login, "lab/gpu", {}, lab._confirm)
+        login = SshLogin(**{"address": host.address, "port": host.port, **changes})  # type: ignore[arg-type]
+        link = ParamikoConnection(login, "lab/gpu", {}, lab._confirm)
         lab.stack.callback(link.close)
         return link.transport().run(["echo", "here"]).stdout.decode()
 
     unasked = refused(says)
     lab.answer = True
-    remembered = says()
+    find_record = says()
     through = says(jump=f"{jump.address}:{jump.port}", host_key=host.host_key)
     pinned = refused(lambda: says(host_key=make_key(lab.place / "other")))
     closed = refused(lambda: says(port=1))
 
     assert (unasked.code, "SHA256:" in unasked.summary) == ("ssh-unknown-key", True)
-    assert (remembered, through) == ("here\n", "here\n")
+    assert (find_record, through) == ("here\n", "here\n")
     assert lab.user.known_hosts.read_text().endswith(host.known)
     assert (pinned.code, pinned.summary.count("SHA256:")) == ("ssh-key-changed", 2)
-    assert closed.code == "ssh-refused"
+    assert closed.code == "ssh-connection-refused"

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import MemorySource, ingest, mirror_at
-from tests.support.sshd import User, require_sshd, sshd
+from tests.support.machines.sshd import SshUser, require_sshd, sshd
+from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
 from tests.support.tiers import one_day_in
-from trainctl.apply.step import Step
+from trainctl.apply.step import ApplyStep
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.ledger.state import Recorded
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.resource import ClusterSpec
-from trainctl.resources.agents import Agents, Home
-from trainctl.resources.delivery import Delivery, Seat
+from trainctl.model.specs.resource import ClusterSpec
+from trainctl.plugin_api.provider import ClusterSettings
+from trainctl.resources.agents import Agents, ProjectContext
+from trainctl.resources.delivery import Delivery, RankAssignment
 from trainctl.resources.mirror.origins import DirectoryOrigins
-from trainctl.spi.provider import Cluster
 from trainctl_ssh import SshProvider
 
 WEIGHTS = Address.parse("weights.model")
@@ -36,7 +36,7 @@ def test_one_copy_leaves_the_operators_machine(
     files = {"model.bin": random.Random(7).randbytes(3 * CHUNK_BYTES + 5), "config.json": b"{}"}
     source = MemorySource(files, piece=2**20)
     listing = ingest(store, source.resolve("memory://model", None, None), source)
-    user = User(tmp_path / "user")
+    user = SshUser(tmp_path / "user")
     with ExitStack() as stack:
         hosts = [
             stack.enter_context(sshd(tmp_path / f"gpu-{n}", user, address=f"127.0.0.{n + 2}"))
@@ -47,13 +47,13 @@ def test_one_copy_leaves_the_operators_machine(
         provider = SshProvider()
         stack.callback(provider.close)
         agents = stack.enter_context(Agents(lambda name: provider))
-        cluster = Cluster("lab", {"hosts": [host.settings for host in hosts]})
+        cluster = ClusterSettings("lab", {"hosts": [host.settings for host in hosts]})
         nodes = [provider.create(cluster, f"gpu-{n}", f"key-{n}") for n in range(2)]
-        seats = [Seat(node, agents.of("ssh", node), ClusterSpec("ssh")) for node in nodes]
+        seats = [RankAssignment(node, agents.of("ssh", node), ClusterSpec("ssh")) for node in nodes]
         origins = DirectoryOrigins(agents, str(tmp_path / "mirror"), lambda token: token)
-        home = Home(Path("/"), "lineage", "somebody", "project")
-        recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
-        step = Step(
+        home = ProjectContext(Path("/"), "lineage", "somebody", "project")
+        recorded = RecordedResource(WEIGHTS, "", {"source": "file:./model"}, {})
+        step = ApplyStep(
             Address.parse("job.sft"), Action.CREATE, "run-1", {}, None, (), None,
             lambda address: recorded, lambda *told: None, lambda address: 0.0,
         )  # fmt: skip

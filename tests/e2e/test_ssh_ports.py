@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Host, Lab, lab_of, operated
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.machines.hosts import FakeHost, HostLab, client_project, host_lab
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 PORTS = range(29000, 29020)
@@ -64,33 +64,33 @@ time.sleep(3600)
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Three hosts, each behind a firewall of its own."""
     if shutil.which("nft") is None:
         pytest.skip("needs nft (Debian: nftables)")
-    with lab_of(tmp_path_factory.mktemp("lab"), 3) as made:
+    with host_lab(tmp_path_factory.mktemp("lab"), 3) as made:
         for host in made.hosts:
             host.do("nft", "-f", "-", given=RULES.encode())
         yield made
 
 
 @pytest.fixture
-def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
+def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of an operator who may log in to the hosts."""
-    with operated(lab, tmp_path) as made:
+    with client_project(lab, tmp_path) as made:
         made.write({"src/meet.py": MEET, "weights/word": "hello\n", "weights/more": b"x" * 3_000_000})  # fmt: skip
         yield made
         made.run("destroy", "--auto-approve", "--stop-running")
 
 
-def declare(made: Project, lab: Lab, ports: str, mirror: str = "") -> None:
+def declare(made: ProjectHarness, lab: HostLab, ports: str, mirror: str = "") -> None:
     """The job on all hosts, with these ports."""
     named = json.dumps([host.settings for host in lab.hosts])
     text = MANIFEST.replace("MIRROR", mirror).replace("RANGE", ports).replace("HOSTS", named)
     made.write({"trainctl.yaml": text})
 
 
-def turned_away(host: Host) -> int:
+def turned_away(host: FakeHost) -> int:
     """How many packets came to other ports."""
     said = json.loads(host.do("nft", "-j", "list", "table", "inet", "wall"))["nftables"]
     rules = [one["rule"]["expr"] for one in said if "rule" in one]
@@ -98,7 +98,7 @@ def turned_away(host: Host) -> int:
 
 
 @one_day_in(10)
-def test_weights_and_ranks_pass_the_firewall(demo: Project, lab: Lab) -> None:
+def test_weights_and_ranks_pass_the_firewall(demo: ProjectHarness, lab: HostLab) -> None:
     """From a mirror on the first host, from each other, and to rank 0: nobody tried any other port, and the wall stands."""
     declare(demo, lab, f"{PORTS[0]}-{PORTS[-1]}")
     demo.run("apply", "--auto-approve", "--wait")
@@ -116,7 +116,9 @@ def test_weights_and_ranks_pass_the_firewall(demo: Project, lab: Lab) -> None:
 
 
 @one_day_in(14)
-def test_taken_ports_are_named_with_their_host(demo: Project, lab: Lab, tmp_path: Path) -> None:
+def test_taken_ports_are_named_with_their_host(
+    demo: ProjectHarness, lab: HostLab, tmp_path: Path
+) -> None:
     """Something else listens at all of them on one host: it is nobody's peer, no rank 0, and no mirror, and each time it is said why."""
     ports = f"{PORTS[0]}-{PORTS[1]}"
     said = f"none of the ports {ports} is free on {lab.hosts[0].name}"

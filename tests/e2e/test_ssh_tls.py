@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import impostor, wire
-from tests.support.heard import holds
-from tests.support.hosts import Host, Lab, lab_of
-from tests.support.project import Project
+from tests.support.machines.hosts import FakeHost, HostLab, host_lab
+from tests.support.machines.word_project import WORD, word_project
+from tests.support.network import cleartext_sniffer, impostor_server
+from tests.support.network.ssh_recorder import files_containing
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
-from tests.support.word import WORD, saying
 from trainctl.resources.mirror.node_server import new_certificate
 
 ASKED = "Authorization: Bearer"
@@ -24,18 +24,18 @@ PORTS = range(40000, 40010)
 
 
 @contextmanager
-def project(lab: Lab, top: Path) -> Iterator[Project]:
+def project(lab: HostLab, top: Path) -> Iterator[ProjectHarness]:
     """A job on all hosts but those that are somebody else's, the mirror on the first."""
-    with saying(lab, top, [host for host in lab.hosts if host.name != "gpu-9"]) as made:
+    with word_project(lab, top, [host for host in lab.hosts if host.name != "gpu-9"]) as made:
         yield made
 
 
 @contextmanager
-def listened(lab: Lab) -> Iterator[dict[str, int]]:
+def listened(lab: HostLab) -> Iterator[dict[str, int]]:
     """What crosses the hosts' cables in the clear, filled in at the end of the block."""
     seen: dict[str, int] = {}
     with subprocess.Popen(
-        [*lab.prefix, sys.executable, wire.__file__, WORD, ASKED],
+        [*lab.prefix, sys.executable, cleartext_sniffer.__file__, WORD, ASKED],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -46,7 +46,7 @@ def listened(lab: Lab) -> Iterator[dict[str, int]]:
         seen |= json.loads(process.communicate("\n")[0])
 
 
-def ended(made: Project) -> tuple[str, set[str]]:
+def ended(made: ProjectHarness) -> tuple[str, set[str]]:
     """The run's status, and the ways that its weights took."""
     status = made.json("status", "job.sft")
     return status["status"], {row["path"] for row in status["deliveries"]}
@@ -59,7 +59,7 @@ def test_what_the_world_can_reach_is_asked_over_tls(
 ) -> None:
     """Three hosts, one of which has the mirror: with addresses that aren't private the plan says TLS, and neither a token nor a
     byte of the weights is seen on the wire; with private ones both are. No key is on a disk. The same ways, the same output."""
-    with lab_of(tmp_path / "lab", 3, network=network) as lab, project(lab, tmp_path) as made:
+    with host_lab(tmp_path / "lab", 3, network=network) as lab, project(lab, tmp_path) as made:
         plan = made.json("plan")
         with listened(lab) as seen:
             made.run("apply", "--auto-approve", "--wait")
@@ -70,13 +70,15 @@ def test_what_the_world_can_reach_is_asked_over_tls(
         assert ended(made) == ("TRAINING_JOB_COMPLETED", {"mirror-to-node", "peers"})
         assert made.run("logs", "job.sft").stdout.count(WORD) == 3
         assert (seen[WORD] == 0, seen[ASKED] == 0) == (tls, tls)
-        assert [path for host in lab.hosts for path in holds(host.home, "PRIVATE KEY")] == []
+        assert [
+            path for host in lab.hosts for path in files_containing(host.home, "PRIVATE KEY")
+        ] == []
 
 
 @one_day_in(14)
 def test_one_node_gets_it_from_the_mirrors_host_over_tls(tmp_path: Path) -> None:
     """The plan says so of a job whose only other node it is."""
-    with lab_of(tmp_path / "lab", 2) as lab, project(lab, tmp_path) as made:
+    with host_lab(tmp_path / "lab", 2) as lab, project(lab, tmp_path) as made:
         plan = made.json("plan")
         made.run("apply", "--auto-approve", "--wait")
 
@@ -86,7 +88,7 @@ def test_one_node_gets_it_from_the_mirrors_host_over_tls(tmp_path: Path) -> None
 
 
 @contextmanager
-def taken(lab: Lab, theirs: Host, seen_by: Host) -> Iterator[Path]:
+def taken(lab: HostLab, theirs: FakeHost, seen_by: FakeHost) -> Iterator[Path]:
     """Somebody else's host has that host's address for one who asks, by ARP; what they are told is in the file.
 
     The host in whose place they are gives its servers one of a few ports, so that they can be at all of these.
@@ -98,7 +100,7 @@ def taken(lab: Lab, theirs: Host, seen_by: Host) -> Iterator[Path]:
     thief.do("ip", "addr", "add", f"{theirs.address}/32", "dev", "lo")
     certificate = new_certificate()
     thief.do("tee", "/run/pem", given=f"{certificate.certificate}{certificate.key}".encode())
-    source = Path(impostor.__file__).read_bytes()
+    source = Path(impostor_server.__file__).read_bytes()
     thief.do("tee", "/run/impostor.py", given=source)
     words = ["/usr/bin/python3", "/run/impostor.py", "/run/pem", theirs.address, *map(str, PORTS)]
     log = lab.place / "told"
@@ -121,7 +123,7 @@ def told(log: Path) -> tuple[int, str]:
 @one_day_in(10)
 def test_who_is_in_between_and_the_mirror_gets_no_token(tmp_path: Path) -> None:
     """The run isn't deployed, the error says whose certificate it isn't; without them the next apply goes through."""
-    with lab_of(tmp_path / "lab", 2) as lab, project(lab, tmp_path) as made:
+    with host_lab(tmp_path / "lab", 2) as lab, project(lab, tmp_path) as made:
         mirror, node = lab.hosts
         made.run("apply", "--auto-approve", "--target", "weights.tiny")
         with taken(lab, mirror, node) as log:
@@ -140,7 +142,7 @@ def test_who_is_in_between_and_the_mirror_gets_no_token(tmp_path: Path) -> None:
 @one_day_in(10)
 def test_who_is_in_a_peers_place_is_left_out(tmp_path: Path) -> None:
     """All have their weights, from the mirror where need be; apply says whose place somebody has, and they were told nothing."""
-    with lab_of(tmp_path / "lab", 3) as lab, project(lab, tmp_path) as made:
+    with host_lab(tmp_path / "lab", 3) as lab, project(lab, tmp_path) as made:
         made.run("apply", "--auto-approve", "--target", "weights.tiny")
         with taken(lab, lab.hosts[1], lab.hosts[2]) as log:
             done = made.run("apply", "--auto-approve", "--wait")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 MANIFEST = """\
@@ -25,7 +25,7 @@ jobs:
 
 
 @one_day_in(7)
-def test_what_a_command_itself_writes_is_no_code(fresh: Project) -> None:
+def test_what_a_command_itself_writes_is_no_code(fresh: ProjectHarness) -> None:
     """``trainctl apply >apply.log 2>apply.err`` beside the manifest, first and again; what somebody else writes meanwhile is named."""
     fresh.write({"trainctl.yaml": "jobs: {fit: {runtime: {start_commands: [ls]}}}\n", "a.py": ""})
     command = [sys.executable, "-m", "trainctl", "apply", "--auto-approve"]
@@ -59,7 +59,7 @@ def test_what_a_command_itself_writes_is_no_code(fresh: Project) -> None:
 
 
 @one_day_in(4)
-def test_they_are_left_out_of_the_code(fresh: Project) -> None:
+def test_they_are_left_out_of_the_code(fresh: ProjectHarness) -> None:
     """What an apply itself writes there is no change of the code: the first one succeeds, the job sees the code alone, and the next plan has nothing to do and says what isn't shipped."""
     text = MANIFEST.replace("HERE", str(fresh.directory))
     fresh.write({"trainctl.yaml": text, "train.py": "pass", "data/x": "x" * 1000})
@@ -76,7 +76,7 @@ def test_they_are_left_out_of_the_code(fresh: Project) -> None:
 
 @one_day_in(5)
 def test_one_that_is_the_very_directory_of_the_code_is_an_error_of_the_plan(
-    fresh: Project,
+    fresh: ProjectHarness,
 ) -> None:
     """It says so before anything is written there, and what to do."""
     fresh.write({"src/train.py": "pass"})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 COMPLETED = "TRAINING_JOB_COMPLETED"
@@ -40,7 +40,7 @@ jobs:
 
 
 @pytest.fixture
-def gate(fresh: Project) -> Path:
+def gate(fresh: ProjectHarness) -> Path:
     """What the first job of the project waits for."""
     path = fresh.directory.parent / "gate"
     text = SWEEP.replace("GATE", str(path))
@@ -48,19 +48,19 @@ def gate(fresh: Project) -> Path:
     return path
 
 
-def jobs(project: Project, *arguments: str) -> dict[str, dict[str, Any]]:
+def jobs(project: ProjectHarness, *arguments: str) -> dict[str, dict[str, Any]]:
     """How jobs stand, by address."""
     return {one["address"]: one for one in project.json("status", *arguments)["jobs"]}
 
 
-def turns(project: Project) -> dict[str, int]:
+def turns(project: ProjectHarness) -> dict[str, int]:
     """Where the jobs of the one apply stand among those that wait."""
     specs = [json.loads(path.read_text()) for path in project.nodes.glob("*/runs/*/spec.json")]
     (_,) = {spec["turn"]["apply"] for spec in specs}
     return {spec["address"]: spec["turn"]["index"] for spec in specs}
 
 
-def test_a_sweep_from_beginning_to_end(fresh: Project, gate: Path) -> None:
+def test_a_sweep_from_beginning_to_end(fresh: ProjectHarness, gate: Path) -> None:
     """Apply returns while all of it is pending on the node, which carries on by itself; then nothing is left to plan."""
     plan = fresh.json("plan")
     assert [one["address"] for one in plan["resource_changes"] if one["type"] == "weights"] == [
@@ -86,7 +86,7 @@ def test_a_sweep_from_beginning_to_end(fresh: Project, gate: Path) -> None:
 
 
 @one_day_in(7)
-def test_the_example_runs_and_leaves_nothing(fresh: Project) -> None:
+def test_the_example_runs_and_leaves_nothing(fresh: ProjectHarness) -> None:
     """Data, six fits two at a time, the best of them; then destroy takes the node down, which never had weights."""
     example = Path(__file__).resolve().parents[2] / "examples" / "sweep"
     shutil.copytree(example, fresh.directory, dirs_exist_ok=True)
@@ -99,7 +99,7 @@ def test_the_example_runs_and_leaves_nothing(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
+def test_a_sweep_is_shown_by_its_values(fresh: ProjectHarness, gate: Path) -> None:
     """In the order of numbers; programs get the same jobs as a list."""
     gate.touch()
     fresh.run("apply", "--auto-approve", "--wait")
@@ -118,7 +118,7 @@ def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
 
 
 @one_day_in(5)
-def test_the_name_of_a_sweep_means_all_of_it(fresh: Project, gate: Path) -> None:
+def test_the_name_of_a_sweep_means_all_of_it(fresh: ProjectHarness, gate: Path) -> None:
     """As a target, to run again, to stop; its log has to be that of one."""
     gate.touch()
     fresh.run("apply", "--auto-approve", "--target", "job.sweep", "--wait")
@@ -138,7 +138,7 @@ def test_the_name_of_a_sweep_means_all_of_it(fresh: Project, gate: Path) -> None
 
 
 @one_day_in(5)
-def test_one_of_a_sweep_can_be_chosen(fresh: Project, gate: Path) -> None:
+def test_one_of_a_sweep_can_be_chosen(fresh: ProjectHarness, gate: Path) -> None:
     """With what it follows and nothing else, also without the quotes that a shell takes; while it is the only one the sweep's name is enough."""
     gate.touch()
     fresh.run("apply", "--auto-approve", "--wait", "--target", "sweep[lr=1e-5,seed=2]")
@@ -148,7 +148,7 @@ def test_one_of_a_sweep_can_be_chosen(fresh: Project, gate: Path) -> None:
 
 
 @one_day_in(7)
-def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
+def test_all_of_a_sweep_can_be_followed(fresh: ProjectHarness, gate: Path) -> None:
     """One after the other, to the end of the last."""
     gate.touch()
     said = fresh.run("run", "prep", "sweep", "--auto-approve", "--follow").stdout
@@ -162,7 +162,7 @@ def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
 
 
 @one_day_in(5)
-def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
+def test_a_job_waits_for_one_that_failed(fresh: ProjectHarness, gate: Path) -> None:
     """It is left to a later apply, with the reason in the plan, in the result and for programs; then it goes on."""
     text = (fresh.directory / "trainctl.yaml").read_text()
     fresh.write({"trainctl.yaml": text.replace("while ! test", "exit 1; while ! test")})
@@ -185,7 +185,7 @@ def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
 
 
 @one_day_in(7)
-def test_a_job_on_another_cluster_is_left_to_a_later_apply(fresh: Project) -> None:
+def test_a_job_on_another_cluster_is_left_to_a_later_apply(fresh: ProjectHarness) -> None:
     """Nobody on one node can tell when a run on another has completed."""
     gate = fresh.directory.parent / "gate"
     manifest = f"""\
@@ -207,7 +207,7 @@ jobs:
 
 
 @one_day_in(7)
-def test_priority_reaches_a_run_that_waits(fresh: Project, gate: Path) -> None:
+def test_priority_reaches_a_run_that_waits(fresh: ProjectHarness, gate: Path) -> None:
     """Without a new run: the record and the node have the new one."""
     fresh.run("apply", "--auto-approve")
     text = (fresh.directory / "trainctl.yaml").read_text()
@@ -225,7 +225,7 @@ def test_priority_reaches_a_run_that_waits(fresh: Project, gate: Path) -> None:
 
 
 @one_day_in(5)
-def test_gpus_that_no_host_has_are_an_error_of_the_plan(fresh: Project) -> None:
+def test_gpus_that_no_host_has_are_an_error_of_the_plan(fresh: ProjectHarness) -> None:
     """Naming what the host reports, in number and in kind."""
     tools = fresh.directory.parent / "tools"
     tools.mkdir()
@@ -255,7 +255,7 @@ jobs: {{sft: {{compute: {{accelerator: "{accelerator}"}}, runtime: {{start_comma
 
 
 @one_day_in(7)
-def test_the_name_of_a_sweep_means_the_checkpoints_of_all_of_it(fresh: Project) -> None:
+def test_the_name_of_a_sweep_means_the_checkpoints_of_all_of_it(fresh: ProjectHarness) -> None:
     """They are listed with their jobs, and each job resumes from its own; one that has none is named, and nothing is run."""
     text = """\
 project: {name: demo}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gpus import Gpus
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.machines.gpus import FakeNvidiaGpus
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 MANIFEST = """\
@@ -27,9 +27,9 @@ jobs:
 
 
 @pytest.fixture
-def gate(fresh: Project) -> Iterator[Path]:
+def gate(fresh: ProjectHarness) -> Iterator[Path]:
     """What the job that has both GPUs of the machine waits for to go."""
-    gpus = Gpus.make(fresh.directory.parent / "tools", 2)
+    gpus = FakeNvidiaGpus.make(fresh.directory.parent / "tools", 2)
     fresh.variables["PATH"] = f"{gpus.tools}:{fresh.environment['PATH']}"
     path = fresh.directory.parent / "gate"
     path.touch()
@@ -37,20 +37,22 @@ def gate(fresh: Project) -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def write(project: Project, gate: Path, count: int) -> None:
+def write(project: ProjectHarness, gate: Path, count: int) -> None:
     """The manifest with so many nodes."""
     text = MANIFEST.replace("NODES", str(count)).replace("GATE", str(gate))
     project.write({"trainctl.yaml": text})
 
 
-def waiting(project: Project, job: str) -> str:
+def waiting(project: ProjectHarness, job: str) -> str:
     """Why a job's run waits, for programs."""
     found = {one["address"]: one["waiting"] for one in project.json("status")["jobs"]}
     return str(found[job])
 
 
 @one_day_in(5)
-def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gate: Path) -> None:
+def test_status_and_apply_name_the_process_that_has_the_gpus(
+    fresh: ProjectHarness, gate: Path
+) -> None:
     """In the line of the run that waits."""
     write(fresh, gate, 1)
     fresh.run("apply", "--auto-approve", "--target", "job.first")
@@ -70,7 +72,7 @@ def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gat
 
 
 @one_day_in(7)
-def test_a_run_on_several_nodes_names_the_node(fresh: Project, gate: Path) -> None:
+def test_a_run_on_several_nodes_names_the_node(fresh: ProjectHarness, gate: Path) -> None:
     """Of the rank that can't have its GPUs, whichever rank tells it."""
     write(fresh, gate, 2)
     fresh.run("apply", "--auto-approve", "--target", "job.first")

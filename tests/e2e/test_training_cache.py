@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
+from tests.support.projects.weights_project import small_disk
 from tests.support.tiers import one_day_in
-from tests.support.wanting import small_disk
 
 APPLY = ("apply", "--auto-approve", "--wait")
 MANIFEST: dict[str, Any] = {
@@ -30,19 +30,19 @@ def job(*commands: str, project: str = "one", cluster: str = "a", **cache: Any) 
     return {"project": project, "cluster": cluster, "runtime": runtime}
 
 
-def declare(made: Project, jobs: dict[str, Any], **more: Any) -> None:
+def declare(made: ProjectHarness, jobs: dict[str, Any], **more: Any) -> None:
     """Write the manifest."""
     made.write({"trainctl.yaml": json.dumps({**MANIFEST, **more, "jobs": jobs})})
 
 
-def codes(made: Project, *flags: str) -> list[tuple[str, str]]:
+def codes(made: ProjectHarness, *flags: str) -> list[tuple[str, str]]:
     """What a plan warns of and refuses, about caches."""
     found = made.json("plan", *flags, code=None)["diagnostics"]
     return [(one["severity"], one["code"]) for one in found if one["code"].startswith("cache-")]
 
 
 @one_day_in(3)
-def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
+def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -> None:
     """Prepared once for two jobs, shared with the team, summarized in every form, too full, cleared, and gone."""
     fetch = "echo fetched; head -c 1500 /dev/zero > $BT_PROJECT_CACHE_DIR/data; echo x >> $BT_TEAM_CACHE_DIR/count"
     jobs = {
@@ -96,7 +96,7 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> None:
+def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: ProjectHarness) -> None:
     """An error first; with require_cache_affinity: false it runs there, and the old cache is still there afterwards."""
     keep = "echo kept > $BT_PROJECT_CACHE_DIR/data"
     declare(fresh, {"sft": job(keep)}, caches={})
@@ -108,7 +108,7 @@ def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> Non
     assert "cache.one-a on cluster.a (5 B in 1 file" in refused
     free = job("ls $BT_PROJECT_CACHE_DIR", cluster="b", require_cache_affinity=False)
     declare(fresh, {"sft": free}, caches={})
-    assert codes(fresh) == [("warning", "cache-begins-empty")]
+    assert codes(fresh) == [("warning", "cache-empty")]
     fresh.run(*APPLY)
 
     assert fresh.run("logs", "sft").stdout == ""
@@ -119,7 +119,7 @@ def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> Non
 
 
 @one_day_in(7)
-def test_a_team_cache_of_two_states(fresh: Project) -> None:
+def test_a_team_cache_of_two_states(fresh: ProjectHarness) -> None:
     """A declared directory that two states share stays until the second lets go; a project without one is told so."""
     shared = fresh.directory.parent / "shared"
     caches = {"all": {"scope": "team", "cluster": "a", "dir": str(shared)}}
@@ -140,7 +140,9 @@ def test_a_team_cache_of_two_states(fresh: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(fresh: Project) -> None:
+def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(
+    fresh: ProjectHarness,
+) -> None:
     """The command's own words are told, apply exits 12, nothing counts as prepared; with room it goes on."""
     with small_disk(fresh.directory.parent / "disk", "1m") as disk:
         caches = {"work": {"project": "one", "cluster": "a", "dir": str(disk / "cache")}}

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support.authority import authority
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.web_server import WebServer, serve_web
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in
-from tests.support.web import Web, served
-from tests.support.weights_data import noise
 from trainctl_schemas import schema
 
 SMALL = noise(50_000)
@@ -30,23 +30,23 @@ FROM_ENV = "from: env, name: CORP_TOKEN"
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
+def web() -> Iterator[WebServer]:
     """A server that shows a file to who has the token."""
-    with served(authority().server) as running:
+    with serve_web(authority().server) as running:
         running.put("/closed/model.bin", SMALL)
         yield running
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Web]:
+def elsewhere() -> Iterator[WebServer]:
     """Another server, which would like to see the token."""
-    with served(authority().server) as running:
+    with serve_web(authority().server) as running:
         running.put("/closed/model.bin", SMALL)
         yield running
 
 
 @pytest.fixture
-def work(fresh: Project, web: Web) -> Project:
+def work(fresh: ProjectHarness, web: WebServer) -> ProjectHarness:
     """A project that wants the file."""
     fresh.variables |= {
         "SSL_CERT_FILE": str(authority().certificates),
@@ -56,24 +56,26 @@ def work(fresh: Project, web: Web) -> Project:
     return fresh
 
 
-def wants(work: Project, web: Web, secret: str = FROM_ENV, path: str = "/closed/model.bin") -> None:
+def wants(
+    work: ProjectHarness, web: WebServer, secret: str = FROM_ENV, path: str = "/closed/model.bin"
+) -> None:
     text = MANIFEST.replace("SECRET", secret).replace("URL", f"{web.url}{path}")
     work.write({"trainctl.yaml": text})
 
 
-def host(web: Web) -> str:
+def host(web: WebServer) -> str:
     return web.url.removeprefix("https://")
 
 
-def allow(web: Web, *more: str) -> str:
+def allow(web: WebServer, *more: str) -> str:
     return "\n".join([f'secret = "corp"\nhosts = ["{host(web)}"]', *more])
 
 
-def tokens(web: Web) -> set[str | None]:
+def tokens(web: WebServer) -> set[str | None]:
     return {one.headers.get("Authorization") for one in web.seen}
 
 
-def test_a_trusted_host_gets_the_token(work: Project, web: Web) -> None:
+def test_a_trusted_host_gets_the_token(work: ProjectHarness, web: WebServer) -> None:
     """Without the entry nothing is asked (13); with it the weights are planned, mirrored, delivered and read."""
     refused = work.run("plan", code=13)
     assert "[untrusted-host]" in refused.stderr
@@ -85,7 +87,9 @@ def test_a_trusted_host_gets_the_token(work: Project, web: Web) -> None:
 
 
 @one_day_in(5)
-def test_a_trust_file_that_is_named_takes_the_place_of_the_users(work: Project, web: Web) -> None:
+def test_a_trust_file_that_is_named_takes_the_place_of_the_users(
+    work: ProjectHarness, web: WebServer
+) -> None:
     """--trust FILE counts instead, relative to where the user stands; even one beside the manifest, as the user names it."""
     work.trust(allow(web))
     work.write({"none.toml": "", "some.toml": f"[[allow]]\n{allow(web)}\n"})
@@ -101,7 +105,7 @@ def test_a_trust_file_that_is_named_takes_the_place_of_the_users(work: Project, 
 @pytest.mark.parametrize(
     "words", ["plan", "mirror list", "mirror verify", "mirror gc", "checkpoints list job.sft", "secrets push"]
 )  # fmt: skip
-def test_a_trust_file_that_is_named_is_read(work: Project, words: str) -> None:
+def test_a_trust_file_that_is_named_is_read(work: ProjectHarness, words: str) -> None:
     """By commands, too, that come to send nothing: one that isn't there is told."""
     done = work.run(*words.split(), "--trust", "none.toml", code=1)
 
@@ -109,7 +113,9 @@ def test_a_trust_file_that_is_named_is_read(work: Project, words: str) -> None:
 
 
 @one_day_in(5)
-def test_another_port_is_another_server(work: Project, web: Web, elsewhere: Web) -> None:
+def test_another_port_is_another_server(
+    work: ProjectHarness, web: WebServer, elsewhere: WebServer
+) -> None:
     """An entry with a port opens that one; one without opens the host."""
     work.trust(allow(elsewhere))
     other = work.run("plan", code=None).returncode
@@ -121,7 +127,7 @@ def test_another_port_is_another_server(work: Project, web: Web, elsewhere: Web)
 
 @pytest.mark.parametrize("both", [False, True], ids=["one host", "both hosts"])
 def test_a_token_does_not_follow_a_redirect(
-    work: Project, web: Web, elsewhere: Web, *, both: bool
+    work: ProjectHarness, web: WebServer, elsewhere: WebServer, *, both: bool
 ) -> None:
     """What a trusted host redirects to isn't trusted by that, and isn't sent the token even where it is trusted itself."""
     web.redirects["/there"] = f"{elsewhere.url}/closed/model.bin"
@@ -133,7 +139,7 @@ def test_a_token_does_not_follow_a_redirect(
 
 
 @one_day_in(4)
-def test_a_saved_plan_is_judged_where_it_is_applied(work: Project, web: Web) -> None:
+def test_a_saved_plan_is_judged_where_it_is_applied(work: ProjectHarness, web: WebServer) -> None:
     """Made by somebody who trusts that host, applied by somebody who doesn't: nothing begins."""
     work.trust(allow(web))
     work.run("plan", "--out", "saved.plan")
@@ -144,7 +150,7 @@ def test_a_saved_plan_is_judged_where_it_is_applied(work: Project, web: Web) -> 
     assert not (work.directory / ".trainctl").exists()
 
 
-def test_a_command_needs_trust(work: Project, web: Web) -> None:
+def test_a_command_needs_trust(work: ProjectHarness, web: WebServer) -> None:
     """Without it the command isn't run; with it its output opens the source, and is masked."""
     wants(work, web, f"from: command, command: [sh, -c, 'touch ran; echo {web.token}']")
     work.trust(allow(web))
@@ -158,7 +164,7 @@ def test_a_command_needs_trust(work: Project, web: Web) -> None:
     assert web.token not in said.stdout.replace(f"echo {web.token}", "") + said.stderr
 
 
-def test_only_the_command_that_is_written_out_runs(work: Project, web: Web) -> None:
+def test_only_the_command_that_is_written_out_runs(work: ProjectHarness, web: WebServer) -> None:
     """A manifest that changes one word of it is refused; so is a program that lies beside the manifest."""
     work.trust(allow(web, f'commands = [["echo", "{web.token}"], ["./give"]]'))
     wants(work, web, f"from: command, command: [echo, {web.token}]")
@@ -174,7 +180,9 @@ def test_only_the_command_that_is_written_out_runs(work: Project, web: Web) -> N
 
 @one_day_in(2)
 @pytest.mark.parametrize("through_link", [False, True])
-def test_a_file_outside_needs_trust(work: Project, web: Web, *, through_link: bool) -> None:
+def test_a_file_outside_needs_trust(
+    work: ProjectHarness, web: WebServer, *, through_link: bool
+) -> None:
     """By its path, or through a link that lies in the manifest's directory."""
     outside = work.directory.parent / "token"
     outside.write_text(web.token + "\n")
@@ -182,13 +190,13 @@ def test_a_file_outside_needs_trust(work: Project, web: Web, *, through_link: bo
     wants(work, web, f"from: file, path: {'link' if through_link else outside}")
     work.run("validate")
     work.trust(allow(web))
-    assert "[secret-outside]" in work.run("plan", code=13).stderr
-    work.trust(allow(web, "files_outside = true"))
+    assert "[secret-outside-project]" in work.run("plan", code=13).stderr
+    work.trust(allow(web, "allow_paths_outside_project = true"))
     work.run("plan")
 
 
 @one_day_in(3)
-def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
+def test_policies_bind_whoever_plans(work: ProjectHarness, web: WebServer) -> None:
     """A source, a provider and a price beyond the user's limits end with 13; --trust lifts none of them."""
     text = (work.directory / "trainctl.yaml").read_text()
     work.write({"trainctl.yaml": text + "clusters: {here: {provider: local, price_per_hour: 9}}\n"})
@@ -214,7 +222,7 @@ def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
 
 
 @one_day_in(5)
-def test_a_trust_file_is_read_strictly(work: Project) -> None:
+def test_a_trust_file_is_read_strictly(work: ProjectHarness) -> None:
     """What is wrong is told with its key, a mistyped one included; nothing is planned."""
     work.trust('secret = "corp"\nhost = ["127.0.0.1"]')
     done = work.run("plan", code=1)
@@ -222,7 +230,9 @@ def test_a_trust_file_is_read_strictly(work: Project) -> None:
     assert "Did you mean 'hosts'?" in done.stderr
 
 
-def test_a_trust_file_that_others_may_write_is_refused(work: Project, web: Web) -> None:
+def test_a_trust_file_that_others_may_write_is_refused(
+    work: ProjectHarness, web: WebServer
+) -> None:
     """As what it says may not be the user's word."""
     work.trust(allow(web))
     path = work.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
@@ -233,7 +243,7 @@ def test_a_trust_file_that_others_may_write_is_refused(work: Project, web: Web) 
     assert web.asked == []
 
 
-def test_a_trust_file_beside_the_manifest_is_refused(work: Project, web: Web) -> None:
+def test_a_trust_file_beside_the_manifest_is_refused(work: ProjectHarness, web: WebServer) -> None:
     """Who wrote the manifest would have written it too, so a home in the project gives no trust."""
     work.variables["XDG_CONFIG_HOME"] = str(work.directory / "config")
     work.write({"config/trainctl/trust.toml": f"[[allow]]\n{allow(web)}\n"})
@@ -243,7 +253,7 @@ def test_a_trust_file_beside_the_manifest_is_refused(work: Project, web: Web) ->
 
 
 @one_day_in(4)
-def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
+def test_check_tells_of_every_secret(work: ProjectHarness, web: WebServer) -> None:
     """Who uses it, where it would go, whether it may, whether it can be read: 13, 1 or 0; nothing is sent, no value is shown."""
     text = (work.directory / "trainctl.yaml").read_text()
     job = "    runtime: {environment_variables: {T: {secret: other}}, "
@@ -270,7 +280,7 @@ def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
 
 
 @one_day_in(5)
-def test_check_does_not_allow_what_may_not_be_read(work: Project, web: Web) -> None:
+def test_check_does_not_allow_what_may_not_be_read(work: ProjectHarness, web: WebServer) -> None:
     """A command that trust lacks gives nothing that could be sent, whatever hosts are trusted."""
     wants(work, web, 'from: command, command: [cat, "/dev/null"]')
     work.trust(allow(web))
@@ -282,7 +292,9 @@ def test_check_does_not_allow_what_may_not_be_read(work: Project, web: Web) -> N
 
 @one_day_in(5)
 @pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_check_tells_what_is_wrong_with_the_trust_file(work: Project, web: Web, mode: int) -> None:
+def test_check_tells_what_is_wrong_with_the_trust_file(
+    work: ProjectHarness, web: WebServer, mode: int
+) -> None:
     """With its file, key and reason, as a plan does, and not as if the manifest were wrong: also where only reading asks for it."""
     job = "{runtime: {environment_variables: {T: {secret: corp}}, start_commands: [env]}}"
     secret = "{from: command, command: [cat, /dev/null]}"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.declared import declare, job
-from tests.support.ledgers import alive_here, dead_here, ledger_on
-from tests.support.nodes import wait_for
-from tests.support.project import Project, processes
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.manifest_files import job, write_manifest
+from tests.support.projects.project import ProjectHarness, processes
+from tests.support.storage.ledgers import alive_here, dead_here, ledger_on
 from tests.support.tiers import one_day_in
-from trainctl.ledger.ledger import Start
-from trainctl.ledger.state import Holder
+from trainctl.ledger.ledger import IntentRequest
+from trainctl.ledger.state import LeaseHolder
 from trainctl.model.address import Address
 from trainctl_state import open_directory
 
@@ -24,7 +24,7 @@ WAITS = "echo {word}; until [ -e {gate} ]; do sleep 0.05; done"
 RUNNING = "TRAINING_JOB_RUNNING"
 
 
-def written(made: Project, seconds: int = 1000, word: str = "preparing") -> Path:
+def written(made: ProjectHarness, seconds: int = 1000, word: str = "preparing") -> Path:
     """A job that saves a checkpoint and goes on, once a file is there until which its preparation waits; that file."""
     gate = made.directory.parent / "gate"
     runtime = {
@@ -33,11 +33,11 @@ def written(made: Project, seconds: int = 1000, word: str = "preparing") -> Path
     }
     store = {"url": (made.directory.parent / "store").as_uri()}
     commands = (SAVE, f"exec sleep {seconds}")
-    declare(made, {"j": job(*commands, runtime=runtime)}, checkpoints=store)
+    write_manifest(made, {"j": job(*commands, runtime=runtime)}, checkpoints=store)
     return gate
 
 
-def preparing(made: Project) -> subprocess.Popen[str]:
+def preparing(made: ProjectHarness) -> subprocess.Popen[str]:
     """An apply that is at work: its run prepares, until the gate is there."""
     process = made.start(*APPLY)
 
@@ -49,7 +49,7 @@ def preparing(made: Project) -> subprocess.Popen[str]:
     return process
 
 
-def interrupted(made: Project, seconds: int = 1000) -> None:
+def interrupted(made: ProjectHarness, seconds: int = 1000) -> None:
     """A run that has begun by itself, and whose apply was killed before."""
     gate = written(made, seconds)
     process = preparing(made)
@@ -59,7 +59,7 @@ def interrupted(made: Project, seconds: int = 1000) -> None:
     wait_for(lambda: sleeping(made))
 
 
-def sleeping(made: Project) -> set[int]:
+def sleeping(made: ProjectHarness) -> set[int]:
     """The jobs' processes."""
     found = set()
     for pid in processes(str(made.nodes)):
@@ -69,20 +69,22 @@ def sleeping(made: Project) -> set[int]:
     return {pid for pid in found if b"\x000.05" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
-def saved(made: Project, *more: str) -> list[str]:
+def saved(made: ProjectHarness, *more: str) -> list[str]:
     """The checkpoints that are listed."""
     rows = made.json("checkpoints", "list", "j", *more)["checkpoints"]
     return [one["name"] for one in rows]
 
 
-def runs(made: Project) -> list[str]:
+def runs(made: ProjectHarness) -> list[str]:
     """How the recorded runs stand."""
     found = [one for one in made.json("show")["resources"] if one["address"] == "job.j"]
     return [run["status"] for one in found for run in one["outputs"]["runs"]]
 
 
 @one_day_in(3)
-def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(fresh: Project) -> None:
+def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(
+    fresh: ProjectHarness,
+) -> None:
     """It is told in the plan as any live run; apply and destroy leave it alone, and end it where that is allowed; what it saved stays."""
     interrupted(fresh)
     before = sleeping(fresh)
@@ -110,7 +112,7 @@ def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(fresh:
     assert [path for path in store.rglob("*") if path.is_file()] == []
 
 
-def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Project) -> None:
+def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: ProjectHarness) -> None:
     """And the next apply records it as it is then, as the very same is wanted."""
     interrupted(fresh)
     log = fresh.run("logs", "j", "--prepare").stdout
@@ -131,7 +133,9 @@ def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Projec
 
 
 @one_day_in(7)
-def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(fresh: Project) -> None:
+def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(
+    fresh: ProjectHarness,
+) -> None:
     """Nothing is live any more, so nothing has to be allowed; the new run is its next, and may resume from it."""
     interrupted(fresh)
     fresh.run("stop", "j")
@@ -145,7 +149,7 @@ def test_a_run_that_was_stopped_is_recorded_though_something_else_is_wanted(fres
 
 
 @one_day_in(5)
-def test_destroying_takes_what_a_killed_apply_left(fresh: Project) -> None:
+def test_destroying_takes_what_a_killed_apply_left(fresh: ProjectHarness) -> None:
     """With its checkpoints, where these are to go, although no record knew of it."""
     interrupted(fresh)
     fresh.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints")
@@ -157,7 +161,7 @@ def test_destroying_takes_what_a_killed_apply_left(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: Project) -> None:
+def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: ProjectHarness) -> None:
     """The very same processes: nothing is stopped, and nothing has to be allowed."""
     interrupted(fresh)
     before = sleeping(fresh)
@@ -171,7 +175,7 @@ def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: Project) -> None:
 @one_day_in(6)
 @pytest.mark.parametrize("earlier", [0, 1], ids=["first", "second"])
 def test_what_an_apply_at_work_starts_is_seen_and_can_be_stopped(
-    fresh: Project, earlier: int
+    fresh: ProjectHarness, earlier: int
 ) -> None:
     """And not the run before it. The apply ends then, with a run that was stopped."""
     if earlier:
@@ -193,7 +197,7 @@ def test_what_an_apply_at_work_starts_is_seen_and_can_be_stopped(
     assert sleeping(fresh) == set()
 
 
-def begin(made: Project, holder: Holder) -> None:
+def begin(made: ProjectHarness, holder: LeaseHolder) -> None:
     """An attempt at a second run, of which no node knows anything."""
     ledger = ledger_on(
         open_directory((made.directory / ".trainctl" / "state").as_uri()), holder=holder
@@ -203,13 +207,15 @@ def begin(made: Project, holder: Holder) -> None:
         "cluster": recorded.attributes["cluster"],
         "attributes": {**recorded.attributes, "labels": {"a": "b"}},
     }
-    ledger.begin(Start(recorded.address, "replace", recorded.provider, "key-of-the-second", inputs))
+    ledger.begin(
+        IntentRequest(recorded.address, "replace", recorded.provider, "key-of-the-second", inputs)
+    )
 
 
 @one_day_in(5)
-def test_a_run_that_no_node_knows_yet(fresh: Project) -> None:
+def test_a_run_that_no_node_knows_yet(fresh: ProjectHarness) -> None:
     """As long as somebody is at it: it is shown, and whose apply it is; nobody says that its predecessor was stopped already."""
-    declare(fresh, {"j": job("true")})
+    write_manifest(fresh, {"j": job("true")})
     fresh.run(*APPLY, "--wait")
     begin(fresh, alive_here())
     shown = fresh.run("status", "j").stdout
@@ -226,9 +232,11 @@ def test_a_run_that_no_node_knows_yet(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_a_run_that_is_about_to_be_replaced_can_be_stopped_by_its_number(fresh: Project) -> None:
+def test_a_run_that_is_about_to_be_replaced_can_be_stopped_by_its_number(
+    fresh: ProjectHarness,
+) -> None:
     """It goes on until its successor is there, and that one is the newest meanwhile."""
-    declare(fresh, {"j": job("exec sleep 1000")})
+    write_manifest(fresh, {"j": job("exec sleep 1000")})
     fresh.run(*APPLY)
     begin(fresh, alive_here())
     refused = fresh.run("stop", "j", code=10).stderr
@@ -238,9 +246,9 @@ def test_a_run_that_is_about_to_be_replaced_can_be_stopped_by_its_number(fresh: 
 
 
 @one_day_in(5)
-def test_an_attempt_that_began_nothing_is_no_run(fresh: Project) -> None:
+def test_an_attempt_that_began_nothing_is_no_run(fresh: ProjectHarness) -> None:
     """Its holder is dead and no node knows it: the run before it is the newest, and the other is one that was not begun."""
-    declare(fresh, {"j": job("true")})
+    write_manifest(fresh, {"j": job("true")})
     fresh.run(*APPLY, "--wait")
     begin(fresh, dead_here())
     shown = fresh.json("status", "j")
@@ -254,7 +262,7 @@ def test_an_attempt_that_began_nothing_is_no_run(fresh: Project) -> None:
 
 
 @one_day_in(5)
-def test_two_interrupts_leave_a_run_that_is_seen(fresh: Project) -> None:
+def test_two_interrupts_leave_a_run_that_is_seen(fresh: ProjectHarness) -> None:
     """Whatever ended the apply."""
     gate = written(fresh)
     process = preparing(fresh)

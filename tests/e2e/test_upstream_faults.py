@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from tests.support.hub import Fault, Hub, http_date, serve
-from tests.support.mirrors import assert_sound
-from tests.support.project import Project, project
-from tests.support.tiers import one_day_in
-from tests.support.wanting import (
-    HASTY,
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.projects.weights_project import (
+    FAST_TIMEOUTS,
     JOB,
     SMALL,
     apply,
     assert_nothing_half_done,
     assert_recovers,
     connect,
-    waited,
-    wants,
+    recorded_waits,
+    write_weights_manifest,
 )
-from tests.support.weights_data import noise
+from tests.support.servers.hub import HttpFault, Hub, http_date, serve
+from tests.support.storage.mirrors import assert_sound
+from tests.support.storage.weights_data import noise
+from tests.support.tiers import one_day_in
 
 CHUNK = 16 * 2**20
 BIG = noise(2 * CHUNK + 54321)
@@ -42,10 +42,10 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def work(fresh: Project, hub: Hub) -> Project:
+def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
     """A project that wants the repository's weights, and no job yet."""
     connect(fresh, hub)
-    wants(fresh, "hf://acme/model")
+    write_weights_manifest(fresh, "hf://acme/model")
     return fresh
 
 
@@ -72,8 +72,8 @@ class Broken:
         return {f"{self.name}-{name}": noise(len(data), seed) for name, data in SMALL.items()}
 
     @property
-    def fault(self) -> Fault:
-        return Fault(self.kind, self.path, ALWAYS, 10, self.status, self.headers)
+    def fault(self) -> HttpFault:
+        return HttpFault(self.kind, self.path, ALWAYS, 10, self.status, self.headers)
 
 
 SILENCE = "3"
@@ -207,7 +207,7 @@ RESOLVING = [
 ]  # fmt: skip
 
 
-def test_sources_that_can_not_be_resolved(work: Project, hub: Hub) -> None:
+def test_sources_that_can_not_be_resolved(work: ProjectHarness, hub: Hub) -> None:
     """Each is an error with its place, address, source and advice, all in one plan; apply begins nothing; then it plans."""
     sources = {}
     for broken in RESOLVING:
@@ -216,11 +216,11 @@ def test_sources_that_can_not_be_resolved(work: Project, hub: Hub) -> None:
         if broken.kind != "absent":
             hub.add(f"acme/{broken.name}", broken.files)
         hub.faults.append(
-            Fault(broken.kind, f"/acme/{broken.name}/revision/main", ALWAYS, 20, broken.status)
+            HttpFault(broken.kind, f"/acme/{broken.name}/revision/main", ALWAYS, 20, broken.status)
         )
     work.write({"trainctl.yaml": many(sources)})
     work.variables["SILENCE"] = SILENCE
-    planned = json.loads(work.run("plan", "--format", "json", code=1, program=HASTY).stdout)
+    planned = json.loads(work.run("plan", "--format", "json", code=1, program=FAST_TIMEOUTS).stdout)
     hub.closing.set()
     applied = apply(work, 1)
 
@@ -246,7 +246,7 @@ def test_sources_that_can_not_be_resolved(work: Project, hub: Hub) -> None:
     assert not (work.directory / "trainctl.lock").exists()
     assert not work.mirror.exists()
     hub.faults.clear()
-    wants(work, "hf://acme/model")
+    write_weights_manifest(work, "hf://acme/model")
     work.run("plan")
 
 
@@ -261,18 +261,18 @@ STRANGER = {"X-Error-Code": "RepoNotFound"}
     ids=["503", "401"],
 )
 def test_what_is_locked_and_mirrored_needs_no_upstream(
-    work: Project, hub: Hub, status: int, headers: dict[str, str], says: str
+    work: ProjectHarness, hub: Hub, status: int, headers: dict[str, str], says: str
 ) -> None:
     """While the Hub can't be asked jobs run with what the mirror has, and a warning says so; what it lacks is the error."""
-    wants(work, "hf://acme/model", JOB)
+    write_weights_manifest(work, "hf://acme/model", JOB)
     work.run("apply", "--auto-approve", "--wait")
-    hub.faults = [Fault("status", "", ALWAYS, status=status, headers=headers)]
-    ran = work.run("run", "sft", "--auto-approve", "--follow", program=HASTY)
-    planned = json.loads(work.run("plan", "--format", "json", program=HASTY).stdout)
-    work.run("watch", "--once", program=HASTY)
+    hub.faults = [HttpFault("status", "", ALWAYS, status=status, headers=headers)]
+    ran = work.run("run", "sft", "--auto-approve", "--follow", program=FAST_TIMEOUTS)
+    planned = json.loads(work.run("plan", "--format", "json", program=FAST_TIMEOUTS).stdout)
+    work.run("reconcile", "--once", program=FAST_TIMEOUTS)
     (listing,) = work.mirror.glob("listings/*.json")
     listing.unlink()
-    lost = work.run("plan", code=1, program=HASTY)
+    lost = work.run("plan", code=1, program=FAST_TIMEOUTS)
 
     assert '{"hidden_size": 8}' in ran.stdout
     (told,) = planned["diagnostics"]
@@ -284,12 +284,12 @@ def test_what_is_locked_and_mirrored_needs_no_upstream(
 
 
 @one_day_in(7)
-def test_only_what_is_planned_is_asked_for(work: Project, hub: Hub) -> None:
+def test_only_what_is_planned_is_asked_for(work: ProjectHarness, hub: Hub) -> None:
     """A source that can't be had stops what needs it and nothing else."""
-    wants(work, "hf://acme/model", JOB)
+    write_weights_manifest(work, "hf://acme/model", JOB)
     other = '  alone:\n    runtime: {start_commands: ["echo alone"]}\n'
     work.write({"trainctl.yaml": (work.directory / "trainctl.yaml").read_text() + other})
-    hub.faults = [Fault("status", "", ALWAYS, status=401)]
+    hub.faults = [HttpFault("status", "", ALWAYS, status=401)]
     needs_it = [
         work.run("plan", *flags, code=1).stderr
         for flags in ([], ["--target", "job.sft"], ["--target", "weights.model"])
@@ -304,7 +304,9 @@ def test_only_what_is_planned_is_asked_for(work: Project, hub: Hub) -> None:
     assert hub.seen == []
 
 
-def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub: Hub) -> None:
+def test_a_gated_repository_asks_for_the_licence_and_a_token(
+    work: ProjectHarness, hub: Hub
+) -> None:
     """Without a token, with a wrong one and with the right one: three different answers, found while planning."""
     hub.add("acme/model", SMALL, gated=True)
     none = work.run("plan", code=1)
@@ -321,7 +323,7 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub:
 
 
 @one_day_in(4)
-def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> None:
+def test_a_source_of_many_jobs_is_asked_for_once(work: ProjectHarness, hub: Hub) -> None:
     """Each job has its weights, and a plan asks the Hub for the commit and its files once for all."""
     rows = [
         f"  j{n}: {{weights: [hf://acme/model], runtime: {{start_commands: [ls]}}}}"
@@ -337,23 +339,23 @@ def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> Non
 @one_day_in(10)
 @pytest.mark.parametrize("path", ["/revision/main", "/model.safetensors"])
 @pytest.mark.parametrize("form", ["seconds", "date"])
-def test_retry_after_is_honoured(work: Project, hub: Hub, path: str, form: str) -> None:
+def test_retry_after_is_honoured(work: ProjectHarness, hub: Hub, path: str, form: str) -> None:
     """A 429 that says how long to wait is waited out, about that long, said so, and then the apply succeeds by itself."""
     after = "7" if form == "seconds" else http_date(9)
-    hub.faults = [Fault("status", path, status=429, headers={"Retry-After": after})]
+    hub.faults = [HttpFault("status", path, status=429, headers={"Retry-After": after})]
     done = apply(work, 0)
     assert_recovers(work)
 
-    (seconds,) = waited(work)
+    (seconds,) = recorded_waits(work)
     assert 7 <= seconds < 9 if form == "seconds" else 0 < seconds < 11
     assert seconds < 2 or "asks for fewer requests (429); trying again in" in done.stderr
 
 
-def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, hub: Hub) -> None:
+def test_a_transfer_goes_on_from_the_last_good_chunk(work: ProjectHarness, hub: Hub) -> None:
     """What was verified before a cut is asked for no second time by the next apply."""
     files = {"model.safetensors": BIG}
     hub.add("acme/model", files)
-    hub.faults = [Fault("cut", "/model.safetensors", ALWAYS, at=CHUNK + 7_000_000)]
+    hub.faults = [HttpFault("cut", "/model.safetensors", ALWAYS, at=CHUNK + 7_000_000)]
     apply(work, 12)
     assert_nothing_half_done(work)
     hub.faults.clear()
@@ -366,10 +368,10 @@ def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, hub: Hub) ->
 
 
 @one_day_in(4)
-def test_a_job_is_not_begun_when_its_weights_fail(work: Project, hub: Hub) -> None:
+def test_a_job_is_not_begun_when_its_weights_fail(work: ProjectHarness, hub: Hub) -> None:
     """What depends on the failure is skipped and named; what does not is done; the next apply does the rest."""
-    wants(work, "hf://acme/model", JOB)
-    hub.faults = [Fault("flip", "/model.safetensors", ALWAYS, 3)]
+    write_weights_manifest(work, "hf://acme/model", JOB)
+    hub.faults = [HttpFault("flip", "/model.safetensors", ALWAYS, 3)]
     done = apply(work, 12)
 
     assert "job.sft: skipped, as weights.model failed" in done.stdout
@@ -392,7 +394,7 @@ HOSTILE = [
 
 
 @one_day_in(4)
-def test_hostile_file_names_are_refused(work: Project, hub: Hub) -> None:
+def test_hostile_file_names_are_refused(work: ProjectHarness, hub: Hub) -> None:
     """Each is shown escaped, with why and what to do, and apply begins nothing."""
     for number, (name, _) in enumerate(HOSTILE):
         hub.add(f"acme/r{number}", {**SMALL, name: b"evil"})
@@ -409,10 +411,10 @@ def test_hostile_file_names_are_refused(work: Project, hub: Hub) -> None:
 
 
 @one_day_in(5)
-def test_a_hostile_file_name_can_be_left_out(work: Project, hub: Hub) -> None:
+def test_a_hostile_file_name_can_be_left_out(work: ProjectHarness, hub: Hub) -> None:
     """What ignore_patterns leaves out can't hurt: everything else of the source is taken."""
     hub.add("acme/model", {**SMALL, "../../evil": b"evil"})
-    wants(work, "hf://acme/model", '    ignore_patterns: ["*evil"]\n')
+    write_weights_manifest(work, "hf://acme/model", '    ignore_patterns: ["*evil"]\n')
     assert_recovers(work)
 
     assert not (work.directory.parent / "evil").exists()
@@ -430,7 +432,7 @@ MOUNTS = [
 
 
 @one_day_in(4)
-def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
+def test_mounts_outside_reason_are_refused(work: ProjectHarness, hub: Hub) -> None:
     """validate and apply name each with its line and an example of what to write, before upstream is asked anything."""
     rows = [
         f'  w{n}: {{source: "hf://acme/model", mount_location: {json.dumps(location)}}}'
@@ -451,7 +453,7 @@ def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
 
 
 @one_day_in(5)
-def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None:
+def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: ProjectHarness) -> None:
     """A plan says what an apply will write; one that writes nothing says that."""
     planned = work.run("plan").stderr
     kept = work.run("apply", "--lockfile=readonly", "--auto-approve").stderr
@@ -464,7 +466,7 @@ def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None
 
 @one_day_in(5)
 def test_what_is_mirrored_already_is_not_written_into_a_lock_that_is_only_read(
-    work: Project,
+    work: ProjectHarness,
 ) -> None:
     """Nor does anything else change in it."""
     work.run("apply", "--auto-approve")
@@ -477,7 +479,7 @@ def test_what_is_mirrored_already_is_not_written_into_a_lock_that_is_only_read(
 
 
 @one_day_in(5)
-def test_a_lock_that_is_only_read_is_not_upgraded(work: Project) -> None:
+def test_a_lock_that_is_only_read_is_not_upgraded(work: ProjectHarness) -> None:
     """What would be used is nowhere written down, and the next plan would want to go back."""
     done = work.run("apply", "--upgrade", "--lockfile=readonly", "--auto-approve", code=64)
     assert "--lockfile=readonly leaves it" in done.stderr

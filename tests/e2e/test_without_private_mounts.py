@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 NO_MOUNTS = """\
@@ -19,14 +19,14 @@ exec setpriv --bounding-set=-all --inh-caps=-all "$@"
 
 
 @pytest.fixture
-def poor(demo: Project) -> Project:
+def poor(demo: ProjectHarness) -> ProjectHarness:
     """The demo project, if a machine without private mounts can be played here."""
     if shutil.which("setpriv") is None or _poorly(demo, "version").returncode != 0:
         pytest.skip("needs setpriv, and unshare -Ur to be allowed")
     return demo
 
 
-def _poorly(made: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _poorly(made: ProjectHarness, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             "unshare",
@@ -51,7 +51,7 @@ def _poorly(made: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @one_day_in(5)
-def test_an_absolute_mount_is_refused_in_the_plan(poor: Project) -> None:
+def test_an_absolute_mount_is_refused_in_the_plan(poor: ProjectHarness) -> None:
     """The plan names the job, the path and the node, says what to write instead, and nothing is begun."""
     done = _poorly(poor, "apply", "--auto-approve")
 
@@ -62,7 +62,7 @@ def test_an_absolute_mount_is_refused_in_the_plan(poor: Project) -> None:
 
 
 @one_day_in(7)
-def test_a_relative_mount_becomes_a_link_and_the_plan_says_so(poor: Project) -> None:
+def test_a_relative_mount_becomes_a_link_and_the_plan_says_so(poor: ProjectHarness) -> None:
     """The job finds its weights by a link, which the plan calls what it is."""
     manifest = (poor.directory / "trainctl.yaml").read_text()
     poor.write({"trainctl.yaml": manifest.replace("/app/models/tiny", "models/tiny")})

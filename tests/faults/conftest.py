@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zygote import Zygote
+from tests.support.node_program.verb_forks import VerbForkServer
 
 
 @pytest.fixture
-def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zygote]:
+def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerbForkServer]:
     """What starts runs whose supervisors die; all its processes are known by the test's directory."""
     monkeypatch.setenv("STARTED_BELOW", str(tmp_path))
-    made = Zygote()
+    made = VerbForkServer()
     yield made
     made.close()

@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.declared import declare, job
-from tests.support.project import Project, processes, project
-from tests.support.storm import PATIENCE, Command, Reach, Storm, until
+from tests.support.projects.kill_storm import PATIENCE, Command, KillScope, KillStorm, until
+from tests.support.projects.manifest_files import job, write_manifest
+from tests.support.projects.project import ProjectHarness, processes, project
 from tests.support.tiers import SEED, one_day_in
 from trainctl.ledger.entries import entry_id, from_json
-from trainctl.ledger.fold import Fold
+from trainctl.ledger.reducer import StateReducer
 from trainctl.ledger.state import Intent
 from trainctl_state import open_directory
 
 APPLY = ("apply", "--auto-approve", "--format", "json")
-PATIENT = (*APPLY, "--lease-timeout", "20s")
+PATIENT = (*APPLY, "--lock-timeout", "20s")
 DESTROY = ("destroy", "--auto-approve", "--format", "json")
 COMPLETED = "TRAINING_JOB_COMPLETED"
 UNLUCKY = ("TRAINING_JOB_LOST", "TRAINING_JOB_DEPLOY_FAILED")
@@ -45,13 +45,13 @@ OF_NODES = (" ended with signal 9",)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Project]:
+def made(tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of six short jobs, each of which writes its run's id to a file outside; three need weights."""
     with project(tmp_path) as one:
         yield one
 
 
-def declared(made: Project, turn: int, chance: random.Random) -> None:
+def declared(made: ProjectHarness, turn: int, chance: random.Random) -> None:
     """The manifest of this turn: every job is another configuration than before, and so a new run; some weights are new."""
     diary = made.directory.parent / "diary"
     made.write(
@@ -62,7 +62,7 @@ def declared(made: Project, turn: int, chance: random.Random) -> None:
         }
     )
     needs = {"a": ["model"], "b": ["model", "data"], "c": ["data"]}
-    declare(
+    write_manifest(
         made,
         {
             name: job(
@@ -93,8 +93,8 @@ def commands() -> list[Command]:
     ]
 
 
-STRICT = (Reach.PROCESS, Reach.GROUP)
-LOOSE = (Reach.KIN, Reach.HELPERS)
+STRICT = (KillScope.PROCESS, KillScope.GROUP)
+LOOSE = (KillScope.KIN, KillScope.HELPERS)
 
 
 def kills_of(short: int, long: int) -> pytest.MarkDecorator:
@@ -104,7 +104,7 @@ def kills_of(short: int, long: int) -> pytest.MarkDecorator:
 
 
 @kills_of(5, 300)
-def test_nothing_is_lost_doubled_or_orphaned(made: Project, kills: int) -> None:
+def test_nothing_is_lost_doubled_or_orphaned(made: ProjectHarness, kills: int) -> None:
     """Each job has one run for each configuration it ever had; each ran once and its end is known; destroy leaves nothing."""
     storm = weather(made, kills, STRICT)
 
@@ -115,7 +115,7 @@ def test_nothing_is_lost_doubled_or_orphaned(made: Project, kills: int) -> None:
 
 @one_day_in(5)
 @kills_of(4, 150)
-def test_nodes_programs_may_die_too(made: Project, kills: int) -> None:
+def test_nodes_programs_may_die_too(made: ProjectHarness, kills: int) -> None:
     """A run that was lost or not deployed is known as such and followed by another; still none runs twice, and nothing stays."""
     made.forks = False  # whose nodes' programs are not children of theirs
     storm = weather(made, kills, LOOSE)
@@ -125,19 +125,19 @@ def test_nodes_programs_may_die_too(made: Project, kills: int) -> None:
     assert remains(made) == []
 
 
-def weather(made: Project, kills: int, reaches: Sequence[Reach]) -> Storm:
+def weather(made: ProjectHarness, kills: int, reaches: Sequence[KillScope]) -> KillStorm:
     """Turn by turn: another configuration, eight appliers in a storm, and everything accounted for; at last destroy in a storm, which is returned."""
     seed = int(os.environ.get("CHAOS_SEED", SEED))
     kills = int(os.environ.get("CHAOS_KILLS", kills))
     print(f"CHAOS_SEED={seed}")
-    storm, chance = Storm(made, seed, reaches), random.Random(seed)
+    storm, chance = KillStorm(made, seed, reaches), random.Random(seed)
     began, turns = time.monotonic(), 0
     while storm.kills < kills:
         turns += 1
         declared(made, turns, chance)
-        storm.blow(commands())
+        storm.run_all(commands())
         check_settled(made, turns, reaches)
-    storm.blow([DESTROY])
+    storm.run_all([DESTROY])
     codes = Counter(one.code for one in storm.ended)
     print(
         f"{storm.kills} of {storm.starts} processes killed and {storm.helpers} that they had started, in {turns} turns of "
@@ -146,7 +146,7 @@ def weather(made: Project, kills: int, reaches: Sequence[Reach]) -> Storm:
     return storm
 
 
-def strange(storm: Storm, benign: Sequence[str]) -> list[Any]:
+def strange(storm: KillStorm, benign: Sequence[str]) -> list[Any]:
     """Of those that lived to the end who neither got through nor was told of the others in one of the ``benign`` ways."""
     found = []
     for one in storm.ended:
@@ -163,13 +163,13 @@ def _told(line: Mapping[str, Any]) -> str:
     return f"{line['message']}: {line['data'].get('detail', '')}"
 
 
-def check_settled(made: Project, turns: int, reaches: Sequence[Reach]) -> None:
+def check_settled(made: ProjectHarness, turns: int, reaches: Sequence[KillScope]) -> None:
     """One apply more, and everything is as declared and accounted for."""
     made.run("apply", "--auto-approve", "--wait", seconds=PATIENCE)
     made.run("plan", "--detailed-exitcode", seconds=PATIENCE)
     until(lambda: processes(str(made.nodes)) == [], "processes are left on the nodes")
     state = made.json("show")
-    assert (state["open_intents"], state["unfinished"]) == ([], [])
+    assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
     check_log(made, state)
     if set(reaches) <= set(STRICT):
         check_runs(made, state, turns)
@@ -178,9 +178,9 @@ def check_settled(made: Project, turns: int, reaches: Sequence[Reach]) -> None:
         check_runs_and_losses(made, state, turns)
 
 
-def check_log(made: Project, state: dict[str, Any]) -> None:
+def check_log(made: ProjectHarness, state: dict[str, Any]) -> None:
     """Every entry counted, none twice; the serial only grew; nobody acted on an address that another held."""
-    log, fold = open_directory((made.directory / ".trainctl/state").as_uri()), Fold()
+    log, fold = open_directory((made.directory / ".trainctl/state").as_uri()), StateReducer()
     seen: set[str] = set()
     for raw in log.replay():
         before, entry = fold.serial, from_json(raw)
@@ -188,8 +188,8 @@ def check_log(made: Project, state: dict[str, Any]) -> None:
         seen.add(entry_id(entry))
         holding = fold.open.get(entry.address) if isinstance(entry, Intent) else None
         counted = fold.apply(entry)
-        assert counted or raw["type"] == "note" or raw["type"] == "observed", raw
-        assert fold.serial - before == (raw["type"] in ("outcome", "released")), raw
+        assert counted or raw["type"] == "comment" or raw["type"] == "refreshed", raw
+        assert fold.serial - before == (raw["type"] in ("outcome", "unlocked")), raw
         assert holding is None or holding.holder != entry.holder, raw  # type: ignore[union-attr]
     assert fold.serial == state["serial"]
     addresses = [one["address"] for one in state["resources"]]
@@ -208,13 +208,13 @@ def recorded_runs(state: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def diary(made: Project, name: str) -> list[tuple[str, int]]:
+def diary(made: ProjectHarness, name: str) -> list[tuple[str, int]]:
     """What the runs of a job wrote: their ids and turns."""
     text = (made.directory.parent / f"diary-{name}").read_text()
     return [(line.split()[0], int(line.split()[1])) for line in text.splitlines()]
 
 
-def check_runs(made: Project, state: dict[str, Any], turns: int) -> None:
+def check_runs(made: ProjectHarness, state: dict[str, Any], turns: int) -> None:
     """State, diaries and nodes know the same runs, one a turn, and each ran once."""
     recorded = recorded_runs(state)
     for name, runs in recorded.items():
@@ -228,7 +228,7 @@ def check_runs(made: Project, state: dict[str, Any], turns: int) -> None:
         assert json.loads((path / "run.json").read_text())["status"] == COMPLETED
 
 
-def check_runs_and_losses(made: Project, state: dict[str, Any], turns: int) -> None:
+def check_runs_and_losses(made: ProjectHarness, state: dict[str, Any], turns: int) -> None:
     """Each turn has one run that completed, perhaps after others that did not; none ran twice, and none is unknown."""
     recorded = recorded_runs(state)
     for name, runs in recorded.items():
@@ -246,7 +246,7 @@ def check_runs_and_losses(made: Project, state: dict[str, Any], turns: int) -> N
     assert {path.name for path in made.nodes.glob("*/runs/*")} <= known
 
 
-def check_files(made: Project) -> None:
+def check_files(made: ProjectHarness) -> None:
     """No half-made files, locks or leases but those that the design leaves to age."""
     for place in (
         made.mirror / "partial",
@@ -261,7 +261,7 @@ def below(*places: Path) -> list[str]:
     return sorted(str(path) for place in places for path in place.rglob("*") if not path.is_dir())
 
 
-def remains(made: Project) -> list[Any]:
+def remains(made: ProjectHarness) -> list[Any]:
     """What a destroy should have taken: records, nodes, references, leases, intents; no process is there any more."""
     until(lambda: processes(str(made.directory.parent)) == [], "processes are left")
     state = made.json("show")
@@ -271,5 +271,5 @@ def remains(made: Project) -> list[Any]:
         *made.nodes.iterdir(),
         *below(made.mirror / "references", made.mirror / "partial"),
         *state["open_intents"],
-        *state["unfinished"],
+        *state["orphaned_intents"],
     ]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project, project
+from tests.support.projects.project import ProjectHarness, project
 from tests.support.tiers import points
-from trainctl.base.files import is_temporary
+from trainctl.base.filesystem.files import is_temporary
 
 EVERY = 0
 HOW_MANY = pytest.mark.parametrize(
@@ -43,7 +43,7 @@ UPLOAD = ("checkpoints", "upload", "sft")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Project]:
+def made(tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project whose job saves one checkpoint of three files."""
     with project(tmp_path) as one:
         one.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -58,21 +58,27 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in found}
 
 
-def effects(made: Project, *command: str) -> int:
+def effects(made: ProjectHarness, *command: str) -> int:
     """How many effects the command has, which is done."""
     count = made.directory.parent / "count"
-    made.run("0", str(count), *command, program=("-m", "tests.support.dying"))
+    made.run("0", str(count), *command, program=("-m", "tests.support.projects.kill_at_effect"))
     return int(count.read_text())
 
 
-def die(made: Project, point: int, *command: str) -> None:
+def die(made: ProjectHarness, point: int, *command: str) -> None:
     """Do the command, and die before that effect; past the last one it simply ends."""
-    done = made.run(str(point), "-", *command, program=("-m", "tests.support.dying"), code=None)
+    done = made.run(
+        str(point),
+        "-",
+        *command,
+        program=("-m", "tests.support.projects.kill_at_effect"),
+        code=None,
+    )
     assert done.returncode in (-signal.SIGKILL, 0), (point, done.stderr)
 
 
 @HOW_MANY
-def test_a_killed_download_is_whole_or_not_there(made: Project, most: int) -> None:
+def test_a_killed_download_is_whole_or_not_there(made: ProjectHarness, most: int) -> None:
     """Under its final name there is nothing or everything; the second call ends with everything, and with nothing beside it."""
     made.run("apply", "--auto-approve", "--wait")
     total = effects(made, *DOWNLOAD, "--target", "whole")
@@ -90,7 +96,7 @@ def test_a_killed_download_is_whole_or_not_there(made: Project, most: int) -> No
 
 
 @HOW_MANY
-def test_a_killed_upload_is_ended_by_the_next(made: Project, most: int) -> None:
+def test_a_killed_upload_is_ended_by_the_next(made: ProjectHarness, most: int) -> None:
     """What an ended run left behind is in the store after the second call, whoever brought it: each file, and nothing beside it."""
     made.run("apply", "--auto-approve", "--wait")
     store = made.directory.parent / "store"
@@ -109,7 +115,7 @@ def test_a_killed_upload_is_ended_by_the_next(made: Project, most: int) -> None:
         assert not [path for path in store.glob("**/*") if is_temporary(path.name)], point
 
 
-def leave_behind(made: Project, kept: Path) -> None:
+def leave_behind(made: ProjectHarness, kept: Path) -> None:
     """Put the run back to where its job had ended and nothing had been brought yet."""
     shutil.rmtree(kept)
     (run,) = made.nodes.glob("*/runs/*")

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.buckets import Bucket, moto
-from tests.support.checkpointing import PREFIX, SavedRun, restored
+from tests.support.node_program.saved_runs import PREFIX, SavedRun, restored
+from tests.support.node_program.verb_forks import VerbForkServer
+from tests.support.servers.buckets import BucketServer, moto
 from tests.support.tiers import offset, points
-from tests.support.zygote import Zygote
-from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import COMPLETE
-from trainctl.base.checkpoints.s3 import S3Store, _uploads
-from trainctl.base.checkpoints.stores import CheckpointStore, open_store
-from trainctl.base.files import is_temporary, write_json
+from trainctl.base.checkpoints.s3_store import S3CheckpointStore, _uploads
+from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
+from trainctl.base.filesystem.files import is_temporary, write_json
 
 Place = Callable[[int], dict[str, Any]]
 """The store of a test's n-th run."""
@@ -47,7 +47,7 @@ SECOND = {"checkpoint-2": {"model.bin": b"TWO" * 1000, "empty": b"", "new": b"n"
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
+def bucket() -> Iterator[BucketServer]:
     """A bucket of moto."""
     with moto() as one:
         yield one
@@ -56,7 +56,7 @@ def bucket() -> Iterator[Bucket]:
 def die(base: Path, lethal: int) -> int:
     """Upload, and die before that effect; the number of effects if 0."""
     count = base / "count"
-    program = (sys.executable, "-m", "tests.support.checkpointing")
+    program = (sys.executable, "-m", "tests.support.node_program.saved_runs")
     words = [*program, str(lethal), str(count), str(base)]
     done = subprocess.run(
         words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."}
@@ -122,7 +122,7 @@ def killed_at_each(
     ]
     for number, (rewritten, lethal) in enumerate(cases, 1):
         run = saved(tmp_path / str(number), place(number), secrets)
-        with closing(open_store(place(number), secrets)) as store:
+        with closing(open_checkpoint_store(place(number), secrets)) as store:
             if rewritten:
                 run.finish()
                 rewrite(run)
@@ -147,7 +147,7 @@ def test_an_uploader_to_a_directory_killed_at_every_point(tmp_path: Path, most: 
 
 @how_many(short=2)
 def test_an_uploader_to_a_bucket_killed_at_every_point(
-    tmp_path: Path, bucket: Bucket, most: int
+    tmp_path: Path, bucket: BucketServer, most: int
 ) -> None:
     """Before its every request and file; no upload in parts is left open."""
 
@@ -159,7 +159,7 @@ def test_an_uploader_to_a_bucket_killed_at_every_point(
         rewrite(run)
         run.finish()
         check_end(store, run)
-        assert isinstance(store, S3Store)
+        assert isinstance(store, S3CheckpointStore)
         assert not list(_uploads(store._client, f"{number}/"))
 
 
@@ -170,7 +170,7 @@ def test_checkpoints_that_stay_where_they_are(tmp_path: Path, most: int) -> None
     for lethal in points(die(counted.base, 0), most):
         run = saved(tmp_path / str(lethal), {"url": None}, {})
         die(run.base, lethal)
-        store = DirectoryStore(run.data / "checkpoints")
+        store = DirectoryCheckpointStore(run.data / "checkpoints")
         assert mixed(store) == [], lethal
         run.finish()
         assert restored(store) == FIRST
@@ -181,7 +181,7 @@ def test_checkpoints_that_stay_where_they_are(tmp_path: Path, most: int) -> None
 )
 def test_what_brings_a_run_afterwards_killed_at_every_point(tmp_path: Path, step: int) -> None:
     """The verb behind ``checkpoints upload``, killed before its every effect: the next call takes its lock over and ends it."""
-    zygote = Zygote()
+    zygote = VerbForkServer()
     lethal, killed = offset(step), True
     while killed:
         lethal += step
@@ -197,7 +197,7 @@ def test_what_brings_a_run_afterwards_killed_at_every_point(tmp_path: Path, step
         }
         zygote.send("upload_checkpoints", request, die=lethal)
         killed = "killed" in zygote.answer()
-        store = open_store(place, {})
+        store = open_checkpoint_store(place, {})
         assert mixed(store) == [], lethal
         zygote.send("upload_checkpoints", request)
         assert zygote.answer()["result"]["sync"]["state"] == "COMPLETED", lethal

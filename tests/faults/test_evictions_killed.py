@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import Mirror
+from tests.support.node_program.nodes import MirrorFixture
+from tests.support.node_program.verb_forks import CHUNK_BYTES, VerbForkServer
 from tests.support.tiers import offset
-from tests.support.zygote import CHUNK_BYTES, Zygote
 
 SHARED = b"of both listings"
 STEP = 4
@@ -22,14 +22,16 @@ STEP = 4
 class Cache:
     """A cache with two listings that share a content, each of a lineage of its own that no run needs."""
 
-    def __init__(self, base: Path, zygote: Zygote) -> None:
+    def __init__(self, base: Path, zygote: VerbForkServer) -> None:
         base.mkdir()
         self._place = base / "cache"
         self._zygote = zygote
         self._request = {"root": str(base / "node"), "cache": {"dir": str(self._place)}}
-        self.listings = {name: self._deliver(Mirror(base / name), name) for name in ("one", "two")}
+        self.listings = {
+            name: self._deliver(MirrorFixture(base / name), name) for name in ("one", "two")
+        }
 
-    def _deliver(self, mirror: Mirror, name: str) -> str:
+    def _deliver(self, mirror: MirrorFixture, name: str) -> str:
         mirror.add("shared", SHARED)
         mirror.add("deep/own", name.encode())
         said = self.call(
@@ -41,9 +43,9 @@ class Cache:
         )
         return str(said["result"]["listing"])
 
-    def call(self, verb: str, die: int = 0, **request: Any) -> dict[str, Any]:
+    def call(self, method: str, die: int = 0, **request: Any) -> dict[str, Any]:
         """Call a verb that is killed before its effect of that number."""
-        self._zygote.send(verb, {**self._request, **request}, die=die)
+        self._zygote.send(method, {**self._request, **request}, die=die)
         return self._zygote.answer()
 
     def evict(self, listings: Iterable[str] | None) -> None:
@@ -61,7 +63,9 @@ class Cache:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_an_eviction_killed_at_every_point(tmp_path: Path, zygote: Zygote, by_name: bool) -> None:
+def test_an_eviction_killed_at_every_point(
+    tmp_path: Path, zygote: VerbForkServer, by_name: bool
+) -> None:
     """The same eviction once more takes the rest, without a third; what is named is all that it takes."""
     for lethal in itertools.count(1 + offset(STEP), STEP):
         cache = Cache(tmp_path / str(lethal), zygote)
@@ -74,7 +78,7 @@ def test_an_eviction_killed_at_every_point(tmp_path: Path, zygote: Zygote, by_na
     assert lethal > 5
 
 
-def test_the_end_of_a_lineage_killed_at_every_point(tmp_path: Path, zygote: Zygote) -> None:
+def test_the_end_of_a_lineage_killed_at_every_point(tmp_path: Path, zygote: VerbForkServer) -> None:
     """Evicting everything then takes also what it shares with others."""
     for lethal in itertools.count(1 + offset(STEP), STEP):
         cache = Cache(tmp_path / str(lethal), zygote)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import processes, project
+from tests.support.projects.project import processes, project
 from tests.support.tiers import points
 
 MANIFEST = """\
@@ -32,12 +32,18 @@ def test_killed_between_the_ranks_starts(tmp_path: Path, most: int) -> None:
         text = MANIFEST.replace("LEDGER", str(ledger))
         made.write({"trainctl.yaml": text, "weights/a.bin": b"a" * 70_000})
         count = tmp_path / "count"
-        made.run("0", str(count), *APPLY, program=("-m", "tests.support.dying"))
+        made.run("0", str(count), *APPLY, program=("-m", "tests.support.projects.kill_at_effect"))
         total = int(count.read_text())
         for point in (total // 2 + further for further in points(total // 2, most)):
             made.clear()
             ledger.unlink(missing_ok=True)
-            made.run(str(point), "-", *APPLY, program=("-m", "tests.support.dying"), code=None)
+            made.run(
+                str(point),
+                "-",
+                *APPLY,
+                program=("-m", "tests.support.projects.kill_at_effect"),
+                code=None,
+            )
 
             made.run(*APPLY)
 

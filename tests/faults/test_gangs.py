@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gangs import QUICK, Gang, nodes
-from tests.support.gpus import Gpus
-from tests.support.nodes import TestNode, wait_for
+from tests.support.machines.gpus import FakeNvidiaGpus
+from tests.support.node_program.gangs import QUICK, GangHarness, nodes
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from tests.support.tiers import SEED, one_day_in
-from trainctl.base.processes import descendants
+from trainctl.base.system.processes import descendants
 
 RING = """\
 import os, socket, sys, time
@@ -73,35 +73,35 @@ print("sum", total)
 
 
 @pytest.fixture
-def four(tmp_path: Path) -> Iterator[list[TestNode]]:
+def four(tmp_path: Path) -> Iterator[list[NodeHarness]]:
     """Four nodes."""
     with nodes(tmp_path, 4) as made:
         yield made
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[list[TestNode]]:
+def two(tmp_path: Path) -> Iterator[list[NodeHarness]]:
     """Two nodes."""
     with nodes(tmp_path, 2) as made:
         yield made
 
 
-def _fail_once(four: list[TestNode], number: int, fails: int, at: int) -> None:
+def _fail_once(four: list[NodeHarness], number: int, fails: int, at: int) -> None:
     key = f"run-{number}"
     command = f"{sys.executable} ring.py {fails} {at}"
-    gang = Gang(four, command, key=key, files={"ring.py": RING})
+    gang = GangHarness(four, command, key=key, files={"ring.py": RING})
     gang.start()
 
     ended = gang.ended()
 
-    causes = [one["blame"] for one in ended]
+    causes = [one["root_cause"] for one in ended]
     assert {cause["rank"] for cause in causes} == {fails}, [gang.log(rank) for rank in range(4)]
     assert causes[0]["exit_code"] == 1
     assert ended[fails]["status"] == "TRAINING_JOB_FAILED"
     assert gang.processes() == []
 
 
-def test_the_rank_that_failed_is_named_and_not_one_that_suffered(four: list[TestNode]) -> None:
+def test_the_rank_that_failed_is_named_and_not_one_that_suffered(four: list[NodeHarness]) -> None:
     """One of four ranks fails at a random step, which breaks the others' connections at once: that one is the cause, none is left."""
     choose = random.Random(SEED)
     for number in range(4):
@@ -109,7 +109,7 @@ def test_the_rank_that_failed_is_named_and_not_one_that_suffered(four: list[Test
 
 
 @pytest.mark.long
-def test_the_rank_that_failed_is_named_a_hundred_times(four: list[TestNode]) -> None:
+def test_the_rank_that_failed_is_named_a_hundred_times(four: list[NodeHarness]) -> None:
     """As above, a hundred times."""
     choose = random.Random(7)
     for number in range(100):
@@ -117,9 +117,9 @@ def test_the_rank_that_failed_is_named_a_hundred_times(four: list[TestNode]) -> 
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_supervisor_ends_the_gang(two: list[TestNode], rank: int) -> None:
+def test_a_killed_supervisor_ends_the_gang(two: list[NodeHarness], rank: int) -> None:
     """The supervisor of one rank is killed: that rank is LOST, the other one ended because of it, and nothing keeps running."""
-    gang = Gang(two, "echo begun; sleep 600")
+    gang = GangHarness(two, "echo begun; sleep 600")
     gang.start()
     gang.printed("begun")
 
@@ -130,11 +130,14 @@ def test_a_killed_supervisor_ends_the_gang(two: list[TestNode], rank: int) -> No
     assert ended[rank]["status"] == "TRAINING_JOB_LOST"
     assert other["status"] == "TRAINING_JOB_STOPPED"
     assert f"rank {rank}" in other["error"]
-    assert (other["blame"]["rank"], other["blame"]["status"]) == (rank, "TRAINING_JOB_LOST")
+    assert (other["root_cause"]["rank"], other["root_cause"]["status"]) == (
+        rank,
+        "TRAINING_JOB_LOST",
+    )
     assert gang.processes() == []
 
 
-def freeze(node: TestNode) -> list[int]:
+def freeze(node: NodeHarness) -> list[int]:
     """Stop all of a rank's processes, whose connections stay open; which they are."""
     supervisor = node.status()["pid"]
     found = [supervisor, *descendants(supervisor)]
@@ -144,10 +147,10 @@ def freeze(node: TestNode) -> list[int]:
 
 
 def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
-    two: list[TestNode],
+    two: list[NodeHarness],
 ) -> None:
     """All of a rank's processes freeze with their connections open: after the limit the rank is lost. Awake again, it ends its commands."""
-    gang = Gang(two, "echo begun; sleep 600", gang={**QUICK, "silent_seconds": 4})
+    gang = GangHarness(two, "echo begun; sleep 600", gang={**QUICK, "silence_timeout": 4})
     gang.start()
     gang.printed("begun")
     frozen = freeze(two[1])
@@ -155,7 +158,7 @@ def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
     ended = two[0].ended()
 
     assert ended["status"] == "TRAINING_JOB_STOPPED"
-    assert (ended["blame"]["rank"], ended["blame"]["status"]) == (1, "TRAINING_JOB_LOST")
+    assert (ended["root_cause"]["rank"], ended["root_cause"]["status"]) == (1, "TRAINING_JOB_LOST")
     assert two[1].status()["status"] == "TRAINING_JOB_RUNNING"
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
@@ -164,9 +167,9 @@ def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
 
 
 @one_day_in(3)
-def test_a_stop_of_any_rank_stops_all(four: list[TestNode]) -> None:
+def test_a_stop_of_any_rank_stops_all(four: list[NodeHarness]) -> None:
     """Whoever stops one rank stops the gang, with his grace; all say that they were stopped."""
-    gang = Gang(four, "echo begun; sleep 600")
+    gang = GangHarness(four, "echo begun; sleep 600")
     gang.start()
     gang.printed("begun")
 
@@ -177,9 +180,9 @@ def test_a_stop_of_any_rank_stops_all(four: list[TestNode]) -> None:
 
 
 @one_day_in(5)
-def test_a_rank_that_is_stopped_while_rank_0_is_silent_was_stopped(two: list[TestNode]) -> None:
+def test_a_rank_that_is_stopped_while_rank_0_is_silent_was_stopped(two: list[NodeHarness]) -> None:
     """It waits for a word until that counts as gone, and doesn't take its own end for a consequence."""
-    gang = Gang(two, "echo begun; sleep 600", gang={**QUICK, "silent_seconds": 4})
+    gang = GangHarness(two, "echo begun; sleep 600", gang={**QUICK, "silence_timeout": 4})
     gang.start()
     gang.printed("begun")
     frozen = freeze(two[0])
@@ -194,9 +197,9 @@ def test_a_rank_that_is_stopped_while_rank_0_is_silent_was_stopped(two: list[Tes
 
 
 @one_day_in(5)
-def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[TestNode]) -> None:
+def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[NodeHarness]) -> None:
     """A gang that waits for a rank that nobody started can be stopped."""
-    gang = Gang(two, "echo begun")
+    gang = GangHarness(two, "echo begun")
     gang.start([0])
     wait_for(lambda: two[0].status()["waiting"] == "waits for rank 1 of 2")
 
@@ -206,9 +209,9 @@ def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[TestNod
 
 
 @one_day_in(5)
-def test_a_rank_that_nobody_begins_any_more_is_not_told_of(two: list[TestNode]) -> None:
+def test_a_rank_that_nobody_begins_any_more_is_not_told_of(two: list[NodeHarness]) -> None:
     """As after a power failure of a host whose gang was begun elsewhere meanwhile: it is no live run of that host's."""
-    gang = Gang(two, "echo begun")
+    gang = GangHarness(two, "echo begun")
     gang.start([0])
     wait_for(lambda: two[0].status()["waiting"] == "waits for rank 1 of 2")
     before = [one["address"] for one in two[0].call("inspect", {})["runs"]]
@@ -227,7 +230,7 @@ def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
     }  # claims are the host's: it has two for two ranks
     with nodes(tmp_path, 2) as made:
         gangs = [
-            Gang(order, "sleep 0.5", key=f"run-{number}", gpus=gpus)
+            GangHarness(order, "sleep 0.5", key=f"run-{number}", gpus=gpus)
             for number, order in enumerate([made, made[::-1], made, made[::-1]])
         ]
         for gang in gangs:
@@ -242,17 +245,17 @@ def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
 
 @one_day_in(5)
 def test_a_gang_says_which_of_its_nodes_has_no_gpus_and_who_has_them(
-    two: list[TestNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: list[NodeHarness], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every rank does; the process that has them is named, on each node of its host."""
-    gpus = Gpus.make(tmp_path / "tools", 2)
+    gpus = FakeNvidiaGpus.make(tmp_path / "tools", 2)
     monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
     wish = {"count": 2, "kind": "", "declared": None}
     gate = tmp_path / "gate"
     gate.touch()
     two[1].start(two[1].spec(f"while test -e {gate}; do sleep 0.05; done", key="has", gpus=wish))
     wish = {**wish, "count": 1}
-    gang = Gang(two, "true", gpus=wish, nodes=["lab/a", "lab/b"])
+    gang = GangHarness(two, "true", gpus=wish, nodes=["lab/a", "lab/b"])
     gang.start()
 
     taken = f"taken by PID {two[1].status('has')['pid']}"
@@ -263,9 +266,9 @@ def test_a_gang_says_which_of_its_nodes_has_no_gpus_and_who_has_them(
     assert {one["status"] for one in gang.ended()} == {"TRAINING_JOB_COMPLETED"}
 
 
-def test_a_rank_that_joins_late_completes_the_gang(four: list[TestNode]) -> None:
+def test_a_rank_that_joins_late_completes_the_gang(four: list[NodeHarness]) -> None:
     """An operator who was killed after some ranks were started: the next one's orders start the others, and leave those as they are."""
-    gang = Gang(four, "echo begun")
+    gang = GangHarness(four, "echo begun")
     gang.start([0, 2])
     pids = [four[rank].status()["pid"] for rank in (0, 2)]
     assert None not in pids
@@ -276,10 +279,10 @@ def test_a_rank_that_joins_late_completes_the_gang(four: list[TestNode]) -> None
     assert [gang.log(rank) for rank in range(4)] == ["begun\n"] * 4
 
 
-def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[TestNode]) -> None:
+def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[NodeHarness]) -> None:
     """A retry begins all ranks anew, together, at another port; each knows which attempt it is."""
     command = 'echo $BT_RETRY_COUNT; test "$BT_NODE_RANK$BT_RETRY_COUNT" != 10'
-    gang = Gang(two, command, retry={"max_attempts": 3, "delay_seconds": 0.1})
+    gang = GangHarness(two, command, retry={"max_attempts": 3, "delay_seconds": 0.1})
     gang.start()
 
     ended = gang.ended()
@@ -289,9 +292,9 @@ def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[TestNode]) -> None:
     assert [one["retries"] for one in ended] == [1, 1]
 
 
-def test_ranks_meet_at_the_port(two: list[TestNode]) -> None:
+def test_ranks_meet_at_the_port(two: list[NodeHarness]) -> None:
     """Two ranks sum over a socket at MASTER_ADDR and MASTER_PORT."""
-    gang = Gang(two, f"{sys.executable} sum.py", files={"sum.py": SUM})
+    gang = GangHarness(two, f"{sys.executable} sum.py", files={"sum.py": SUM})
     gang.start()
     gang.ended()
 
@@ -299,9 +302,9 @@ def test_ranks_meet_at_the_port(two: list[TestNode]) -> None:
 
 
 @one_day_in(3)
-def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[TestNode]) -> None:
+def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[NodeHarness]) -> None:
     """One rank lacks its code: no rank's command is executed, and all say which rank it was."""
-    gang = Gang(two, "echo begun")
+    gang = GangHarness(two, "echo begun")
     gang.specs[1]["code"] = "sha256:missing"
     gang.start()
 
@@ -312,11 +315,11 @@ def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[TestNode]) -> Non
     assert gang.log(0) == ""
 
 
-def test_an_older_generation_is_refused(two: list[TestNode]) -> None:
+def test_an_older_generation_is_refused(two: list[NodeHarness]) -> None:
     """A rank of an older attempt that comes back to a gang of a newer one ends itself; the gang still waits for its own."""
-    gang = Gang(two, "echo begun", generation=2)
-    meeting = two[0].call("start", gang.request(0))["meeting"]
-    old = {**gang.request(1, meeting), "run": {**gang.specs[1], "generation": 1}}
+    gang = GangHarness(two, "echo begun", generation=2)
+    rendezvous = two[0].call("start", gang.request(0))["rendezvous"]
+    old = {**gang.request(1, rendezvous), "run": {**gang.specs[1], "generation": 1}}
 
     two[1].call("start", old)
 

@@ -9,9 +9,9 @@ from typing import IO, Any
 
 import pytest
 
-from tests.support.hosts import Host, Lab, lab_of, operated
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.machines.hosts import FakeHost, HostLab, client_project, host_lab
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in, sample
 
 MANIFEST = """\
@@ -27,16 +27,16 @@ jobs:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Two hosts."""
-    with lab_of(tmp_path_factory.mktemp("lab"), 2) as made:
+    with host_lab(tmp_path_factory.mktemp("lab"), 2) as made:
         yield made
 
 
 @pytest.fixture
-def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
+def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project with a job that runs on the first host; afterwards the hosts are reachable and it is destroyed."""
-    with operated(lab, tmp_path) as made:
+    with client_project(lab, tmp_path) as made:
         named = json.dumps([host.settings for host in lab.hosts])
         made.write(
             {
@@ -51,12 +51,12 @@ def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
         made.run("destroy", "--auto-approve", "--stop-running")
 
 
-def presences(demo: Project) -> dict[str, str]:
-    return {node["name"]: node["presence"] for node in demo.json("nodes")["nodes"]}
+def presences(demo: ProjectHarness) -> dict[str, str]:
+    return {node["name"]: node["status"] for node in demo.json("nodes")["nodes"]}
 
 
 @one_day_in(5)
-def test_what_a_host_has_is_told(demo: Project, lab: Lab) -> None:
+def test_what_a_host_has_is_told(demo: ProjectHarness, lab: HostLab) -> None:
     """GPUs with who has claimed them, addresses, disk, cached weights, runs; the weights came over the link, verified."""
     first, second = demo.json("nodes")["nodes"]
 
@@ -68,19 +68,19 @@ def test_what_a_host_has_is_told(demo: Project, lab: Lab) -> None:
     assert demo.run("logs", "job.sft").stdout.startswith("hello\n")
 
 
-def cut(host: Host) -> Callable[[], None]:
+def cut(host: FakeHost) -> Callable[[], None]:
     host.link(up=False)
     return lambda: host.link(up=True)
 
 
-def frozen(host: Host) -> Callable[[], None]:
+def frozen(host: FakeHost) -> Callable[[], None]:
     host.freeze(on=True)
     return lambda: host.freeze(on=False)
 
 
 @pytest.mark.parametrize("fault", sample([cut, frozen], fixed=0, rotating=1))
 def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
-    demo: Project, lab: Lab, fault: Callable[[Host], Callable[[], None]]
+    demo: ProjectHarness, lab: HostLab, fault: Callable[[FakeHost], Callable[[], None]]
 ) -> None:
     """It is told from its neighbour, nothing is planned because of it, and afterwards all is as it was."""
     mend = fault(lab.hosts[0])
@@ -109,7 +109,9 @@ def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
 
 
 @one_day_in(5)
-def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(demo: Project, lab: Lab) -> None:
+def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(
+    demo: ProjectHarness, lab: HostLab
+) -> None:
     """It is said that the connection was cut; once it is back the log goes on, and no line was lost or told twice."""
     following = demo.start("logs", "job.sft", "--follow")
     assert following.stdout is not None
@@ -140,7 +142,7 @@ def until(stream: IO[str], words: str) -> list[str]:
 
 @one_day_in(2)
 def test_a_host_without_power_is_unreachable_and_after_a_boot_its_run_is_lost(
-    demo: Project, lab: Lab
+    demo: ProjectHarness, lab: HostLab
 ) -> None:
     """Its disk and its key are the same, so it is the same node; the run that it had is told as lost, not as running."""
     lab.hosts[0].power_off()
@@ -152,7 +154,7 @@ def test_a_host_without_power_is_unreachable_and_after_a_boot_its_run_is_lost(
     status: dict[str, Any] = demo.json("status", "job.sft")
 
     assert away == {"gpu-0": "unreachable", "gpu-1": "present"}
-    assert (back["presence"], [gpu["claimed_by"] for gpu in back["gpus"]]) == (
+    assert (back["status"], [gpu["claimed_by"] for gpu in back["gpus"]]) == (
         "present",
         [None, None],
     )

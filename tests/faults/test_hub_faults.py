@@ -8,25 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import Fault, Hub, http_date, serve
-from tests.support.hurrying import noting
-from tests.support.mirrors import assert_sound, contents, impatient, ingest, leftovers, mirror_at
-from tests.support.weights_data import noise
+from tests.support.projects.instant_waits import record_waits
+from tests.support.servers.hub import HttpFault, Hub, http_date, serve
+from tests.support.storage.mirrors import (
+    assert_sound,
+    contents,
+    immediate_retry,
+    ingest,
+    leftovers,
+    mirror_at,
+)
+from tests.support.storage.weights_data import noise
 from trainctl.base.listing import Listing
-from trainctl.base.retry import Retry
+from trainctl.base.retry import RetryPolicy
 from trainctl.errors import (
-    Interrupted,
-    SourceBusy,
-    SourceCut,
     SourceDenied,
     SourceError,
-    SourceGone,
-    SourceWrong,
+    SourceInterrupted,
+    SourceMismatch,
+    SourceNotFound,
+    SourceUnavailable,
+    UserInterrupt,
 )
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.hf import HubSource
-from trainctl.spi.sources import Credential
-from trainctl.store.store import Store
-from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.store.store import MirrorStore
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve
 
 CHUNK = 2**20
 BIG = noise(5 * CHUNK + 12345)
@@ -41,15 +48,15 @@ def hub() -> Iterator[Hub]:
 
 
 def resolved_from(
-    hub: Hub, uri: str = "hf://acme/model", credential: Credential | None = None
+    hub: Hub, uri: str = "hf://acme/model", credential: SourceCredential | None = None
 ) -> tuple[HubSource, Resolution]:
     source = HubSource(hub.url, silence=0.5)
-    wanted = Wanted(uri, Path("/"))
-    found = resolve(wanted, credential, retry=impatient(), open_source=lambda scheme: source)
+    wanted = SourceRequest(uri, Path("/"))
+    found = resolve(wanted, credential, retry=immediate_retry(), open_source=lambda scheme: source)
     return source, found
 
 
-def mirrored(hub: Hub, root: Path, attempts: int = 4) -> tuple[Store, Listing]:
+def mirrored(hub: Hub, root: Path, attempts: int = 4) -> tuple[MirrorStore, Listing]:
     source, found = resolved_from(hub)
     mirror = mirror_at(root, CHUNK, attempts)
     return mirror, ingest(mirror, found.resolved, source)
@@ -62,7 +69,7 @@ def test_a_body_that_breaks_off_is_asked_for_again(
 ) -> None:
     """After a cut or silence the rest is asked for, by range, and the content is whole; also where ranges are unknown."""
     hub.ranges = ranges
-    hub.faults = [Fault(kind, "model.safetensors", times=3, at=2_500_000)]
+    hub.faults = [HttpFault(kind, "model.safetensors", times=3, at=2_500_000)]
     mirror, listing = mirrored(hub, tmp_path)
     assert contents(mirror, listing) == FILES
     asked = [seen.headers.get("Range") for seen in hub.asked("model.safetensors")]
@@ -72,9 +79,9 @@ def test_a_body_that_breaks_off_is_asked_for_again(
 
 
 def test_a_body_that_always_breaks_off_is_given_up(hub: Hub, tmp_path: Path) -> None:
-    """Patience ends: SourceCut names the file, and what came is kept for the next time."""
-    hub.faults = [Fault("cut", "model.safetensors", times=99, at=2_500_000)]
-    with pytest.raises(SourceCut, match=r"model\.safetensors"):
+    """Patience ends: SourceInterrupted names the file, and what came is kept for the next time."""
+    hub.faults = [HttpFault("cut", "model.safetensors", times=99, at=2_500_000)]
+    with pytest.raises(SourceInterrupted, match=r"model\.safetensors"):
         mirrored(hub, tmp_path)
     hub.faults.clear()
     hub.seen.clear()
@@ -90,8 +97,8 @@ def test_a_corrupted_body_of_the_right_length_is_refused(
     hub: Hub, tmp_path: Path, path: str
 ) -> None:
     """A flipped bit is seen by the LFS sha256 and by the git blob id; nothing of the file is kept."""
-    hub.faults = [Fault("flip", path, at=3)]
-    with pytest.raises(SourceWrong, match=path) as caught:
+    hub.faults = [HttpFault("flip", path, at=3)]
+    with pytest.raises(SourceMismatch, match=path) as caught:
         mirrored(hub, tmp_path)
     assert "Nothing of it was kept" in str(caught.value)
     assert path != "model.safetensors" or leftovers(tmp_path) == []
@@ -102,9 +109,9 @@ def test_a_corrupted_body_of_the_right_length_is_refused(
 
 
 def test_a_body_of_another_length_is_refused(hub: Hub, tmp_path: Path) -> None:
-    """One byte more than announced is SourceWrong before anything is written."""
-    hub.faults = [Fault("longer", "model.safetensors")]
-    with pytest.raises(SourceWrong, match=r"model\.safetensors"):
+    """One byte more than announced is SourceMismatch before anything is written."""
+    hub.faults = [HttpFault("longer", "model.safetensors")]
+    with pytest.raises(SourceMismatch, match=r"model\.safetensors"):
         mirrored(hub, tmp_path)
 
 
@@ -112,21 +119,23 @@ def test_a_body_of_another_length_is_refused(hub: Hub, tmp_path: Path) -> None:
 def test_too_many_requests_waits_as_long_as_asked(hub: Hub, tmp_path: Path, after: str) -> None:
     """429 with Retry-After, in seconds or as a date, is waited for and then goes on."""
     waited: list[float] = []
-    retry = Retry(wait=noting(waited), jitter=lambda: 0.0)
+    retry = RetryPolicy(wait=record_waits(waited), jitter=lambda: 0.0)
     asked = http_date(7) if after == "date" else after
-    hub.faults = [Fault("status", "main", 2, status=429, headers={"Retry-After": asked})]
+    hub.faults = [HttpFault("status", "main", 2, status=429, headers={"Retry-After": asked})]
     source = HubSource(hub.url)
-    resolve(Wanted("hf://acme/model", tmp_path), retry=retry, open_source=lambda scheme: source)
+    resolve(
+        SourceRequest("hf://acme/model", tmp_path), retry=retry, open_source=lambda scheme: source
+    )
     assert len(waited) == 2
     assert all(5 <= seconds < 9 for seconds in waited)
 
 
 def test_a_wait_beyond_patience_is_an_error(hub: Hub, tmp_path: Path) -> None:
     """Retry-After of an hour isn't waited for: the error says how long it would be."""
-    hub.faults = [Fault("status", "main", 1, status=429, headers={"Retry-After": "3600"})]
+    hub.faults = [HttpFault("status", "main", 1, status=429, headers={"Retry-After": "3600"})]
     source = HubSource(hub.url)
-    with pytest.raises(SourceBusy, match="1h") as caught:
-        resolve(Wanted("hf://acme/model", tmp_path), open_source=lambda scheme: source)
+    with pytest.raises(SourceUnavailable, match="1h") as caught:
+        resolve(SourceRequest("hf://acme/model", tmp_path), open_source=lambda scheme: source)
     assert caught.value.retry_after == 3600
 
 
@@ -136,8 +145,8 @@ def test_a_wait_beyond_patience_is_an_error(hub: Hub, tmp_path: Path) -> None:
         (401, {}, SourceDenied, "auth_secret_name"),
         (403, {}, SourceDenied, "auth_secret_name"),
         (401, {"X-Error-Code": "GatedRepo"}, SourceDenied, "licence"),
-        (404, {"X-Error-Code": "EntryNotFound"}, SourceGone, "revision"),
-        (500, {}, SourceBusy, "500"),
+        (404, {"X-Error-Code": "EntryNotFound"}, SourceNotFound, "revision"),
+        (500, {}, SourceUnavailable, "500"),
         (418, {}, SourceError, "418"),
     ],
 )
@@ -150,7 +159,7 @@ def test_a_refusal_names_the_file_and_says_what_to_do(
     says: str,
 ) -> None:
     """Each status of a file becomes its own error with the file's name and advice."""
-    hub.faults = [Fault("status", "config.json", 99, status=status, headers=headers)]
+    hub.faults = [HttpFault("status", "config.json", 99, status=status, headers=headers)]
     with pytest.raises(error) as caught:
         mirrored(hub, tmp_path)
     assert type(caught.value) is error
@@ -161,9 +170,9 @@ def test_a_refusal_names_the_file_and_says_what_to_do(
 
 def test_unknown_repositories_and_revisions_are_gone(hub: Hub) -> None:
     """A wrong name and a wrong revision are told apart."""
-    with pytest.raises(SourceGone, match="hf://acme/none"):
+    with pytest.raises(SourceNotFound, match="hf://acme/none"):
         resolved_from(hub, "hf://acme/none")
-    with pytest.raises(SourceGone, match="no such revision"):
+    with pytest.raises(SourceNotFound, match="no such revision"):
         resolved_from(hub, "hf://acme/model@v9")
 
 
@@ -173,8 +182,8 @@ def test_a_gated_repository_is_refused_when_planning(hub: Hub) -> None:
     with pytest.raises(SourceDenied, match="gated and no token"):
         resolved_from(hub, "hf://acme/gated")
     with pytest.raises(SourceDenied, match="has no access"):
-        resolved_from(hub, "hf://acme/gated", Credential("hf_other", "test"))
-    _, found = resolved_from(hub, "hf://acme/gated", Credential(hub.token, "test"))
+        resolved_from(hub, "hf://acme/gated", SourceCredential("hf_other", "test"))
+    _, found = resolved_from(hub, "hf://acme/gated", SourceCredential(hub.token, "test"))
     assert len(found.resolved.files) == 2
 
 
@@ -191,7 +200,7 @@ def test_no_credential_means_that_none_is_sent(
 def test_the_token_does_not_follow_a_redirect_to_another_host(hub: Hub, tmp_path: Path) -> None:
     """The Hub gets the token, the store it redirects to does not, and the content is whole."""
     with serve(hub):
-        credential = Credential(hub.token, "test")
+        credential = SourceCredential(hub.token, "test")
         source, found = resolved_from(hub, credential=credential)
         mirror = mirror_at(tmp_path, CHUNK)
         listing = ingest(mirror, found.resolved, source, credential=credential)
@@ -209,7 +218,7 @@ def test_the_token_does_not_follow_a_page_on_another_host(hub: Hub) -> None:
     with serve(hub):
         hub.url, ours = str(hub.cdn), hub.url
         source = HubSource(ours)
-        found = source.resolve("hf://acme/model", None, Credential(hub.token, "test"))
+        found = source.resolve("hf://acme/model", None, SourceCredential(hub.token, "test"))
     assert len(found.files) == 2
     other = [seen for seen in hub.seen if f"http://{seen.host}" == hub.cdn]
     assert other
@@ -229,14 +238,14 @@ def test_a_hostile_name_takes_nothing_of_the_source(hub: Hub, tmp_path: Path, na
     assert not any(ord(letter) < 32 and letter != "\n" for letter in str(caught.value))
     assert "\n" not in caught.value.summary
     source = HubSource(hub.url)
-    wanted = Wanted("hf://acme/evil", tmp_path, allow=("config.json",))
+    wanted = SourceRequest("hf://acme/evil", tmp_path, allow=("config.json",))
     found = resolve(wanted, open_source=lambda scheme: source)
     assert [file.path for file in found.resolved.files] == ["config.json"]
 
 
 def test_cancelling_stops_soon_and_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
     """Cancelled while upstream is silent, the call returns without waiting for it and can be carried on."""
-    hub.faults = [Fault("silent", "model.safetensors", at=3 * CHUNK)]
+    hub.faults = [HttpFault("silent", "model.safetensors", at=3 * CHUNK)]
     source = HubSource(hub.url, silence=60)
     found = source.resolve("hf://acme/model", None, None)
     mirror = mirror_at(tmp_path, CHUNK)
@@ -246,7 +255,7 @@ def test_cancelling_stops_soon_and_keeps_what_came(hub: Hub, tmp_path: Path) -> 
         if done >= 2 * CHUNK:
             cancelled.set()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(UserInterrupt):
         ingest(mirror, found, source, progress=progress, cancelled=cancelled)
     hub.closing.set()
     listing = ingest(mirror, found, source)
@@ -256,9 +265,9 @@ def test_cancelling_stops_soon_and_keeps_what_came(hub: Hub, tmp_path: Path) -> 
 def test_an_error_amid_a_transfer_is_only_a_pause(hub: Hub, tmp_path: Path) -> None:
     """A cut, then 500 and 429 to who asks for the rest: it is asked for until it comes, and nothing twice."""
     hub.faults = [
-        Fault("cut", "model.safetensors", at=2_500_000),
-        Fault("status", "model.safetensors", status=500),
-        Fault("status", "model.safetensors", status=429, headers={"Retry-After": "0"}),
+        HttpFault("cut", "model.safetensors", at=2_500_000),
+        HttpFault("status", "model.safetensors", status=500),
+        HttpFault("status", "model.safetensors", status=429, headers={"Retry-After": "0"}),
     ]
     mirror, listing = mirrored(hub, tmp_path, attempts=5)
 

@@ -10,25 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import TestNode, all_text_below, wait_for
-from tests.support.project import processes
-from tests.support.zygote import Zygote
+from tests.support.node_program.nodes import NodeHarness, all_text_below, wait_for
+from tests.support.node_program.verb_forks import VerbForkServer
+from tests.support.projects.project import processes
 
 SECRET = "Hq7zL2mX9cE4-kept"
-WANTS_SECRETS, WANTS_CARRYING_ON = "waits for secrets", "waits for apply or watch to carry it on"
+WANTS_SECRETS, WANTS_CARRYING_ON = (
+    "waits for secrets",
+    "waiting for apply or reconcile to resume it",
+)
 CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST", "COMPLETED"))
 
 
 @pytest.mark.parametrize(
     "step", [pytest.param(9, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
 )
-def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step: int) -> None:
+def test_a_supervisor_killed_at_every_point(
+    tmp_path: Path, zygote: VerbForkServer, step: int
+) -> None:
     """It waits for its secrets only if it was killed before they were kept, goes on with what is kept, or is LOST; its command is begun once at most."""
     waited = set()
     for lethal in itertools.count(1, step):
         base = tmp_path / str(lethal)
         base.mkdir()
-        node = TestNode(base)
+        node = NodeHarness(base)
         waiting = started_and_killed(node, zygote, lethal)
         status = str(node.ended()["status"])
 
@@ -44,11 +49,11 @@ def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step
     assert step > 1 or WANTS_SECRETS in waited
 
 
-def started_and_killed(node: TestNode, zygote: Zygote, lethal: int) -> str | None:
+def started_and_killed(node: NodeHarness, zygote: VerbForkServer, lethal: int) -> str | None:
     """Start a run whose supervisor dies, once more where it had not come to be, and have it go on if it can; what it waited for."""
-    node.put_code({"x": ""})
+    node.upload_code({"x": ""})
     spec = node.spec(
-        f'echo "$TOKEN" >>{node.base}/begun', secret_environment={"TOKEN": "corp"}, keeps_secrets=True
+        f'echo "$TOKEN" >>{node.base}/begun', secret_environment={"TOKEN": "corp"}, persist_secrets=True
     )  # fmt: skip
     request = node.start_request(spec, {"corp": SECRET})
     zygote.send("start", {"root": str(node.root), **request}, supervisor=lethal)
@@ -59,5 +64,5 @@ def started_and_killed(node: TestNode, zygote: Zygote, lethal: int) -> str | Non
     waiting: str | None = node.status()["waiting"]
     if waiting is not None:
         given = {"corp": SECRET} if waiting == WANTS_SECRETS else None
-        node.call("give_secrets", {"data": str(node.data), "key": "run-1", "secrets": given})
+        node.call("set_secrets", {"data": str(node.data), "key": "run-1", "secrets": given})
     return waiting

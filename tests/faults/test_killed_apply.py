@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project, processes, project
+from tests.support.projects.project import ProjectHarness, processes, project
 from tests.support.tiers import points
 
 EVERY = 0
@@ -37,7 +37,7 @@ DESTROY = ("destroy", "--auto-approve")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Project]:
+def made(tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project with one job that writes a line to ``ledger`` each time it runs."""
     with project(tmp_path) as one:
         one.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> Iterator[Project]:
 
 
 @HOW_MANY
-def test_killed_first_apply(made: Project, most: int) -> None:
+def test_killed_first_apply(made: ProjectHarness, most: int) -> None:
     """Wherever the first apply dies, the next one ends with one run that ran once, and nothing beside it."""
     for point in _points(made, most, APPLY, prepare=()):
         _die(made, point, APPLY)
@@ -64,7 +64,7 @@ def test_killed_first_apply(made: Project, most: int) -> None:
 
 
 @HOW_MANY
-def test_a_plan_from_before_the_killed_apply(made: Project, most: int) -> None:
+def test_a_plan_from_before_the_killed_apply(made: ProjectHarness, most: int) -> None:
     """Saved before the apply that dies, and applied after: it carries on what that one began, with its keys, and one run ran once."""
     carried_on = 0
     for point in _points(made, most, APPLY, prepare=()):
@@ -83,7 +83,7 @@ def test_a_plan_from_before_the_killed_apply(made: Project, most: int) -> None:
 
 
 @HOW_MANY
-def test_killed_replacement(made: Project, most: int) -> None:
+def test_killed_replacement(made: ProjectHarness, most: int) -> None:
     """Wherever the apply of a changed job dies, the next one ends with one new run; the old one is not touched."""
     for point in _points(made, most, CHANGED, prepare=APPLY):
         made.run(*APPLY)
@@ -95,7 +95,7 @@ def test_killed_replacement(made: Project, most: int) -> None:
 
 
 @HOW_MANY
-def test_killed_destroy(made: Project, most: int) -> None:
+def test_killed_destroy(made: ProjectHarness, most: int) -> None:
     """Wherever destroy dies, the next one leaves nothing: no record, no node, no process, no reference."""
     for point in _points(made, most, DESTROY, prepare=APPLY):
         made.run(*APPLY)
@@ -110,26 +110,34 @@ def test_killed_destroy(made: Project, most: int) -> None:
 
 
 def _points(
-    made: Project, most: int, command: tuple[str, ...], prepare: tuple[str, ...]
+    made: ProjectHarness, most: int, command: tuple[str, ...], prepare: tuple[str, ...]
 ) -> list[int]:
     """The effects before which to die. How many there are is counted in a run that lives."""
     if prepare:
         made.run(*prepare)
     count = made.directory.parent / "count"
-    made.run("0", str(count), *command, program=("-m", "tests.support.dying"))
+    made.run("0", str(count), *command, program=("-m", "tests.support.projects.kill_at_effect"))
     total = int(count.read_text())
     _clear(made)
     assert total > 8
     return points(total, most)
 
 
-def _die(made: Project, point: int, command: tuple[str, ...]) -> None:
-    done = made.run(str(point), "-", *command, program=("-m", "tests.support.dying"), code=None)
+def _die(made: ProjectHarness, point: int, command: tuple[str, ...]) -> None:
+    done = made.run(
+        str(point),
+        "-",
+        *command,
+        program=("-m", "tests.support.projects.kill_at_effect"),
+        code=None,
+    )
     # The number of effects wobbles a little with timing: past the last one the command simply ends.
     assert done.returncode in (-9, 0), (point, done.stdout, done.stderr)
 
 
-def _check_sound(made: Project, *, runs: int, point: int, variables: tuple[str, ...] = ()) -> None:
+def _check_sound(
+    made: ProjectHarness, *, runs: int, point: int, variables: tuple[str, ...] = ()
+) -> None:
     state = made.json("show")
     job = next(one for one in state["resources"] if one["address"] == "job.sft")
     recorded = [(run["id"], run["status"]) for run in job["outputs"]["runs"]]
@@ -137,20 +145,20 @@ def _check_sound(made: Project, *, runs: int, point: int, variables: tuple[str, 
 
     assert [status for _, status in recorded] == ["TRAINING_JOB_COMPLETED"] * runs, point
     assert [run for run, _ in recorded] == ran, point
-    assert (state.get("open_intents"), state.get("unfinished")) == ([], []), point
+    assert (state.get("open_intents"), state.get("orphaned_intents")) == ([], []), point
     made.run("plan", "--detailed-exitcode", *variables, code=0)
     assert len(list(made.nodes.glob("*/runs/*"))) == runs, point
     assert _unfinished_files(made) == [], point
     assert processes(str(made.nodes)) == [], point
 
 
-def _unfinished_files(made: Project) -> list[str]:
+def _unfinished_files(made: ProjectHarness) -> list[str]:
     """Half-made files that a sweep should have taken: partial transfers, temporary names."""
     places = [made.mirror / "partial", *made.nodes.glob("*/cache/partial")]
     left = [str(path) for place in places if place.is_dir() for path in place.iterdir()]
     return [path for path in left if not path.endswith(".lease")]
 
 
-def _clear(made: Project) -> None:
+def _clear(made: ProjectHarness) -> None:
     made.clear()
     (made.directory.parent / "ledger").unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledgers import PREP, begin, ledger_on, record
+from tests.support.storage.ledgers import PREP, begin, ledger_on, record
 from trainctl.errors import StateError
 from trainctl_state import open_directory
 

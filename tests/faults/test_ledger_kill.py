@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ledgers import ledger_on
-from tests.support.log_faults import Fault, Faults, FaultyStore
+from tests.support.storage.ledgers import ledger_on
+from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
 from tests.support.tiers import SEED
 from trainctl.errors import StateError
 from trainctl.ledger.ledger import Ledger
-from trainctl.spi.state import StateLog
+from trainctl.plugin_api.state import StateLog
 from trainctl_state import directory_objects, open_directory
 from trainctl_state.log import ObjectLog
 
 WRITER = """
 import sys, uuid
-from trainctl.errors import AppendRefused
+from trainctl.errors import AppendConflict
 from trainctl_state import open_directory
 log, name, count = open_directory(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 position = log.read().next
@@ -33,7 +33,7 @@ for number in range(count):
         try:
             log.append(position, [{"id": str(uuid.uuid4()), "text": f"{name}:{number}", "pad": "x" * 3000}])
             break
-        except AppendRefused:
+        except AppendConflict:
             position = log.read(position).next
     position += 1
     print(position, number, flush=True)
@@ -111,14 +111,14 @@ def notes(ledger: Ledger, log: StateLog, count: int) -> None:
             )
 
 
-@pytest.mark.parametrize("fault", [Fault.DIE, Fault.DIE_AFTER])
-def test_killed_at_every_write(tmp_path: Path, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.DIE, StoreFault.DIE_AFTER])
+def test_killed_at_every_write(tmp_path: Path, fault: StoreFault) -> None:
     """Killed before and after each single write of appending, snapshotting, packing and emptying, in turn: the next process goes on."""
     for at in range(1, 40):
         path = tmp_path / str(at)
         child = os.fork()
         if child == 0:
-            faults = Faults({at: fault})
+            faults = StoreFaults({at: fault})
             log = ObjectLog(FaultyStore(directory_objects(path), faults), path.as_uri())
             notes(ledger_on(log), log, 6)
             os._exit(3)
@@ -140,7 +140,7 @@ def test_killed_at_every_write(tmp_path: Path, fault: Fault) -> None:
 
 def test_an_unwritable_log_is_never_an_empty_one(tmp_path: Path) -> None:
     """Reads that fail are errors all the way up."""
-    faults = Faults(always=Fault.FAIL)
+    faults = StoreFaults(always=StoreFault.FAIL)
     ledger = ledger_on(ObjectLog(FaultyStore(directory_objects(tmp_path), faults, reads=True), "x"))
     with pytest.raises(StateError, match="planted"):
         ledger.state()

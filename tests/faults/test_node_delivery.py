@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 from trainctl.base.lease import holder_name
 from trainctl.base.listing import CHUNK_BYTES
 
@@ -24,9 +24,9 @@ SEED = 20261120
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> TestNode:
+def node(tmp_path: Path) -> NodeHarness:
     """A node whose mirror holds large and small files."""
-    node = TestNode(tmp_path)
+    node = NodeHarness(tmp_path)
     numbers = random.Random(SEED)
     node.mirror.add("large.bin", numbers.randbytes(3 * CHUNK_BYTES + 7))
     for number in range(40):
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> TestNode:
     return node
 
 
-def _check_finals(node: TestNode) -> None:
+def _check_finals(node: NodeHarness) -> None:
     """Whatever has a final name is whole."""
     cache = node.root / "cache"
     for blob in (cache / "blobs").rglob("*"):
@@ -45,7 +45,7 @@ def _check_finals(node: TestNode) -> None:
         assert found == set(node.mirror.files)
 
 
-def test_a_delivery_killed_at_random_moments_continues(node: TestNode) -> None:
+def test_a_delivery_killed_at_random_moments_continues(node: NodeHarness) -> None:
     """After each kill nothing half-done has a final name, and the last delivery makes the tree whole."""
     moments = random.Random(SEED)
     for _ in range(8):
@@ -65,7 +65,7 @@ def test_a_delivery_killed_at_random_moments_continues(node: TestNode) -> None:
     assert [path.name for path in (node.root / "cache" / "partial").iterdir()] == []
 
 
-def test_a_killed_delivery_keeps_its_good_chunks(node: TestNode) -> None:
+def test_a_killed_delivery_keeps_its_good_chunks(node: NodeHarness) -> None:
     """What was verified before the kill is not read from the mirror again."""
     digest = hashlib.sha256(node.mirror.files["large.bin"]).hexdigest()
     part = node.root / "cache" / "partial" / f"{digest}.part"
@@ -79,7 +79,7 @@ def test_a_killed_delivery_keeps_its_good_chunks(node: TestNode) -> None:
     assert (node.tree / "large.bin").read_bytes() == node.mirror.files["large.bin"]
 
 
-def test_two_deliveries_at_once_copy_once(node: TestNode) -> None:
+def test_two_deliveries_at_once_copy_once(node: NodeHarness) -> None:
     """Of several deliveries of one listing one takes the bytes, the others wait and take none."""
     processes = [node.popen("deliver", node.delivery(lease=f"run-{n}")) for n in range(4)]
     results = []
@@ -92,7 +92,7 @@ def test_two_deliveries_at_once_copy_once(node: TestNode) -> None:
     assert sorted(result["bytes_origin"] for result in results) == [0, 0, 0, total]
 
 
-def test_two_listings_that_share_a_large_file_copy_it_once(node: TestNode) -> None:
+def test_two_listings_that_share_a_large_file_copy_it_once(node: NodeHarness) -> None:
     """The large file is fetched by one of two deliveries of different listings."""
     first = node.delivery(lease="run-1")
     node.mirror.add("another.txt", b"another")
@@ -109,7 +109,7 @@ def test_two_listings_that_share_a_large_file_copy_it_once(node: TestNode) -> No
     assert sum(result["bytes_origin"] >= large for result in results) == 1
 
 
-def test_a_dead_lock_keeps_nobody_out(node: TestNode) -> None:
+def test_a_dead_lock_keeps_nobody_out(node: NodeHarness) -> None:
     """The lock of a process that was killed is superseded at once."""
     locks = node.root / "cache" / "locks"
     locks.mkdir(parents=True)
@@ -139,12 +139,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_moves(
-    node: TestNode, small_disk: Path
+    node: NodeHarness, small_disk: Path
 ) -> None:
     """The error names the path, what is needed and what is free; no blob was begun."""
     node.root = small_disk / "node"
 
-    with pytest.raises(NodeError, match=str(small_disk)) as raised:
+    with pytest.raises(NodeProgramError, match=str(small_disk)) as raised:
         node.deliver()
 
     assert raised.value.kind == "storage"
@@ -156,7 +156,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_and_continued(
     tmp_path: Path, small_disk: Path
 ) -> None:
     """With space again, the next delivery makes the tree whole."""
-    node = TestNode(tmp_path)
+    node = NodeHarness(tmp_path)
     node.root = small_disk / "node"
     node.mirror.add("a.bin", os.urandom(4 * 2**20))
     node.deliver()
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_and_continued(
     filler = small_disk / "filler"
     filler.write_bytes(bytes(free - 2**20))
 
-    with pytest.raises(NodeError) as raised:
+    with pytest.raises(NodeProgramError) as raised:
         node.deliver()
     filler.unlink()
     node.deliver()
@@ -176,7 +176,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_and_continued(
 
 def test_a_full_disk_does_not_keep_a_run_from_ending(tmp_path: Path, small_disk: Path) -> None:
     """A job that fills the disk with scratch fails, and its end is recorded in the space that scratch gave back."""
-    node = TestNode(tmp_path)
+    node = NodeHarness(tmp_path)
     node.root = small_disk / "node"
 
     status = node.run("cat /dev/zero > $BT_SCRATCH_DIR/x")
@@ -187,12 +187,12 @@ def test_a_full_disk_does_not_keep_a_run_from_ending(tmp_path: Path, small_disk:
 
 def test_a_read_only_node_is_told(tmp_path: Path, small_disk: Path) -> None:
     """A read-only file system is an error that names the path."""
-    node = TestNode(tmp_path)
+    node = NodeHarness(tmp_path)
     node.root = small_disk / "node"
     node.mirror.add("x", b"x")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
 
-    with pytest.raises(NodeError, match=str(small_disk)) as raised:
+    with pytest.raises(NodeProgramError, match=str(small_disk)) as raised:
         node.deliver()
 
     assert raised.value.kind == "storage"

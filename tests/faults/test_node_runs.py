@@ -10,11 +10,11 @@ import signal
 import time
 from pathlib import Path
 
-from tests.support.nodes import LIVE, TestNode, is_alive, wait_for
+from tests.support.node_program.nodes import LIVE, NodeHarness, is_alive, wait_for
 from tests.support.tiers import SEED
 
 
-def _kill_supervisors(node: TestNode) -> None:
+def _kill_supervisors(node: NodeHarness) -> None:
     for claim in node.directory().glob("claim.*"):
         with contextlib.suppress(ProcessLookupError, ValueError, KeyError):
             os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
@@ -26,8 +26,8 @@ def test_kills_between_claim_and_end_never_run_the_command_twice(tmp_path: Path)
     for attempt in range(2):
         base = tmp_path / str(attempt)
         base.mkdir()
-        node = TestNode(base)
-        node.put_code({"x": ""})
+        node = NodeHarness(base)
+        node.upload_code({"x": ""})
         spec = node.spec("echo ran; sleep 0.2")
         for _ in range(4):
             callers = [node.popen("start", node.start_request(spec)) for _ in range(2)]
@@ -50,8 +50,8 @@ def test_kills_between_claim_and_end_never_run_the_command_twice(tmp_path: Path)
 
 def test_a_killed_caller_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     """Once the request was read, the death of the calling process does not matter."""
-    node = TestNode(tmp_path)
-    node.put_code({"x": ""})
+    node = NodeHarness(tmp_path)
+    node.upload_code({"x": ""})
     process = node.popen("start", node.start_request(node.spec("sleep 0.3; echo done")))
     wait_for(lambda: list(node.directory().glob("claim.*")) if node.directory().exists() else None)
 
@@ -65,8 +65,8 @@ def test_a_killed_caller_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
 
 def test_a_stop_during_deployment_ends_the_run(tmp_path: Path) -> None:
     """A stop that comes before the job runs is not lost."""
-    node = TestNode(tmp_path)
-    node.put_code({"x": ""})
+    node = NodeHarness(tmp_path)
+    node.upload_code({"x": ""})
     process = node.popen("start", node.start_request(node.spec("sleep 99")))
     wait_for(lambda: list(node.directory().glob("claim.*")) if node.directory().exists() else None)
 
@@ -80,8 +80,8 @@ def test_a_stop_during_deployment_ends_the_run(tmp_path: Path) -> None:
 
 def test_a_supervisor_of_an_older_generation_ends(tmp_path: Path) -> None:
     """A newer attempt at a run that still waits takes it over: the older one's supervisor is gone, writes nothing, executes nothing."""
-    node = TestNode(tmp_path)
-    node.put_code({"x": ""})
+    node = NodeHarness(tmp_path)
+    node.upload_code({"x": ""})
     gate = node.spec("sleep 600", key="gate")
     node.start(gate)
     follows = [{"key": "gate", "address": "job.gate"}]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiers
-from tests.support.hosts import Lab, lab_of, operated
-from tests.support.outages import FAULTS, KEPT, PHASES, Life, Outage
+from tests.support.machines.hosts import HostLab, client_project, host_lab
+from tests.support.machines.outages import FAULTS, KEPT, PHASES, Outage, OutageScenario
 
 SIZES = (1, 4, 8)
 SEED = int(os.environ.get("OUTAGE_SEED", tiers.SEED))
@@ -24,26 +24,26 @@ DRAWS = 1
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Hosts, made when they are needed."""
-    with lab_of(tmp_path_factory.mktemp("lab"), 0) as made:
+    with host_lab(tmp_path_factory.mktemp("lab"), 0) as made:
         yield made
 
 
-def live(lab: Lab, top: Path, outage: Outage) -> list[str]:
+def live(lab: HostLab, top: Path, outage: Outage) -> list[str]:
     """The whole life of a job with this outage; what is left of it."""
     print(f"OUTAGE_SEED={SEED} {outage}")
     while len(lab.hosts) < outage.hosts:
         lab.host()
     began = time.monotonic()
-    with operated(lab, top) as made:
-        left = Life(made, lab.hosts[: outage.hosts], outage).live()
+    with client_project(lab, top) as made:
+        left = OutageScenario(made, lab.hosts[: outage.hosts], outage).live()
     print(f"{time.monotonic() - began:.0f} s")
     return left
 
 
 @pytest.mark.parametrize("draw", range(DRAWS))
-def test_what_goes_wrong_comes_right(lab: Lab, tmp_path: Path, draw: int) -> None:
+def test_what_goes_wrong_comes_right(lab: HostLab, tmp_path: Path, draw: int) -> None:
     """One fault in one phase, drawn: the next applies and destroys converge, and nothing is left behind."""
     chance = random.Random(f"{SEED} {draw}")
     phase, fault = chance.choice(PHASES), chance.choice(FAULTS)
@@ -57,7 +57,7 @@ def test_what_goes_wrong_comes_right(lab: Lab, tmp_path: Path, draw: int) -> Non
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_fault_in_every_phase_comes_right(
-    lab: Lab, tmp_path: Path, phase: str, fault: str, hosts: int, kept: str
+    lab: HostLab, tmp_path: Path, phase: str, fault: str, hosts: int, kept: str
 ) -> None:
     """All of them, with a mirror on the operator's machine and with one on the first host."""
     chance = random.Random(f"{SEED} {phase} {fault} {hosts}")

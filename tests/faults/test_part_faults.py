@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import Fault, Hub, serve
-from tests.support.mirrors import assert_sound, contents, ingest, leftovers, mirror_at
-from tests.support.weights_data import noise
+from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.storage.mirrors import assert_sound, contents, ingest, leftovers, mirror_at
+from tests.support.storage.weights_data import noise
 from trainctl.base.listing import Listing
-from trainctl.errors import Interrupted, SourceCut, SourceGone, SourceWrong
+from trainctl.errors import SourceInterrupted, SourceMismatch, SourceNotFound, UserInterrupt
+from trainctl.plugin_api.sources import ByteRange, SourceCredential
 from trainctl.sources.hf import HubSource
-from trainctl.spi.sources import Credential, Span
-from trainctl.store import transfer
-from trainctl.store.store import Store
+from trainctl.store.ingestion import file_transfer
+from trainctl.store.store import MirrorStore
 
 CHUNK = 2**20
 BIG = noise(17 * CHUNK + 12345)
@@ -27,7 +27,7 @@ PARTS = -(-len(BIG) // CHUNK)
 
 @pytest.fixture(autouse=True)
 def _parts_of_smaller_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PARTS_FROM_BYTES", len(BIG) // 2)
+    monkeypatch.setattr(file_transfer, "PARALLEL_MIN_BYTES", len(BIG) // 2)
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def hub() -> Iterator[Hub]:
 def mirrored(
     hub: Hub,
     root: Path,
-    credential: Credential | None = None,
+    credential: SourceCredential | None = None,
     attempts: int = 4,
     silence: float = 60,
-) -> tuple[Store, Listing]:
+) -> tuple[MirrorStore, Listing]:
     source = HubSource(hub.url, silence)
     resolved = source.resolve("hf://acme/model", None, credential)
     mirror = mirror_at(root, CHUNK, attempts)
@@ -82,7 +82,7 @@ def test_of_a_part_that_breaks_off_the_rest_is_asked_for(
 ) -> None:
     """What came of a part is kept, its rest is asked for, and no other part suffers."""
     middle = 7 * CHUNK + CHUNK // 4 + 5
-    hub.faults = [Fault(kind, "model.safetensors", times=5, at=middle)]
+    hub.faults = [HttpFault(kind, "model.safetensors", times=5, at=middle)]
     silence = 0.5 if kind == "silent" else 60
     mirror, listing = mirrored(hub, tmp_path, attempts=999, silence=silence)
     assert contents(mirror, listing) == FILES
@@ -91,8 +91,8 @@ def test_of_a_part_that_breaks_off_the_rest_is_asked_for(
 
 def test_what_is_given_up_is_carried_on_from_the_last_good_chunk(hub: Hub, tmp_path: Path) -> None:
     """Patience ends for one part: the error names the file; the next time nothing is asked for that was kept in order."""
-    hub.faults = [Fault("cut", "model.safetensors", times=999, at=9 * CHUNK)]
-    with pytest.raises(SourceCut, match=r"model\.safetensors"):
+    hub.faults = [HttpFault("cut", "model.safetensors", times=999, at=9 * CHUNK)]
+    with pytest.raises(SourceInterrupted, match=r"model\.safetensors"):
         mirrored(hub, tmp_path)
     assert not [one for one in threading.enumerate() if one.name == "part"]
     hub.faults.clear()
@@ -111,8 +111,8 @@ def test_what_is_given_up_is_carried_on_from_the_last_good_chunk(hub: Hub, tmp_p
 
 def test_a_flipped_bit_in_a_part_is_refused(hub: Hub, tmp_path: Path) -> None:
     """The whole is hashed in order whoever brought it when; nothing of a wrong file is kept."""
-    hub.faults = [Fault("flip", "model.safetensors", times=999, at=5 * CHUNK + 3)]
-    with pytest.raises(SourceWrong, match=r"model\.safetensors"):
+    hub.faults = [HttpFault("flip", "model.safetensors", times=999, at=5 * CHUNK + 3)]
+    with pytest.raises(SourceMismatch, match=r"model\.safetensors"):
         mirrored(hub, tmp_path)
     assert leftovers(tmp_path) == []
     assert not list(tmp_path.glob("listings/*"))
@@ -120,8 +120,8 @@ def test_a_flipped_bit_in_a_part_is_refused(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_refusal_of_one_part_ends_the_others(hub: Hub, tmp_path: Path) -> None:
     """An answer that is no matter of patience is the error at once, and no connection goes on."""
-    hub.faults = [Fault("status", "model.safetensors", times=999, status=404)]
-    with pytest.raises(SourceGone, match=r"model\.safetensors"):
+    hub.faults = [HttpFault("status", "model.safetensors", times=999, status=404)]
+    with pytest.raises(SourceNotFound, match=r"model\.safetensors"):
         mirrored(hub, tmp_path)
     assert not [one for one in threading.enumerate() if one.name == "part"]
 
@@ -137,7 +137,7 @@ def test_stopping_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
         if done >= 8 * CHUNK:
             cancelled.set()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(UserInterrupt):
         ingest(mirror, resolved, source, progress=stop, cancelled=cancelled)
     for one in threading.enumerate():
         if one.name == "part":
@@ -151,7 +151,7 @@ def test_stopping_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
 def test_the_hub_is_asked_once_where_its_storage_is(hub: Hub, tmp_path: Path) -> None:
     """Parts come from where the Hub sent to at first, without its token; a link that is refused later is made anew."""
     with serve(hub):
-        credential = Credential(hub.token, "test")
+        credential = SourceCredential(hub.token, "test")
         mirror, listing = mirrored(hub, tmp_path / "a", credential)
         assert contents(mirror, listing) == FILES
         big = hub.asked("model.safetensors")
@@ -162,12 +162,12 @@ def test_the_hub_is_asked_once_where_its_storage_is(hub: Hub, tmp_path: Path) ->
         source = HubSource(hub.url)
         resolved = source.resolve("hf://acme/model", None, credential)
         (file,) = (one for one in resolved.files if one.path == "model.safetensors")
-        with source.part(resolved, file, Span(0, 10), credential) as fill:
+        with source.read_range(resolved, file, ByteRange(0, 10), credential) as fill:
             assert fill is not None
             fill(memoryview(bytearray(10)))
-        hub.faults = [Fault("status", "model.safetensors", times=1, status=403)]
+        hub.faults = [HttpFault("status", "model.safetensors", times=1, status=403)]
         got = bytearray(10)
-        with source.part(resolved, file, Span(CHUNK, 10), credential) as fill:
+        with source.read_range(resolved, file, ByteRange(CHUNK, 10), credential) as fill:
             assert fill is not None
             fill(memoryview(got))
         assert got == BIG[CHUNK : CHUNK + 10]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Lab, lab_of, operated
-from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.machines.hosts import HostLab, client_project, host_lab
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 PARTLY = 12
@@ -30,21 +30,21 @@ jobs:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Four hosts."""
-    with lab_of(tmp_path_factory.mktemp("lab"), 4) as made:
+    with host_lab(tmp_path_factory.mktemp("lab"), 4) as made:
         yield made
 
 
 @pytest.fixture
-def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
+def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of an operator who may log in to the hosts."""
-    with operated(lab, tmp_path) as made:
+    with client_project(lab, tmp_path) as made:
         made.write({"weights/word": "hello\n"})
         yield made
 
 
-def declare(made: Project, lab: Lab, count: int) -> None:
+def declare(made: ProjectHarness, lab: HostLab, count: int) -> None:
     """A job on one of so many hosts, and one on all of them."""
     named = json.dumps([host.settings for host in lab.hosts[:count]])
     made.write(
@@ -56,19 +56,21 @@ def declare(made: Project, lab: Lab, count: int) -> None:
     )
 
 
-def completed(made: Project, job: str) -> bool:
+def completed(made: ProjectHarness, job: str) -> bool:
     """Whether its newest run is."""
     status: str = made.json("status", job)["status"]
     return status == "TRAINING_JOB_COMPLETED"
 
 
-def left(lab: Lab) -> list[str]:
+def left(lab: HostLab) -> list[str]:
     """What is still on the hosts."""
     return [str(path) for host in lab.hosts for path in host.home.rglob("*trainctl*")]
 
 
 @one_day_in(5)
-def test_a_host_that_is_away_from_the_beginning_leaves_the_others(demo: Project, lab: Lab) -> None:
+def test_a_host_that_is_away_from_the_beginning_leaves_the_others(
+    demo: ProjectHarness, lab: HostLab
+) -> None:
     """The job on one node runs, the one on both waits and says for which host; nothing else is planned until it is back, and then it is made and used."""
     declare(demo, lab, 2)
     lab.hosts[0].power_off()
@@ -93,7 +95,9 @@ def test_a_host_that_is_away_from_the_beginning_leaves_the_others(demo: Project,
 
 
 @one_day_in(7)
-def test_a_host_that_never_was_there_keeps_nothing_from_ending(demo: Project, lab: Lab) -> None:
+def test_a_host_that_never_was_there_keeps_nothing_from_ending(
+    demo: ProjectHarness, lab: HostLab
+) -> None:
     """A cluster one of whose addresses is wrong is used and destroyed without it, and put right leaves nothing to look for."""
     declare(demo, lab, 2)
     text = (demo.directory / "trainctl.yaml").read_text()
@@ -110,7 +114,9 @@ def test_a_host_that_never_was_there_keeps_nothing_from_ending(demo: Project, la
 
 
 @one_day_in(3)
-def test_present_gone_unreachable_and_unreadable_are_told_apart(demo: Project, lab: Lab) -> None:
+def test_present_gone_unreachable_and_unreadable_are_told_apart(
+    demo: ProjectHarness, lab: HostLab
+) -> None:
     """By ``nodes`` and by the plan, each by its host; what can be reached goes on being used, and all of it is destroyed once it can be."""
     declare(demo, lab, 4)
     demo.run("apply", "--auto-approve", "--wait")
@@ -119,7 +125,7 @@ def test_present_gone_unreachable_and_unreadable_are_told_apart(demo: Project, l
     away.power_off()
     denied.do("mv", "/root/.ssh/authorized_keys", "/root/.ssh/kept")
     try:
-        seen = {one["name"]: one["presence"] for one in demo.json("nodes")["nodes"]}
+        seen = {one["name"]: one["status"] for one in demo.json("nodes")["nodes"]}
         planned = demo.run("plan", "--replace", "job.one", code=None)
         demo.run("run", "job.one", "--auto-approve")
         wait_for(lambda: completed(demo, "job.one"))
@@ -129,7 +135,7 @@ def test_present_gone_unreachable_and_unreadable_are_told_apart(demo: Project, l
         denied.do("mv", "/root/.ssh/kept", "/root/.ssh/authorized_keys")
     demo.run("destroy", "--auto-approve")
 
-    assert seen == {"gpu-0": "present", "gpu-1": "gone", "gpu-2": "unreachable", "gpu-3": "unreadable"}  # fmt: skip
+    assert seen == {"gpu-0": "present", "gpu-1": "missing", "gpu-2": "unreachable", "gpu-3": "forbidden"}  # fmt: skip
     words = "lab/gpu-1 is gone, lab/gpu-2 is unreachable, lab/gpu-3 is unreadable"
     assert words in planned.stdout + planned.stderr
     assert node == "lab/gpu-0"

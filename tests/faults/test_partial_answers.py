@@ -9,8 +9,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.support.hosts import Lab, lab_of, operated
-from tests.support.project import Project
+from tests.support.machines.hosts import HostLab, client_project, host_lab
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in, sample
 
 INCOMPLETE = 1
@@ -31,16 +31,16 @@ Answers = dict[str, CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Three hosts."""
-    with lab_of(tmp_path_factory.mktemp("lab"), 3) as made:
+    with host_lab(tmp_path_factory.mktemp("lab"), 3) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def demo(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def demo(lab: HostLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
     """A project whose job has completed on all three."""
-    with operated(lab, tmp_path_factory.mktemp("demo")) as made:
+    with client_project(lab, tmp_path_factory.mktemp("demo")) as made:
         named = json.dumps([host.settings for host in lab.hosts])
         text = MANIFEST.replace("MIRROR", str(made.mirror)).replace("HOSTS", named)
         made.write({"trainctl.yaml": text, "src/nothing": ""})
@@ -49,7 +49,7 @@ def demo(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project
         made.run("destroy", "--auto-approve", "--delete-checkpoints")
 
 
-def asked(demo: Project, *commands: str) -> Answers:
+def asked(demo: ProjectHarness, *commands: str) -> Answers:
     """What commands print and how they end, asked at the same time."""
 
     def ask(words: Sequence[str]) -> CompletedProcess[str]:
@@ -61,7 +61,7 @@ def asked(demo: Project, *commands: str) -> Answers:
 
 @one_day_in(2)
 @pytest.mark.parametrize("fault", sample(["power", "cut", "freeze"], fixed=0, rotating=1))
-def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> None:
+def test_what_the_others_know_is_told(demo: ProjectHarness, lab: HostLab, fault: str) -> None:
     """Checkpoints, log and samples of the other ranks, with the host that is away and its rank named beside them, and 1; a row of
     each host and each rank; nothing of it needs the host."""
     listing, logs = "checkpoints list all --format json", "logs all"
@@ -71,7 +71,9 @@ def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> No
 
     found = json.loads(told[listing].stdout)
     assert {(one["rank"], one["state"]) for one in found["checkpoints"]} == {(0, "complete"), (2, "complete")}  # fmt: skip
-    assert found["away"] == [{"node": "lab/gpu-1", "ranks": [1], "why": "lab/gpu-1 doesn't answer"}]
+    assert found["unreachable"] == [
+        {"node": "lab/gpu-1", "ranks": [1], "reason": "lab/gpu-1 doesn't answer"}
+    ]
     said = (
         "Warning: lab/gpu-1 doesn't answer: without the checkpoints of rank 1 [node-unreachable]\n"
     )
@@ -83,22 +85,22 @@ def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> No
 
     seen = json.loads(told[metrics].stdout)
     assert {one["rank"] for one in seen["samples"]} == {0, 2}
-    assert (told[metrics].returncode, seen["away"]) == (INCOMPLETE, found["away"])
+    assert (told[metrics].returncode, seen["unreachable"]) == (INCOMPLETE, found["unreachable"])
 
     stands = json.loads(told[status].stdout)
     assert {one["rank"] for one in stands["checkpoints"]} == {0, 2}
-    assert (told[status].returncode, stands["stale"]) == (0, "lab/gpu-1 doesn't answer")
+    assert (told[status].returncode, stands["refresh_error"]) == (0, "lab/gpu-1 doesn't answer")
     assert (
         told["status"].stderr
         == "Warning: lab/gpu-1 doesn't answer: job.all as last seen [node-unreachable]\n"
     )
 
-    rows = {one["name"]: one["presence"] for one in json.loads(told["nodes --format json"].stdout)["nodes"]}  # fmt: skip
+    rows = {one["name"]: one["status"] for one in json.loads(told["nodes --format json"].stdout)["nodes"]}  # fmt: skip
     assert rows == {"gpu-0": "present", "gpu-1": "unreachable", "gpu-2": "present"}
 
 
 @one_day_in(3)
-def test_where_nobody_can_tell_the_error_names_the_host(demo: Project, lab: Lab) -> None:
+def test_where_nobody_can_tell_the_error_names_the_host(demo: ProjectHarness, lab: HostLab) -> None:
     """What one rank alone has is asked for while its host is away: an error, and nothing on standard output."""
     with lab.hosts[1].away("cut"):
         done = demo.run("logs", "all", "--rank", "1", code=1)
@@ -108,14 +110,14 @@ def test_where_nobody_can_tell_the_error_names_the_host(demo: Project, lab: Lab)
 
 
 @one_day_in(3)
-def test_a_cache_is_told_by_the_next_of_its_hosts(demo: Project, lab: Lab) -> None:
+def test_a_cache_is_told_by_the_next_of_its_hosts(demo: ProjectHarness, lab: HostLab) -> None:
     """The host that usually tells is away: another one's own is shown, and said to be another's."""
     with lab.hosts[0].away("cut"):
         done = demo.run("cache", "summarize", "demo", "--format", "json", code=INCOMPLETE)
 
     found = json.loads(done.stdout)
     assert found["node"] == "lab/gpu-1"
-    assert found["away"] == [{"node": "lab/gpu-0", "why": "lab/gpu-0 doesn't answer"}]
+    assert found["unreachable"] == [{"node": "lab/gpu-0", "reason": "lab/gpu-0 doesn't answer"}]
     assert (
         done.stderr
         == "Warning: lab/gpu-0 doesn't answer: this is what lab/gpu-1 has [node-unreachable]\n"

@@ -16,19 +16,24 @@ from typing import Any
 
 import pytest
 
-from tests.support.blob_server import served
-from tests.support.nodes import Mirror, NodeError
-from tests.support.peers import TOKEN, Gang, await_movement, result_of
+from tests.support.node_program.nodes import MirrorFixture, NodeProgramError
+from tests.support.node_program.peers import TOKEN, PeerGroup, await_movement, result_of
+from tests.support.servers.blob_server import serve_mirror
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.object_server import Content, ObjectServer, OpenObject, serving
-from trainctl.node.transfer.parts import lengths_of, to_hex
+from trainctl.base.network.object_server import (
+    ObjectServer,
+    ObjectSource,
+    OpenObject,
+    serve_in_thread,
+)
+from trainctl.node.transfer.transfer_units import to_hex, unit_lengths
 from trainctl.store import keys
-from trainctl.store.served import MirrorContent
+from trainctl.store.mirror_objects import MirrorObjectSource
 
 SEED = 20261122
 
 
-def _fill(mirror: Mirror) -> None:
+def _fill(mirror: MirrorFixture) -> None:
     numbers = random.Random(SEED)
     mirror.add("model.bin", numbers.randbytes(2 * CHUNK_BYTES + 99))
     for number in range(20):
@@ -36,17 +41,17 @@ def _fill(mirror: Mirror) -> None:
 
 
 @pytest.fixture
-def gang(tmp_path: Path) -> Gang:
+def gang(tmp_path: Path) -> PeerGroup:
     """Three nodes."""
-    gang = Gang(tmp_path, 3)
+    gang = PeerGroup(tmp_path, 3)
     _fill(gang.mirror)
     return gang
 
 
-class Holding(MirrorContent):
+class Holding(MirrorObjectSource):
     """A peer that has everything."""
 
-    def open_content(self, sha256: str) -> OpenObject | None:
+    def open_blob(self, sha256: str) -> OpenObject | None:
         """See Content."""
         return self.open(keys.blob(sha256), 0, None)
 
@@ -67,44 +72,44 @@ class Lying(Holding):
         return OpenObject.whole(os.fdopen(descriptor, "rb", buffering=0))
 
 
-class Promising(Content):
+class Promising(ObjectSource):
     """Says of everything that it is coming, for ever."""
 
     def open(self, key: str, offset: int, length: int | None) -> OpenObject | None:
         """See Content."""
         return None
 
-    def is_coming(self, sha256: str) -> bool:
+    def is_incoming(self, sha256: str) -> bool:
         """See Content."""
         return True
 
 
-def _peer(gang: Gang, port: int) -> dict[str, Any]:
+def _peer(gang: PeerGroup, port: int) -> dict[str, Any]:
     """A peer on that port of which everybody is told that it has everything."""
     listing = Listing.parse(json.loads(gang.mirror.listing.to_bytes()))
-    holds = {listing.id: to_hex(True for _ in lengths_of(listing))}
+    holds = {listing.id: to_hex(True for _ in unit_lengths(listing))}
     urls = [f"http://127.0.0.1:{port}"]
     return {"node": "peer", "urls": urls, "token": TOKEN, "holds": holds}
 
 
-def _deliver_beside(gang: Gang, port: int) -> tuple[dict[str, Any], int]:
+def _deliver_beside(gang: PeerGroup, port: int) -> tuple[dict[str, Any], int]:
     """Deliver to the first node beside such a peer; its result, and what the mirror sent."""
     me = {"node": "lab/lab-0", "holds": {}}
-    with served(gang.mirror) as server:
+    with serve_mirror(gang.mirror) as server:
         process = gang.begin(0, [me, _peer(gang, port)], server, patience=0.3)
         return result_of(process), server.sent
 
 
-def _check(gang: Gang, *numbers: int) -> None:
+def _check(gang: PeerGroup, *numbers: int) -> None:
     for number in numbers:
         tree = gang.nodes[number].tree
         for path, data in gang.mirror.files.items():
             assert (tree / path).read_bytes() == data, (number, path)
 
 
-def test_a_peer_that_lies(gang: Gang) -> None:
+def test_a_peer_that_lies(gang: PeerGroup) -> None:
     """Wrong bytes of the right length are noticed, chunk by chunk, and come from the mirror instead."""
-    with serving(ObjectServer(Lying(gang.mirror.path), TOKEN)) as liar:
+    with serve_in_thread(ObjectServer(Lying(gang.mirror.path), TOKEN)) as liar:
         result, sent = _deliver_beside(gang, liar.port)
 
     _check(gang, 0)
@@ -112,9 +117,9 @@ def test_a_peer_that_lies(gang: Gang) -> None:
     assert sent == gang.mirror.listing.size
 
 
-def test_a_peer_that_promises_for_ever(gang: Gang) -> None:
+def test_a_peer_that_promises_for_ever(gang: PeerGroup) -> None:
     """Patience with one that says it is coming ends."""
-    with serving(ObjectServer(Promising(), TOKEN)) as server:
+    with serve_in_thread(ObjectServer(Promising(), TOKEN)) as server:
         result, _ = _deliver_beside(gang, server.port)
 
     _check(gang, 0)
@@ -141,7 +146,7 @@ def _silent() -> Iterator[int]:
         one.close()
 
 
-def test_a_silent_peer(gang: Gang) -> None:
+def test_a_silent_peer(gang: PeerGroup) -> None:
     """One that takes connections and says nothing is dropped."""
     with _silent() as port:
         result, _ = _deliver_beside(gang, port)
@@ -150,7 +155,7 @@ def test_a_silent_peer(gang: Gang) -> None:
     assert result["bytes_origin"] == gang.mirror.listing.size
 
 
-def test_a_peer_that_is_gone(gang: Gang) -> None:
+def test_a_peer_that_is_gone(gang: PeerGroup) -> None:
     """A port where nobody listens is noticed at once."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -161,18 +166,18 @@ def test_a_peer_that_is_gone(gang: Gang) -> None:
     assert result["bytes_origin"] == gang.mirror.listing.size
 
 
-def test_a_peer_with_another_token(gang: Gang) -> None:
+def test_a_peer_with_another_token(gang: PeerGroup) -> None:
     """A peer that refuses us is as good as none."""
-    with serving(ObjectServer(Holding(gang.mirror.path), "another token")) as server:
+    with serve_in_thread(ObjectServer(Holding(gang.mirror.path), "another token")) as server:
         result, _ = _deliver_beside(gang, server.port)
 
     _check(gang, 0)
     assert result["bytes_peers"] == 0
 
 
-def test_a_node_that_is_killed_on_the_way(gang: Gang) -> None:
+def test_a_node_that_is_killed_on_the_way(gang: PeerGroup) -> None:
     """The others bring what it was to bring; when it comes back, it goes on with what it has."""
-    with served(gang.mirror) as server, gang.serving() as servings:
+    with serve_mirror(gang.mirror) as server, gang.serving() as servings:
         peers = [one.peer for one in servings]
         victim = gang.begin(1, peers, server, max_rate=8_000_000, patience=0.5)
         others = [gang.begin(number, peers, server, patience=0.5) for number in (0, 2)]
@@ -195,9 +200,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def test_a_node_without_space(gang: Gang) -> None:
+def test_a_node_without_space(gang: PeerGroup) -> None:
     """It says so; the others have everything."""
-    with served(gang.mirror) as server, gang.serving() as servings:
+    with serve_mirror(gang.mirror) as server, gang.serving() as servings:
         peers = [one.peer for one in servings]
         others = [gang.begin(number, peers, server, patience=0.5) for number in (0, 2)]
         request = gang.begin(1, peers, server, cache={"size": 1000})
@@ -209,9 +214,9 @@ def test_a_node_without_space(gang: Gang) -> None:
     _check(gang, 0, 2)
 
 
-def test_two_deliveries_at_once_to_the_same_nodes(gang: Gang) -> None:
+def test_two_deliveries_at_once_to_the_same_nodes(gang: PeerGroup) -> None:
     """Two runs that want the same on all nodes: each byte comes once, whoever brings it."""
-    with served(gang.mirror) as server, gang.serving() as servings:
+    with serve_mirror(gang.mirror) as server, gang.serving() as servings:
         peers = [one.peer for one in servings]
         processes = [
             gang.begin(number, peers, server, lease=f"run-{run}")
@@ -226,9 +231,9 @@ def test_two_deliveries_at_once_to_the_same_nodes(gang: Gang) -> None:
     assert sum(one["bytes_node"] == gang.mirror.listing.size for one in results) == 3
 
 
-def test_peers_that_are_no_peers(gang: Gang) -> None:
+def test_peers_that_are_no_peers(gang: PeerGroup) -> None:
     """A request that doesn't say which of them this node is, or what they hold, is refused."""
-    with served(gang.mirror) as server:
+    with serve_mirror(gang.mirror) as server:
         for peers in (
             [_peer(gang, 1)],
             [{**_peer(gang, 1), "node": "lab/lab-0", "holds": {gang.mirror.listing.id: "xyz"}}],
@@ -238,7 +243,7 @@ def test_peers_that_are_no_peers(gang: Gang) -> None:
             assert json.loads(out.splitlines()[-1])["error"]["kind"] == "request"
 
 
-def test_a_server_needs_a_token(gang: Gang) -> None:
+def test_a_server_needs_a_token(gang: PeerGroup) -> None:
     """One that anybody could use is not started."""
-    with pytest.raises(NodeError, match="token"):
+    with pytest.raises(NodeProgramError, match="token"):
         gang.nodes[0].call("serve", {"token": "", "listings": []})

@@ -13,49 +13,49 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import TestNode, is_alive, wait_for
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshd
+from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
 from tests.support.tiers import sample
-from trainctl.base.protocol.verb import untyped
+from trainctl.base.protocol.method import untyped_method
+from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.session import Sessions
-from trainctl.spi.provider import Node
+from trainctl.remote.session import NodeSessions
 from trainctl_local import LocalTransport
 
 LINKS = {
     "local": "LocalTransport()",
-    "openssh": "OpenSsh(login, 'lab/gpu', dict(os.environ), lambda _: False).transport()",
-    "paramiko": "Paramiko(login, 'lab/gpu', dict(os.environ), lambda _: False).transport()",
+    "openssh": "OpenSshConnection(login, 'lab/gpu', dict(os.environ), lambda _: False).transport()",
+    "paramiko": "ParamikoConnection(login, 'lab/gpu', dict(os.environ), lambda _: False).transport()",
 }
 PROGRAM = """
     import os, sys
     from pathlib import Path
-    from trainctl.base.protocol.verb import untyped
+    from trainctl.base.protocol.method import untyped_method
     from trainctl.remote.agent import NodeAgent
-    from trainctl.spi.provider import Node
+    from trainctl.plugin_api.provider import Node
     from trainctl.testing.session import program
     from trainctl_local import LocalTransport
-    from trainctl_ssh.hosts import Login
-    from trainctl_ssh.openssh import OpenSsh
-    from trainctl_ssh.pure import Paramiko
-    login = Login({address!r}, port={port})
+    from trainctl_ssh.hosts import SshLogin
+    from trainctl_ssh.openssh_connection import OpenSshConnection
+    from trainctl_ssh.paramiko_connection import ParamikoConnection
+    login = SshLogin({address!r}, port={port})
     node = Node("lab", "gpu", "gpu", {root!r}, {root!r}, sys.executable, key="made")
     def told(event):
         Path({mark!r} + ".new").write_text(" ".join(str(pid) for pid in event.values()))
         Path({mark!r} + ".new").rename({mark!r})
-    NodeAgent(node, {link}, archive=program()).call(untyped("forever"), {{}}, on_event=told)
+    NodeAgent(node, {link}, archive=program()).call(untyped_method("forever"), {{}}, on_event=told)
 """
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> User:
+def user(tmp_path: Path) -> SshUser:
     """Who logs in."""
     require_sshd()
-    return User(tmp_path / "user")
+    return SshUser(tmp_path / "user")
 
 
 @pytest.fixture
-def host(tmp_path: Path, user: User) -> Iterator[Sshd]:
+def host(tmp_path: Path, user: SshUser) -> Iterator[Sshd]:
     """A host that the user knows."""
     with sshd(tmp_path / "gpu", user) as found:
         user.known_hosts.write_text(found.known)
@@ -66,7 +66,7 @@ def host(tmp_path: Path, user: User) -> Iterator[Sshd]:
     ("link", "how"), sample([(link, how) for link in LINKS for how in (2, 9)], fixed=0, rotating=3)
 )
 def test_nothing_is_left_when_the_operator_is_gone(
-    link: str, how: int, user: User, host: Sshd, tmp_path: Path
+    link: str, how: int, user: SshUser, host: Sshd, tmp_path: Path
 ) -> None:
     """After Ctrl-C, and after a kill that nothing could answer: the session, its call, what that had started, and the connection."""
     mark = tmp_path / "pids"
@@ -95,16 +95,16 @@ def test_nothing_is_left_when_the_operator_is_gone(
 
 def test_what_lives_on_holds_nothing_of_the_session(tmp_path: Path) -> None:
     """A run goes on when the session is gone, none of the session's pipes was open in its processes, and it loads its own modules still."""
-    made = TestNode(tmp_path)
-    made.put_code({"nothing.txt": ""})
+    made = NodeHarness(tmp_path)
+    made.upload_code({"nothing.txt": ""})
     node = Node("lab", "gpu", "local", str(made.root), str(made.data), made.python, key="made")
     transport = LocalTransport()
-    sessions = Sessions(transport)
+    sessions = NodeSessions(transport)
     agent = NodeAgent(node, transport, sessions=sessions)
     spec = made.spec("while ! test -e go; do sleep 0.1; done; echo done")
     request = {"root": str(made.root), **made.start_request(spec)}
     try:
-        status = agent.call(untyped("start"), request)
+        status = agent.call(untyped_method("start"), request)
         session = _session(os.getpid())
         open_there = {path.readlink().name for path in Path(f"/proc/{session}/fd").iterdir()}
         supervisor = json.loads(next(made.directory().glob("claim.*")).read_text())["pid"]

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import Hub, serve
-from tests.support.mirrors import assert_sound, contents, impatient, ingest, mirror_at
-from tests.support.wanting import remount, small_disk
-from tests.support.weights_data import noise
+from tests.support.projects.weights_project import remount, small_disk
+from tests.support.servers.hub import Hub, serve
+from tests.support.storage.mirrors import assert_sound, contents, immediate_retry, ingest, mirror_at
+from tests.support.storage.weights_data import noise
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
 from trainctl.sources.hf import HubSource
-from trainctl.store import ingest as ingest_module
 from trainctl.store import keys
-from trainctl.store.directory import free_bytes
-from trainctl.store.gc import GcOptions
-from trainctl.store.store import Store
+from trainctl.store.backends.directory import free_bytes
+from trainctl.store.ingestion import ingest as ingest_module
+from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.store import MirrorStore
 
 CHUNK = 2**20
 BIG = {"model.safetensors": noise(24 * CHUNK), "config.json": b"{}"}
@@ -34,7 +34,7 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
-def copy(hub: Hub, store: Store, name: str) -> Listing:
+def copy(hub: Hub, store: MirrorStore, name: str) -> Listing:
     source = HubSource(hub.url)
     return ingest(store, source.resolve(f"hf://acme/{name}", None, None), source)
 
@@ -105,13 +105,15 @@ def test_a_read_only_disk_is_named(hub: Hub, tmp_path: Path) -> None:
         assert str(disk) in str(raised.value)
         assert "read-only" in store.survey().unusable
         assert contents(store, listing) == BIG
-        assert store.verify().whole
+        assert store.verify().ok
 
 
 def test_a_read_only_disk_needs_nothing_for_a_survey(hub: Hub, tmp_path: Path) -> None:
     source = HubSource(hub.url)
     resolved: ResolvedSource = source.resolve("hf://acme/big", None, None)
     with small_disk(tmp_path / "disk", "1m", "ro") as disk:
-        survey = Store(mirror_at(disk / "mirror").objects, impatient()).survey([resolved])
+        survey = MirrorStore(mirror_at(disk / "mirror").objects, immediate_retry()).survey(
+            [resolved]
+        )
     assert survey.sources[0].missing == sum(map(len, BIG.values()))
     assert "read-only" in survey.unusable

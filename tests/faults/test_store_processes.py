@@ -15,17 +15,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.buckets import Bucket, moto
-from tests.support.copying import objects_at
-from tests.support.hub import Hub, serve
-from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, impatient, ingest
+from tests.support.servers.buckets import BucketServer, moto
+from tests.support.servers.hub import Hub, serve
+from tests.support.storage.mirrors import (
+    REFERENCE,
+    MemorySource,
+    assert_sound,
+    contents,
+    immediate_retry,
+    ingest,
+)
+from tests.support.storage.store_process import objects_at
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import SEED, one_day_in, sample
-from tests.support.weights_data import noise
 from trainctl.base.objects import ObjectStore
 from trainctl.store import keys
-from trainctl.store.gc import GcOptions
+from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.references import Reference
-from trainctl.store.store import Store
+from trainctl.store.store import MirrorStore
 
 CHUNK = 2**18
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,14 +47,14 @@ OTHER = Reference("l2", "weights.x", "o", "p")
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
+def bucket() -> Iterator[BucketServer]:
     with moto() as running:
         yield running
 
 
 @pytest.fixture(params=["directory", pytest.param("bucket", marks=one_day_in(2))])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store, as ``tests.support.copying`` names it."""
+    """An empty store, as ``tests.support.storage.store_process`` names it."""
     if request.param == "directory":
         return str(tmp_path / "store")
     return f"{request.getfixturevalue('bucket').endpoint}#{secrets.token_hex(4)}"
@@ -60,12 +67,12 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
-def store_at(place: str) -> Store:
-    return Store(objects_at(place), impatient(), CHUNK)
+def store_at(place: str) -> MirrorStore:
+    return MirrorStore(objects_at(place), immediate_retry(), CHUNK)
 
 
 def start(place: str, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.copying", place, *words]
+    command = [sys.executable, "-m", "tests.support.storage.store_process", place, *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -129,7 +136,7 @@ def test_copies_killed_at_random_moments_come_right(place: str, hub: Hub) -> Non
         kill(process)
         assert_sound(objects_at(place), CHUNK)
     assert files_of(place, finish(copying(place, hub))) == FILES
-    assert store_at(place).verify().whole
+    assert store_at(place).verify().ok
 
 
 @pytest.mark.parametrize("lethal", sample(range(1, 200), 1, 3))
@@ -144,7 +151,7 @@ def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     store = store_at(place)
     store.gc(GcOptions())
     assert files_of(place, finish(copying(place, hub))) == FILES
-    assert store.verify().whole
+    assert store.verify().ok
     assert list((tmp_path / "store" / ".tmp").iterdir()) == []
 
 
@@ -161,9 +168,9 @@ def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
     process = start(str(tmp_path), "gc", str(lethal))
     process.communicate(timeout=60)
     assert process.returncode in (0, -signal.SIGKILL)
-    assert store.verify().whole
+    assert store.verify().ok
     store.gc(GcOptions())
-    assert store.verify().whole
+    assert store.verify().ok
     assert store.stored_bytes() == len(FILES[BIG]) + len(b"kept")
 
 
@@ -235,14 +242,14 @@ def test_copies_beside_collections_find_what_they_copied(place: str) -> None:
         for collection in collections:
             kill(collection)
     assert [future.result() for future in running] == [None] * 3
-    assert store_at(place).verify().whole
+    assert store_at(place).verify().ok
     store_at(place).gc(GcOptions())
     assert store_at(place).stored_bytes() == 0
 
 
 def copy_and_drop(place: str, lineage: int, turn: int) -> None:
     """Copy files of which others copy some, too; read all of them; drop the reference."""
-    store = Store(objects_at(place), impatient(), 512)
+    store = MirrorStore(objects_at(place), immediate_retry(), 512)
     some = range(lineage + turn, lineage + turn + 4)
     files = {f"f{number}": noise(1300, number) for number in some}
     files |= {f"small-{number}": noise(90, number) for number in some}

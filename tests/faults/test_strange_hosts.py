@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.hosts import Host, Lab, lab_of, operated
-from tests.support.nodes import python38, wait_for
-from tests.support.project import Project
+from tests.support.machines.hosts import FakeHost, HostLab, client_project, host_lab
+from tests.support.node_program.nodes import python38, wait_for
+from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 HOURS = 3600
@@ -39,24 +39,24 @@ jobs:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Two hosts, which see the Python 3.8 of this machine if it has one."""
     python = python38()
     seen = [Path(python).parents[1]] if python else []
-    with lab_of(tmp_path_factory.mktemp("lab"), 2, seen) as made:
+    with host_lab(tmp_path_factory.mktemp("lab"), 2, seen) as made:
         yield made
 
 
 @pytest.fixture
-def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
+def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of an operator who may log in to the hosts."""
-    with operated(lab, tmp_path) as made:
+    with client_project(lab, tmp_path) as made:
         yield made
         made.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints", code=None)
 
 
 def declare(
-    made: Project,
+    made: ProjectHarness,
     hosts: list[dict[str, Any]],
     command: str = "echo done",
     *,
@@ -72,7 +72,7 @@ def declare(
     made.write({"weights/noise": bytes(range(256)) * 24_000})
 
 
-def destroyed(made: Project, *hosts: Host) -> None:
+def destroyed(made: ProjectHarness, *hosts: FakeHost) -> None:
     """Nothing is left of it: no process, and no file but the project's own."""
     made.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints")
     for host in hosts:
@@ -82,7 +82,9 @@ def destroyed(made: Project, *hosts: Host) -> None:
 
 @one_day_in(5)
 @pytest.mark.parametrize("hours", [-7, pytest.param(26, marks=pytest.mark.long)])
-def test_a_clock_that_is_hours_off_does_no_harm(demo: Project, lab: Lab, hours: int) -> None:
+def test_a_clock_that_is_hours_off_does_no_harm(
+    demo: ProjectHarness, lab: HostLab, hours: int
+) -> None:
     """One of two hosts is hours behind or ahead: the gang completes, its times are in order, nothing is planned afterwards, and nothing is left."""
     lab.hosts[1].skew(hours * HOURS)
     try:
@@ -108,7 +110,7 @@ def test_a_clock_that_is_hours_off_does_no_harm(demo: Project, lab: Lab, hours: 
 
 
 @one_day_in(5)
-def test_a_disk_that_fills_up_on_one_host_is_named(demo: Project, lab: Lab) -> None:
+def test_a_disk_that_fills_up_on_one_host_is_named(demo: ProjectHarness, lab: HostLab) -> None:
     """The error has the host and what to do; with room again the next apply brings the run to its end, and nothing is left."""
     full = lab.hosts[1]
     full.do("mkdir", "-p", "/small")
@@ -131,14 +133,14 @@ def test_a_disk_that_fills_up_on_one_host_is_named(demo: Project, lab: Lab) -> N
 
 
 @one_day_in(5)
-def test_two_users_of_one_host_at_once(demo: Project, lab: Lab, tmp_path: Path) -> None:
+def test_two_users_of_one_host_at_once(demo: ProjectHarness, lab: HostLab, tmp_path: Path) -> None:
     """Each applies at the same time, as another account of the host, and wants all its GPUs: one run waits for the other, and each destroy leaves the other's alone."""
     host = lab.hosts[0]
     host.do("useradd", "--create-home", "--password", "*", "ana")
     host.do("install", "-d", "-o", "ana", "-m", "700", "/home/ana/.ssh")
     host.do("install", "-o", "ana", "-m", "600", "/root/.ssh/authorized_keys", "/home/ana/.ssh/authorized_keys")  # fmt: skip
     (tmp_path / "other").mkdir()
-    with operated(lab, tmp_path / "other") as ana:
+    with client_project(lab, tmp_path / "other") as ana:
         waits = "while ! test -e /run/gate; do sleep 0.1; done"
         declare(demo, [host.settings], waits, gpus=2)
         declare(ana, [{**host.settings, "user": "ana"}], waits, gpus=2)
@@ -165,14 +167,14 @@ def code_of(process: Popen[str]) -> int:
     return process.returncode
 
 
-def ended(made: Project) -> bool:
+def ended(made: ProjectHarness) -> bool:
     """Whether the newest run is over, well."""
     status: str = made.json("status", "job.sft")["status"]
     return status == "TRAINING_JOB_COMPLETED"
 
 
 @one_day_in(5)
-def test_an_account_in_which_little_is_allowed(demo: Project, lab: Lab) -> None:
+def test_an_account_in_which_little_is_allowed(demo: ProjectHarness, lab: HostLab) -> None:
     """Nothing in /tmp may be executed, the home can't be written, the login shell talks, and Python is the oldest one: it works all the same."""
     host = lab.hosts[0]
     python = python38()
@@ -225,7 +227,7 @@ OTHERS = [pytest.param(shell, marks=pytest.mark.long) for shell in ("sh", "bash"
 
 @one_day_in(5)
 @pytest.mark.parametrize("shell", ["fish", *OTHERS])
-def test_hostile_values_are_values(demo: Project, lab: Lab, shell: str) -> None:
+def test_hostile_values_are_values(demo: ProjectHarness, lab: HostLab, shell: str) -> None:
     """In every field that names something on a host, in names of files and in variables, whatever the account's shell: all arrive, and nothing is run."""
     host = lab.hosts[0]
     if shutil.which(shell) is None:

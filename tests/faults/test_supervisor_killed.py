@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkpointing import PREFIX, restored
-from tests.support.nodes import TestNode, wait_for
-from tests.support.project import processes
+from tests.support.node_program.nodes import NodeHarness, wait_for
+from tests.support.node_program.saved_runs import PREFIX, restored
+from tests.support.node_program.verb_forks import VerbForkServer
+from tests.support.projects.project import processes
 from tests.support.tiers import offset
-from tests.support.zygote import Zygote
-from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import COMPLETE
-from trainctl.base.files import is_temporary
-from trainctl.base.processes import parent_of
+from trainctl.base.filesystem.files import is_temporary
+from trainctl.base.system.processes import parent_of
 
 SAVED = {
     name: {"model.bin": f"{name}\n".encode(), "deep/state": b"state\n"}
@@ -34,15 +34,17 @@ CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST
 @pytest.mark.parametrize(
     "step", [pytest.param(40, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
 )
-def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step: int) -> None:
+def test_a_supervisor_killed_at_every_point(
+    tmp_path: Path, zygote: VerbForkServer, step: int
+) -> None:
     """The run completes, started once more if none of its commands was begun, or is LOST; ``upload_checkpoints`` then brings what is whole, and nothing else stays."""
     ends = set()
     for lethal in itertools.count(1 + offset(step), step):
-        node = TestNode(made(tmp_path / str(lethal)))
+        node = NodeHarness(made(tmp_path / str(lethal)))
         status = started_and_killed(node, zygote, lethal)
         request = {"data": str(node.data), "key": "run-1", "secrets": {}}
         node.call("upload_checkpoints", request)
-        store = DirectoryStore(node.base / "store")
+        store = DirectoryCheckpointStore(node.base / "store")
         whole = restored(store)
 
         assert status in (LOST, COMPLETED), lethal
@@ -70,14 +72,14 @@ def made(directory: Path) -> Path:
     return directory
 
 
-def started_and_killed(node: TestNode, zygote: Zygote, lethal: int) -> str:
+def started_and_killed(node: NodeHarness, zygote: VerbForkServer, lethal: int) -> str:
     """Start a run whose supervisor dies, and once more what was not begun, as the next apply would; how it ended."""
-    node.put_code({"x": ""})
+    node.upload_code({"x": ""})
     store = {
         "url": f"file://{node.base}/store",
         "prefix": PREFIX,
         "enabled": True,
-        "settle_seconds": 0,
+        "debounce_seconds": 0,
     }
     spec = node.spec(
         "cd $BT_CHECKPOINT_DIR", *map(SAVE.format, SAVED), "sleep 0.3",
@@ -92,7 +94,7 @@ def started_and_killed(node: TestNode, zygote: Zygote, lethal: int) -> str:
     return str(node.ended()["status"])
 
 
-def unnamed(store: DirectoryStore) -> set[str]:
+def unnamed(store: DirectoryCheckpointStore) -> set[str]:
     """Objects in a store that nothing names."""
     manifests = [one.key for one in store.list(f"{PREFIX}/{COMPLETE}/")]
     documents: list[dict[str, Any]] = [json.loads(store.get(key) or b"") for key in manifests]

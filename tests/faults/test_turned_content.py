@@ -15,32 +15,39 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.support.buckets import KEY_ID, SECRET, moto, rclone
-from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, azure
-from tests.support.google_xml import google_xml
-from tests.support.mirrors import REFERENCE, assert_sound, contents, ingest, leftovers, mirror_at
+from tests.support.network.corrupting_proxy import corrupting_proxy
+from tests.support.servers.buckets import KEY_ID, SECRET, moto, rclone
+from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, azure
+from tests.support.servers.google_xml import google_xml
+from tests.support.storage.mirrors import (
+    REFERENCE,
+    assert_sound,
+    contents,
+    ingest,
+    leftovers,
+    mirror_at,
+)
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import one_day_in
-from tests.support.turning import turning
-from tests.support.weights_data import noise
 from trainctl.base.listing import ResolvedSource
-from trainctl.base.protocol.conversation import Asked, Asking
-from trainctl.errors import SourceWrong
-from trainctl.node.mirror.upstream import LinkedUpstream, Links
-from trainctl.objects.access import AzureKey, shared_signature
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket as Objects
+from trainctl.base.protocol.callbacks import CallbackClient, PendingRequest
+from trainctl.errors import SourceMismatch
+from trainctl.node.mirror.url_upstream import SourceUrlCache, UrlUpstream
+from trainctl.objects.bucket_client import Bucket as Objects
+from trainctl.objects.credentials import AzureKey, sign_sas_query
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential, WeightSource
 from trainctl.sources.bucket import BucketSource
-from trainctl.spi.sources import Credential, WeightSource
 
 RIGHT, WRONG = b"<weights as they were put>", b"<weights as they were cut>"
 SMALL = noise(20_000) + RIGHT + noise(10_000, 1)
 STREAMED = noise(5 * 2**20) + RIGHT + noise(2**20, 1)
 IN_PARTS = noise(50 * 2**20) + RIGHT + noise(16 * 2**20, 1)
 CHUNK = 4 * 2**20
-KEYS = Credential(
+KEYS = SourceCredential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "the test"
 )
-AZURE = Credential(json.dumps({"account_key": ACCOUNT_KEY}), "the test")
+AZURE = SourceCredential(json.dumps({"account_key": ACCOUNT_KEY}), "the test")
 
 
 def s3_client(endpoint: str, config: Any = None) -> Any:
@@ -60,25 +67,34 @@ def plain_s3_client(endpoint: str) -> Any:
 
 
 @contextmanager
-def on_s3(work: Path, data: bytes, **more: str) -> Iterator[tuple[BucketSource, str, Credential]]:
-    with moto() as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
+def on_s3(
+    work: Path, data: bytes, **more: str
+) -> Iterator[tuple[BucketSource, str, SourceCredential]]:
+    with moto() as server, corrupting_proxy(server.endpoint, RIGHT, WRONG) as endpoint:
         client = plain_s3_client(server.endpoint)
         client.put_object(Bucket="models", Key="w/model.bin", Body=data, **more)
         yield BucketSource(environ={"AWS_ENDPOINT_URL": endpoint}), "s3://models/w", KEYS
 
 
 @contextmanager
-def on_rclone(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Credential | None]]:
-    with rclone(work / "rclone") as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
+def on_rclone(
+    work: Path, data: bytes
+) -> Iterator[tuple[WeightSource, str, SourceCredential | None]]:
+    with (
+        rclone(work / "rclone") as server,
+        corrupting_proxy(server.endpoint, RIGHT, WRONG) as endpoint,
+    ):
         assert server.directory is not None
         (server.directory / "model.bin").write_bytes(data)
         yield BucketSource(environ={"AWS_ENDPOINT_URL": endpoint}), "s3://models/model.bin", KEYS
 
 
 @contextmanager
-def on_google(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Credential | None]]:
-    with google_xml() as server, turning(server.url, RIGHT, WRONG) as endpoint:
-        place = location_of("gs://models/w", None, {"STORAGE_EMULATOR_HOST": server.url})
+def on_google(
+    work: Path, data: bytes
+) -> Iterator[tuple[WeightSource, str, SourceCredential | None]]:
+    with google_xml() as server, corrupting_proxy(server.url, RIGHT, WRONG) as endpoint:
+        place = parse_bucket_location("gs://models/w", None, {"STORAGE_EMULATOR_HOST": server.url})
         Objects(place, environ={}).put("model.bin", data)
         yield BucketSource("gs", environ={"STORAGE_EMULATOR_HOST": endpoint}), "gs://models/w", None
 
@@ -86,12 +102,12 @@ def on_google(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Cred
 @contextmanager
 def on_azure(
     work: Path, data: bytes, name: str = "w"
-) -> Iterator[tuple[WeightSource, str, Credential | None]]:
-    with azure(work) as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
+) -> Iterator[tuple[WeightSource, str, SourceCredential | None]]:
+    with azure(work) as server, corrupting_proxy(server.endpoint, RIGHT, WRONG) as endpoint:
         uri = f"azure://{ACCOUNT}/closed/w"
-        query = shared_signature(
+        query = sign_sas_query(
             AzureKey(ACCOUNT_KEY),
-            location_of(uri, server.endpoint, {}),
+            parse_bucket_location(uri, server.endpoint, {}),
             "w/model.bin",
             "cw",
             600,
@@ -110,7 +126,7 @@ def on_azure(
 @contextmanager
 def on_azure_alone(
     work: Path, data: bytes
-) -> Iterator[tuple[WeightSource, str, Credential | None]]:
+) -> Iterator[tuple[WeightSource, str, SourceCredential | None]]:
     with on_azure(work, data, "w/model.bin") as found:
         yield found
 
@@ -125,7 +141,9 @@ def test_other_bytes_of_the_right_length_are_refused(
     root = tmp_path / "mirror"
     with served(tmp_path, data) as (source, uri, credential):
         resolved = source.resolve(uri, None, credential)
-        with pytest.raises(SourceWrong, match=r"model\.bin arrived with other content") as caught:
+        with pytest.raises(
+            SourceMismatch, match=r"model\.bin arrived with other content"
+        ) as caught:
             ingest(mirror_at(root, CHUNK), resolved, source, credential=credential)
     assert "MD5 should be" in str(caught.value)
     assert leftovers(root) == []
@@ -147,17 +165,17 @@ class Signing:
 
     def __init__(self, source: BucketSource, resolved: ResolvedSource) -> None:
         self._files = {file.path: file for file in resolved.files}
-        self._link = partial(source.link, resolved, credential=KEYS)
+        self._link = partial(source.presigned_url, resolved, credential=KEYS)
 
-    def begin(self, question: Mapping[str, Any]) -> Asked:
-        asked = Asked()
+    def begin(self, question: Mapping[str, Any]) -> PendingRequest:
+        asked = PendingRequest()
         links = [{"url": self._link(file=self._files[path])} for path in question["paths"]]
-        asked.answer = {"links": links}
+        asked.response = {"links": links}
         return asked
 
-    def wait(self, asked: Asked) -> Mapping[str, Any]:
-        assert asked.answer is not None
-        return asked.answer
+    def wait(self, asked: PendingRequest) -> Mapping[str, Any]:
+        assert asked.response is not None
+        return asked.response
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -167,11 +185,11 @@ def test_a_host_that_reads_by_links_compares_it_too(tmp_path: Path, encrypted: b
     mirror = mirror_at(tmp_path / "mirror", CHUNK)
     with on_s3(tmp_path, SMALL, **more) as (source, uri, _):
         resolved = source.resolve(uri, None, KEYS)
-        links = Links(cast(Asking, Signing(source, resolved)), resolved.files)
-        upstream = LinkedUpstream(resolved, links)
+        links = SourceUrlCache(cast(CallbackClient, Signing(source, resolved)), resolved.files)
+        upstream = UrlUpstream(resolved, links)
         if encrypted:
             listing = mirror.ingest(resolved, upstream, REFERENCE)
             assert contents(mirror, listing) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
         else:
-            with pytest.raises(SourceWrong, match="Its MD5 should be"):
+            with pytest.raises(SourceMismatch, match="Its MD5 should be"):
                 mirror.ingest(resolved, upstream, REFERENCE)

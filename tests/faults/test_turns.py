@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gpus import Gpus
-from tests.support.nodes import LIVE, TestNode, as_nobody, wait_for
+from tests.support.machines.gpus import FakeNvidiaGpus
+from tests.support.node_program.nodes import LIVE, NodeHarness, nobody_prefix, wait_for
 
 # Holds a kernel lock for each GPU that it was given, as long as it lives; two with the same GPU can't both have it.
 JOB = """\
@@ -37,7 +37,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory that everybody may enter, a host with three GPUs, and a place for the jobs' locks."""
     base = Path(tempfile.mkdtemp(prefix="trainctl-test-turns-"))
     base.chmod(0o777)
-    gpus = Gpus.make(base / "tools", GPUS)
+    gpus = FakeNvidiaGpus.make(base / "tools", GPUS)
     monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
     locks = base / "locks"
     locks.mkdir()
@@ -50,23 +50,23 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def users(host: Path) -> Iterator[list[TestNode]]:
+def users(host: Path) -> Iterator[list[NodeHarness]]:
     """Two nodes on the host: of this user, and of one without privileges where this user may become that."""
     made = []
-    for number, prefix in enumerate(([], as_nobody() or [])):
+    for number, prefix in enumerate(([], nobody_prefix() or [])):
         base = host / f"user-{number}"
         base.mkdir()
         base.chmod(0o777)
         python = "/usr/bin/python3" if prefix else sys.executable
-        node = TestNode(base, python=python, prefix=prefix)
-        node.put_code({"job.py": JOB})
+        node = NodeHarness(base, python=python, prefix=prefix)
+        node.upload_code({"job.py": JOB})
         made.append(node)
     yield made
     for node in made:
         node.close()
 
 
-def begin(node: TestNode, host: Path, key: str, count: int, seconds: float) -> None:
+def begin(node: NodeHarness, host: Path, key: str, count: int, seconds: float) -> None:
     """Start a run that wants so many GPUs for so long."""
     command = (
         f"{sys.executable if not node.prefix else '/usr/bin/python3'} job.py {host}/locks {seconds}"
@@ -75,12 +75,12 @@ def begin(node: TestNode, host: Path, key: str, count: int, seconds: float) -> N
     node.start(node.spec(command, key=key, gpus=gpus, grace_seconds=0))
 
 
-def statuses(node: TestNode) -> dict[str, str]:
+def statuses(node: NodeHarness) -> dict[str, str]:
     """How every run of a node stands."""
     return {run["key"]: run["status"] for run in node.runs()}
 
 
-def test_never_more_claims_than_gpus(host: Path, users: list[TestNode]) -> None:
+def test_never_more_claims_than_gpus(host: Path, users: list[NodeHarness]) -> None:
     """Two sweeps of two users race for three GPUs, some of their supervisors are killed waiting or running: no GPU ever has two
     jobs, nobody waits for the dead, and all the others complete.
     """
@@ -109,7 +109,7 @@ def test_never_more_claims_than_gpus(host: Path, users: list[TestNode]) -> None:
         assert users[number].status(key)["exit_code"] != 99
 
 
-def _others(users: list[TestNode], killed: set[tuple[int, str]]) -> list[str]:
+def _others(users: list[NodeHarness], killed: set[tuple[int, str]]) -> list[str]:
     return [
         status
         for number, node in enumerate(users)
@@ -119,7 +119,7 @@ def _others(users: list[TestNode], killed: set[tuple[int, str]]) -> list[str]:
 
 
 def test_a_claim_outlives_its_supervisor_as_long_as_the_job_does(
-    host: Path, users: list[TestNode]
+    host: Path, users: list[NodeHarness]
 ) -> None:
     """When a supervisor is killed its GPUs are free only once the last process of the job is dead."""
     node, other = users

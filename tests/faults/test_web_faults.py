@@ -11,19 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.hub import Fault
-from tests.support.hurrying import noting
-from tests.support.mirrors import assert_sound, contents, impatient, ingest, leftovers, mirror_at
+from tests.support.projects.instant_waits import record_waits
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import HttpFault
+from tests.support.servers.web_server import MODIFIED, NOTHING, STRONG, WEAK, WebServer, serve_web
+from tests.support.storage.mirrors import (
+    assert_sound,
+    contents,
+    immediate_retry,
+    ingest,
+    leftovers,
+    mirror_at,
+)
+from tests.support.storage.weights_data import noise
 from tests.support.tiers import sample
-from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Web, served
-from tests.support.weights_data import noise
 from trainctl.base.listing import Listing
-from trainctl.base.retry import Retry
-from trainctl.errors import SourceCut, SourceWrong
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import SourceInterrupted, SourceMismatch
 from trainctl.sources.https import HttpsSource
-from trainctl.store.store import Store
-from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.store.store import MirrorStore
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve
 
 CHUNK = 2**20
 BIG = noise(3 * CHUNK + 12345)
@@ -33,25 +40,27 @@ ALWAYS = 999
 
 
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
-    with served(authority().server) as running:
+    with serve_web(authority().server) as running:
         running.put("/w.bin", BIG)
         yield running
 
 
-def resolved_from(web: Web, sha256: str | None = None) -> Resolution:
-    return resolve(Wanted(f"{web.url}/w.bin", Path("/"), sha256=sha256), retry=impatient())
+def resolved_from(web: WebServer, sha256: str | None = None) -> Resolution:
+    return resolve(
+        SourceRequest(f"{web.url}/w.bin", Path("/"), sha256=sha256), retry=immediate_retry()
+    )
 
 
 def mirrored(
-    web: Web, root: Path, found: Resolution, retry: Retry | None = None
-) -> tuple[Store, Listing]:
-    mirror = replace(mirror_at(root, CHUNK), retry=retry or impatient())
+    web: WebServer, root: Path, found: Resolution, retry: RetryPolicy | None = None
+) -> tuple[MirrorStore, Listing]:
+    mirror = replace(mirror_at(root, CHUNK), retry=retry or immediate_retry())
     return mirror, ingest(mirror, found.resolved, HttpsSource(silence=0.5))
 
 
-def ranges(web: Web) -> list[str | None]:
+def ranges(web: WebServer) -> list[str | None]:
     """What was asked for by GET."""
     asked = zip(web.asked, web.seen, strict=True)
     return [one.headers.get("Range") for what, one in asked if what.startswith("GET")]
@@ -62,11 +71,14 @@ def ranges(web: Web) -> list[str | None]:
     sample([*product((STRONG, WEAK, MODIFIED, NOTHING), ("cut", "silent"), (True, False))], 4, 3),
 )
 def test_a_body_that_breaks_off_is_asked_for_again(
-    web: Web, tmp_path: Path, tells: str, kind: str, knows_ranges: bool
+    web: WebServer, tmp_path: Path, tells: str, kind: str, knows_ranges: bool
 ) -> None:
     """Whatever the server tells, and whether or not it knows ranges, the file arrives whole, counted once."""
     web.tells, web.ranges = tells, knows_ranges
-    web.faults = [Fault(kind, "/w.bin", at=CHUNK + 1000), Fault(kind, "/w.bin", at=2 * CHUNK)]
+    web.faults = [
+        HttpFault(kind, "/w.bin", at=CHUNK + 1000),
+        HttpFault(kind, "/w.bin", at=2 * CHUNK),
+    ]
     found = resolved_from(web)
     seen: list[tuple[int, int, int]] = []
     mirror = mirror_at(tmp_path, CHUNK)
@@ -79,13 +91,13 @@ def test_a_body_that_breaks_off_is_asked_for_again(
 
 @pytest.mark.parametrize(("tells", "declared"), [(STRONG, None), (WEAK, None), (MODIFIED, None), (NOTHING, DIGEST)])  # fmt: skip
 def test_the_next_try_goes_on_at_the_last_good_chunk(
-    web: Web, tmp_path: Path, tells: str, declared: str | None
+    web: WebServer, tmp_path: Path, tells: str, declared: str | None
 ) -> None:
     """What was verified before a process gave up is not asked for again by the next one."""
     web.tells = tells
     found = resolved_from(web, declared)
-    web.faults = [Fault("cut", "/w.bin", ALWAYS, at=2 * CHUNK + 1000)]
-    with pytest.raises(SourceCut):
+    web.faults = [HttpFault("cut", "/w.bin", ALWAYS, at=2 * CHUNK + 1000)]
+    with pytest.raises(SourceInterrupted):
         mirrored(web, tmp_path, found)
     assert_sound(tmp_path, CHUNK)
     assert list(tmp_path.glob("listings/*")) == []
@@ -96,19 +108,21 @@ def test_the_next_try_goes_on_at_the_last_good_chunk(
     assert ranges(web) == [f"bytes={2 * CHUNK}-"]
 
 
-def test_what_nothing_identifies_is_never_put_together_from_parts(web: Web, tmp_path: Path) -> None:
+def test_what_nothing_identifies_is_never_put_together_from_parts(
+    web: WebServer, tmp_path: Path
+) -> None:
     """The file is another one of the same size when it is asked for again: what is kept is all of that one."""
     web.tells = NOTHING
     found = resolved_from(web)
-    web.faults = [Fault("cut", "/w.bin", at=2 * CHUNK + 1000)]
+    web.faults = [HttpFault("cut", "/w.bin", at=2 * CHUNK + 1000)]
 
     def change(cancelled: threading.Event, seconds: float) -> None:
         web.put("/w.bin", OTHER)
 
-    mirror, listing = mirrored(web, tmp_path, found, Retry(attempts=4, wait=change))
+    mirror, listing = mirrored(web, tmp_path, found, RetryPolicy(attempts=4, wait=change))
     assert contents(mirror, listing) == {"w.bin": OTHER}
-    web.faults = [Fault("cut", "/w.bin", ALWAYS, at=2 * CHUNK)]
-    with pytest.raises(SourceCut):
+    web.faults = [HttpFault("cut", "/w.bin", ALWAYS, at=2 * CHUNK)]
+    with pytest.raises(SourceInterrupted):
         mirrored(web, tmp_path / "second", found)
     assert leftovers(tmp_path / "second") == []
 
@@ -116,25 +130,25 @@ def test_what_nothing_identifies_is_never_put_together_from_parts(web: Web, tmp_
 @pytest.mark.parametrize("knows_ranges", [True, False])
 @pytest.mark.parametrize("tells", [STRONG, WEAK, MODIFIED])
 def test_content_that_changes_amid_a_transfer_is_refused(
-    web: Web, tmp_path: Path, tells: str, knows_ranges: bool
+    web: WebServer, tmp_path: Path, tells: str, knows_ranges: bool
 ) -> None:
     """The second request finds another version: nothing is kept, and the error says that it changed."""
     web.tells, web.ranges = tells, knows_ranges
     found = resolved_from(web)
-    web.faults = [Fault("cut", "/w.bin", at=2 * CHUNK + 1000)]
+    web.faults = [HttpFault("cut", "/w.bin", at=2 * CHUNK + 1000)]
 
     def change(cancelled: threading.Event, seconds: float) -> None:
         web.put("/w.bin", OTHER)
 
-    with pytest.raises(SourceWrong, match="has changed since it was resolved"):
-        mirrored(web, tmp_path, found, Retry(attempts=4, wait=change))
+    with pytest.raises(SourceMismatch, match="has changed since it was resolved"):
+        mirrored(web, tmp_path, found, RetryPolicy(attempts=4, wait=change))
     assert list(tmp_path.glob("listings/*")) == []
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("fault", [Fault("flip", "/w.bin", at=CHUNK + 5), None])
+@pytest.mark.parametrize("fault", [HttpFault("flip", "/w.bin", at=CHUNK + 5), None])
 def test_content_that_is_not_the_declared_one_is_refused(
-    web: Web, tmp_path: Path, fault: Fault | None
+    web: WebServer, tmp_path: Path, fault: HttpFault | None
 ) -> None:
     """A bit that fell over, or another file: both digests are in the error, and nothing of it is kept."""
     found = resolved_from(web, DIGEST)
@@ -142,39 +156,43 @@ def test_content_that_is_not_the_declared_one_is_refused(
         web.faults = [fault]
     else:
         web.put("/w.bin", OTHER)
-    with pytest.raises(SourceWrong, match="other content than its declared sha256 says") as caught:
+    with pytest.raises(
+        SourceMismatch, match="other content than its declared sha256 says"
+    ) as caught:
         mirrored(web, tmp_path, found)
     assert f"should be {DIGEST} and is " in caught.value.detail
     assert list(tmp_path.glob("listings/*")) == []
     assert leftovers(tmp_path) == []
 
 
-def test_declared_content_is_fetched_once_from_anywhere(web: Web, tmp_path: Path) -> None:
+def test_declared_content_is_fetched_once_from_anywhere(web: WebServer, tmp_path: Path) -> None:
     """The same digest under another address costs nothing: its content is here."""
     _, first = mirrored(web, tmp_path, resolved_from(web, DIGEST))
     web.put("/elsewhere/w.bin", BIG)
     web.forget()
-    wanted = Wanted(f"{web.url}/elsewhere/w.bin", Path("/"), sha256=DIGEST)
+    wanted = SourceRequest(f"{web.url}/elsewhere/w.bin", Path("/"), sha256=DIGEST)
     _, second = mirrored(web, tmp_path, resolve(wanted))
     assert second.id == first.id
     assert web.asked == ["HEAD /elsewhere/w.bin"]
 
 
-def test_a_longer_file_than_announced_is_refused(web: Web, tmp_path: Path) -> None:
+def test_a_longer_file_than_announced_is_refused(web: WebServer, tmp_path: Path) -> None:
     """One byte more than was planned for is another file."""
     found = resolved_from(web)
-    web.faults = [Fault("longer", "/w.bin", ALWAYS)]
-    with pytest.raises(SourceWrong, match=f"{len(BIG) + 1} bytes where {len(BIG)} were announced"):
+    web.faults = [HttpFault("longer", "/w.bin", ALWAYS)]
+    with pytest.raises(
+        SourceMismatch, match=f"{len(BIG) + 1} bytes where {len(BIG)} were announced"
+    ):
         mirrored(web, tmp_path, found)
     assert list(tmp_path.glob("listings/*")) == []
 
 
-def test_a_busy_server_is_waited_for(web: Web, tmp_path: Path) -> None:
+def test_a_busy_server_is_waited_for(web: WebServer, tmp_path: Path) -> None:
     """429 with Retry-After: that long, then it goes on."""
     found = resolved_from(web)
-    web.faults = [Fault("status", "/w.bin", status=429, headers={"Retry-After": "7"})]
+    web.faults = [HttpFault("status", "/w.bin", status=429, headers={"Retry-After": "7"})]
     waits: list[float] = []
-    retry = Retry(wait=noting(waits))
+    retry = RetryPolicy(wait=record_waits(waits))
     mirror, listing = mirrored(web, tmp_path, found, retry)
     assert contents(mirror, listing) == {"w.bin": BIG}
     assert len(waits) == 1

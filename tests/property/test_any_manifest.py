@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.manifests import schema_of
+from tests.support.projects.manifests import schema_of
 from trainctl.base.json import canonical
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError

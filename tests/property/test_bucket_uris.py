@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.model.source_uri import parse_source
-from trainctl.objects.location import location_of
+from trainctl.objects.location import parse_bucket_location
 
 OWNERS = {
     "s3://": "my-bucket",
@@ -31,7 +31,7 @@ def test_a_prefix_is_taken_as_it_is_written(scheme: str, parts: list[str], slash
     """Nothing in it is decoded, folded or cut off, but the slash at its end; and the place's URL is the source again."""
     prefix = "/".join(parts)
     text = f"{scheme}{OWNERS[scheme]}" + (f"/{prefix}" if parts else "")
-    place = location_of(text + ("/" if slash else ""), None, {})
+    place = parse_bucket_location(text + ("/" if slash else ""), None, {})
     assert (place.prefix, place.url) == (prefix, text)
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trainctl.manifest.excerpt import excerpt
 from trainctl.model.diagnostics import Position
 from trainctl.views.problems import excerpt_lines
-from trainctl.views.terminal.escape import UNSEEN
-from trainctl.views.terminal.text import columns
+from trainctl.views.terminal.sanitize import INVISIBLE
+from trainctl.views.terminal.text import display_width
 
 PLANTED = "planted " * 9
 words = st.text("abc-_ '\"#:&*日", min_size=1, max_size=8)
@@ -76,8 +76,8 @@ def test_any_text_gives_two_lines_that_fit(lines: list[str], line: int, column: 
     shown = excerpt_lines(Position("f", line, column, lines=lines))
     assert len(shown) in (0, 2)
     for one in shown:
-        assert columns(one) <= 80
-        assert UNSEEN.search(one) is None
+        assert display_width(one) <= 80
+        assert INVISIBLE.search(one) is None
     assert not shown or shown[1].endswith("^")
 
 
@@ -87,7 +87,7 @@ def test_the_caret_stands_below_its_character(line: str, data: st.DataObject) ->
     column = data.draw(st.integers(1, len(line.rstrip())))
     text, caret = excerpt_lines(Position("f", 1, column, lines=[line]))
     before = ""
-    while columns(before) < columns(caret) - 1:
+    while display_width(before) < display_width(caret) - 1:
         before += text[len(before)]
     wanted = line[column - 1]
     assert text[len(before)] == (" " if wanted == "\t" else wanted)

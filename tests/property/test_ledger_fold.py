@@ -7,25 +7,25 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.ledgers import elsewhere
+from tests.support.storage.ledgers import elsewhere
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import (
-    Born,
+    CommentEntry,
+    CreatedEntry,
     Entry,
-    Failed,
-    Note,
-    Observed,
-    Outcome,
-    Released,
-    Renewed,
-    Stamp,
+    EntryHeader,
+    FailureEntry,
+    LeaseRenewedEntry,
+    OutcomeEntry,
+    RefreshEntry,
+    UnlockEntry,
     from_json,
     to_json,
 )
-from trainctl.ledger.fold import Fold, fold
-from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.ledger.reducer import StateReducer, reduce_entries
+from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.resource import Lifecycle
+from trainctl.model.specs.resource import LifecycleSpec
 
 addresses = st.builds(
     Address,
@@ -48,7 +48,7 @@ json_values = st.recursive(
     max_leaves=6,
 )
 attributes = st.dictionaries(st.text(max_size=4), json_values, max_size=3)
-stamps = st.builds(Stamp, st.uuids().map(str), st.floats(0, 2e9), st.text(max_size=5))
+stamps = st.builds(EntryHeader, st.uuids().map(str), st.floats(0, 2e9), st.text(max_size=5))
 runs = st.lists(
     st.fixed_dictionaries({"id": st.sampled_from("rs"), "ended_at": st.sampled_from([None, 1.0])}),
     max_size=2,
@@ -56,9 +56,9 @@ runs = st.lists(
 outputs = attributes.filter(lambda value: not {"run", "runs"} & set(value)) | st.fixed_dictionaries(
     {"runs": runs}
 )
-lifecycles = st.builds(Lifecycle, st.booleans(), st.just(("x",)), st.just(("config", "code")))
+lifecycles = st.builds(LifecycleSpec, st.booleans(), st.just(("x",)), st.just(("config", "code")))
 records = st.builds(
-    Recorded,
+    RecordedResource,
     addresses,
     st.just("local"),
     attributes,
@@ -71,11 +71,11 @@ records = st.builds(
 
 
 @st.composite
-def outcomes(draw: st.DrawFn) -> Outcome:
+def outcomes(draw: st.DrawFn) -> OutcomeEntry:
     address = draw(addresses)
     recorded = draw(st.none() | records)
     if recorded is not None:
-        recorded = Recorded(
+        recorded = RecordedResource(
             address,
             recorded.provider,
             recorded.attributes,
@@ -85,7 +85,7 @@ def outcomes(draw: st.DrawFn) -> Outcome:
             1,
             recorded.key,
         )
-    return Outcome(
+    return OutcomeEntry(
         draw(stamps),
         draw(ids | st.just("")),
         address,
@@ -102,12 +102,12 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         st.just(elsewhere()), st.floats(0, 2e9), st.just(30.0), plans, reason=st.text(max_size=3),
     ),
     outcomes(),
-    st.builds(Failed, stamps, ids, addresses, st.text(max_size=5)),
-    st.builds(Released, stamps, ids, addresses),
-    st.builds(Renewed, stamps, st.lists(ids, max_size=3).map(tuple)),
-    st.builds(Observed, stamps, addresses, outputs),
-    st.builds(Note, stamps, st.text(max_size=5), st.none() | addresses),
-    st.builds(Born, stamps, st.sampled_from(["l1", "l2"])),
+    st.builds(FailureEntry, stamps, ids, addresses, st.text(max_size=5)),
+    st.builds(UnlockEntry, stamps, ids, addresses),
+    st.builds(LeaseRenewedEntry, stamps, st.lists(ids, max_size=3).map(tuple)),
+    st.builds(RefreshEntry, stamps, addresses, outputs),
+    st.builds(CommentEntry, stamps, st.text(max_size=5), st.none() | addresses),
+    st.builds(CreatedEntry, stamps, st.sampled_from(["l1", "l2"])),
 )  # fmt: skip
 logs = st.lists(entries, max_size=30)
 
@@ -121,21 +121,21 @@ def test_an_entry_survives_its_json(entry: Entry) -> None:
 @given(logs, st.integers(0, 30))
 def test_a_snapshot_anywhere_changes_nothing(log: list[Entry], cut: int) -> None:
     """Folding all, bit by bit, or from a snapshot taken anywhere gives the same state; folding twice gives it twice."""
-    whole = fold(State(), log)
-    half = fold(State(), log[:cut])
+    whole = reduce_entries(State(), log)
+    half = reduce_entries(State(), log[:cut])
     through = state_from_json(json.loads(json.dumps(state_to_json(half))))
     assert through == half
-    assert fold(through, log[cut:]) == whole == fold(State(), log)
+    assert reduce_entries(through, log[cut:]) == whole == reduce_entries(State(), log)
     step = State()
     for entry in log:
-        step = fold(step, [entry])
+        step = reduce_entries(step, [entry])
     assert step == whole
 
 
 @given(logs)
 def test_what_always_holds(log: list[Entry]) -> None:
     """Serial and versions count the same moves; records say their version; nothing open is also unfinished; no key is forgotten early, and what is recorded isn't forgotten."""
-    builder, owed = Fold(), dict[Address, set[str]]()
+    builder, owed = StateReducer(), dict[Address, set[str]]()
     for entry in log:
         before = builder.state()
         changed = builder.apply(entry)
@@ -148,12 +148,12 @@ def test_what_always_holds(log: list[Entry]) -> None:
         assert not state.forgotten.keys() & state.resources.keys()
         if isinstance(entry, Intent) and changed:
             owed.setdefault(entry.address, set()).add(entry.key)
-        if isinstance(entry, Outcome) and changed:
+        if isinstance(entry, OutcomeEntry) and changed:
             owed[entry.address] = set()
             if entry.address in state.open_intents:
                 owed[entry.address] = {state.open_intents[entry.address].key}
         for address, keys_owed in owed.items():
-            known = {one.key for one in state.unfinished.get(address, ())}
+            known = {one.key for one in state.orphaned_intents.get(address, ())}
             if address in state.open_intents:
                 key = state.open_intents[address].key
                 assert key not in known

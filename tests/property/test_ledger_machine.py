@@ -8,20 +8,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support.ledgers import FakeClock, elsewhere
-from tests.support.log_faults import Fault, Faults, FaultyLog
 from tests.support.memory_log import MemoryLog
-from trainctl.errors import Busy, StateError
-from trainctl.ledger.ledger import Ledger, Start
-from trainctl.ledger.state import Intent, Recorded
+from tests.support.storage.ledgers import FakeClock, elsewhere
+from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
+from trainctl.errors import LockHeld, StateError
+from trainctl.ledger.ledger import IntentRequest, Ledger
+from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.address import Address
-from trainctl.store.memory import MemoryObjects
+from trainctl.store.backends.memory import MemoryObjects
 from trainctl_state.log import ObjectLog
 
 ADDRESSES = [Address.parse(text) for text in ("job.a", "job.b", "weights.w")]
 who = st.sampled_from([0, 1])
 what = st.sampled_from(ADDRESSES)
-how = st.sampled_from([None, None, None, Fault.FAIL, Fault.LOSE])
+how = st.sampled_from([None, None, None, StoreFault.FAIL, StoreFault.LOSE])
 
 
 class TwoLedgers(RuleBasedStateMachine):
@@ -32,27 +32,29 @@ class TwoLedgers(RuleBasedStateMachine):
         self.log = MemoryLog() if reference else ObjectLog(MemoryObjects(), "memory:machine")
         self.clock = FakeClock()
         self.names = itertools.count()
-        self.faults: list[Faults] = [Faults(), Faults()]
+        self.faults: list[StoreFaults] = [StoreFaults(), StoreFaults()]
         self.ledgers: list[Ledger] = [self.new(0), self.new(1)]
         self.held: list[dict[Address, Intent]] = [{}, {}]
         self.outcomes: dict[Address, int] = {}
         self.effects: dict[Address, object] = {}
 
     def new(self, index: int) -> Ledger:
-        self.faults[index] = Faults()
+        self.faults[index] = StoreFaults()
         log = FaultyLog(self.log, self.faults[index])
         return Ledger(log, str, self.clock, holder=elsewhere(f"p{next(self.names)}"))
 
     @rule(index=who, address=what, fault=how)
-    def begin(self, index: int, address: Address, fault: Fault | None) -> None:
+    def begin(self, index: int, address: Address, fault: StoreFault | None) -> None:
         """A lease is given only where nobody else has one that may still be alive."""
         self.faults[index].always = fault
         ledger = self.ledgers[index]
         before = ledger.state().open_intents.get(address)
         try:
-            intent = ledger.begin(Start(address, "create", "local", f"k{next(self.names)}", {}))
-        except (Busy, StateError):
-            assert fault is Fault.FAIL or address in ledger.state().open_intents
+            intent = ledger.begin(
+                IntentRequest(address, "create", "local", f"k{next(self.names)}", {})
+            )
+        except (LockHeld, StateError):
+            assert fault is StoreFault.FAIL or address in ledger.state().open_intents
             return
         finally:
             self.faults[index].always = None
@@ -71,13 +73,13 @@ class TwoLedgers(RuleBasedStateMachine):
         fault=how,
         end=st.sampled_from(["finish", "remove", "fail", "leave"]),
     )
-    def end(self, index: int, address: Address, fault: Fault | None, end: str) -> None:
+    def end(self, index: int, address: Address, fault: StoreFault | None, end: str) -> None:
         """An end counts exactly when it is reported to count."""
         intent = self.held[index].get(address)
         if intent is None:
             return
         ledger, value = self.ledgers[index], next(self.names)
-        recorded = Recorded(address, "local", {}, {"n": value})
+        recorded = RecordedResource(address, "local", {}, {"n": value})
         mine = ledger.state().open_intents.get(address)
         self.faults[index].always = fault
         try:
@@ -88,14 +90,14 @@ class TwoLedgers(RuleBasedStateMachine):
             elif end == "fail":
                 ledger.fail(intent, "no")
             else:
-                ledger.leave(intent)
-        except Busy:
+                ledger.abandon(intent)
+        except LockHeld:
             assert mine is None or mine.id != intent.id
             del self.held[index][address]
-            ledger.leave(intent)
+            ledger.abandon(intent)
             return
         except StateError:
-            assert fault is Fault.FAIL
+            assert fault is StoreFault.FAIL
             return
         finally:
             self.faults[index].always = None
@@ -112,7 +114,7 @@ class TwoLedgers(RuleBasedStateMachine):
         self.ledgers[index], self.held[index] = self.new(index), {}
 
     @rule(index=who, fault=how)
-    def renew(self, index: int, fault: Fault | None) -> None:
+    def renew(self, index: int, fault: StoreFault | None) -> None:
         """What was taken over is reported."""
         self.faults[index].always = fault
         try:

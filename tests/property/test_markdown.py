@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.support.plans import World
+from tests.support.projects.plans import PlanScenario
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import warning
 from trainctl.plan.planner import make_plan
-from trainctl.views.plan.pages import LIMIT, code, fenced, fold, plan_markdown
-from trainctl.views.terminal.escape import escape
+from trainctl.views.plan.pages import LIMIT, code_block, code_span, collapsible, plan_markdown
+from trainctl.views.terminal.sanitize import escape
 
 READER = MarkdownIt("commonmark", {"html": True})
 hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("`~<>&|[]()!*_#@:/\\ \n\r\t-+"))) | st.sampled_from(
@@ -27,7 +27,7 @@ hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("`~<>&|[](
 @given(hostile.filter(bool))
 def test_a_code_span_is_that_text_and_nothing_else(text: str) -> None:
     """Amid a sentence a span is read as one piece of code that holds the text, its unseen characters written out."""
-    rendered = READER.renderInline(f"before {code(text)} after")
+    rendered = READER.renderInline(f"before {code_span(text)} after")
     inside = re.fullmatch(r"before <code>(.*)</code> after", rendered, re.DOTALL)
     assert inside is not None
     assert html.unescape(inside[1]).strip() == escape(text).strip()
@@ -36,7 +36,7 @@ def test_a_code_span_is_that_text_and_nothing_else(text: str) -> None:
 @given(st.lists(hostile, min_size=1, max_size=5))
 def test_a_fence_holds_its_lines_and_ends_where_it_says(lines: list[str]) -> None:
     """No line closes the fence early or opens anything else."""
-    tokens = READER.parse("\n".join([*fenced(lines), "after"]))
+    tokens = READER.parse("\n".join([*code_block(lines), "after"]))
     assert [token.type for token in tokens] == [
         "fence", "paragraph_open", "inline", "paragraph_close",
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_a_fence_holds_its_lines_and_ends_where_it_says(lines: list[str]) -> Non
 @given(hostile)
 def test_a_title_closes_no_fold(text: str) -> None:
     """The title of a fold is one line of HTML in which nothing of the text is a tag."""
-    first = fold(text, ["x"])[0]
+    first = collapsible(text, ["x"])[0]
     assert first.count("<") == 5
     assert "\n" not in first
     assert html.unescape(re.sub("<[^>]*>", "", first)) == escape(text)
@@ -54,7 +54,7 @@ def test_a_title_closes_no_fold(text: str) -> None:
 
 def big(names: list[str], text: str) -> list[str]:
     """The comment of a plan that creates and destroys that many, and says that text everywhere."""
-    plan = make_plan(World().inputs())
+    plan = make_plan(PlanScenario().inputs())
     first = next(change for change in plan.changes if change.address.kind is Kind.PROJECT)
     changes = tuple(
         replace(
@@ -68,7 +68,7 @@ def big(names: list[str], text: str) -> list[str]:
         )
         for number, name in enumerate(names)
     )
-    problems = tuple(warning(text, text, code="not-seen") for _ in names[:200])
+    problems = tuple(warning(text, text, code="node-not-observed") for _ in names[:200])
     return plan_markdown(replace(plan, changes=changes, diagnostics=problems))
 
 

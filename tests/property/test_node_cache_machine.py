@@ -24,12 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.nodes import run_spec
-from tests.support.zygote import CHUNK_BYTES, Zygote
-from trainctl.base.processes import identity
-from trainctl.node.cache.inventory import Inventory
-from trainctl.node.cache.leases import UNSTARTED_SECONDS, hold
-from trainctl.node.runs.record import COMPLETED, DEPLOY_FAILED, Run
+from tests.support.node_program.nodes import run_spec
+from tests.support.node_program.verb_forks import CHUNK_BYTES, VerbForkServer
+from trainctl.base.system.processes import process_record
+from trainctl.node.cache.inventory import CacheInventory
+from trainctl.node.cache.leases import UNSTARTED_SECONDS, hold_lease
+from trainctl.node.runs.record import COMPLETED, DEPLOY_FAILED, NodeRun
 from trainctl.node.system.layout import Layout
 
 LIMIT = 50_000
@@ -96,7 +96,7 @@ class NodeCache(RuleBasedStateMachine):
     def start(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="trainctl-cache-machine-"))
         self.layout = Layout(str(self.base / "node"), str(self.base / "cache"))
-        self.zygotes = [Zygote(), Zygote()]
+        self.zygotes = [VerbForkServer(), VerbForkServer()]
         self.keys = itertools.count()
         self.runs: dict[str, Held] = {}
         self.flipped: set[int] = set()
@@ -152,8 +152,8 @@ class NodeCache(RuleBasedStateMachine):
             origin=self._origin,
         )
 
-    def _call(self, verb: str, request: Mapping[str, Any], **how: int) -> dict[str, Any]:
-        self.zygotes[0].send(verb, request, **how)
+    def _call(self, method: str, request: Mapping[str, Any], **how: int) -> dict[str, Any]:
+        self.zygotes[0].send(method, request, **how)
         return self.zygotes[0].answer()
 
     # -- what is known
@@ -196,7 +196,7 @@ class NodeCache(RuleBasedStateMachine):
             listing
             for listing in self.torn
             if self._tree(listing).exists()
-            or self.layout.seal(IDS[listing]).exists()
+            or self.layout.completion_marker(IDS[listing]).exists()
             or any(held.listing == listing for held in self.runs.values())
         }
 
@@ -235,10 +235,10 @@ class NodeCache(RuleBasedStateMachine):
             return
         key = sorted(self.runs)[chosen % len(self.runs)]
         held = self.runs[key]
-        run = Run(self.layout, key)
+        run = NodeRun(self.layout, key)
         run.create({**run_spec(), "lineage": held.lineage, "cache": str(self.layout.cache)})
-        (run.directory / "claim.1").write_text(json.dumps(identity()))
-        held.running = hold(run, IDS[held.listing])
+        (run.directory / "claim.1").write_text(json.dumps(process_record()))
+        held.running = hold_lease(run, IDS[held.listing])
         if not held.running:
             assert not held.certain or held.listing in self.torn
             run.write({"status": DEPLOY_FAILED})
@@ -251,7 +251,7 @@ class NodeCache(RuleBasedStateMachine):
         if not running:
             return
         key = running[chosen % len(running)]
-        run = Run(self.layout, key)
+        run = NodeRun(self.layout, key)
         if lost:
             dead = {"machine": "other", "boot": "another", "pid": 1, "started": 1}
             (run.directory / "started").write_text(json.dumps(dead))
@@ -284,7 +284,7 @@ class NodeCache(RuleBasedStateMachine):
             assert row["outcome"] == "leased" or row["id"] not in certainly, row
             assert row["outcome"] == "evicted" or row["id"] in held, row
         if listing is None and not self.runs:
-            assert Inventory(self.layout).used() == 0
+            assert CacheInventory(self.layout).used() == 0
             self.tidy = True
 
     @rule(lineage=lineages, die=st.sampled_from([0, 0, 0, 4, 9, 16]))
@@ -340,7 +340,7 @@ class NodeCache(RuleBasedStateMachine):
         self.torn.add(listing)
         self.tidy = False
         if what == "seal":
-            self.layout.seal(IDS[listing]).unlink(missing_ok=True)
+            self.layout.completion_marker(IDS[listing]).unlink(missing_ok=True)
             return
         for directory, _, _ in os.walk(tree):
             Path(directory).chmod(0o700)
@@ -370,8 +370,8 @@ class NodeCache(RuleBasedStateMachine):
             return
         rows = {row["id"]: row["outcome"] for row in said["result"]["listings"]}
         for listing in (number for number, one in enumerate(IDS) if one in rows):
-            whole = rows[IDS[listing]] == "whole"
-            assert whole or not self.layout.seal(IDS[listing]).exists()
+            whole = rows[IDS[listing]] == "ok"
+            assert whole or not self.layout.completion_marker(IDS[listing]).exists()
             self.torn = self.torn - {listing} if whole else self.torn | {listing}
             self.flipped -= set(FILES[listing].values())
             self.hidden -= set(FILES[listing].values())
@@ -397,13 +397,13 @@ class NodeCache(RuleBasedStateMachine):
         other_key = ""
         if isinstance(other, int):
             other_key, other_request = self._delivery(second, other)
-            verb = "deliver"
+            method = "deliver"
         elif other == "forget":
-            verb, other_request = "forget", self._request(lineage=second)
+            method, other_request = "forget", self._request(lineage=second)
         else:
-            verb, other_request = f"cache_{other}", self._request(listings=None, dry_run=False)
+            method, other_request = f"cache_{other}", self._request(listings=None, dry_run=False)
         self.zygotes[0].send("deliver", request, die=die)
-        self.zygotes[1].send(verb, other_request)
+        self.zygotes[1].send(method, other_request)
         said, other_said = (zygote.answer() for zygote in self.zygotes)
         self._delivered(key, lineage, listing, said)
         if isinstance(other, int):
@@ -419,7 +419,7 @@ class NodeCache(RuleBasedStateMachine):
         if other == "verify":
             rows = other_said["result"]["listings"]
             self.torn |= {
-                IDS.index(row["id"]) for row in rows if row["outcome"] in ("wrong", "dropped")
+                IDS.index(row["id"]) for row in rows if row["outcome"] in ("corrupt", "evicted")
             }
         self._forget_damage_of_what_is_gone()
 
@@ -434,13 +434,13 @@ class NodeCache(RuleBasedStateMachine):
     @invariant()
     def what_is_sealed_is_whole(self) -> None:
         for listing, one in enumerate(IDS):
-            if self.layout.seal(one).exists() and self._known_whole(listing):
+            if self.layout.completion_marker(one).exists() and self._known_whole(listing):
                 self._check_tree(listing)
 
     @invariant()
     def the_limit_holds(self) -> None:
         if self.tidy:
-            assert Inventory(self.layout).used() <= LIMIT
+            assert CacheInventory(self.layout).used() <= LIMIT
 
     def _check_tree(self, listing: int) -> None:
         NodeCache.compared += 1

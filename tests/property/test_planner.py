@@ -8,22 +8,30 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.plans import CODE, applied, at, desired, resource, source_of
+from tests.support.projects.plans import CODE, at, desired, resource, source_of, state_after
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.resource import Lifecycle, Resource
 from trainctl.model.run import RunStatus
-from trainctl.plan.planfile import read_plan, write_plan
+from trainctl.model.specs.resource import DesiredResource, LifecycleSpec
+from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import CodeTree, Inputs, NodeFacts, Options, Plan, TierFacts, WeightsFacts
+from trainctl.plan.values import (
+    CodeTree,
+    NodeFacts,
+    Plan,
+    PlanInputs,
+    PlanOptions,
+    TierFacts,
+    WeightsFacts,
+)
 
 ENDED = st.sampled_from([RunStatus.COMPLETED, RunStatus.STOPPED])
 REMOVES = (Action.DELETE, Action.FORGET)
 
 
 @st.composite
-def manifests(draw: st.DrawFn) -> Inputs:
+def manifests(draw: st.DrawFn) -> PlanInputs:
     """A manifest of random clusters, weights and jobs, with what resolving and scanning found."""
     clusters = [f"c{n}" for n in range(draw(st.integers(1, 2)))]
     sources = [f"w{n}" for n in range(draw(st.integers(0, 3)))]
@@ -40,7 +48,7 @@ def manifests(draw: st.DrawFn) -> Inputs:
         resources.append(_job(draw, number, clusters, sources))
     code = {one.address: _code(draw) for one in resources if one.address.kind is Kind.JOB}
     names = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
-    return Inputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
+    return PlanInputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
 
 
 def labels() -> st.SearchStrategy[dict[str, str]]:
@@ -56,7 +64,7 @@ def _code(draw: st.DrawFn) -> CodeTree:
     return replace(CODE, digest="sha256:" + draw(st.sampled_from("abc")) * 64)
 
 
-def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) -> Resource:
+def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) -> DesiredResource:
     cluster = draw(st.sampled_from(clusters))
     chosen = draw(st.lists(st.sampled_from(sources), unique=True)) if sources else []
     earlier = [f"job.j{n}" for n in range(number) if draw(st.booleans())]
@@ -74,19 +82,19 @@ def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) 
     }
     needs = ["project.p", f"cluster.{cluster}", *(f"weights.{one}" for one in chosen), *earlier]
     causes = draw(st.sets(st.sampled_from(["config", "code", "weights"])))
-    lifecycle = Lifecycle(rerun_on=tuple(sorted(causes)))
+    lifecycle = LifecycleSpec(rerun_on=tuple(sorted(causes)))
     return resource(f"job.j{number}", attributes, *needs, lifecycle=lifecycle)
 
 
-def over(inputs: Inputs, state: State, **more: Any) -> Inputs:
+def over(inputs: PlanInputs, state: State, **more: Any) -> PlanInputs:
     """The same wish over a state."""
     return replace(inputs, state=state, **more)
 
 
 @given(manifests(), ENDED)
-def test_a_plan_after_its_apply_is_all_no_op(inputs: Inputs, status: RunStatus) -> None:
+def test_a_plan_after_its_apply_is_all_no_op(inputs: PlanInputs, status: RunStatus) -> None:
     """Once a plan was applied in full nothing is left to do."""
-    state = applied(make_plan(inputs), status=status)
+    state = state_after(make_plan(inputs), status=status)
 
     again = make_plan(over(inputs, state))
 
@@ -95,10 +103,10 @@ def test_a_plan_after_its_apply_is_all_no_op(inputs: Inputs, status: RunStatus) 
 
 
 @given(manifests(), manifests(), ENDED)
-def test_any_change_settles(first: Inputs, second: Inputs, status: RunStatus) -> None:
+def test_any_change_settles(first: PlanInputs, second: PlanInputs, status: RunStatus) -> None:
     """From any manifest to any other and a second plan changes nothing any more."""
-    state = applied(make_plan(first), status=status)
-    state = applied(make_plan(over(second, state)), state, status)
+    state = state_after(make_plan(first), status=status)
+    state = state_after(make_plan(over(second, state)), state, status)
 
     again = make_plan(over(second, state))
 
@@ -106,10 +114,10 @@ def test_any_change_settles(first: Inputs, second: Inputs, status: RunStatus) ->
 
 
 @given(manifests(), manifests())
-def test_order_respects_the_graph(first: Inputs, second: Inputs) -> None:
+def test_order_respects_the_graph(first: PlanInputs, second: PlanInputs) -> None:
     """What is needed comes before what needs it; what goes, after everything that was recorded as needing it."""
-    state = applied(make_plan(first))
-    for options in (Options(), Options(destroy=True)):
+    state = state_after(make_plan(first))
+    for options in (PlanOptions(), PlanOptions(destroy=True)):
         plan = make_plan(over(second, state, options=options))
         place = {change.address: index for index, change in enumerate(plan.changes)}
         for change in plan.changes:
@@ -135,7 +143,9 @@ def _needed(address: Address, plan: Plan, state: State) -> set[Address]:
 
 
 @given(manifests(), st.integers(0, 10**6), st.floats(1, 1e9))
-def test_the_digest_ignores_what_moves_by_itself(inputs: Inputs, free: int, rate: float) -> None:
+def test_the_digest_ignores_what_moves_by_itself(
+    inputs: PlanInputs, free: int, rate: float
+) -> None:
     """Tiers, rates, free space, node names, serial, versions and the mirror's fill don't touch the digest."""
     clusters = [one for one in inputs.desired.resources if one.kind is Kind.CLUSTER]
     tiers = {one: TierFacts(node=1) for one in inputs.weights}
@@ -153,7 +163,7 @@ def test_the_digest_ignores_what_moves_by_itself(inputs: Inputs, free: int, rate
 
 
 @given(manifests())
-def test_the_digest_covers_what_would_be_done(inputs: Inputs) -> None:
+def test_the_digest_covers_what_would_be_done(inputs: PlanInputs) -> None:
     """Another pin or other code under a new run is another digest."""
     digest = make_plan(inputs).digest
     other = {
@@ -169,7 +179,7 @@ def test_the_digest_covers_what_would_be_done(inputs: Inputs) -> None:
 
 
 @given(manifests(), st.randoms())
-def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: Inputs, random: Any) -> None:
+def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: PlanInputs, random: Any) -> None:
     """The same values in another order give the same plan."""
     resources = list(inputs.desired.resources.items())
     random.shuffle(resources)
@@ -179,20 +189,20 @@ def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: Inputs, random: 
 
 
 @given(manifests(), manifests())
-def test_plan_files_give_back_what_they_got(first: Inputs, second: Inputs) -> None:
+def test_plan_files_give_back_what_they_got(first: PlanInputs, second: PlanInputs) -> None:
     """Any plan survives being written and read."""
-    inputs = over(second, applied(make_plan(first), status=RunStatus.RUNNING))
+    inputs = over(second, state_after(make_plan(first), status=RunStatus.RUNNING))
     plan = make_plan(inputs)
 
     assert read_plan(write_plan(plan, inputs.desired, "1"), "p").plan == plan
 
 
 @given(manifests(), st.data())
-def test_targets_are_closed(inputs: Inputs, data: st.DataObject) -> None:
+def test_targets_are_closed(inputs: PlanInputs, data: st.DataObject) -> None:
     """A targeted plan holds the target and everything it needs, so that it can be applied alone."""
     target = data.draw(st.sampled_from(sorted(inputs.desired.resources)))
 
-    plan = make_plan(replace(inputs, options=Options(targets=(target,))))
+    plan = make_plan(replace(inputs, options=PlanOptions(targets=(target,))))
 
     held = {change.address for change in plan.changes}
     assert target in held

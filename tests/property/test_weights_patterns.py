@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.base.listing import SourceFile
-from trainctl.weights.patterns import matcher, select
+from trainctl.weights.patterns import compile_pattern, select
 
 NAME = st.text(alphabet="ab.-[]!*?\\/é\n", min_size=1, max_size=8)
 PATH = st.lists(st.text(alphabet="ab.é-", min_size=1, max_size=3), min_size=1, max_size=4).map(
@@ -30,15 +30,15 @@ def test_patterns_mean_what_they_mean_to_the_hub(
 @given(PATH)
 def test_an_anchored_path_matches_itself_only_at_the_top(path: str) -> None:
     """A leading slash anchors: the path matches, and the same path below a directory does not."""
-    assert matcher(f"/{path}")(path)
-    assert not matcher(f"/{path}")(f"zz/{path}")
+    assert compile_pattern(f"/{path}")(path)
+    assert not compile_pattern(f"/{path}")(f"zz/{path}")
 
 
 @given(PATH)
 def test_an_anchored_star_stays_in_its_directory(path: str) -> None:
     """``/*`` matches exactly the files at the top, ``/**/*`` all of them."""
-    assert bool(matcher("/*")(path)) == ("/" not in path)
-    assert matcher("/**/*")(path)
+    assert bool(compile_pattern("/*")(path)) == ("/" not in path)
+    assert compile_pattern("/**/*")(path)
 
 
 WILD = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]", "[a-c]": "(?!/)[a-c]", "[!b]": "(?!/)[^b]"}  # fmt: skip
@@ -54,7 +54,7 @@ def test_an_anchored_pattern_is_what_a_regular_expression_makes_of_it(
     text += "**" if text.endswith("/") else ""  # as a slash at the end is read
     found = re.findall(r"\*\*/|\*\*|\[[^\]]*\]|.", text)
     expected = re.compile("".join(WILD.get(one) or re.escape(one) for one in found))
-    assert bool(matcher(f"/{text}")(path)) == bool(expected.fullmatch(path))
+    assert bool(compile_pattern(f"/{text}")(path)) == bool(expected.fullmatch(path))
 
 
 @given(st.lists(PATH, unique=True), st.lists(PATTERN), st.lists(PATTERN))
@@ -64,5 +64,7 @@ def test_unmatched_patterns_are_those_without_a_file(
     """A pattern is reported exactly when no file matches it, whether it allows or ignores."""
     files = [SourceFile(path, 1, "etag:1") for path in paths]
     _, unmatched = select(files, allow, ignore)
-    expected = {one for one in [*allow, *ignore] if not any(matcher(one)(path) for path in paths)}
+    expected = {
+        one for one in [*allow, *ignore] if not any(compile_pattern(one)(path) for path in paths)
+    }
     assert set(unmatched) == expected

@@ -6,9 +6,9 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.sshd import Sshd, User, sshd
-from trainctl_ssh.hosts import Login
-from trainctl_ssh.openssh import OpenSsh
+from tests.support.machines.sshd import Sshd, SshUser, sshd
+from trainctl_ssh.hosts import SshLogin
+from trainctl_ssh.openssh_connection import OpenSshConnection
 
 
 class Lab:
@@ -16,7 +16,7 @@ class Lab:
 
     def __init__(self, place: Path, stack: ExitStack) -> None:
         self.place = place
-        self.user = User(place / "user")
+        self.user = SshUser(place / "user")
         self.stack = stack
         self.questions: list[str] = []
         self.answer = False
@@ -29,15 +29,15 @@ class Lab:
                 file.write(made.known)
         return made
 
-    def link(self, host: Sshd | None = None, **changes: object) -> OpenSsh:
+    def link(self, host: Sshd | None = None, **changes: object) -> OpenSshConnection:
         """A link to a host."""
         where = {"address": host.address, "port": host.port} if host else {}
-        login = Login(**{**where, **changes})  # type: ignore[arg-type]
-        link = OpenSsh(login, "lab/gpu", dict(os.environ), self._confirm)
+        login = SshLogin(**{**where, **changes})  # type: ignore[arg-type]
+        link = OpenSshConnection(login, "lab/gpu", dict(os.environ), self._confirm)
         self.stack.callback(link.close)
         return link
 
-    def says(self, link: OpenSsh, *words: str) -> str:
+    def says(self, link: OpenSshConnection, *words: str) -> str:
         """What a command says on both streams."""
         output = link.transport().run(words or ("echo", "here"))
         return (output.stdout + output.stderr).decode()

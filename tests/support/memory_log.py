@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from trainctl.base.json import JsonObject
-from trainctl.errors import AppendRefused, StateError
-from trainctl.spi.state import LogSlice, StateLog
+from trainctl.errors import AppendConflict, StateError
+from trainctl.plugin_api.state import LogSlice, StateLog
 
 
 class MemoryLog:
@@ -48,7 +48,7 @@ class MemoryLog:
                 there = [entry["id"] for entry in self._batches[position]]
                 if there == [entry["id"] for entry in entries]:
                     return
-                raise AppendRefused(f"position {position} is taken")
+                raise AppendConflict(f"position {position} is taken")
             self._batches.append(copy.deepcopy(list(entries)))
 
     def snapshot(self, position: int, fold: JsonObject) -> None:

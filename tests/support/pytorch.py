@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containers import Engine, pack, unpack_debs
-from tests.support.installed import installed
+from tests.support.install_cache import install_once
+from tests.support.machines.containers import EngineHarness, pack, unpack_debs
 
 VERSION = "2.13.0"
 PYTHON = f"python3.{sys.version_info.minor}"
@@ -82,7 +82,7 @@ _MERGED = ("bin", "sbin", "lib", "lib64")
 @functools.cache
 def pytorch() -> Path:
     """A virtual environment with PyTorch; the test is skipped where it can't be installed, and says why."""
-    return installed(f"torch-{VERSION}-{PYTHON}", _install)
+    return install_once(f"torch-{VERSION}-{PYTHON}", _install)
 
 
 def _install(place: Path) -> None:
@@ -108,7 +108,7 @@ def site_packages(venv: Path) -> Path:
     return venv / "lib" / PYTHON / "site-packages"
 
 
-def python_image(podman: Engine) -> str:
+def python_image(podman: EngineHarness) -> str:
     """An image with this Python of Debian's, made without a registry; its name."""
     podman("import", "--quiet", str(python_archive()), IMAGE)
     return IMAGE
@@ -116,7 +116,7 @@ def python_image(podman: Engine) -> str:
 
 def python_archive() -> Path:
     """A root file system with this Python of Debian's, as a tar; made once on a machine."""
-    return installed(f"{PYTHON}-image", _make) / "image.tar"
+    return install_once(f"{PYTHON}-image", _make) / "image.tar"
 
 
 def _make(place: Path) -> None:

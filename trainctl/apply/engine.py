@@ -10,39 +10,47 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.step import Deferred, Handler, Step, StepFailed, is_so, is_twins, wait_for_turn
-from trainctl.apply.walk import Result, Walk, effective, waits_for
+from trainctl.apply.step import (
+    ApplyStep,
+    DeferredStep,
+    StepFailed,
+    StepHandler,
+    is_already_recorded,
+    is_concurrent_apply,
+    wait_for_lock,
+)
+from trainctl.apply.walk import ApplyResult, GraphWalk, change_dependencies, effective_changes
 from trainctl.errors import (
-    Busy,
-    Interrupted,
+    LockHeld,
     NodeUnreachable,
     StalePlan,
     StorageError,
     TrainctlError,
+    UserInterrupt,
 )
-from trainctl.ledger.fold import merge_outputs
-from trainctl.ledger.leases import LeaseKeeper
-from trainctl.ledger.ledger import Ledger, Start
-from trainctl.ledger.state import Intent, Recorded
-from trainctl.model.action import Action, Reason
+from trainctl.ledger.leases import LeaseRenewer
+from trainctl.ledger.ledger import IntentRequest, Ledger
+from trainctl.ledger.reducer import merge_outputs
+from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import Foreseen
+from trainctl.model.delivery import TransferForecast
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.plan.graph import REMOVES
-from trainctl.plan.runs import same_effect
+from trainctl.plan.runs import has_same_effect
 from trainctl.plan.values import Change, Plan
 
 _Settle = Callable[[], None]
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
+class ApplyPermissions:
     """What the user allowed beyond the plan: to stop any live run, or those runs that a saved plan names."""
 
     stop_running: bool = False
     runs: frozenset[str] = frozenset()
-    lease_timeout: float = 0.0
+    lock_timeout: float = 0.0
 
     def allows(self, change: Change) -> bool:
         """Whether this change may be made although it stops a live run."""
@@ -53,13 +61,13 @@ class Permit:
         return self.stop_running or run in self.runs
 
 
-class Engine:
+class ApplyEngine:
     """Carries out plans through handlers; says what happens through events."""
 
     def __init__(
         self,
         ledger: Ledger,
-        handlers: Mapping[Kind, Handler],
+        handlers: Mapping[Kind, StepHandler],
         emit: Emit,
         interrupt: Interrupt,
         give_up: Callable[[], None],
@@ -78,23 +86,23 @@ class Engine:
         self._parallelism = parallelism
         self._why_not_yet = why_not_yet
         self._seconds: dict[Address, float] = {}
-        self._forecasts: dict[Address, dict[tuple[int, str], Foreseen]] = {}
+        self._forecasts: dict[Address, dict[tuple[int, str], TransferForecast]] = {}
         self._lease_lost = False
 
-    def run(self, plan: Plan, permit: Permit) -> Result:
+    def run(self, plan: Plan, permit: ApplyPermissions) -> ApplyResult:
         """Make the plan so as far as it goes. Failures are in the result; only a broken state raises."""
-        changes = effective(plan.changes)
-        result = Result()
+        changes = effective_changes(plan.changes)
+        result = ApplyResult()
         for line in plan.deliveries:
             of_job = self._forecasts.setdefault(line.job, {})
             missing = line.tiers.missing if line.tiers else None
-            of_job[line.rank, str(line.weights)] = Foreseen(line.last_hop_seconds, missing)
-        walk = Walk(changes, waits_for(changes, self._ledger.state()), result)
+            of_job[line.rank, str(line.weights)] = TransferForecast(line.last_hop_seconds, missing)
+        walk = GraphWalk(changes, change_dependencies(changes, self._ledger.state()), result)
         for change in changes.values():
             if not permit.allows(change):
                 walk.leave_alone(change)
         with (
-            LeaseKeeper(self._ledger, self._lost) as keeper,
+            LeaseRenewer(self._ledger, self._lost) as keeper,
             ThreadPoolExecutor(self._parallelism, thread_name_prefix="step") as pool,
         ):
             self._walk(walk, pool, plan, lambda change: self._step(change, plan, permit, keeper))
@@ -113,7 +121,7 @@ class Engine:
 
     def _walk(
         self,
-        walk: Walk,
+        walk: GraphWalk,
         pool: ThreadPoolExecutor,
         plan: Plan,
         step: Callable[[Change], TrainctlError | None],
@@ -154,7 +162,7 @@ class Engine:
         """What to note of the next step that has ended; after the second Ctrl-C what it waits for is ended, too."""
         while True:
             try:
-                return finished.get(timeout=_LOOK_SECONDS)
+                return finished.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 if self._interrupt.cancelled.is_set():
                     self._give_up()
@@ -173,22 +181,22 @@ class Engine:
             return frozenset()
         for change in changes:
             if change.address in done:
-                self._tell_started(change)
-                self._tell_done(change, None, began)
+                self._emit_started(change)
+                self._emit_done(change, None, began)
         return done
 
     def _step(
-        self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
+        self, change: Change, plan: Plan, permit: ApplyPermissions, keeper: LeaseRenewer
     ) -> TrainctlError | None:
         began = time.monotonic()
         reason = self._why_not_yet(change)
         if reason:
-            return self._tell_deferred(change, Deferred(reason, "Apply again then."))
-        self._tell_started(change)
+            return self._emit_deferred(change, DeferredStep(reason, "Apply again then."))
+        self._emit_started(change)
         try:
-            recorded = self._carry_out(change, plan, permit, keeper)
-        except Deferred as error:
-            return self._tell_deferred(change, error)
+            recorded = self._apply_change(change, plan, permit, keeper)
+        except DeferredStep as error:
+            return self._emit_deferred(change, error)
         except TrainctlError as error:
             error.address = error.address or str(change.address)
             self._emit(
@@ -200,67 +208,69 @@ class Engine:
                 )
             )
             return error
-        self._tell_done(change, recorded, began)
+        self._emit_done(change, recorded, began)
         return None
 
-    def _tell_started(self, change: Change) -> None:
+    def _emit_started(self, change: Change) -> None:
         data = {"action": change.action.name.lower()}
-        self._emit(Event(EventType.STEP_STARTED, _DOING[change.action], change.address, data))
+        self._emit(
+            Event(EventType.STEP_STARTED, _PRESENT_VERBS[change.action], change.address, data)
+        )
 
-    def _tell_deferred(self, change: Change, why: Deferred) -> Deferred:
-        why.address, why.lapses = str(change.address), change.reason is Reason.BY_REQUEST
+    def _emit_deferred(self, change: Change, why: DeferredStep) -> DeferredStep:
+        why.address, why.lapses = str(change.address), change.reason is ActionReason.BY_REQUEST
         self._emit(Event(EventType.STEP_SKIPPED, why.summary, change.address))
         return why
 
-    def _tell_done(self, change: Change, recorded: Recorded | None, began: float) -> None:
+    def _emit_done(self, change: Change, recorded: RecordedResource | None, began: float) -> None:
         seconds = self._seconds[change.address] = round(time.monotonic() - began, 3)
         data = {"action": change.action.name.lower(), "seconds": seconds, **_run_of(recorded)}
-        self._emit(Event(EventType.STEP_DONE, _DONE[change.action], change.address, data))
+        self._emit(Event(EventType.STEP_DONE, _PAST_VERBS[change.action], change.address, data))
 
-    def _carry_out(
-        self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
-    ) -> Recorded | None:
+    def _apply_change(
+        self, change: Change, plan: Plan, permit: ApplyPermissions, keeper: LeaseRenewer
+    ) -> RecordedResource | None:
         handler = self._handlers[change.address.kind]
         fresh = str(uuid.uuid4())
         try:
-            intent = wait_for_turn(
+            intent = wait_for_lock(
                 lambda: self._ledger.begin(_start(change, change.resumes or fresh, plan)),
-                permit.lease_timeout,
+                permit.lock_timeout,
                 self._interrupt,
             )
         except StalePlan as error:
             recorded = self._ledger.state().resources.get(change.address)
-            if is_so(change, recorded) or is_twins(change, error):
+            if is_already_recorded(change, recorded) or is_concurrent_apply(change, error):
                 return recorded
             raise
         with keeper.holding(intent):
             # Looked up under the lease: the holder before may have left something until the last moment,
             # and all of that lies before the intent in the log.
             state = self._ledger.known()
-            recorded = state.remembered(change.address)
+            recorded = state.find_record(change.address)
             step = self._make_step(change, plan, intent, recorded)
             step = replace(step, resumed=intent.key != fresh)
             try:
-                for attempt in state.unfinished.get(change.address, ()):
+                for attempt in state.orphaned_intents.get(change.address, ()):
                     if attempt.key != intent.key:
                         left = handler.abandon(attempt, step.lookup, permit.may_stop)
                         step = replace(step, recorded=self._left(attempt, step.recorded, left))
                 return self._effect(handler, step, change, intent)
-            except Deferred as error:
+            except DeferredStep as error:
                 self._ledger.fail(intent, error.summary, waits=not step.resumed)
                 raise
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 failure = StorageError(f"{where}{error.strerror or error}")
-                self._end_badly(intent, change, failure)
+                self._record_failure(intent, change, failure)
                 raise failure from error
             except TrainctlError as error:
-                self._end_badly(intent, change, error)
+                self._record_failure(intent, change, error)
                 raise
 
     def _left(
-        self, attempt: Intent, recorded: Recorded | None, left: Mapping[str, object]
-    ) -> Recorded | None:
+        self, attempt: Intent, recorded: RecordedResource | None, left: Mapping[str, object]
+    ) -> RecordedResource | None:
         """The record with what an attempt that was undone has left on purpose; kept at once where there is one to keep it in."""
         if not left:
             return recorded
@@ -268,10 +278,10 @@ class Engine:
         known = recorded or _as_attempted(attempt)
         return replace(known, outputs=merge_outputs(known.outputs, left))
 
-    def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
+    def _record_failure(self, intent: Intent, change: Change, error: TrainctlError) -> None:
         """Record a failure; an attempt whose end is unknown stays open for the next apply."""
         if self._interrupt.cancelled.is_set():
-            kind = Busy if self._lease_lost else Interrupted
+            kind = LockHeld if self._lease_lost else UserInterrupt
             raise kind(
                 self._interrupt.cause, "Apply again to go on.", address=str(change.address)
             ) from error
@@ -279,29 +289,29 @@ class Engine:
             self._ledger.finish(
                 intent, _record(change, intent.key, error.outputs), error=error.summary
             )
-        elif not isinstance(error, NodeUnreachable | Interrupted):
+        elif not isinstance(error, NodeUnreachable | UserInterrupt):
             self._ledger.fail(intent, error.summary)
 
     def _effect(
-        self, handler: Handler, step: Step, change: Change, intent: Intent
-    ) -> Recorded | None:
+        self, handler: StepHandler, step: ApplyStep, change: Change, intent: Intent
+    ) -> RecordedResource | None:
         if change.action in REMOVES:
             if change.action is Action.DELETE:
                 handler.delete(step)
             self._ledger.finish(intent, None)
             return None
-        recorded = _record(change, step.key, handler.carry_out(step))
+        recorded = _record(change, step.key, handler.apply(step))
         self._ledger.finish(intent, recorded)
         return recorded
 
     def _make_step(
-        self, change: Change, plan: Plan, intent: Intent, recorded: Recorded | None
-    ) -> Step:
+        self, change: Change, plan: Plan, intent: Intent, recorded: RecordedResource | None
+    ) -> ApplyStep:
         def progress(phase: str, done: int, total: int) -> None:
             data = {"phase": phase, "done": done, "total": total}
             self._emit(Event(EventType.STEP_PROGRESS, phase, change.address, data))
 
-        return Step(
+        return ApplyStep(
             address=change.address,
             action=change.action,
             key=intent.key,
@@ -318,14 +328,14 @@ class Engine:
         )
 
 
-_DOING = {
+_PRESENT_VERBS = {
     Action.CREATE: "creating",
     Action.UPDATE: "updating",
     Action.REPLACE: "replacing",
     Action.DELETE: "destroying",
     Action.FORGET: "forgetting",
 }
-_DONE = {
+_PAST_VERBS = {
     Action.CREATE: "created",
     Action.UPDATE: "updated",
     Action.REPLACE: "replaced",
@@ -334,17 +344,17 @@ _DONE = {
 }
 
 
-def _carries_on(attempt: Intent, change: Change) -> bool:
+def _resumes(attempt: Intent, change: Change) -> bool:
     """Whether to carry on an attempt that the plan need not have known: it may have been begun, and cut off, since.
 
     Not for a run that was asked for: another's attempt is not it.
     """
-    return change.reason is not Reason.BY_REQUEST and same_effect(attempt, change)
+    return change.reason is not ActionReason.BY_REQUEST and has_same_effect(attempt, change)
 
 
-def _start(change: Change, key: str, plan: Plan) -> Start:
+def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
     attributes = change.after or change.before or {}
-    return Start(
+    return IntentRequest(
         change.address,
         change.action.name.lower(),
         change.provider,
@@ -357,16 +367,18 @@ def _start(change: Change, key: str, plan: Plan) -> Start:
         plan.digest,
         change.reason or "",
         change.seen,
-        lambda attempt: _carries_on(attempt, change),
+        lambda attempt: _resumes(attempt, change),
     )
 
 
-def _as_attempted(attempt: Intent) -> Recorded:
-    return Recorded(attempt.address, attempt.provider, attempt.attributes, {}, attempt.depends_on)
+def _as_attempted(attempt: Intent) -> RecordedResource:
+    return RecordedResource(
+        attempt.address, attempt.provider, attempt.attributes, {}, attempt.depends_on
+    )
 
 
-def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded:
-    return Recorded(
+def _record(change: Change, key: str, outputs: Mapping[str, object]) -> RecordedResource:
+    return RecordedResource(
         address=change.address,
         provider=change.provider,
         attributes=change.after or {},
@@ -377,6 +389,6 @@ def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded
     )
 
 
-def _run_of(recorded: Recorded | None) -> dict[str, object]:
+def _run_of(recorded: RecordedResource | None) -> dict[str, object]:
     runs = recorded.outputs.get("runs") if recorded else None
     return {"run": runs[-1]["id"], "status": runs[-1]["status"]} if runs else {}

@@ -21,7 +21,7 @@ class Interrupt:
 
     A signal may come in the middle of a write, or while a lock is held: its handler only hands the number to a thread.
 
-    ``stopping``: start nothing more. ``cancelled``: give up now, for ``cause``. Once ``only_watching``, there is nothing to finish.
+    ``stopping``: start nothing more. ``cancelled``: give up now, for ``cause``. Once ``begin_watch_only``, there is nothing to finish.
     """
 
     def __init__(self, notify: Callable[[str], None] = lambda _: None) -> None:
@@ -62,12 +62,12 @@ class Interrupt:
         self.stopping.set()
         self.cancelled.set()
 
-    def only_watching(self) -> None:
+    def begin_watch_only(self) -> None:
         """From now on nothing is done any more that an interrupt would have to finish."""
         self._watching = True
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def uninterruptible(self) -> Iterator[None]:
         """While it lasts there is something to finish again, though runs are only watched otherwise."""
         before, self._watching = self._watching, False
         try:
@@ -77,7 +77,7 @@ class Interrupt:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            self._let_go()
+            self._silence_terminal()
         self._arrived.put(number)  # may be interrupted by itself: SimpleQueue allows that
 
     def _listen(self) -> None:
@@ -85,7 +85,7 @@ class Interrupt:
             with suppress(OSError):  # the reader is gone; that doesn't stop the stopping
                 self._react(number)
 
-    def _let_go(self) -> None:
+    def _silence_terminal(self) -> None:
         """Have what is said to a terminal that is gone go nowhere: it is no reason for a step to fail."""
         for closed in (one for one in self._terminals if not os.isatty(one)):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.base.listing import ResolvedSource
-from trainctl.errors import Busy, DoneByTwin, Interrupted, StalePlan, TrainctlError
-from trainctl.ledger.state import Intent, Recorded
-from trainctl.model.action import Action, Reason
+from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, TrainctlError, UserInterrupt
+from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
-from trainctl.model.delivery import Foreseen
-from trainctl.model.resource import Specified
+from trainctl.model.delivery import TransferForecast
+from trainctl.model.specs.resource import ResourceAttributes
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change
 
-Lookup = Callable[[Address], Recorded | None]
+Lookup = Callable[[Address], RecordedResource | None]
 """The present record of another resource: what steps before this one made."""
 
 MayStop = Callable[[str], bool]
@@ -27,7 +27,7 @@ MayStop = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Step(Specified):
+class ApplyStep(ResourceAttributes):
     """What a handler is given. ``key`` is the effect's idempotency key: the same key twice must have one effect.
 
     ``attributes`` are the values to make so (of a deletion: those recorded); ``progress`` takes a phase in words,
@@ -39,7 +39,7 @@ class Step(Specified):
     action: Action
     key: str
     attributes: Mapping[str, Any]
-    recorded: Recorded | None
+    recorded: RecordedResource | None
     depends_on: tuple[Address, ...]
     resolved: ResolvedSource | None
     lookup: Lookup
@@ -48,12 +48,12 @@ class Step(Specified):
     cancelled: threading.Event = field(default_factory=threading.Event)
     resumed: bool = False
     """Whether an earlier attempt had this key, and may have had its effect."""
-    forecasts: Mapping[tuple[int, str], Foreseen] = field(default_factory=dict)
+    forecasts: Mapping[tuple[int, str], TransferForecast] = field(default_factory=dict)
     """What the plan says of each delivery, by rank and weights."""
     tell: Callable[[str], None] = lambda _: None
     """Prints a note on the work."""
 
-    def needed(self, address: Address) -> Recorded:
+    def needed(self, address: Address) -> RecordedResource:
         """The record of a resource that this one depends on; TrainctlError if there is none."""
         recorded = self.lookup(address)
         if recorded is None:
@@ -67,7 +67,7 @@ class Step(Specified):
     def stop_if_cancelled(self) -> None:
         """Interrupted if the user will not wait any longer; nothing is lost, as the next apply carries on."""
         if self.cancelled.is_set():
-            raise Interrupted("interrupted", address=str(self.address))
+            raise UserInterrupt("interrupted", address=str(self.address))
 
 
 class StepFailed(TrainctlError):
@@ -78,36 +78,36 @@ class StepFailed(TrainctlError):
         self.outputs = outputs
 
 
-class Deferred(TrainctlError):
+class DeferredStep(TrainctlError):
     """A step that was not made, as it has to wait for something that only a later apply can see; it has left nothing.
 
     It ``lapses`` where no later apply would make it by itself: a run that was asked for.
     """
 
-    usual_code = "waits-for-run"
+    default_code = "waiting-for-run"
     lapses = False
 
 
-class WouldStop(TrainctlError):
+class LiveRunConflict(TrainctlError):
     """An attempt can't be undone, as its run is live and may not be stopped."""
 
-    usual_code = "live-run"
+    default_code = "live-run"
 
 
-class Handler(Protocol):
+class StepHandler(Protocol):
     """What create, update and delete mean for one kind of resource. Every method may be repeated with the same key."""
 
-    def carry_out(self, step: Step) -> Mapping[str, Any]:
+    def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Create, replace or update; the outputs to record. May raise StepFailed to record what there is."""
         ...
 
-    def delete(self, step: Step) -> None:
+    def delete(self, step: ApplyStep) -> None:
         """Remove it; no error if it is gone."""
         ...
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Undo what an interrupted attempt may have left that the new plan does not carry on; what of it is to be recorded,
-        as an observation would be. WouldStop where that is a live run that may not be stopped."""
+        as an observation would be. LiveRunConflict where that is a live run that may not be stopped."""
         ...
 
 
@@ -115,33 +115,33 @@ POLL_SECONDS = 1.0
 """How often a lease that another holds is asked for again."""
 
 
-def wait_for_turn(begin: Callable[[], Intent], seconds: float, interrupt: Interrupt) -> Intent:
+def wait_for_lock(begin: Callable[[], Intent], seconds: float, interrupt: Interrupt) -> Intent:
     """Begin as soon as no other process holds the address. Busy after so many seconds; Interrupted if the user leaves."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             return begin()
-        except Busy:
+        except LockHeld:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise
             if interrupt.stopping.wait(min(POLL_SECONDS, left)):
-                raise Interrupted("interrupted while it waited for its turn") from None
+                raise UserInterrupt("interrupted while it waited for its turn") from None
 
 
-def is_so(change: Change, recorded: Recorded | None) -> bool:
+def is_already_recorded(change: Change, recorded: RecordedResource | None) -> bool:
     """Whether another apply has already made the record what this change was to make it.
 
     Not of a run that was asked for: another's run with the same values is not it.
     """
-    if change.reason is Reason.BY_REQUEST:
+    if change.reason is ActionReason.BY_REQUEST:
         return False
     if change.action in REMOVES:
         return recorded is None
     return recorded is not None and change.before != change.after == recorded.attributes
 
 
-def is_twins(change: Change, error: StalePlan) -> bool:
+def is_concurrent_apply(change: Change, error: StalePlan) -> bool:
     """Whether it is stale because another apply of the very same plan made this change. Not a run that was asked for: the
     other's is not this one, and must not be stopped for it."""
-    return isinstance(error, DoneByTwin) and change.reason is not Reason.BY_REQUEST
+    return isinstance(error, AlreadyApplied) and change.reason is not ActionReason.BY_REQUEST

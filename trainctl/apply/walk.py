@@ -6,28 +6,37 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trainctl.apply.step import Deferred
-from trainctl.errors import Busy, Forbidden, Interrupted, PartlyDone, StalePlan, TrainctlError
+from trainctl.apply.step import DeferredStep
+from trainctl.errors import (
+    LockHeld,
+    PartialApply,
+    PermissionDenied,
+    StalePlan,
+    TrainctlError,
+    UserInterrupt,
+)
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
-from trainctl.model.address import RECORDS, Address
+from trainctl.model.address import STATE_ONLY_KINDS, Address
 from trainctl.plan import graph
 from trainctl.plan.values import Change
 
 _NOTHING = frozenset({Action.NOOP, Action.READ})
 
 
-def effective(changes: Iterable[Change]) -> dict[Address, Change]:
+def effective_changes(changes: Iterable[Change]) -> dict[Address, Change]:
     """The changes that do something, by address, in plan order."""
     return {change.address: change for change in changes if change.action not in _NOTHING}
 
 
-def waits_for(changes: Mapping[Address, Change], state: State) -> dict[Address, set[Address]]:
+def change_dependencies(
+    changes: Mapping[Address, Change], state: State
+) -> dict[Address, set[Address]]:
     """For each change, the changes before it in the plan that come first.
 
     Only those before it: where records point in a circle, the plan has broken it, and a walk must not wait in it for ever.
     """
-    waits = graph.waits_for(changes, state.resources)
+    waits = graph.change_dependencies(changes, state.resources)
     place = {address: index for index, address in enumerate(changes)}
     return {
         address: {one for one in needed if place[one] < place[address]}
@@ -36,7 +45,7 @@ def waits_for(changes: Mapping[Address, Change], state: State) -> dict[Address, 
 
 
 @dataclass(slots=True)
-class Result:
+class ApplyResult:
     """What was done, what failed and why, what was not tried because of which failure, what was left alone, and what waits.
 
     ``interrupted``: the user stopped it before its end.
@@ -46,11 +55,11 @@ class Result:
     failed: dict[Address, TrainctlError] = field(default_factory=dict)
     skipped: dict[Address, Address] = field(default_factory=dict)
     left_alone: list[Change] = field(default_factory=list)
-    deferred: dict[Address, Deferred] = field(default_factory=dict)
+    deferred: dict[Address, DeferredStep] = field(default_factory=dict)
     not_started: list[Address] = field(default_factory=list)
     interrupted: bool = False
 
-    def carried_on(self, later: Result) -> None:
+    def merge(self, later: ApplyResult) -> None:
         """Take in how what waited here went later."""
         self.done += later.done
         self.left_alone += later.left_alone
@@ -76,27 +85,31 @@ class Result:
         if self.complete:
             return 0
         if self.interrupted:
-            return Interrupted.exit_code
+            return UserInterrupt.exit_code
         if self.done or self.left_alone or self.deferred:
-            return PartlyDone.exit_code
+            return PartialApply.exit_code
         codes = {error.exit_code for error in self.failed.values()}
-        if len(codes) == 1 and codes <= {Busy.exit_code, StalePlan.exit_code, Forbidden.exit_code}:
+        if len(codes) == 1 and codes <= {
+            LockHeld.exit_code,
+            StalePlan.exit_code,
+            PermissionDenied.exit_code,
+        }:
             return codes.pop()
         return TrainctlError.exit_code
 
 
-RECORDED_AT_ONCE = 100
+RECORD_BATCH_SIZE = 100
 """How many changes of records are handed out together: enough that an append costs little beside what it holds."""
 
 
-class Walk:
+class GraphWalk:
     """Hands out changes in their turn and takes back how they ended. Only the thread that walks touches it."""
 
     def __init__(
         self,
         changes: Mapping[Address, Change],
         waits: Mapping[Address, set[Address]],
-        result: Result,
+        result: ApplyResult,
     ) -> None:
         self._waiting = dict(changes)
         self._waits = {address: set(needed) for address, needed in waits.items()}
@@ -128,7 +141,7 @@ class Walk:
         """Changes of records whose turn has come, in plan order: to be made in one append. Nothing while such ones are under way."""
         if self._recording:
             return []
-        taken = self._take(self._ready_records, RECORDED_AT_ONCE)
+        taken = self._take(self._ready_records, RECORD_BATCH_SIZE)
         self._recording |= {change.address for change in taken}
         return taken
 
@@ -143,7 +156,7 @@ class Walk:
         self._running.discard(change.address)
         self._recording.discard(change.address)
         if error is not None:
-            if isinstance(error, Deferred):
+            if isinstance(error, DeferredStep):
                 self._result.deferred[change.address] = error
             else:
                 self._result.failed[change.address] = error
@@ -170,7 +183,7 @@ class Walk:
         self._result.not_started += list(self._waiting)
 
     def _make_ready(self, address: Address) -> None:
-        (self._ready_records if address.kind in RECORDS else self._ready).append(address)
+        (self._ready_records if address.kind in STATE_ONLY_KINDS else self._ready).append(address)
 
     def _take(self, ready: deque[Address], most: int) -> list[Change]:
         taken: list[Change] = []

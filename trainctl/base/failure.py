@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Dict, Optional
 
-HOW_TO_SHARE = "What several users share lies in a directory of their group that is setgid and group-writable (mode 2770), before anything is in it."
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+SHARING_ADVICE = "What several users share lies in a directory of their group that is setgid and group-writable (mode 2770), before anything is in it."
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _RESERVE_BYTES = 16 * 2**20
 """Left free for what isn't weights: this program, code, records."""
 
@@ -33,7 +33,7 @@ class Failure(Exception):
         return {"kind": self.kind, "summary": self.summary, "detail": self.detail}
 
 
-class Stranger(Failure):
+class PeerAuthError(Failure):
     """Somebody else answers where a server was expected; they were told nothing."""
 
     def __init__(self, where: str) -> None:
@@ -44,7 +44,7 @@ class Stranger(Failure):
         )
 
 
-class Unreachable(Failure):
+class NoReachableAddress(Failure):
     """There is no address by which this host could ask a server: why."""
 
     def __init__(self, summary: str) -> None:
@@ -58,26 +58,26 @@ class Unreachable(Failure):
 def from_os_error(error: OSError, root: str) -> Failure:
     """Say which path failed, why, and for a full disk how much is free; ``root`` is where the program may write."""
     path = str(error.filename or root)
-    if error.errno in _FULL:
+    if error.errno in _DISK_FULL:
         return Failure(
             "storage",
             f"no space left on the node's disk: {path}",
             f"{free_space(root)} bytes are free under {root}. Free some, then try again; what was kept is used.",
         )
-    if error.errno in _CLOSED:
+    if error.errno in _NOT_WRITABLE:
         within = Path(root) in (Path(path), *Path(path).parents)
-        read = error.errno == errno.EROFS or may_be_read(path)
+        read = error.errno == errno.EROFS or is_readable(path)
         able = "writable" if read else "readable and writable"
         advice = f"Make {root if within else os.path.dirname(path)} {able} for user {os.geteuid()}, or choose another directory."  # noqa: PTH120
         return Failure(
             "storage",
             f"the node may not {'write' if read else 'use'} {path}: {error.strerror}",
-            advice if within else f"{advice} {HOW_TO_SHARE}",
+            advice if within else f"{advice} {SHARING_ADVICE}",
         )
     return Failure("failed", f"{error.strerror or error}: {path}")
 
 
-def may_be_read(path: str) -> bool:
+def is_readable(path: str) -> bool:
     """Whether this user may read the path, or else the nearest directory of it that can be seen."""
     while not os.path.exists(path) and path != os.path.dirname(path):  # noqa: PTH110, PTH120
         path = os.path.dirname(path)  # noqa: PTH120
@@ -96,7 +96,7 @@ def free_space(path: str) -> Optional[int]:
     return found.f_bavail * found.f_frsize
 
 
-def weights_room(path: str) -> Optional[int]:
+def space_for_weights(path: str) -> Optional[int]:
     """Bytes that weights may still take below the path; what plans count with and deliveries insist on."""
     free = free_space(path)
     return None if free is None else max(0, free - _RESERVE_BYTES)

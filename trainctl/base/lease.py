@@ -15,27 +15,27 @@ from pathlib import Path
 from typing import Callable, Dict, Optional, Tuple
 
 from trainctl.base.clock import elapsed
-from trainctl.base.files import create_once, open_file
-from trainctl.base.processes import Process, is_dead, process
+from trainctl.base.filesystem.files import create_exclusive, open_file
+from trainctl.base.system.processes import Process, describe_process, is_dead
 
 RENEW_SECONDS = 5.0
 STALE_SECONDS = 30.0
 _POLL_SECONDS = 0.05
-_MOST_BYTES = 1000
+_MAX_BYTES = 1000
 
 
 def holder_name() -> str:
     """The name of this process as a holder of leases; safe as part of a file name or key."""
-    me = process()
+    me = describe_process()
     return f"{me.machine}.{me.boot}-{me.pid}-{me.started}"
 
 
-def known_dead(holder: str) -> bool:
+def is_process_dead(holder: str) -> bool:
     """Whether the process of that name has certainly ended."""
     return _is_dead(holder) is True
 
 
-def known_alive(holder: str) -> bool:
+def is_process_alive(holder: str) -> bool:
     """Whether the process of that name certainly runs."""
     return _is_dead(holder) is False
 
@@ -93,13 +93,15 @@ class FileLease:
         seen = self._seen()
         if seen is not None:
             holder = self._read().decode(errors="replace").rpartition(".")[0]
-            is_stale = self._liveness.is_stale(str(self._path), seen) and not known_alive(holder)
-            if not (is_stale or known_dead(holder)):
+            is_stale = self._liveness.is_stale(str(self._path), seen) and not is_process_alive(
+                holder
+            )
+            if not (is_stale or is_process_dead(holder)):
                 return False
             if self._seen() == seen:  # no other process took it over meanwhile
                 self._unlink()
         content = f"{holder_name()}.{secrets.token_hex(8)}".encode()
-        if not create_once(self._path, content):
+        if not create_exclusive(self._path, content):
             return False
         self._content = content
         if self._renewed:
@@ -138,7 +140,7 @@ class FileLease:
             stream = open_file(str(self._path))
             if stream is not None:
                 with stream:
-                    return stream.read(_MOST_BYTES)
+                    return stream.read(_MAX_BYTES)
         return b""
 
     def _unlink(self) -> None:
@@ -151,7 +153,7 @@ class FileLease:
                 os.utime(self._path, follow_symlinks=False)
 
 
-def clear_dead(directory: Path) -> None:
+def remove_stale_leases(directory: Path) -> None:
     """Remove the leases of dead holders from a directory."""
     for path in directory.glob("*.lock"):
         lease = FileLease(path)

@@ -20,8 +20,8 @@ _is_hex = re.compile("[0-9a-f]{64}").fullmatch
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
 _DIGEST_BYTES = 32
-_NOWHERE = {"", ".", ".."}
-_LONGEST_NAME = 255
+_INVALID_NAMES = {"", ".", ".."}
+_MAX_NAME = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FILES_IN_PIECE = 1000
 _TAIL = b'],"version":1}'
@@ -56,12 +56,12 @@ class SourceFile:
         return not self.validator.startswith("size:")
 
 
-def in_order(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+def sort_files(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
     """The files sorted by path."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def place_of(files: Sequence[SourceFile], path: str) -> int:
+def file_index(files: Sequence[SourceFile], path: str) -> int:
     """Where in files sorted by path that one is; at least where it would be."""
     low, high = 0, len(files)
     while low < high:
@@ -75,7 +75,7 @@ def place_of(files: Sequence[SourceFile], path: str) -> int:
 
 @dataclass(frozen=True)
 class ResolvedSource:
-    """A source at the immutable revision it resolved to, after patterns; files sorted by path, as ``in_order`` gives them."""
+    """A source at the immutable revision it resolved to, after patterns; files sorted by path, as ``sort_files`` gives them."""
 
     source: str
     revision: str
@@ -123,14 +123,14 @@ class Chunk(NamedTuple):
     sha256: str
 
 
-class _Row(NamedTuple):
+class _FileRow(NamedTuple):
     path: str
     size: int
     digest: bytes
     chunk_digests: bytes
 
 
-class ListedFile(_Row):
+class ListedFile(_FileRow):
     """One file as content. Digests are kept as bytes: a listing of a million files takes some 270 MB of memory.
 
     ``chunks`` are the hex sha256 of each 16 MiB part if there is more than one.
@@ -141,7 +141,7 @@ class ListedFile(_Row):
     def __new__(cls, path: str, size: int, sha256: str, chunks: Iterable[str] = ()) -> ListedFile:
         """ValueError for what is not a digest in hex."""
         chunk_digests = b"".join(map(bytes.fromhex, chunks))
-        return _Row.__new__(cls, path, size, bytes.fromhex(sha256), chunk_digests)
+        return _FileRow.__new__(cls, path, size, bytes.fromhex(sha256), chunk_digests)
 
     @property
     def sha256(self) -> str:
@@ -224,7 +224,7 @@ class Listing:
     def from_bytes(cls, data: bytes) -> Listing:
         """Read a stored listing; ValueError if it isn't a listing of version 1."""
         try:
-            return cls.parse(json.loads(data, object_hook=_parsed))
+            return cls.parse(json.loads(data, object_hook=_parse_object))
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
 
@@ -238,12 +238,14 @@ class Listing:
             raise ValueError(
                 f"a listing of version {document.get('version')!r} is newer than this trainctl"
             )
-        return cls(tuple(file if isinstance(file, ListedFile) else _listed(file) for file in files))
+        return cls(
+            tuple(file if isinstance(file, ListedFile) else _parse_file(file) for file in files)
+        )
 
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Listing:
         """The listing whose ``rows`` these are; ValueError as of ``from_bytes``."""
-        return cls(tuple(_listed(dict(zip(_MEMBERS, row))) for row in rows))
+        return cls(tuple(_parse_file(dict(zip(_MEMBERS, row))) for row in rows))
 
     def check(self) -> None:
         """ValueError unless the files can be in one directory, are sorted by path, and have as many chunks as their size asks for."""
@@ -265,7 +267,10 @@ class Listing:
 
 def _check_path(path: str) -> None:
     names = path.split("/")
-    if not _NOWHERE.isdisjoint(names) or max(len(name.encode()) for name in names) > _LONGEST_NAME:
+    if (
+        not _INVALID_NAMES.isdisjoint(names)
+        or max(len(name.encode()) for name in names) > _MAX_NAME
+    ):
         raise ValueError(f"{path!r} is not a path inside a tree")
     if _CONTROL.search(path):
         raise ValueError(f"{path!r} holds a control character")
@@ -276,12 +281,12 @@ def is_digest(value: object) -> bool:
     return isinstance(value, str) and _is_hex(value) is not None
 
 
-def _parsed(value: dict[str, Any]) -> Any:
+def _parse_object(value: dict[str, Any]) -> Any:
     """A file as soon as it is parsed, so that not all of them are dictionaries at once."""
-    return _listed(value) if value.keys() == set(_MEMBERS) else value
+    return _parse_file(value) if value.keys() == set(_MEMBERS) else value
 
 
-def _listed(value: Any) -> ListedFile:
+def _parse_file(value: Any) -> ListedFile:
     """A file of a listing. Whoever writes to a mirror may write there what they like under its right name, so ValueError says what is no file."""
     try:
         path, size, sha256, chunks = map(value.__getitem__, _MEMBERS)

@@ -22,7 +22,7 @@ def each(act: Callable[[T], R], values: Iterable[T], at_once: int) -> List[R]:
         return list(pool.map(act, values))
 
 
-def in_order(act: Callable[[T], R], values: Iterable[T], at_once: int) -> Iterator[Tuple[T, R]]:
+def map_ordered(act: Callable[[T], R], values: Iterable[T], at_once: int) -> Iterator[Tuple[T, R]]:
     """Each value and its result; at most ``at_once`` are under way or wait to be taken. The first error is raised."""
     pending: Deque[Tuple[T, Future[R]]] = deque()
     with ThreadPoolExecutor(at_once, thread_name_prefix="parallel") as pool:

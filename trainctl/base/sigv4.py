@@ -19,7 +19,7 @@ _NONE: Mapping[str, str] = {}
 Query = Sequence[Tuple[str, str]]
 
 
-class Credential(NamedTuple):
+class S3Credential(NamedTuple):
     """What requests are signed with. Its parts but the key id are secret."""
 
     key_id: str
@@ -27,7 +27,7 @@ class Credential(NamedTuple):
     token: Optional[str] = None
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """What is asked for: ``host`` with its port, ``path`` not yet quoted."""
 
     method: str
@@ -36,20 +36,20 @@ class Target(NamedTuple):
     query: Query = ()
 
 
-def quoted_path(path: str) -> str:
+def quote_path(path: str) -> str:
     """The path as it stands in a request: everything but unreserved characters and ``/`` is quoted."""
     return quote(path, safe="/~")
 
 
-def quoted_query(query: Query) -> str:
+def quote_query(query: Query) -> str:
     """The query as it stands in a request and in what is signed: sorted, each part quoted."""
     pairs = sorted((quote(name, safe="~"), quote(value, safe="~")) for name, value in query)
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
-def headers(
-    target: Target,
-    credential: Credential,
+def signed_headers(
+    target: RequestTarget,
+    credential: S3Credential,
     region: str,
     payload_sha256: str,
     now: float,
@@ -76,7 +76,7 @@ def headers(
 
 
 def presigned_query(
-    target: Target, credential: Credential, region: str, seconds: int, now: float
+    target: RequestTarget, credential: S3Credential, region: str, seconds: int, now: float
 ) -> str:
     """The query that makes the target's URL work for anybody, for so many seconds from ``now``."""
     moment = _moment(now)
@@ -93,23 +93,23 @@ def presigned_query(
         query.append(("X-Amz-Security-Token", credential.token))
     whole = target._replace(query=query)
     signature = _signature(whole, {"host": target.host}, UNSIGNED, scope, moment, credential)
-    return f"{quoted_query(query)}&X-Amz-Signature={signature}"
+    return f"{quote_query(query)}&X-Amz-Signature={signature}"
 
 
 def _signature(
-    target: Target,
+    target: RequestTarget,
     signed: Mapping[str, str],
     payload: str,
     scope: str,
     moment: str,
-    credential: Credential,
+    credential: S3Credential,
 ) -> str:
     names = sorted(signed)
     request = "\n".join(
         [
             target.method,
-            quoted_path(target.path),
-            quoted_query(target.query),
+            quote_path(target.path),
+            quote_query(target.query),
             *(f"{name}:{signed[name].strip()}" for name in names),
             "",
             ";".join(names),

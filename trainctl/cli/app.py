@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandRow:
     """A row of the table; ``module``, of ``trainctl.cli.commands``, has a function ``NAME_command``."""
 
     name: str
@@ -31,89 +31,89 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommandGroup:
     """Commands with a common first word; ``default`` is run if that word stands alone."""
 
     name: str
     help: str
-    commands: tuple[Command, ...]
+    commands: tuple[CommandRow, ...]
     default: str | None = None
 
 
-COMMANDS: tuple[Command | Group, ...] = (
-    Command("validate", "manifest", "Check the manifest for errors."),
-    Command("plan", "plan", "Preview the changes that apply would make."),
-    Command("apply", "apply", "Create, update or replace resources to match the manifest."),
-    Command("destroy", "apply", "Destroy everything that is recorded."),
-    Command("run", "apply", "Start a new run of one or more jobs."),
-    Command("watch", "apply", "Resume approved work that was blocked or interrupted."),
-    Command("show", "plan", "Show a saved plan, or the state."),
-    Command("status", "runs", "Show the status of jobs and their runs."),
-    Command("logs", "logs", "Print the log of a run."),
-    Command("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run."),
-    Command("stop", "runs", "Stop one or more runs."),
-    Command("download", "runs", "Download the source code of a run."),
-    Group(
+COMMANDS: tuple[CommandRow | CommandGroup, ...] = (
+    CommandRow("validate", "manifest", "Check the manifest for errors."),
+    CommandRow("plan", "plan", "Preview the changes that apply would make."),
+    CommandRow("apply", "apply", "Create, update or replace resources to match the manifest."),
+    CommandRow("destroy", "apply", "Destroy everything that is recorded."),
+    CommandRow("run", "apply", "Start a new run of one or more jobs."),
+    CommandRow("reconcile", "apply", "Resume approved work that was blocked or interrupted."),
+    CommandRow("show", "plan", "Show a saved plan, or the state."),
+    CommandRow("status", "runs", "Show the status of jobs and their runs."),
+    CommandRow("logs", "logs", "Print the log of a run."),
+    CommandRow("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run."),
+    CommandRow("stop", "runs", "Stop one or more runs."),
+    CommandRow("download", "runs", "Download the source code of a run."),
+    CommandGroup(
         "checkpoints",
         "List, download and upload checkpoints.",
         (
-            Command("list", "checkpoints", "List the checkpoints of a job."),
-            Command("download", "checkpoints", "Download a checkpoint."),
-            Command("url", "checkpoints", "Print presigned URLs of a checkpoint's files."),
-            Command("upload", "checkpoints", "Upload checkpoints left on a node."),
+            CommandRow("list", "checkpoints", "List the checkpoints of a job."),
+            CommandRow("download", "checkpoints", "Download a checkpoint."),
+            CommandRow("url", "checkpoints", "Print presigned URLs of a checkpoint's files."),
+            CommandRow("upload", "checkpoints", "Upload checkpoints left on a node."),
         ),
     ),
-    Group(
+    CommandGroup(
         "nodes",
         "List and remove cluster nodes.",
         (
-            Command("list", "nodes", "List nodes with free GPUs, cached weights and runs."),
-            Command("forget", "nodes", "Remove a permanently lost node from the state."),
+            CommandRow("list", "nodes", "List nodes with free GPUs, cached weights and runs."),
+            CommandRow("forget", "nodes", "Remove a permanently lost node from the state."),
         ),
         default="list",
     ),
-    Group(
+    CommandGroup(
         "mirror",
         "Manage the mirror of weights.",
         (
-            Command("list", "mirror", "List mirrored sources with size, revision and users."),
-            Command("verify", "mirror", "Verify everything in the mirror by its digest."),
-            Command("gc", "mirror", "Delete what no state refers to."),
+            CommandRow("list", "mirror", "List mirrored sources with size, revision and users."),
+            CommandRow("verify", "mirror", "Verify everything in the mirror by its digest."),
+            CommandRow("gc", "mirror", "Delete what no state refers to."),
         ),
     ),
-    Group(
+    CommandGroup(
         "cache",
         "Manage weight caches and training caches on nodes.",
         (
-            Command("summarize", "cache", "Show the contents of a training cache."),
-            Command("clear", "cache", "Delete files from a training cache."),
-            Command("verify", "cache", "Verify cached weights by their digests."),
-            Command("evict", "cache", "Remove weights from node caches."),
+            CommandRow("summarize", "cache", "Show the contents of a training cache."),
+            CommandRow("clear", "cache", "Delete files from a training cache."),
+            CommandRow("verify", "cache", "Verify cached weights by their digests."),
+            CommandRow("evict", "cache", "Remove weights from node caches."),
         ),
     ),
-    Group(
+    CommandGroup(
         "secrets",
         "Check and store secrets.",
         (
-            Command("check", "secrets", "Show sources, recipients and permissions of secrets."),
-            Command("push", "secrets", "Store a secret, or send secrets to waiting runs."),
+            CommandRow("check", "secrets", "Show sources, recipients and permissions of secrets."),
+            CommandRow("push", "secrets", "Store a secret, or send secrets to waiting runs."),
         ),
     ),
-    Group(
+    CommandGroup(
         "state",
         "Inspect the state.",
         (
-            Command("list", "state", "List the resources in the state."),
-            Command("show", "state", "Show a resource in the state."),
-            Command("pull", "state", "Print the state as JSON."),
+            CommandRow("list", "state", "List the resources in the state."),
+            CommandRow("show", "state", "Show a resource in the state."),
+            CommandRow("pull", "state", "Print the state as JSON."),
         ),
     ),
-    Command("history", "state", "Show what was done, when and by whom."),
-    Command("force-unlock", "state", "Release a lease whose holder is gone."),
-    Command("explain", "manifest", "Explain a manifest field or an error code."),
-    Command("providers", "version", "List the installed providers."),
-    Command("schema", "manifest", "Print the JSON Schema of a document."),
-    Command("version", "version", "Print the version of trainctl."),
+    CommandRow("history", "state", "Show what was done, when and by whom."),
+    CommandRow("force-unlock", "state", "Release a lease whose holder is gone."),
+    CommandRow("explain", "manifest", "Explain a manifest field or an error code."),
+    CommandRow("providers", "version", "List the installed providers."),
+    CommandRow("schema", "manifest", "Print the JSON Schema of a document."),
+    CommandRow("version", "version", "Print the version of trainctl."),
 )
 """Every command, in the order in which help lists them."""
 
@@ -123,7 +123,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 class LazyGroup(TyperGroup):
     """A group whose commands are rows of a table until one is asked for."""
 
-    rows: Sequence[Command | Group] = ()
+    rows: Sequence[CommandRow | CommandGroup] = ()
     default: str | None = None
 
     def list_commands(self, ctx: Context) -> list[str]:
@@ -151,8 +151,8 @@ def build() -> LazyGroup:
     return _group(app, COMMANDS)
 
 
-def _load(row: Command | Group) -> ClickCommand:
-    if isinstance(row, Group):
+def _load(row: CommandRow | CommandGroup) -> ClickCommand:
+    if isinstance(row, CommandGroup):
         app = _typer(cls=LazyGroup, name=row.name, help=row.help, callback=lambda: None)
         group = _group(app, row.commands)
         group.default = row.default
@@ -161,15 +161,15 @@ def _load(row: Command | Group) -> ClickCommand:
     module = import_module(f"trainctl.cli.commands.{row.module}")
     app.command(name=row.name)(getattr(module, f"{row.name.replace('-', '_')}_command"))
     command = get_command(app)
-    lighten(command)
+    replace_parameter_parsers(command)
     return command
 
 
-def _group(app: typer.Typer, rows: Sequence[Command | Group]) -> LazyGroup:
+def _group(app: typer.Typer, rows: Sequence[CommandRow | CommandGroup]) -> LazyGroup:
     group = get_group(app)
     assert isinstance(group, LazyGroup)  # noqa: S101 (made with cls=LazyGroup)
     group.rows = rows
-    lighten(group)
+    replace_parameter_parsers(group)
     return group
 
 
@@ -187,7 +187,7 @@ _Parameter: TypeAlias = TyperArgument | TyperOption
 _KINDS = {str: "text", int: "a whole number", float: "a number", Path: "a path"}
 
 
-def lighten(command: ClickCommand) -> None:
+def replace_parameter_parsers(command: ClickCommand) -> None:
     """Read the command's plain parameters here instead of with pydantic."""
     help_option = command.get_help_option(typer.Context(command, **command.context_settings))
     if help_option is not None:
@@ -195,35 +195,35 @@ def lighten(command: ClickCommand) -> None:
     for parameter in command.params:
         if not isinstance(parameter, _Parameter) or parameter.min is not None:
             continue
-        make = _maker(parameter)
+        make = _value_parser(parameter)
         if make is not None:
-            parameter.process_value = partial(_process, parameter, make)  # type: ignore[method-assign]
+            parameter.process_value = partial(_parse_values, parameter, make)  # type: ignore[method-assign]
 
 
-def _maker(parameter: _Parameter) -> Callable[[Any], Any] | None:
+def _value_parser(parameter: _Parameter) -> Callable[[Any], Any] | None:
     annotation: Any = parameter.type_descriptor.annotation
     made = get_args(annotation)[0] if get_origin(annotation) is list else annotation
     plain = made in _KINDS or (isinstance(made, type) and issubclass(made, StrEnum))
     return made if plain else None
 
 
-def _process(
+def _parse_values(
     parameter: _Parameter, make: Callable[[Any], Any], ctx: typer.Context, value: Any
 ) -> Any:
     if value is None or value == () or value == []:
         if parameter.required:
             return type(parameter).process_value(parameter, ctx, None)
-        return [] if _many(parameter) else None
-    if _many(parameter):
-        return [_one(parameter, make, ctx, word) for word in value]
-    return _one(parameter, make, ctx, value)
+        return [] if _takes_many(parameter) else None
+    if _takes_many(parameter):
+        return [_parse_word(parameter, make, ctx, word) for word in value]
+    return _parse_word(parameter, make, ctx, value)
 
 
-def _many(parameter: _Parameter) -> bool:
+def _takes_many(parameter: _Parameter) -> bool:
     return parameter.multiple or parameter.nargs == -1
 
 
-def _one(parameter: _Parameter, make: Any, ctx: typer.Context, word: Any) -> Any:
+def _parse_word(parameter: _Parameter, make: Any, ctx: typer.Context, word: Any) -> Any:
     try:
         return make(word)
     except ValueError:

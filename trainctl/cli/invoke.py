@@ -12,30 +12,30 @@ from types import TracebackType
 
 from typer import Abort, Exit, TyperException
 
-from trainctl.cli.aliases import arrange
 from trainctl.cli.app import build
-from trainctl.cli.session import Session
-from trainctl.errors import Interrupted, TrainctlError, UsageError
+from trainctl.cli.arguments import normalize_arguments
+from trainctl.cli.session import CliSession
+from trainctl.errors import TrainctlError, UsageError, UserInterrupt
 from trainctl.views.problems import problem_lines
 
 
 def invoke(arguments: Sequence[str]) -> int:
     """Run the command on this process's streams."""
-    session = Session.of_process()
+    session = CliSession.of_process()
     hide_tracebacks(session)
     try:
-        code = _guarded(arguments, session)
+        code = _run_guarded(arguments, session)
         session.output.flush()
     except BrokenPipeError:
-        _drop_output()
+        _discard_output()
         return 1
     except OSError as error:
-        _drop_output()
+        _discard_output()
         return report_system(error, session)
     return code
 
 
-def _guarded(arguments: Sequence[str], session: Session) -> int:
+def _run_guarded(arguments: Sequence[str], session: CliSession) -> int:
     try:
         return _run(arguments, session)
     except Exit as done:
@@ -52,22 +52,22 @@ def _guarded(arguments: Sequence[str], session: Session) -> int:
         return report_system(error, session)
 
 
-def _run(arguments: Sequence[str], session: Session) -> int:
+def _run(arguments: Sequence[str], session: CliSession) -> int:
     root = build()
-    words = arrange(arguments, root)
+    words = normalize_arguments(arguments, root)
     with root.make_context("trainctl", words, obj=session) as ctx:
         code: int = root.invoke(ctx)
         return code
 
 
-def _drop_output() -> None:
+def _discard_output() -> None:
     """The reader has left or the disk is full: nothing more can be said there, not even at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
 
 
-def report(error: TrainctlError, session: Session) -> int:
+def report(error: TrainctlError, session: CliSession) -> int:
     """Show an error that was raised on purpose."""
     output = session.output
     output.note(*problem_lines(error, output.error_style, output.error_width))
@@ -76,7 +76,7 @@ def report(error: TrainctlError, session: Session) -> int:
     return error.exit_code
 
 
-def report_usage(error: TyperException, session: Session) -> int:
+def report_usage(error: TyperException, session: CliSession) -> int:
     """Show what the parser refused, in one or two lines."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "trainctl"
@@ -87,7 +87,7 @@ def report_usage(error: TyperException, session: Session) -> int:
     return UsageError.exit_code
 
 
-def report_system(error: OSError, session: Session) -> int:
+def report_system(error: OSError, session: CliSession) -> int:
     """Show what the system refused: a file that can't be read, a full disk."""
     where = f"{error.filename}: " if error.filename else ""
     report(TrainctlError(f"{where}{error.strerror or error}"), session)
@@ -96,14 +96,14 @@ def report_system(error: OSError, session: Session) -> int:
     return 1
 
 
-def report_interrupt(session: Session) -> int:
+def report_interrupt(session: CliSession) -> int:
     """The user stopped it, at a prompt or with Ctrl-C."""
     echoed = session.output.error_is_terminal  # the terminal has written ^C
     session.output.note("\ninterrupted" if echoed else "interrupted")
-    return Interrupted.exit_code
+    return UserInterrupt.exit_code
 
 
-def hide_tracebacks(session: Session) -> None:
+def hide_tracebacks(session: CliSession) -> None:
     """From now on an unforeseen exception is a short, masked message; Python then exits with 1."""
 
     def crash(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
@@ -117,7 +117,7 @@ def hide_tracebacks(session: Session) -> None:
     threading.excepthook = crash_of_thread
 
 
-def _crash(error: BaseException, session: Session) -> None:
+def _crash(error: BaseException, session: CliSession) -> None:
     if isinstance(error, KeyboardInterrupt | Abort):
         report_interrupt(session)
     elif session.debug:

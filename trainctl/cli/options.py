@@ -15,17 +15,17 @@ from trainctl import __version__
 from trainctl.base.units import parse_duration
 from trainctl.cli.session import LogLevel, session_of
 from trainctl.errors import UsageError
-from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.output import TerminalOutput
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Text for people, or JSON."""
 
     TEXT = "text"
     JSON = "json"
 
 
-class ListingFormat(StrEnum):
+class TableFormat(StrEnum):
     """Formats of results that have rows."""
 
     TEXT = "text"
@@ -42,12 +42,12 @@ class PlanFormat(StrEnum):
     HTML = "html"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
-ListingFormatOption = Annotated[ListingFormat, typer.Option("--format", help="Output format.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format.")]
+TableFormatOption = Annotated[TableFormat, typer.Option("--format", help="Output format.")]
 PlanFormatOption = Annotated[
     PlanFormat, typer.Option("--format", help="Output format; markdown is for pull requests.")
 ]
-Job = Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")]
+JobArgument = Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")]
 RunOption = Annotated[
     str | None, typer.Option("--run", metavar="ID", help="Run ID or number; the newest by default.")
 ]
@@ -115,7 +115,7 @@ class PlanningFlags:
     var_files: Sequence[Path] | None = None
     parallelism: int = 10
     resume: bool = False
-    again: str | None = None
+    repeat: str | None = None
     delete_checkpoints: bool = False
     trust: Path | None = None
 
@@ -145,8 +145,8 @@ Rows = tuple[Sequence[str], Iterable[Mapping[str, Any]]]
 """Names of columns, and rows that have those members."""
 
 
-def show(
-    output: Output,
+def print_result(
+    output: TerminalOutput,
     format_: str,
     form: Mapping[str, Any],
     lines: Iterable[str],

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING
 
 from trainctl import __version__
 from trainctl.cli.options import PlanFormat, PlanningFlags
-from trainctl.cli.session import Session
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import addresses
-from trainctl.desired.values import Desired
+from trainctl.desired.values import DesiredState
 from trainctl.errors import StorageError, UsageError
 from trainctl.operations.preconnect import connect_early
-from trainctl.operations.survey import LookOptions
+from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import Options, Plan
-from trainctl.views.problems import diagnostic_lines, more_lines
+from trainctl.plan.values import Plan, PlanOptions
+from trainctl.views.problems import diagnostic_lines, explain_hint_lines
 
 if TYPE_CHECKING:
-    from trainctl.plan.planfile import SavedPlan
+    from trainctl.plan.plan_file import SavedPlan
 
 
-def make_plan(
+def plan_from_flags(
     workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool | None = None
 ) -> Plan:
     """Make the plan that the options ask for.
 
     ``writes_lock`` is whether it is applied at once and then writes the lock file; None if it isn't applied.
     """
-    options = Options(
+    options = PlanOptions(
         destroy=flags.destroy,
         refresh_only=flags.refresh_only,
         upgrade=flags.upgrade,
@@ -41,7 +41,7 @@ def make_plan(
         run=addresses(flags.runs, "ADDRESS"),
         delete_checkpoints=flags.delete_checkpoints,
     )
-    look = LookOptions(
+    look = SurveyOptions(
         flags.refresh,
         flags.offline,
         flags.upgrade,
@@ -52,17 +52,17 @@ def make_plan(
     if not flags.destroy:
         connect_early(workspace, look)
     # The greater part of the program is loaded while the nodes are being logged in to.
-    from trainctl.operations.beginnings import plan_again, resumptions
-    from trainctl.operations.planning import plan_of
+    from trainctl.operations.jobs.resume import plan_rerun, resume_starts
+    from trainctl.operations.plan import create_plan
 
-    if flags.again is not None:
-        return plan_again(workspace, options.run[0], flags.again, look)
-    starts = resumptions(workspace, options.run) if flags.resume else {}
-    return plan_of(workspace, options, look, starts)
+    if flags.repeat is not None:
+        return plan_rerun(workspace, options.run[0], flags.repeat, look)
+    starts = resume_starts(workspace, options.run) if flags.resume else {}
+    return create_plan(workspace, options, look, starts)
 
 
 def show_plan(
-    session: Session,
+    session: CliSession,
     plan: Plan,
     format_: PlanFormat,
     *,
@@ -97,16 +97,16 @@ def show_plan(
     problems = diagnostic_lines(plan.diagnostics, output.error_style, output.error_width)
     if problems and output.error_is_terminal:
         output.note("")
-    output.note(*problems, *more_lines(plan.diagnostics, output.error_style))
+    output.note(*problems, *explain_hint_lines(plan.diagnostics, output.error_style))
     if saved is not None:
         output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")
 
 
-def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
+def save_plan(path: Path, plan: Plan, desired: DesiredState) -> None:
     """Write a plan file atomically, readable by its owner only."""
-    from trainctl.plan import planfile
+    from trainctl.plan import plan_file
 
-    text = planfile.write_plan(plan, desired, __version__)
+    text = plan_file.write_plan(plan, desired, __version__)
     unfinished: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -123,7 +123,7 @@ def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
 
 def load_plan(path: Path) -> SavedPlan:
     """Read a plan file."""
-    from trainctl.plan import planfile
+    from trainctl.plan import plan_file
 
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -131,8 +131,8 @@ def load_plan(path: Path) -> SavedPlan:
         raise UsageError(
             f"there is no plan file {path}",
             "Make one: trainctl plan --out FILE.",
-            code="no-plan-file",
+            code="plan-file-not-found",
         ) from None
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from None
-    return planfile.read_plan(text, str(path))
+    return plan_file.read_plan(text, str(path))

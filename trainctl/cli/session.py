@@ -12,7 +12,7 @@ from typing import TextIO
 import typer
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.output import TerminalOutput
 
 
 class LogLevel(StrEnum):
@@ -25,25 +25,27 @@ class LogLevel(StrEnum):
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     """One invocation. ``directory`` is the process's working directory, absolute once a command runs.
 
     ``redactor`` is the one that ``output`` uses: a secret registered there is masked in everything shown.
     """
 
     redactor: Redactor
-    output: Output
+    output: TerminalOutput
     stdin: TextIO
     directory: Path = Path()
     state_url: str | None = None
     log_level: LogLevel = LogLevel.WARNING
 
     @classmethod
-    def of_process(cls) -> Session:
+    def of_process(cls) -> CliSession:
         """A session on this process's own streams; one that was closed by the caller leads nowhere."""
         redactor = Redactor()
-        output = Output(_or_nowhere(sys.stdout, "w"), _or_nowhere(sys.stderr, "w"), redactor)
-        return cls(redactor, output, _or_nowhere(sys.stdin, "r"))
+        output = TerminalOutput(
+            _or_devnull(sys.stdout, "w"), _or_devnull(sys.stderr, "w"), redactor
+        )
+        return cls(redactor, output, _or_devnull(sys.stdin, "r"))
 
     @property
     def debug(self) -> bool:
@@ -65,19 +67,19 @@ class Session:
 class _LogStream:
     """A stream that passes log records through the output."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: TerminalOutput) -> None:
         self._output = output
 
     def write(self, text: str) -> None:
         self._output.note(text.removesuffix("\n"))
 
 
-def session_of(ctx: typer.Context) -> Session:
+def session_of(ctx: typer.Context) -> CliSession:
     """The session of a command."""
-    session = ctx.find_object(Session)
+    session = ctx.find_object(CliSession)
     assert session is not None  # noqa: S101 (invoke sets it)
     return session
 
 
-def _or_nowhere(stream: TextIO | None, mode: str) -> TextIO:
+def _or_devnull(stream: TextIO | None, mode: str) -> TextIO:
     return Path(os.devnull).open(mode) if stream is None else stream  # type: ignore[return-value]

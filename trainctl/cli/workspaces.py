@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl.cli.options import PlanningFlags
-from trainctl.cli.session import Session
+from trainctl.cli.session import CliSession
 from trainctl.errors import UsageError
 from trainctl.model.address import Address
-from trainctl.operations.workspace import Setting, Workspace
+from trainctl.operations.workspace import Workspace, WorkspaceSettings
 
 if TYPE_CHECKING:
-    from trainctl.desired.values import Desired
+    from trainctl.desired.values import DesiredState
 
 _NO_FLAGS = PlanningFlags()
 
 
 def open_workspace(
-    session: Session, flags: PlanningFlags = _NO_FLAGS, desired: Desired | None = None
+    session: CliSession, flags: PlanningFlags = _NO_FLAGS, desired: DesiredState | None = None
 ) -> Workspace:
     """Open the workspace of a command; ``desired`` is that of a saved plan."""
-    setting = Setting(
+    settings = WorkspaceSettings(
         directory=session.directory,
         environ=os.environ,
         redactor=session.redactor,
@@ -33,12 +33,12 @@ def open_workspace(
         trust_file=flags.trust,
     )
     return Workspace(
-        setting, desired, session.output.note, lambda question: _confirm(session, question)
+        settings, desired, session.output.note, lambda question: _confirm(session, question)
     )
 
 
-def open_trusting(
-    session: Session, trust: Path | None, flags: PlanningFlags | None = None
+def open_with_trust(
+    session: CliSession, trust: Path | None, flags: PlanningFlags | None = None
 ) -> Workspace:
     """Open a workspace and read the trust file that was named, even if nothing depends on it."""
     workspace = open_workspace(session, flags or PlanningFlags(trust=trust))
@@ -47,7 +47,7 @@ def open_trusting(
     return workspace
 
 
-def _confirm(session: Session, question: str) -> bool:
+def _confirm(session: CliSession, question: str) -> bool:
     return session.stdin.isatty() and approve(session, question)
 
 
@@ -59,7 +59,7 @@ def addresses(values: Sequence[str] | None, flag: str) -> tuple[Address, ...]:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def require_terminal(session: Session, instead: str = "") -> None:
+def require_terminal(session: CliSession, instead: str = "") -> None:
     """Refuse, before any work, if no terminal can answer; ``instead`` names another way."""
     if not session.stdin.isatty():
         raise UsageError(
@@ -69,7 +69,7 @@ def require_terminal(session: Session, instead: str = "") -> None:
         )
 
 
-def approve(session: Session, question: str) -> bool:
+def approve(session: CliSession, question: str) -> bool:
     """Ask; anything but ``yes`` is a no, and so is the end of input."""
     require_terminal(session)
     output = session.output

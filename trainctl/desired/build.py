@@ -11,24 +11,24 @@ from trainctl.base.json import JsonObject, JsonValue, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN
-from trainctl.desired.jobs import Jobs
-from trainctl.desired.provider_settings import CheckOf, ProviderSettings, nothing_wrong
-from trainctl.desired.references import circles
-from trainctl.desired.scope import Names
-from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
+from trainctl.desired.jobs import JobBuilder
+from trainctl.desired.names import DeclaredNames
+from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
+from trainctl.desired.references import find_cycles
+from trainctl.desired.values import CheckpointStoreSettings, DesiredState, SecretSpec
 from trainctl.desired.variables import values
 from trainctl.errors import ManifestError
 from trainctl.manifest.check import check, credential_problems
+from trainctl.manifest.credentials import mask_credentials
 from trainctl.manifest.read import Documents
-from trainctl.manifest.tokens import masked
-from trainctl.manifest.tree import Node
+from trainctl.manifest.tree import ManifestNode
 from trainctl.manifest.types.document import Manifest
 from trainctl.model.address import NAME, Address
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
-from trainctl.model.json_form import to_json
-from trainctl.model.resource import Resource
+from trainctl.model.json_codec import to_json
+from trainctl.model.specs.resource import DesiredResource
 
-_NAMING = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
+_SOURCE_KEYS = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
 """What of weights the lock file knows them by."""
 
 
@@ -38,9 +38,9 @@ def build(
     variables: Mapping[str, str] | None = None,
     var_files: Sequence[Path] = (),
     provider_schema: Callable[[str], JsonObject | None],
-    provider_check: CheckOf = nothing_wrong,
+    provider_check: CheckOf = accept_any,
     providers: Collection[str] = (),
-) -> Desired:
+) -> DesiredState:
     """What the documents ask for, complete. ManifestError holds everything that is wrong with them.
 
     ``variables`` are those of ``--var``. ``provider_schema`` gives the JSON Schema of a provider's settings, None
@@ -55,7 +55,7 @@ def build(
     manifest = checked.manifest
     found += [*documents.problems, *checked.problems]
     only = _only_project(manifest, root, documents.directory)
-    names = Names(
+    names = DeclaredNames(
         checked.root,
         root,
         [only] if only is not None else _keys(root, "projects"),
@@ -75,7 +75,7 @@ def build(
         names.known("secret", manifest.mirror.auth.auth_secret_name, place)
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
         names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
-    resources: dict[Address, Resource] = {}
+    resources: dict[Address, DesiredResource] = {}
     for resource in (
         *make.projects(manifest, only, names),
         *make.clusters(manifest, settings, names),
@@ -83,7 +83,7 @@ def build(
     ):
         resources[resource.address] = resource
     store = make.checkpoint_store(manifest)
-    jobs = Jobs(
+    jobs = JobBuilder(
         documents.directory, names, secrets, store, resources, expander.instances, manifest.jobs
     )
     for name, cache in manifest.caches.items():
@@ -91,7 +91,7 @@ def build(
     for name, job in manifest.jobs.items():
         jobs.job(name, job)
     found += [*names.problems, *settings.warnings, *jobs.warnings]
-    found += circles(manifest.jobs, names)
+    found += find_cycles(manifest.jobs, names)
     return _desired(documents, manifest, resources, secrets, store, found)
 
 
@@ -112,19 +112,19 @@ def directory_name(directory: Path) -> str:
     return name if NAME.fullmatch(name) else "project"
 
 
-def _family(address: Address) -> tuple[int, str]:
+def _group_key(address: Address) -> tuple[int, str]:
     """What is sorted by: the jobs of a matrix stay in the order in which it was written."""
     kind, name, _ = address.rank()
     return kind, name
 
 
-def _only_project(manifest: Manifest, root: Node, directory: Path) -> str | None:
+def _only_project(manifest: Manifest, root: ManifestNode, directory: Path) -> str | None:
     if _keys(root, "projects"):
         return None
     return (manifest.project.name if manifest.project else None) or directory_name(directory)
 
 
-def _keys(root: Node, section: str) -> dict[str, Node]:
+def _keys(root: ManifestNode, section: str) -> dict[str, ManifestNode]:
     node = root.entries.get(section)
     return node.entries if node else {}
 
@@ -132,49 +132,51 @@ def _keys(root: Node, section: str) -> dict[str, Node]:
 def _desired(
     documents: Documents,
     manifest: Manifest,
-    resources: Mapping[Address, Resource],
+    resources: Mapping[Address, DesiredResource],
     secrets: Mapping[str, SecretSpec],
-    store: CheckpointStore,
+    store: CheckpointStoreSettings,
     found: list[Diagnostic],
-) -> Desired:
-    found = sorted({masked(one) for one in _told_once(found)}, key=_in_order)
+) -> DesiredState:
+    found = sorted(
+        {mask_credentials(one) for one in _deduplicate_matrix_problems(found)}, key=_in_order
+    )
     if any(one.severity is Severity.ERROR for one in found):
         raise ManifestError(tuple(found))
-    ordered = {address: resources[address] for address in sorted(resources, key=_family)}
-    return Desired(
+    ordered = {address: resources[address] for address in sorted(resources, key=_group_key)}
+    return DesiredState(
         directory=documents.directory,
         resources=ordered,
         secrets=secrets,
         clusters=tuple(manifest.clusters),
-        mirror=make.kept(manifest.mirror),
+        mirror=make.store_location(manifest.mirror),
         checkpoints=store,
         state_url=manifest.state.url if manifest.state else None,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
         warnings=tuple(found),
-        sources_vary=any(map(_varies, _weights_of(documents.root))),
+        sources_vary=any(map(_has_expression, _weights_of(documents.root))),
     )
 
 
-def _weights_of(root: Node) -> Iterator[Node]:
+def _weights_of(root: ManifestNode) -> Iterator[ManifestNode]:
     """What says which weights are meant, as it is written."""
     listed = (job.entries.get("weights") for job in _keys(root, "jobs").values())
     inline = (item for each in listed if each for item in each.items)
     for weights in (*_keys(root, "weights").values(), *inline):
         if weights.entries:
-            yield from (one for name, one in weights.entries.items() if name in _NAMING)
+            yield from (one for name, one in weights.entries.items() if name in _SOURCE_KEYS)
         else:
             yield weights
 
 
-def _varies(node: Node) -> bool:
+def _has_expression(node: ManifestNode) -> bool:
     """Whether there is an expression in it."""
     if isinstance(node.value, str):
         return OPEN in node.value
-    return any(map(_varies, (*node.entries.values(), *node.items)))
+    return any(map(_has_expression, (*node.entries.values(), *node.items)))
 
 
-def _told_once(found: list[Diagnostic]) -> list[Diagnostic]:
+def _deduplicate_matrix_problems(found: list[Diagnostic]) -> list[Diagnostic]:
     """What is wrong with all jobs of a matrix alike is wrong with the job that has it."""
     alike: dict[Diagnostic, list[Diagnostic]] = {}
     for one in found:
@@ -189,7 +191,9 @@ def _in_order(one: Diagnostic) -> tuple[str, int, int, str]:
 
 
 def _digest(
-    manifest: Manifest, resources: Mapping[Address, Resource], secrets: Mapping[str, SecretSpec]
+    manifest: Manifest,
+    resources: Mapping[Address, DesiredResource],
+    secrets: Mapping[str, SecretSpec],
 ) -> str:
     """Over values alone: of no text, file name or place on this machine."""
     kept = manifest.model_dump(mode="json", include={"mirror", "checkpoints", "state"})
@@ -206,14 +210,20 @@ def _digest(
                 for address, resource in resources.items()
             },
             "secrets": {
-                name: [spec.origin, spec.source, spec.version, spec.redact, *_more(spec)]
+                name: [
+                    spec.origin,
+                    spec.source,
+                    spec.version,
+                    spec.redact,
+                    *_optional_secret_fields(spec),
+                ]
                 for name, spec in secrets.items()
             },
         }
     )
 
 
-def _more(spec: SecretSpec) -> list[JsonValue]:
+def _optional_secret_fields(spec: SecretSpec) -> list[JsonValue]:
     """What only some origins have, and what few secrets say; nothing for the others, whose digests stay as they were."""
     more: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
     return [*(more if any(more) else []), *(["persist"] if spec.persist else [])]

@@ -6,14 +6,20 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from trainctl.desired.expression import FOUND, OPEN, BadExpression, Expression, Scope
-from trainctl.desired.matrix import MOST_COMBINATIONS, MOST_NODES, Instance, instances
-from trainctl.desired.shell import Quoting
-from trainctl.manifest.mounts import BadMount, normal_mount
-from trainctl.manifest.scalars import spelled
-from trainctl.manifest.tree import Node, Path, Scalar, list_node, mapping_node, scalar_node
+from trainctl.desired.expression import (
+    OPEN,
+    PATTERN,
+    Expression,
+    ExpressionScope,
+    InvalidExpression,
+)
+from trainctl.desired.matrix import MAX_COMBINATIONS, MAX_NODES, MatrixJob, expand_matrix
+from trainctl.desired.shell import ShellScanner
+from trainctl.manifest.messages import address_of, path_text
+from trainctl.manifest.mounts import InvalidMount, normalize_mount
+from trainctl.manifest.scalars import scalar_text
+from trainctl.manifest.tree import ManifestNode, Path, Scalar, list_node, mapping_node, scalar_node
 from trainctl.manifest.types.weights import default_mount
-from trainctl.manifest.wording import address_of, inside
 from trainctl.model.diagnostics import Diagnostic, Severity, error
 
 _MAX_TEXT = 16 * 2**20
@@ -25,7 +31,7 @@ _TEXT = frozenset({"environment_variables", "labels"})
 class Expander:
     """Expands one manifest's expressions; what is wrong with them is added to ``problems``.
 
-    A job with a matrix becomes one for each combination: ``instances`` says of which, by their names in the expanded tree.
+    A job with a matrix becomes one for each combination: ``expand_matrix`` says of which, by their names in the expanded tree.
     """
 
     def __init__(
@@ -36,18 +42,18 @@ class Expander:
         self._problems = problems
         self._text = 0
         self._nodes = 0
-        self.instances: dict[str, Instance] = {}
+        self.instances: dict[str, MatrixJob] = {}
 
-    def manifest(self, root: Node) -> Node:
+    def manifest(self, root: ManifestNode) -> ManifestNode:
         """Every section, those first that others refer to."""
-        only_variables = Scope(self._variables)
-        done: dict[str, Node] = {}
+        only_variables = ExpressionScope(self._variables)
+        done: dict[str, ManifestNode] = {}
         for name in ("project", "projects"):
             if name in root.entries:
                 done[name] = self._node(root.entries[name], (name,), only_variables)
         if "vars" in root.entries:
             done["vars"] = self._values_alone(root.entries["vars"])
-        scope = Scope(self._variables, self._only_project(done))
+        scope = ExpressionScope(self._variables, self._only_project(done))
         for name, section in root.entries.items():
             if name not in done and name != "jobs":
                 done[name] = self._node(section, (name,), scope)
@@ -56,7 +62,7 @@ class Expander:
         self._refuse_in_keys(root)
         return mapping_node({name: done[name] for name in root.entries}, root.keys, root.where)
 
-    def _only_project(self, done: dict[str, Node]) -> str | None:
+    def _only_project(self, done: dict[str, ManifestNode]) -> str | None:
         names = list(done["projects"].entries) if "projects" in done else []
         if names:
             return names[0] if len(names) == 1 else None
@@ -64,7 +70,7 @@ class Expander:
         name = project.entries.get("name") if project else None
         return name.value if name and isinstance(name.value, str) else self._directory_name
 
-    def _values_alone(self, section: Node) -> Node:
+    def _values_alone(self, section: ManifestNode) -> ManifestNode:
         for name, entry in section.entries.items():
             if isinstance(entry.value, str) and OPEN in entry.value:
                 self._wrong(
@@ -76,9 +82,11 @@ class Expander:
                 )
         return section
 
-    def _jobs(self, section: Node, scope: Scope, weights: Node | None) -> Node:
+    def _jobs(
+        self, section: ManifestNode, scope: ExpressionScope, weights: ManifestNode | None
+    ) -> ManifestNode:
         declared = weights.entries if weights else {}
-        entries: dict[str, Node] = {}
+        entries: dict[str, ManifestNode] = {}
         keys = dict(section.keys)
         for name, job in section.entries.items():
             if "[" in name:  # what an expanded matrix is told apart by
@@ -86,7 +94,7 @@ class Expander:
                     error(
                         f"{name!r} is not a name",
                         _NAMES,
-                        where=section.key_place(name),
+                        where=section.key_position(name),
                         code="invalid-name",
                     )
                 )
@@ -95,12 +103,16 @@ class Expander:
             else:
                 made = self._sweep(name, job, scope, declared)
                 entries.update(made)
-                keys.update(dict.fromkeys(made, section.key_place(name)))
+                keys.update(dict.fromkeys(made, section.key_position(name)))
         return mapping_node(entries, keys, section.where) if entries else section
 
     def _sweep(
-        self, name: str, job: Node, scope: Scope, declared: dict[str, Node]
-    ) -> dict[str, Node]:
+        self,
+        name: str,
+        job: ManifestNode,
+        scope: ExpressionScope,
+        declared: dict[str, ManifestNode],
+    ) -> dict[str, ManifestNode]:
         """The jobs of a matrix. One whose matrix is wrong has nothing but that, for the types to look at."""
         matrix = self._node(
             job.entries["matrix"], ("jobs", name, "matrix"), replace(scope, job=name)
@@ -108,15 +120,15 @@ class Expander:
         body = {key: entry for key, entry in job.entries.items() if key != "matrix"}
         section = mapping_node({**body, "matrix": matrix}, job.keys, job.where)
         before = len(self._problems)
-        found = instances(name, section, self._problems.append)
+        found = expand_matrix(name, section, self._problems.append)
         bare = mapping_node(body, job.keys, job.where)
         self._nodes += bare.size * len(found)
-        if len(self.instances) + len(found) > MOST_COMBINATIONS or self._nodes > MOST_NODES:
+        if len(self.instances) + len(found) > MAX_COMBINATIONS or self._nodes > MAX_NODES:
             self._wrong(
                 ("jobs", name, "matrix"),
                 matrix,
                 "all matrices together make the manifest too large",
-                f"They may have {MOST_COMBINATIONS} combinations, and jobs of {MOST_NODES} values.",
+                f"They may have {MAX_COMBINATIONS} combinations, and jobs of {MAX_NODES} values.",
                 code="invalid-matrix",
             )
             found = []
@@ -130,27 +142,29 @@ class Expander:
     def _job(
         self,
         name: str,
-        job: Node,
-        outer: Scope,
-        declared: dict[str, Node],
+        job: ManifestNode,
+        outer: ExpressionScope,
+        declared: dict[str, ManifestNode],
         matrix: Mapping[str, Scalar] | None = None,
-    ) -> Node:
+    ) -> ManifestNode:
         project = job.entries.get("project")
         listed = job.entries.get("weights")
-        scope = Scope(
+        scope = ExpressionScope(
             self._variables,
             project.value if project and isinstance(project.value, str) else outer.project,
             name,
             matrix,
-            _paths(listed, Scope(self._variables, matrix=matrix), declared),
+            _paths(listed, ExpressionScope(self._variables, matrix=matrix), declared),
             declared,
         )
         return self._node(job, ("jobs", name), scope)
 
-    def _node(self, node: Node, path: Path, scope: Scope) -> Node:
+    def _node(self, node: ManifestNode, path: Path, scope: ExpressionScope) -> ManifestNode:
         if isinstance(node.value, dict):
             entries = {
-                key: self._node(entry, (*path, key), scope) if _may_hold(entry) else entry
+                key: self._node(entry, (*path, key), scope)
+                if _may_have_expression(entry)
+                else entry
                 for key, entry in node.value.items()
             }
             if all(entries[key] is node.value[key] for key in entries):
@@ -165,8 +179,10 @@ class Expander:
             return scalar_node(self._expanded(node, node.value, path, scope), node.where)
         return node
 
-    def _expanded(self, node: Node, text: str, path: Path, scope: Scope) -> Scalar:
-        if text.count(OPEN) != len(FOUND.findall(text)):
+    def _expanded(
+        self, node: ManifestNode, text: str, path: Path, scope: ExpressionScope
+    ) -> Scalar:
+        if text.count(OPEN) != len(PATTERN.findall(text)):
             self._wrong(
                 path,
                 node,
@@ -180,7 +196,7 @@ class Expander:
                 result: Scalar = command_text(text, scope)
             else:
                 result = _value(text, scope, keep_type=_TEXT.isdisjoint(path))
-        except BadExpression as why:
+        except InvalidExpression as why:
             self._wrong(path, node, str(why), why.detail, code=why.code)
             return text
         if isinstance(result, str):
@@ -196,8 +212,8 @@ class Expander:
                 return text
         return result
 
-    def _refuse_in_keys(self, root: Node) -> None:
-        pending: list[tuple[Node, Path]] = [(root, ())]
+    def _refuse_in_keys(self, root: ManifestNode) -> None:
+        pending: list[tuple[ManifestNode, Path]] = [(root, ())]
         while pending:
             node, path = pending.pop()
             for key, entry in node.entries.items():
@@ -207,7 +223,7 @@ class Expander:
                             "an expression can't be a key",
                             "Write the key itself.",
                             address=address_of(path),
-                            where=node.key_place(key),
+                            where=node.key_position(key),
                             code="expression-as-key",
                         )
                     )
@@ -215,10 +231,12 @@ class Expander:
                     pending.append((entry, (*path, key)))
             pending += [(item, (*path, at)) for at, item in enumerate(node.items)]
 
-    def _wrong(self, path: Path, node: Node, summary: str, detail: str, *, code: str) -> None:
+    def _wrong(
+        self, path: Path, node: ManifestNode, summary: str, detail: str, *, code: str
+    ) -> None:
         self._problems.append(
             error(
-                f"{inside(path)}: {summary}",
+                f"{path_text(path)}: {summary}",
                 detail,
                 address=address_of(path),
                 where=node.where,
@@ -227,43 +245,43 @@ class Expander:
         )
 
 
-def _may_hold(node: Node) -> bool:
+def _may_have_expression(node: ManifestNode) -> bool:
     """Whether there may be an expression in it: most values of a large manifest are plain text, and this is asked of each."""
     return not isinstance(node.value, str) or OPEN in node.value
 
 
-def _value(text: str, scope: Scope, *, keep_type: bool) -> Scalar:
-    whole = FOUND.fullmatch(text.strip())
+def _value(text: str, scope: ExpressionScope, *, keep_type: bool) -> Scalar:
+    whole = PATTERN.fullmatch(text.strip())
     if whole is not None and whole[0].count(OPEN) == 1 and keep_type:
         return _plain(whole[1], scope)
-    return _replaced(text, lambda inner, _: spelled(_plain(inner, scope)))
+    return _substitute(text, lambda inner, _: scalar_text(_plain(inner, scope)))
 
 
-def _plain(inner: str, scope: Scope) -> Scalar:
+def _plain(inner: str, scope: ExpressionScope) -> Scalar:
     expression = Expression.parse(inner)
     if expression.raw:
-        raise BadExpression(
+        raise InvalidExpression(
             "raw(…) is for start_commands and prepare_commands",
             "Elsewhere nothing is quoted: leave it out.",
-            code="misplaced-raw",
+            code="raw-outside-command",
         )
     return expression.value(scope)
 
 
-def command_text(text: str, scope: Scope) -> str:
-    """A command with each expression as one quoted word; BadExpression where it could not be one."""
-    quoting = Quoting(FOUND.sub("x", text))
+def command_text(text: str, scope: ExpressionScope) -> str:
+    """A command with each expression as one quoted word; InvalidExpression where it could not be one."""
+    quoting = ShellScanner(PATTERN.sub("x", text))
 
     def word(inner: str, before: str) -> str:
         quoting.read(before)
         expression = Expression.parse(inner)
-        value = spelled(expression.value(scope))
+        value = scalar_text(expression.value(scope))
         if expression.raw:
             quoting.read(value)
             return value
         refusal = quoting.refusal()
         if refusal is not None:
-            raise BadExpression(
+            raise InvalidExpression(
                 f"${{{{ {expression.reference} }}}} stands {refusal}",
                 "It becomes one quoted word by itself: put it outside, or in environment_variables and "
                 f"use $NAME. raw({expression.reference}) inserts it as it is.",
@@ -272,49 +290,51 @@ def command_text(text: str, scope: Scope) -> str:
         quoting.word()
         return shlex.quote(value)
 
-    return _replaced(text, word)
+    return _substitute(text, word)
 
 
-def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
+def _substitute(text: str, replace: Callable[[str, str], str]) -> str:
     """The text with each expression replaced; ``replace`` is told the inside and what stands since the last one."""
     parts: list[str] = []
     at = 0
-    for match in FOUND.finditer(text):
+    for match in PATTERN.finditer(text):
         before = text[at : match.start()]
         parts += [before, replace(match[1], before)]
         at = match.end()
     return "".join([*parts, text[at:]])
 
 
-def _paths(listed: Node | None, scope: Scope, declared: dict[str, Node]) -> dict[str, str]:
+def _paths(
+    listed: ManifestNode | None, scope: ExpressionScope, declared: dict[str, ManifestNode]
+) -> dict[str, str]:
     paths: dict[str, str] = {}
     for item in listed.items if listed else []:
         name = item.value
         if isinstance(name, str) and OPEN in name:
             try:
                 name = _value(name, scope, keep_type=True)
-            except BadExpression:
+            except InvalidExpression:
                 continue
         if isinstance(name, str) and name in declared:
             paths[name] = _path(declared[name])
     return paths
 
 
-def _only_matrix(matrix: Node, job: Node) -> Node:
+def _only_matrix(matrix: ManifestNode, job: ManifestNode) -> ManifestNode:
     commands = list_node([scalar_node("true", job.where)], job.where)
     runtime = mapping_node({"start_commands": commands}, {}, job.where)
     return mapping_node({"matrix": matrix, "runtime": runtime}, job.keys, job.where)
 
 
-def _path(weights: Node) -> str:
+def _path(weights: ManifestNode) -> str:
     """The path of declared weights; empty where the declaration is wrong, which is told there."""
     source: object = weights.value
     if weights.entries:
         mount = weights.entries.get("mount_location")
         if mount is not None and isinstance(mount.value, str):
             try:
-                return normal_mount(mount.value)
-            except BadMount:
+                return normalize_mount(mount.value)
+            except InvalidMount:
                 return ""
         source = weights.entries["source"].value if "source" in weights.entries else None
     try:

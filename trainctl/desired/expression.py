@@ -6,17 +6,17 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from trainctl.manifest.nearest import did_you_mean, nearest
+from trainctl.manifest.suggestions import did_you_mean, nearest
 from trainctl.manifest.tree import Scalar
 
 OPEN = "${{"
-FOUND = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+PATTERN = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _RAW = re.compile(r"raw\((.*)\)", re.DOTALL)
 _WEIGHTS = re.compile(r"weights\.(.+)\.([a-z_]+)")
 _KNOWN = "var.NAME, matrix.NAME, project.name, job.name and weights.NAME.path"
 
 
-class BadExpression(ValueError):
+class InvalidExpression(ValueError):
     """An expression that has no value here; ``detail`` says what to write."""
 
     def __init__(self, summary: str, detail: str = "", *, code: str) -> None:
@@ -26,7 +26,7 @@ class BadExpression(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ExpressionScope:
     """What expressions may refer to in one place. None: there is no such thing here.
 
     ``weights`` holds the path of each weights that the job lists; an empty one if it can't be known.
@@ -54,8 +54,8 @@ class Expression:
         match = _RAW.fullmatch(inner)
         return cls(match[1].strip() if match else inner, match is not None)
 
-    def value(self, scope: Scope) -> Scalar:
-        """What it refers to; BadExpression where that is nothing."""
+    def value(self, scope: ExpressionScope) -> Scalar:
+        """What it refers to; InvalidExpression where that is nothing."""
         kind, _, rest = self.reference.partition(".")
         if kind == "var" and rest:
             return _variable(rest, scope)
@@ -64,16 +64,16 @@ class Expression:
         if kind == "weights" and rest:
             return _weights_path(self.reference, scope)
         if self.reference == "project.name":
-            return _here(scope.project, "project.name", "there are several projects")
+            return _require_value(scope.project, "project.name", "there are several projects")
         if self.reference == "job.name":
-            return _here(scope.job, "job.name", "this is not in a job")
+            return _require_value(scope.job, "job.name", "this is not in a job")
         raise _unknown(kind, self.reference)
 
 
-def _variable(name: str, scope: Scope) -> Scalar:
+def _variable(name: str, scope: ExpressionScope) -> Scalar:
     if name not in scope.variables:
         hint = did_you_mean(name, scope.variables)
-        raise BadExpression(
+        raise InvalidExpression(
             f"no variable is called {name!r}",
             f"Declare it under 'vars'. {hint}".strip(),
             code="undeclared-variable",
@@ -81,9 +81,9 @@ def _variable(name: str, scope: Scope) -> Scalar:
     return scope.variables[name]
 
 
-def _matrix(name: str, scope: Scope) -> Scalar:
+def _matrix(name: str, scope: ExpressionScope) -> Scalar:
     if scope.matrix is None:
-        raise BadExpression(
+        raise InvalidExpression(
             f"matrix.{name} has no value here",
             "Only a job with a 'matrix' has such values.",
             code="reference-without-value",
@@ -91,7 +91,7 @@ def _matrix(name: str, scope: Scope) -> Scalar:
     if name not in scope.matrix:
         near = nearest(name, scope.matrix)
         hint = f"Did you mean 'matrix.{near}'? " if near else ""
-        raise BadExpression(
+        raise InvalidExpression(
             f"matrix.{name} has no value in every combination",
             f"{hint}Give it a list in 'matrix', or a value in each 'include'.",
             code="reference-without-value",
@@ -99,15 +99,15 @@ def _matrix(name: str, scope: Scope) -> Scalar:
     return scope.matrix[name]
 
 
-def _weights_path(reference: str, scope: Scope) -> str:
+def _weights_path(reference: str, scope: ExpressionScope) -> str:
     match = _WEIGHTS.fullmatch(reference)
     if match is None or match[2] != "path":
-        raise BadExpression(
+        raise InvalidExpression(
             f"{reference!r} is not known", "Write weights.NAME.path.", code="unknown-reference"
         )
     name = match[1]
     if scope.job is None:
-        raise BadExpression(
+        raise InvalidExpression(
             "weights have a path in jobs only",
             "Use it in the job that lists them.",
             code="reference-without-value",
@@ -115,21 +115,21 @@ def _weights_path(reference: str, scope: Scope) -> str:
     if name in scope.weights:
         return scope.weights[name]
     if name in scope.declared_weights:
-        raise BadExpression(
+        raise InvalidExpression(
             f"job.{scope.job} does not use weights.{name}",
             f"Add {name} to its 'weights'.",
             code="reference-without-value",
         )
-    raise BadExpression(
+    raise InvalidExpression(
         f"no weights are called {name!r}",
         did_you_mean(name, scope.declared_weights),
         code="undeclared-name",
     )
 
 
-def _here(value: str | None, reference: str, why: str) -> str:
+def _require_value(value: str | None, reference: str, why: str) -> str:
     if value is None:
-        raise BadExpression(
+        raise InvalidExpression(
             f"{reference} has no value here",
             f"{why[0].upper()}{why[1:]}.",
             code="reference-without-value",
@@ -137,19 +137,19 @@ def _here(value: str | None, reference: str, why: str) -> str:
     return value
 
 
-def _unknown(kind: str, reference: str) -> BadExpression:
+def _unknown(kind: str, reference: str) -> InvalidExpression:
     if kind in ("secret", "secrets"):
-        return BadExpression(
+        return InvalidExpression(
             "a secret never becomes text",
             "Write environment_variables: {NAME: {secret: …}} and use $NAME in the command.",
             code="secret-as-text",
         )
     if kind == "env":
-        return BadExpression(
+        return InvalidExpression(
             "the operator's environment is not read here",
             "Use a variable and --var, or $NAME in the job.",
             code="unknown-reference",
         )
-    return BadExpression(
+    return InvalidExpression(
         f"{reference!r} is not known", f"Known: {_KNOWN}.", code="unknown-reference"
     )

@@ -8,51 +8,56 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainctl.desired.matrix import Instance
-from trainctl.desired.references import Referrer, followed, jobs_loaded, load_config
-from trainctl.desired.resources import kept_secrets, lifecycle, weights
-from trainctl.desired.scope import Names
-from trainctl.desired.values import CheckpointStore, SecretSpec
-from trainctl.manifest.mounts import Mounted, overlapping
-from trainctl.manifest.nearest import nearest
-from trainctl.manifest.scalars import spelled
+from trainctl.desired.matrix import MatrixJob
+from trainctl.desired.names import DeclaredNames
+from trainctl.desired.references import (
+    ReferringJob,
+    loaded_jobs,
+    resolve_dependencies,
+    resolve_load_config,
+)
+from trainctl.desired.resources import lifecycle, persisted_secrets, weights
+from trainctl.desired.values import CheckpointStoreSettings, SecretSpec
+from trainctl.manifest.mounts import MountPoint, find_overlaps
+from trainctl.manifest.scalars import scalar_text
+from trainctl.manifest.suggestions import nearest
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cache
 from trainctl.manifest.types.compute import KNOWN_ACCELERATORS
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.weights import WeightsInPlace, default_mount, is_source
+from trainctl.manifest.types.weights import InlineWeights, default_mount, is_source
 from trainctl.model.address import NAME, Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.job_spec import (
-    Compute,
-    HostMount,
-    Image,
-    JobCode,
+from trainctl.model.json_codec import from_json
+from trainctl.model.specs.job_spec import (
+    CodeSpec,
+    ComputeSpec,
+    HostMountSpec,
+    ImageSpec,
     JobSpec,
     JobWeights,
-    LoadCheckpointConfig,
+    LoadCheckpointSpec,
     MatrixValue,
-    Retry,
-    Runtime,
+    RetrySpec,
+    RuntimeSpec,
     SecretVersion,
 )
-from trainctl.model.json_form import from_json
-from trainctl.model.resource import CacheSpec, Resource
+from trainctl.model.specs.resource import CacheSpec, DesiredResource
 
 
-class Jobs:
+class JobBuilder:
     """Makes the resources of jobs and caches; ``resources`` holds all made so far, by address."""
 
     def __init__(
         self,
         directory: Path,
-        names: Names,
+        names: DeclaredNames,
         secrets: dict[str, SecretSpec],
-        store: CheckpointStore,
-        resources: dict[Address, Resource],
-        instances: Mapping[str, Instance],
+        store: CheckpointStoreSettings,
+        resources: dict[Address, DesiredResource],
+        instances: Mapping[str, MatrixJob],
         declared: Mapping[str, Job],
     ) -> None:
         self._directory = directory
@@ -80,7 +85,7 @@ class Jobs:
         )
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         if section.dir is not None and not section.dir.startswith("/"):
-            self._names.complain(
+            self._names.report_problem(
                 "dir: expected an absolute directory",
                 "Write for example /mnt/shared/cache.",
                 (*path, "dir"),
@@ -91,11 +96,11 @@ class Jobs:
         first = self._caches.get((project, cluster))
         if first is not None:
             whose = "the team" if project is None else project
-            self._names.complain(
+            self._names.report_problem(
                 f"{first} is the cache of {whose} on {cluster} already",
                 "Keep one of them.",
                 path,
-                code="repeated-cache",
+                code="duplicate-cache",
             )
             return
         self._add_cache(name, project, cluster, section, path)
@@ -112,45 +117,45 @@ class Jobs:
         loading = self._loading(address, section, project, path)
         runtime = section.runtime.model_dump(exclude={"load_checkpoint_config"})
         values = instance.values if instance else {}
-        matrix = tuple(MatrixValue(name, spelled(value)) for name, value in values.items())
+        matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = JobSpec(
             project=project,
             cluster=cluster,
-            image=from_json(Image, section.image.model_dump()) if section.image else None,
-            compute=from_json(Compute, section.compute.model_dump()),
-            runtime=replace(from_json(Runtime, runtime), load_checkpoint_config=loading),
+            image=from_json(ImageSpec, section.image.model_dump()) if section.image else None,
+            compute=from_json(ComputeSpec, section.compute.model_dump()),
+            runtime=replace(from_json(RuntimeSpec, runtime), load_checkpoint_config=loading),
             weights=used,
-            mounts=tuple(from_json(HostMount, mount.model_dump()) for mount in section.mounts),
+            mounts=tuple(from_json(HostMountSpec, mount.model_dump()) for mount in section.mounts),
             secrets=tuple(self._secrets_of(section, path)),
-            kept_secrets=tuple(kept_secrets(section, self._secrets, self._store)),
+            persisted_secrets=tuple(persisted_secrets(section, self._secrets, self._store)),
             matrix=matrix or None,
             max_parallel=section.max_parallel,
             depends_on=tuple(section.depends_on) or None,
             priority=section.priority,
             max_duration=section.max_duration,
-            retry=from_json(Retry, section.retry.model_dump()),
+            retry=from_json(RetrySpec, section.retry.model_dump()),
             labels=section.labels,
-            code=JobCode(self._code_path(section.code, path)),
+            code=CodeSpec(self._code_path(section.code, path)),
         )
         attributes = job.to_attributes()
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
-            self._names.complain(
+            self._names.report_problem(
                 "max_parallel is for a job with a 'matrix'",
                 "One job has one run at a time. Leave it out.",
                 (*path, "max_parallel"),
-                code="needless-key",
+                code="redundant-key",
             )
         depends_on = [weights.address for weights in used]
         depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
-        depends_on += jobs_loaded(job.runtime, address)
+        depends_on += loaded_jobs(job.runtime, address)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
             if (None, cluster) in self._caches:
                 depends_on.append(self._caches[None, cluster])
-        depends_on += followed(section.depends_on, path, self._names, self._of_matrix)
+        depends_on += resolve_dependencies(section.depends_on, path, self._names, self._of_matrix)
         self._add(
-            Resource(
+            DesiredResource(
                 address,
                 self._provider(cluster),
                 attributes,
@@ -167,11 +172,11 @@ class Jobs:
 
     def _loading(
         self, address: Address, section: Job, project: str, path: ManifestPath
-    ) -> LoadCheckpointConfig | None:
+    ) -> LoadCheckpointSpec | None:
         here = (*path, "runtime", "load_checkpoint_config")
         config = section.runtime.load_checkpoint_config
-        by = Referrer(address, project, self._projects, self._of_matrix)
-        return load_config(config, by, self._names, here)
+        by = ReferringJob(address, project, self._projects, self._of_matrix)
+        return resolve_load_config(config, by, self._names, here)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
         in_place = 0
@@ -181,11 +186,11 @@ class Jobs:
             here = (*path, "weights", at)
             if isinstance(entry, str) and not is_source(entry):
                 if self._names.known("weights", entry, here) and entry in listed:
-                    self._names.complain(
+                    self._names.report_problem(
                         f"weights.{entry} is listed twice",
                         "Keep it once.",
                         here,
-                        code="repeated-weights",
+                        code="duplicate-weights",
                     )
                 listed.add(entry)
                 address = Address(Kind.WEIGHTS, entry)
@@ -200,16 +205,16 @@ class Jobs:
                 yield _used(resource)
 
     def _in_place(
-        self, address: Address, entry: str | WeightsInPlace, path: ManifestPath
+        self, address: Address, entry: str | InlineWeights, path: ManifestPath
     ) -> Address:
-        section = WeightsInPlace(source=entry) if isinstance(entry, str) else entry
+        section = InlineWeights(source=entry) if isinstance(entry, str) else entry
         name = address.name
         if name in self._names.weights:
-            self._names.complain(
+            self._names.report_problem(
                 f"this source would have the address {address}, which is declared",
                 f"Rename the weights {name!r}, or declare this source under 'weights'.",
                 path,
-                code="address-taken",
+                code="duplicate-address",
             )
         elif address not in self._resources and self._named(name, path):
             self._add(weights(address, section, LifecycleSection(), path, self._names))
@@ -219,27 +224,31 @@ class Jobs:
         self, name: str, section: Job, used: Sequence[JobWeights], path: ManifestPath
     ) -> None:
         mounts = [
-            Mounted(one.mount_location, str(one.address), self._names.place((*path, "weights")))
+            MountPoint(one.mount_location, str(one.address), self._names.place((*path, "weights")))
             for one in used
         ]
         mounts += [
-            Mounted(mount.mount_location, mount.host_path, self._names.place((*path, "mounts", at)))
+            MountPoint(
+                mount.mount_location, mount.host_path, self._names.place((*path, "mounts", at))
+            )
             for at, mount in enumerate(section.mounts)
         ]
         cache, checkpoints = section.runtime.cache_config, section.runtime.checkpointing_config
         if cache.enabled and cache.mount_base_path:
             where = self._names.place((*path, "runtime", "cache_config", "mount_base_path"))
-            mounts.append(Mounted(cache.mount_base_path, "the training cache", where))
+            mounts.append(MountPoint(cache.mount_base_path, "the training cache", where))
         if checkpoints.enabled and checkpoints.checkpoint_path:
             where = self._names.place((*path, "runtime", "checkpointing_config", "checkpoint_path"))
-            mounts.append(Mounted(checkpoints.checkpoint_path, "the checkpoint directory", where))
+            mounts.append(
+                MountPoint(checkpoints.checkpoint_path, "the checkpoint directory", where)
+            )
         loading = section.runtime.load_checkpoint_config
         if loading and loading.enabled and loading.download_folder:
             where = self._names.place(
                 (*path, "runtime", "load_checkpoint_config", "download_folder")
             )
-            mounts.append(Mounted(loading.download_folder, "loaded checkpoints", where))
-        self._names.problems.extend(overlapping(mounts, f"job.{name}"))
+            mounts.append(MountPoint(loading.download_folder, "loaded checkpoints", where))
+        self._names.problems.extend(find_overlaps(mounts, f"job.{name}"))
 
     def _secrets_of(self, section: Job, path: ManifestPath) -> list[SecretVersion]:
         environment = ("runtime", "environment_variables")
@@ -262,14 +271,14 @@ class Jobs:
         here = (*path, "code")
         normal = posixpath.normpath(code)
         if normal.startswith(("/", "~")):
-            self._names.complain(
+            self._names.report_problem(
                 "code: expected a path relative to the manifest",
                 "Write for example ./src.",
                 here,
                 code="invalid-path",
             )
         elif not (self._directory / normal).is_dir():
-            self._names.complain(
+            self._names.report_problem(
                 f"code: {normal} is not a directory",
                 "Name the directory that is shipped.",
                 here,
@@ -300,11 +309,11 @@ class Jobs:
         name = f"{project}-{cluster}"
         address = Address(Kind.CACHE, name)
         if address in self._resources:
-            self._names.complain(
+            self._names.report_problem(
                 f"the cache of {project} on {cluster} would have the address {address}, which is another's",
                 f"Declare it: caches: {{NAME: {{project: {project}, cluster: {cluster}}}}}.",
                 (*path, "runtime", "cache_config"),
-                code="address-taken",
+                code="duplicate-address",
             )
             return address
         if self._named(name, path):
@@ -322,7 +331,7 @@ class Jobs:
         cache = CacheSpec(section.scope, project, cluster, section.size, section.dir)
         attributes = cache.to_attributes()
         self._add(
-            Resource(
+            DesiredResource(
                 address,
                 self._provider(cluster),
                 attributes,
@@ -335,7 +344,7 @@ class Jobs:
     def _named(self, name: str, path: ManifestPath) -> bool:
         if NAME.fullmatch(name):
             return True
-        self._names.complain(
+        self._names.report_problem(
             f"the name {name!r} is too long",
             "Shorten the names it is made of.",
             path,
@@ -347,11 +356,11 @@ class Jobs:
         resource = self._resources.get(Address(Kind.CLUSTER, cluster))
         return resource.provider if resource else ""
 
-    def _add(self, resource: Resource) -> None:
+    def _add(self, resource: DesiredResource) -> None:
         self._resources[resource.address] = resource
 
 
-def _used(resource: Resource) -> JobWeights:
+def _used(resource: DesiredResource) -> JobWeights:
     weights = resource.weights_spec
     return JobWeights(
         resource.address,

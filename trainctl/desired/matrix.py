@@ -8,29 +8,29 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from trainctl.desired.expression import FOUND, Expression
-from trainctl.manifest.nearest import did_you_mean
-from trainctl.manifest.scalars import spelled
-from trainctl.manifest.tree import Node, Scalar
+from trainctl.desired.expression import PATTERN, Expression
+from trainctl.manifest.scalars import scalar_text
+from trainctl.manifest.suggestions import did_you_mean
+from trainctl.manifest.tree import ManifestNode, Scalar
 from trainctl.manifest.types.weights import is_source
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
 
-MOST_COMBINATIONS = 2000
+MAX_COMBINATIONS = 2000
 """Of all matrices of a manifest together."""
-MOST_NODES = 1_000_000
+MAX_NODES = 1_000_000
 """Values of all jobs that matrices make together, so that a small file can't ask for a large manifest."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _INCLUDE, _EXCLUDE = "include", "exclude"
-_MOST_KEY = 500
+_MAX_KEY = 500
 
 Report = Callable[[Diagnostic], None]
 Values = dict[str, Scalar]
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class MatrixJob:
     """One job of a matrix: its values in the order declared, those that ``include`` adds last.
 
     ``weights`` has, for each entry of the job's ``weights``, its number among the sources in place and the part of the key
@@ -54,10 +54,10 @@ class Instance:
 
 def key_of(values: Mapping[str, Scalar]) -> str:
     """``lr=1e-5,seed=1``: every value as it was written."""
-    return ",".join(f"{name}={spelled(value)}" for name, value in values.items())
+    return ",".join(f"{name}={scalar_text(value)}" for name, value in values.items())
 
 
-def instances(job: str, section: Node, report: Report) -> list[Instance]:
+def expand_matrix(job: str, section: ManifestNode, report: Report) -> list[MatrixJob]:
     """The jobs that a matrix makes of one; none where it is wrong, which was reported or is for the types to say."""
     matrix = section.entries["matrix"]
     if matrix.value == {}:
@@ -70,18 +70,18 @@ def instances(job: str, section: Node, report: Report) -> list[Instance]:
                 code="invalid-matrix",
             )
         )
-    if not _readable(matrix):
+    if not _is_well_formed(matrix):
         return []
-    reader = _Matrix(job, matrix, _used(section), report)
+    reader = _MatrixExpansion(job, matrix, _used(section), report)
     found = reader.combinations()
     if not found or reader.wrong:
         return []
     weights = section.entries.get("weights")
     items = weights.items if weights else []
-    return [Instance(job, values, tuple(_in_place(items, values))) for values in found]
+    return [MatrixJob(job, values, tuple(_inline_weights(items, values))) for values in found]
 
 
-def _readable(matrix: Node) -> bool:
+def _is_well_formed(matrix: ManifestNode) -> bool:
     """Whether it has the form that the types ask for."""
     if not matrix.entries:
         return False
@@ -97,21 +97,21 @@ def _readable(matrix: Node) -> bool:
 _OBJECTS = (_INCLUDE, _EXCLUDE)
 
 
-def _scalar(node: Node) -> bool:
+def _scalar(node: ManifestNode) -> bool:
     return node.value is not None and not isinstance(node.value, dict | list)
 
 
-def _used(section: Node) -> set[str]:
+def _used(section: ManifestNode) -> set[str]:
     """The names that the job refers to as ``matrix.NAME``."""
     return {
         reference.removeprefix("matrix.")
         for text in _texts(section)
-        for match in FOUND.finditer(text)
+        for match in PATTERN.finditer(text)
         if (reference := Expression.parse(match[1]).reference).startswith("matrix.")
     }
 
 
-def _texts(node: Node) -> Iterator[str]:
+def _texts(node: ManifestNode) -> Iterator[str]:
     pending = [node]
     while pending:
         one = pending.pop()
@@ -120,8 +120,8 @@ def _texts(node: Node) -> Iterator[str]:
         pending += [*one.entries.values(), *one.items]
 
 
-def _in_place(
-    items: list[Node], values: Mapping[str, Scalar]
+def _inline_weights(
+    items: list[ManifestNode], values: Mapping[str, Scalar]
 ) -> Iterator[tuple[int, str | None] | None]:
     """What does not depend on the matrix has the same address in all its jobs, and so is one resource."""
     number = 0
@@ -137,11 +137,11 @@ def _in_place(
 
 
 @dataclass
-class _Matrix:
+class _MatrixExpansion:
     """One matrix while it is read."""
 
     job: str
-    node: Node
+    node: ManifestNode
     used: Collection[str]
     report: Report
     wrong: bool = field(default=False, init=False)
@@ -157,10 +157,10 @@ class _Matrix:
         self._check_lists(lists)
         included = self._objects(_INCLUDE)
         count = math.prod(map(len, lists.values())) + len(included)
-        if count > MOST_COMBINATIONS:
-            self._complain(
+        if count > MAX_COMBINATIONS:
+            self._report_problem(
                 f"matrix: {count} combinations are too many",
-                f"A manifest has at most {MOST_COMBINATIONS}.",
+                f"A manifest has at most {MAX_COMBINATIONS}.",
                 self.node,
             )
         if self.wrong:
@@ -179,12 +179,12 @@ class _Matrix:
             excluded = _values(node)
             unknown = [name for name in excluded if name not in lists]
             for name in unknown:
-                self._complain(
+                self._report_problem(
                     f"matrix.exclude[{at}]: no list of the matrix is called {name!r}",
                     did_you_mean(name, lists),
                     node.entries[name],
                 )
-            kept = [one for one in originals if not _holds(one, excluded)]
+            kept = [one for one in originals if not _contains(one, excluded)]
             if len(kept) == len(originals) and not unknown:
                 self.report(
                     warning(
@@ -199,7 +199,10 @@ class _Matrix:
         return originals
 
     def _with_included(
-        self, originals: list[Values], included: list[Node], lists: Mapping[str, list[Scalar]]
+        self,
+        originals: list[Values],
+        included: list[ManifestNode],
+        lists: Mapping[str, list[Scalar]],
     ) -> list[Values]:
         added: list[Values] = [{} for _ in originals]
         alone: list[Values] = []
@@ -208,20 +211,22 @@ class _Matrix:
             self._check_included(at, node, lists)
             own = {name: value for name, value in values.items() if name in lists}
             extra = {name: value for name, value in values.items() if name not in lists}
-            fitting = [place for place, one in enumerate(originals) if _holds(one, own)]
+            fitting = [place for place, one in enumerate(originals) if _contains(one, own)]
             for place in fitting:
                 added[place].update(extra)
             if not fitting:
                 alone.append(values)
         return [
             *({**one, **more} for one, more in zip(originals, added, strict=True)),
-            *(_in_order(one, lists) for one in alone),
+            *(_in_declared_order(one, lists) for one in alone),
         ]
 
-    def _check_included(self, at: int, node: Node, lists: Mapping[str, list[Scalar]]) -> None:
+    def _check_included(
+        self, at: int, node: ManifestNode, lists: Mapping[str, list[Scalar]]
+    ) -> None:
         for name, value in node.entries.items():
             if name not in lists and name not in self.used:
-                self._complain(
+                self._report_problem(
                     f"matrix.include[{at}]: no list of the matrix is called {name!r}",
                     f"{did_you_mean(name, lists)} A new name is for ${{{{ matrix.{name} }}}}, which the job does not use.".strip(),
                     value,
@@ -239,46 +244,46 @@ class _Matrix:
             seen: set[tuple[bool, Scalar]] = set()
             for item in self.node.entries[name].items:
                 value = _value(item)
-                if _plain(value) in seen:
-                    self._complain(
-                        f"matrix.{name} lists {spelled(value)} twice", "Keep it once.", item
+                if _comparable(value) in seen:
+                    self._report_problem(
+                        f"matrix.{name} lists {scalar_text(value)} twice", "Keep it once.", item
                     )
-                seen.add(_plain(value))
+                seen.add(_comparable(value))
 
     def _check_result(self, found: list[Values]) -> None:
         if not found:
-            self._complain(
+            self._report_problem(
                 "matrix: nothing is left of it", "Every combination is excluded.", self.node
             )
         seen: set[str] = set()
         for values in found:
             key = key_of(values)
             if key in seen:
-                self._complain(
+                self._report_problem(
                     f"matrix: two combinations are both {key}",
                     "Keep one, or tell them apart by a value.",
                     self.node,
                 )
-            if len(key) > _MOST_KEY:
-                self._complain(
+            if len(key) > _MAX_KEY:
+                self._report_problem(
                     f"matrix: the name of a combination would have {len(key)} characters",
-                    f"It may have {_MOST_KEY}: shorten names and values, for example by naming files of settings.",
+                    f"It may have {_MAX_KEY}: shorten names and values, for example by naming files of settings.",
                     self.node,
                 )
             seen.add(key)
 
-    def _objects(self, name: str) -> list[Node]:
+    def _objects(self, name: str) -> list[ManifestNode]:
         node = self.node.entries.get(name)
         return node.items if node else []
 
-    def _bad_name(self, name: str, node: Node) -> None:
-        self._complain(
+    def _bad_name(self, name: str, node: ManifestNode) -> None:
+        self._report_problem(
             f"matrix: {name!r} is not a name of a value",
             "Write letters, digits, '_' and '-', beginning with a letter or '_'.",
             node,
         )
 
-    def _complain(self, summary: str, detail: str, node: Node) -> None:
+    def _report_problem(self, summary: str, detail: str, node: ManifestNode) -> None:
         self.wrong = True
         address = f"job.{self.job}"
         self.report(
@@ -286,28 +291,29 @@ class _Matrix:
         )
 
 
-def _values(node: Node) -> Values:
+def _values(node: ManifestNode) -> Values:
     return {name: _value(value) for name, value in node.entries.items()}
 
 
-def _value(node: Node) -> Scalar:
+def _value(node: ManifestNode) -> Scalar:
     assert not isinstance(node.value, dict | list)  # noqa: S101 - looked at before
     return node.value
 
 
-def _holds(values: Values, part: Values) -> bool:
+def _contains(values: Values, part: Values) -> bool:
     """Whether all values of a part are among the values."""
     return all(
-        name in values and _plain(values[name]) == _plain(value) for name, value in part.items()
+        name in values and _comparable(values[name]) == _comparable(value)
+        for name, value in part.items()
     )
 
 
-def _plain(value: Scalar) -> tuple[bool, Scalar]:
+def _comparable(value: Scalar) -> tuple[bool, Scalar]:
     """A value as it compares: true is not 1, and 1e-5 is 0.00001."""
     return isinstance(value, bool), value
 
 
-def _in_order(values: Values, lists: Collection[str]) -> Values:
+def _in_declared_order(values: Values, lists: Collection[str]) -> Values:
     """In the order in which the lists are declared; names that have none stand last."""
     return {
         **{name: values[name] for name in lists if name in values},

@@ -6,23 +6,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
-from trainctl.desired.scope import Names
+from trainctl.desired.names import DeclaredNames
 from trainctl.manifest.fields import TYPES
-from trainctl.manifest.nearest import did_you_mean, nearest
+from trainctl.manifest.messages import DiagnosticText, displayable_value, path_text
+from trainctl.manifest.suggestions import did_you_mean, nearest
 from trainctl.manifest.tree import Path, child
 from trainctl.manifest.types.cluster import Cluster
-from trainctl.manifest.wording import Words, inside, shown
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.spi import provider as spi
+from trainctl.plugin_api import provider as spi
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 SchemaOf = Callable[[str], JsonObject | None]
-CheckOf = Callable[[str, spi.Cluster], Sequence[spi.Wrong]]
+CheckOf = Callable[[str, spi.ClusterSettings], Sequence[spi.SettingsProblem]]
 
 
-def nothing_wrong(provider: str, cluster: spi.Cluster) -> Sequence[spi.Wrong]:
+def accept_any(provider: str, cluster: spi.ClusterSettings) -> Sequence[spi.SettingsProblem]:
     """A check that finds nothing."""
     return ()
 
@@ -31,7 +31,11 @@ class ProviderSettings:
     """Checks cluster sections; asks for each provider's schema once."""
 
     def __init__(
-        self, schema_of: SchemaOf, check_of: CheckOf, installed: Collection[str], names: Names
+        self,
+        schema_of: SchemaOf,
+        check_of: CheckOf,
+        installed: Collection[str],
+        names: DeclaredNames,
     ) -> None:
         self._schema_of = schema_of
         self._check_of = check_of
@@ -43,21 +47,21 @@ class ProviderSettings:
     def complete(self, name: str, cluster: Cluster) -> dict[str, Any]:
         """The settings with the provider's defaults."""
         path: Path = ("clusters", name)
-        settings: dict[str, Any] = unspelled(cluster.settings)
+        settings: dict[str, Any] = plain_json(cluster.settings)
         schema = self._schema(cluster.provider)
         if schema is None:
             self._not_installed(cluster.provider, (*path, "provider"))
             return settings
         found = _problems(settings, schema)
         for problem in found:
-            self._complain(problem, path)
+            self._report_problem(problem, path)
         if not found:
-            for wrong in self._check_of(cluster.provider, spi.Cluster(name, settings)):
+            for wrong in self._check_of(cluster.provider, spi.ClusterSettings(name, settings)):
                 place = (*path, *wrong.path)
-                self._names.complain(wrong.summary, wrong.detail, place, code="invalid-value")
+                self._names.report_problem(wrong.summary, wrong.detail, place, code="invalid-value")
         return _with_defaults(settings, schema)
 
-    def implied(self, provider: str) -> dict[str, Any]:
+    def defaults(self, provider: str) -> dict[str, Any]:
         """The provider's defaults, for a cluster that nobody wrote and that can have nothing wrong."""
         return _with_defaults({}, self._schema(provider) or {})
 
@@ -69,7 +73,7 @@ class ProviderSettings:
     def _not_installed(self, provider: str, path: Path) -> None:
         meant = None if provider in self._installed else nearest(provider, self._installed)
         if meant is not None:
-            self._names.complain(
+            self._names.report_problem(
                 f"no provider is called {provider!r}",
                 f"Did you mean {meant!r}?",
                 path,
@@ -86,19 +90,19 @@ class ProviderSettings:
             )
         )
 
-    def _complain(self, problem: ValidationError, cluster: Path) -> None:
+    def _report_problem(self, problem: ValidationError, cluster: Path) -> None:
         path = (*cluster, *problem.absolute_path)
         if problem.validator == "additionalProperties" and isinstance(problem.instance, dict):
             schema: Any = problem.schema
             known = [*schema.get("properties", {}), *(_CORE if path == cluster else ())]
             for key in set(problem.instance) - set(known):
                 hint = did_you_mean(key, known)
-                self._names.complain(
+                self._names.report_problem(
                     f"unknown key {key!r}", hint, (*path, key), at_key=True, code="unknown-key"
                 )
             return
         words = _words(problem, path, self._found(path))
-        self._names.complain(words.summary, words.detail, path, code=words.code)
+        self._names.report_problem(words.summary, words.detail, path, code=words.code)
 
     def _found(self, path: Path) -> str:
         node = self._names.root
@@ -107,7 +111,7 @@ class ProviderSettings:
             if below is None:
                 return ""
             node = below
-        return f"Found {shown(path, node)}."
+        return f"Found {displayable_value(path, node)}."
 
 
 def _problems(settings: dict[str, Any], schema: JsonObject) -> list[ValidationError]:
@@ -122,23 +126,27 @@ def _problems(settings: dict[str, Any], schema: JsonObject) -> list[ValidationEr
 _CORE = tuple(Cluster.model_fields)
 
 
-def _words(problem: ValidationError, path: Path, found: str) -> Words:
-    where = inside(path) if len(path) > 2 else "the cluster"
+def _words(problem: ValidationError, path: Path, found: str) -> DiagnosticText:
+    where = path_text(path) if len(path) > 2 else "the cluster"
     expected: Any = problem.validator_value
     if problem.validator == "required":
         missing = problem.message.split("'")[1]
-        return Words(f"{missing} is missing", f"Add {missing}: … to {where}.", "missing-key")
+        return DiagnosticText(
+            f"{missing} is missing", f"Add {missing}: … to {where}.", "missing-key"
+        )
     if problem.validator == "type":
         names = [expected] if isinstance(expected, str) else expected
         types = " or ".join(_TYPES.get(name, name) for name in names)
-        return Words(f"{where}: expected {types}", found, "wrong-type")
+        return DiagnosticText(f"{where}: expected {types}", found, "wrong-type")
     limit = _LIMITS.get(str(problem.validator))
     if limit is not None:
-        return Words(f"{where} is {limit} {expected}", found, "out-of-range")
+        return DiagnosticText(f"{where} is {limit} {expected}", found, "out-of-range")
     if problem.validator == "enum":
-        return Words(f"{where}: expected {' or '.join(map(str, expected))}", found, "unknown-value")
+        return DiagnosticText(
+            f"{where}: expected {' or '.join(map(str, expected))}", found, "unknown-value"
+        )
     description = problem.schema.get("description") if isinstance(problem.schema, Mapping) else None
-    return Words(
+    return DiagnosticText(
         f"{where} is not what the provider takes",
         f"{description or ''} {found}".strip(),
         "invalid-value",
@@ -149,12 +157,12 @@ _TYPES = {**TYPES, "null": "nothing"}
 _LIMITS = {"minimum": "at least", "maximum": "at most", "minItems": "at least of length"}
 
 
-def unspelled(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Plain JSON: floats without their spelling."""
     if isinstance(value, dict):
-        return {key: unspelled(entry) for key, entry in value.items()}
+        return {key: plain_json(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [unspelled(item) for item in value]
+        return [plain_json(item) for item in value]
     return float(value) if isinstance(value, float) else value
 
 

@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainctl.desired.scope import Names
-from trainctl.manifest.nearest import did_you_mean
+from trainctl.desired.names import DeclaredNames
+from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import Path
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.runtime import CheckpointReference, LoadCheckpointConfig
-from trainctl.model import job_spec as config
 from trainctl.model.address import Address, Kind
-from trainctl.model.circle import circle
+from trainctl.model.cycle import find_cycle
 from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.specs import job_spec as config
 
 
-def followed(
-    entries: list[str], path: Path, names: Names, of_matrix: Mapping[str, list[Address]]
+def resolve_dependencies(
+    entries: list[str], path: Path, names: DeclaredNames, of_matrix: Mapping[str, list[Address]]
 ) -> list[Address]:
     """The jobs that entries name; the name of a job with a matrix means all of its jobs."""
     found: list[Address] = []
@@ -26,7 +26,7 @@ def followed(
         here = (*path, "depends_on", at)
         address = _parsed(text)
         if address is None:
-            names.complain(
+            names.report_problem(
                 f"depends_on: {text!r} is not the address of a job",
                 "Write job.NAME. What a job reads, such as weights, it depends on by itself.",
                 here,
@@ -40,13 +40,13 @@ def followed(
                 found.append(address)
             else:
                 hint = did_you_mean(str(address), [str(one) for one in all_jobs or ()])
-                names.complain(
+                names.report_problem(
                     f"depends_on: there is no {address}", hint, here, code="undeclared-name"
                 )
     return found
 
 
-def circles(jobs: Mapping[str, Job], names: Names) -> Iterator[Diagnostic]:
+def find_cycles(jobs: Mapping[str, Job], names: DeclaredNames) -> Iterator[Diagnostic]:
     """An error for jobs that follow themselves, with the way round; jobs of one matrix are one here."""
     places: dict[str, Path] = {}
     edges: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ def circles(jobs: Mapping[str, Job], names: Names) -> Iterator[Diagnostic]:
         places.setdefault(name, ("jobs", tree_key, "depends_on"))
         needed = (_parsed(text) for text in job.depends_on)
         edges.setdefault(name, []).extend(one.name for one in needed if one is not None)
-    way = circle(edges)
+    way = find_cycle(edges)
     if way:
         steps = " \u2192 ".join(f"job.{one}" for one in way)
         yield error(
@@ -63,7 +63,7 @@ def circles(jobs: Mapping[str, Job], names: Names) -> Iterator[Diagnostic]:
             "A job can't wait for itself. Take out one of these.",
             address=f"job.{way[0]}",
             where=names.place(places[way[0]]),
-            code="dependency-circle",
+            code="dependency-cycle",
         )
 
 
@@ -79,7 +79,7 @@ _RUN = re.compile(r"[a-z2-7]{7}")
 
 
 @dataclass(frozen=True, slots=True)
-class Referrer:
+class ReferringJob:
     """The job that refers, its project, the projects of all declared jobs, and those that matrices make, by their name."""
 
     address: Address
@@ -88,9 +88,9 @@ class Referrer:
     of_matrix: Mapping[str, list[Address]]
 
 
-def load_config(
-    section: LoadCheckpointConfig | None, by: Referrer, names: Names, path: Path
-) -> config.LoadCheckpointConfig | None:
+def resolve_load_config(
+    section: LoadCheckpointConfig | None, by: ReferringJob, names: DeclaredNames, path: Path
+) -> config.LoadCheckpointSpec | None:
     """The section with each reference resolved, ``job`` to an address.
 
     What the job itself may be the first to save is ``optional``: a loop that resumes must be able to begin.
@@ -101,23 +101,23 @@ def load_config(
         _reference(one, by, names, (*path, "checkpoints", at))
         for at, one in enumerate(section.checkpoints)
     )
-    return config.LoadCheckpointConfig(section.enabled, section.download_folder, tuple(references))
+    return config.LoadCheckpointSpec(section.enabled, section.download_folder, tuple(references))
 
 
-def jobs_loaded(runtime: config.Runtime, own: Address) -> list[Address]:
+def loaded_jobs(runtime: config.RuntimeSpec, own: Address) -> list[Address]:
     """Declared jobs whose checkpoints a job begins with: they come before it."""
     jobs = (Address.parse(one.job) for one in runtime.loads if one.job)
     return [address for address in jobs if address != own]
 
 
 def _reference(
-    one: CheckpointReference, by: Referrer, names: Names, path: Path
-) -> config.CheckpointReference:
+    one: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
+) -> config.CheckpointSelector:
     job = _job(one.job_id, by, names, (*path, "job_id")) if one.job_id else None
     run = one.job_id if job is None else None
     own = by.jobs.get(job, by.project) if job else by.project
     project = one.project_name or own
-    return config.CheckpointReference(
+    return config.CheckpointSelector(
         project,
         str(job) if job else None,
         run,
@@ -129,7 +129,7 @@ def _reference(
     )
 
 
-def _job(text: str, by: Referrer, names: Names, path: Path) -> Address | None:
+def _job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Address | None:
     """The declared job that is meant; None for the id of a run."""
     try:
         address = Address.parse(text if text.startswith("job.") else f"job.{text}")
@@ -140,8 +140,8 @@ def _job(text: str, by: Referrer, names: Names, path: Path) -> Address | None:
     if address is not None and address.key is None and address.name in by.of_matrix:
         return _of_matrix(address, by, names, path)
     if not _RUN.fullmatch(text):
-        hint = did_you_mean(text.removeprefix("job."), [_written(one) for one in by.jobs])
-        names.complain(
+        hint = did_you_mean(text.removeprefix("job."), [_job_text(one) for one in by.jobs])
+        names.report_problem(
             f"job_id: no job is called {text!r}, and it is no run's id",
             f"A run's id has seven characters, as `trainctl status` shows it. {hint}".strip(),
             path,
@@ -150,20 +150,20 @@ def _job(text: str, by: Referrer, names: Names, path: Path) -> Address | None:
     return None
 
 
-def _of_matrix(name: Address, by: Referrer, names: Names, path: Path) -> Address:
+def _of_matrix(name: Address, by: ReferringJob, names: DeclaredNames, path: Path) -> Address:
     """The one that the name of a matrix means: among its own jobs the very one that refers."""
     if name == by.address.group:
         return by.address
     jobs = by.of_matrix[name.name]
     if len(jobs) > 1:
-        names.complain(
+        names.report_problem(
             f"job_id: {name} is {len(jobs)} jobs: name one of them",
-            f"For example {_written(jobs[0])!r}.",
+            f"For example {_job_text(jobs[0])!r}.",
             path,
             code="ambiguous-default",
         )
     return jobs[0]
 
 
-def _written(job: Address) -> str:
+def _job_text(job: Address) -> str:
     return str(job).removeprefix("job.")

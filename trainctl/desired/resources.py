@@ -6,89 +6,103 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainctl.base.units import parse_duration, parse_size
-from trainctl.desired.provider_settings import ProviderSettings, unspelled
-from trainctl.desired.scope import Names
-from trainctl.desired.values import CheckpointStore, Kept, SecretSpec
-from trainctl.manifest.nearest import did_you_mean
+from trainctl.desired.names import DeclaredNames
+from trainctl.desired.provider_settings import ProviderSettings, plain_json
+from trainctl.desired.values import CheckpointStoreSettings, SecretSpec, StoreLocation
+from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cluster
-from trainctl.manifest.types.document import Manifest, OnlyProject, Project
+from trainctl.manifest.types.document import Manifest, Project, SingleProject
 from trainctl.manifest.types.job import Job, JobLifecycle
 from trainctl.manifest.types.location import Location
-from trainctl.manifest.types.weights import Weights, WeightsInPlace
+from trainctl.manifest.types.weights import InlineWeights, Weights
 from trainctl.model.address import Address, Kind
-from trainctl.model.json_form import from_json
-from trainctl.model.resource import Lifecycle, Resource, SourceAuth, WeightsSpec
+from trainctl.model.json_codec import from_json
+from trainctl.model.specs.resource import (
+    DesiredResource,
+    LifecycleSpec,
+    SourceAuthSpec,
+    WeightsSpec,
+)
 
-OURS = "trainctl"
+BUILTIN_PROVIDER = "trainctl"
 """The provider of what no machine is needed for."""
 
 
 def lifecycle(
-    section: LifecycleSection, attributes: Mapping[str, Any], path: ManifestPath, names: Names
-) -> Lifecycle:
+    section: LifecycleSection,
+    attributes: Mapping[str, Any],
+    path: ManifestPath,
+    names: DeclaredNames,
+) -> LifecycleSpec:
     """The resource's, its ``ignore_changes`` checked against what there is to ignore."""
     for at, ignored in enumerate(section.ignore_changes):
         if ignored.partition(".")[0] not in attributes:
-            names.complain(
+            names.report_problem(
                 f"ignore_changes: there is no attribute {ignored!r}",
                 did_you_mean(ignored.partition(".")[0], attributes),
                 (*path, "lifecycle", "ignore_changes", at),
                 code="unknown-attribute",
             )
     rerun_on = section.rerun_on if isinstance(section, JobLifecycle) else ("config",)
-    return Lifecycle(section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on))
+    return LifecycleSpec(section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on))
 
 
-def projects(manifest: Manifest, only: str | None, names: Names) -> list[Resource]:
+def projects(manifest: Manifest, only: str | None, names: DeclaredNames) -> list[DesiredResource]:
     """One resource a project; ``only`` is the name of the single one."""
     if only is None:
         return [
             _project(name, project, ("projects", name), names)
             for name, project in manifest.projects.items()
         ]
-    return [_project(only, manifest.project or OnlyProject(), ("project",), names)]
+    return [_project(only, manifest.project or SingleProject(), ("project",), names)]
 
 
-def _project(name: str, section: Project, path: ManifestPath, names: Names) -> Resource:
+def _project(
+    name: str, section: Project, path: ManifestPath, names: DeclaredNames
+) -> DesiredResource:
     attributes = {
         "name": name,
         "description": section.description,
         "labels": dict(section.labels),
     }
-    return Resource(
+    return DesiredResource(
         Address(Kind.PROJECT, name),
-        OURS,
+        BUILTIN_PROVIDER,
         attributes,
         lifecycle=lifecycle(section.lifecycle, attributes, path, names),
         where=names.place(path),
     )
 
 
-def clusters(manifest: Manifest, settings: ProviderSettings, names: Names) -> list[Resource]:
+def clusters(
+    manifest: Manifest, settings: ProviderSettings, names: DeclaredNames
+) -> list[DesiredResource]:
     """One resource a cluster, ``local`` if there is none."""
     declared = names.text.entries.get("clusters")
     if declared is None or not declared.entries:
         section = Cluster(provider="local")
-        return [_cluster("local", section, settings.implied("local"), names)]
+        return [_cluster("local", section, settings.defaults("local"), names)]
     return [
         _cluster(name, section, settings.complete(name, section), names)
         for name, section in manifest.clusters.items()
     ]
 
 
-def _cluster(name: str, section: Cluster, settings: Mapping[str, Any], names: Names) -> Resource:
+def _cluster(
+    name: str, section: Cluster, settings: Mapping[str, Any], names: DeclaredNames
+) -> DesiredResource:
     path: ManifestPath = ("clusters", name)
     _check_cache(section, path, names)
     attributes = {
         **settings,
         "provider": section.provider,
         "cache": _cache(section),
-        "price_per_hour": unspelled(section.price_per_hour),
+        "price_per_hour": plain_json(section.price_per_hour),
     }
-    return Resource(
+    return DesiredResource(
         Address(Kind.CLUSTER, name),
         section.provider,
         attributes,
@@ -106,20 +120,20 @@ def _cache(section: Cluster) -> dict[str, Any] | None:
     )
 
 
-def kept(section: Location | None) -> Kept:
+def store_location(section: Location | None) -> StoreLocation:
     """Where something is kept."""
     if section is None:
-        return Kept()
+        return StoreLocation()
     secret = section.auth.auth_secret_name if section.auth else None
-    return Kept(section.url, section.endpoint_url, secret)
+    return StoreLocation(section.url, section.endpoint_url, secret)
 
 
-def checkpoint_store(manifest: Manifest) -> CheckpointStore:
+def checkpoint_store(manifest: Manifest) -> CheckpointStoreSettings:
     """Where checkpoints are kept."""
     section = manifest.checkpoints
     if section is None:
-        return CheckpointStore()
-    return CheckpointStore(
+        return CheckpointStoreSettings()
+    return CheckpointStoreSettings(
         url=section.url,
         endpoint_url=section.endpoint_url,
         secret=section.auth.auth_secret_name if section.auth else None,
@@ -130,12 +144,12 @@ def checkpoint_store(manifest: Manifest) -> CheckpointStore:
     )
 
 
-def _check_cache(section: Cluster, path: ManifestPath, names: Names) -> None:
+def _check_cache(section: Cluster, path: ManifestPath, names: DeclaredNames) -> None:
     tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
     for name, tier in tiers.items():
         place = tier.dir if tier else None
         if place is not None and (not place.startswith("/") or ".." in place.split("/")):
-            names.complain(
+            names.report_problem(
                 "dir: expected an absolute directory without '..'",
                 "Write for example /nvme/trainctl.",
                 (*path, "cache", name, "dir"),
@@ -143,7 +157,7 @@ def _check_cache(section: Cluster, path: ManifestPath, names: Names) -> None:
             )
 
 
-def declared_weights(manifest: Manifest, names: Names) -> list[Resource]:
+def declared_weights(manifest: Manifest, names: DeclaredNames) -> list[DesiredResource]:
     """One resource for each entry of ``weights``."""
     resources = []
     for name, entry in manifest.weights.items():
@@ -155,11 +169,11 @@ def declared_weights(manifest: Manifest, names: Names) -> list[Resource]:
 
 def weights(
     address: Address,
-    section: WeightsInPlace,
+    section: InlineWeights,
     answer: LifecycleSection,
     path: ManifestPath,
-    names: Names,
-) -> Resource:
+    names: DeclaredNames,
+) -> DesiredResource:
     """A source as a resource, declared or in place."""
     secret = section.secret
     if secret is not None:
@@ -168,22 +182,22 @@ def weights(
     spec = WeightsSpec(
         section.source,
         section.mount_location,
-        from_json(SourceAuth, section.opened_by) if section.opened_by else None,
+        from_json(SourceAuthSpec, section.effective_auth) if section.effective_auth else None,
         None if section.allow_patterns is None else tuple(section.allow_patterns),
         None if section.ignore_patterns is None else tuple(section.ignore_patterns),
         section.sha256,
     )
     attributes = spec.to_attributes()
-    return Resource(
+    return DesiredResource(
         address,
-        OURS,
+        BUILTIN_PROVIDER,
         attributes,
         lifecycle=lifecycle(answer, attributes, path, names),
         where=names.place(path),
     )
 
 
-def secrets(manifest: Manifest, names: Names) -> dict[str, SecretSpec]:
+def secrets(manifest: Manifest, names: DeclaredNames) -> dict[str, SecretSpec]:
     """Where each secret's value comes from. What it may read is decided by the user's trust, where it is read."""
     return {
         name: SecretSpec(
@@ -203,8 +217,8 @@ def secrets(manifest: Manifest, names: Names) -> dict[str, SecretSpec]:
     }
 
 
-def kept_secrets(
-    section: Job, secrets: Mapping[str, SecretSpec], store: CheckpointStore
+def persisted_secrets(
+    section: Job, secrets: Mapping[str, SecretSpec], store: CheckpointStoreSettings
 ) -> list[str]:
     """The names of all that its run is given, if each of them is declared so: with one missing it would have to wait for that all the same.
 

@@ -11,7 +11,7 @@ import re
 _BEFORE_COMMENT = " \t\n;&|()<>"
 _HERE = re.compile(r"<<-?[ \t]*(?:[^\s<]|$)")
 _CASE = re.compile(r"\bcase\b")
-_FRESH = frozenset({"command", "$("})
+_COMMAND_STATES = frozenset({"command", "$("})
 _REFUSED = {
     "'": "inside single quotes",
     '"': "inside double quotes",
@@ -22,7 +22,7 @@ _REFUSED = {
 }
 
 
-class Quoting:
+class ShellScanner:
     """Reads a command piece by piece; ``refusal`` says why no word may be put at the present end."""
 
     def __init__(self, command: str) -> None:
@@ -138,5 +138,7 @@ class Quoting:
 
     def _in_double_quotes(self) -> bool:
         """Whether single quotes, parentheses and ``#`` are ordinary characters here."""
-        around = next(one for one in reversed(self._stack) if one in _FRESH or one in ('"', "(("))
+        around = next(
+            one for one in reversed(self._stack) if one in _COMMAND_STATES or one in ('"', "((")
+        )
         return around == '"'

@@ -9,8 +9,8 @@ from typing import Any
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
-from trainctl.model.json_form import OMIT_EMPTY, from_json, to_json
-from trainctl.model.resource import Resource
+from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.specs.resource import DesiredResource
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SecretSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoreLocation:
     """Where something is kept; ``url`` None is its default place. Of a bucket: the server, and the declared secret that opens it."""
 
     url: str | None = None
@@ -44,7 +44,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointStore:
+class CheckpointStoreSettings:
     """Where checkpoints are kept, and which. ``url`` None is the data directory of each job's node.
 
     ``max_rate`` is in bytes a second, ``upload_timeout`` in seconds; ``secret`` names the declared secret that opens a bucket.
@@ -60,16 +60,16 @@ class CheckpointStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class DesiredState:
     """The whole wish. ``directory`` is the manifest's; URLs are as written or None for the default place."""
 
     directory: Path
-    resources: Mapping[Address, Resource]
+    resources: Mapping[Address, DesiredResource]
     secrets: Mapping[str, SecretSpec]
     clusters: tuple[str, ...] = ()
     """Their names in the order in which they are declared."""
-    mirror: Kept = Kept()
-    checkpoints: CheckpointStore = CheckpointStore()
+    mirror: StoreLocation = StoreLocation()
+    checkpoints: CheckpointStoreSettings = CheckpointStoreSettings()
     state_url: str | None = None
     manifest_files: tuple[str, ...] = ()
     manifest_digest: str = ""
@@ -77,19 +77,19 @@ class Desired:
     sources_vary: bool = False
     """Whether expressions say what weights are: then other values may name other sources."""
 
-    def jobs_on(self, cluster: Address) -> list[Resource]:
+    def jobs_on(self, cluster: Address) -> list[DesiredResource]:
         """The jobs that run on a cluster."""
         jobs = (one for one in self.resources.values() if one.address.kind is Kind.JOB)
         return [one for one in jobs if one.job_spec.cluster == cluster.name]
 
 
-def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str, Any]:
+def desired_to_json(desired: DesiredState, addresses: Iterable[Address]) -> dict[str, Any]:
     """Convert to JSON, with those of the resources only that have these addresses, in their order, and no warnings."""
     wanted = frozenset(addresses)
     kept = {key: one for key, one in desired.resources.items() if key in wanted}
     return dict(to_json(replace(desired, resources=kept, warnings=())))
 
 
-def desired_from_json(value: Mapping[str, Any]) -> Desired:
+def desired_from_json(value: Mapping[str, Any]) -> DesiredState:
     """Read what ``desired_to_json`` wrote; TypeError, ValueError or AttributeError if it is something else."""
-    return from_json(Desired, value)
+    return from_json(DesiredState, value)

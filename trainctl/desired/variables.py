@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainctl.manifest.files import Unreadable
-from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.credentials import looks_like_credential
+from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.read import read_mapping
-from trainctl.manifest.scalars import resolve, tellable
-from trainctl.manifest.tokens import looks_secret
-from trainctl.manifest.tree import Node, Scalar
+from trainctl.manifest.scalars import require_encodable, resolve
+from trainctl.manifest.suggestions import did_you_mean
+from trainctl.manifest.tree import ManifestNode, Scalar
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 
 _FLAG = Position("--var")
 
 
 def values(
-    root: Node,
+    root: ManifestNode,
     overrides: Mapping[str, str],
     files: Sequence[Path],
     problems: list[Diagnostic],
@@ -43,7 +43,7 @@ def values(
                     code="undeclared-variable",
                 )
             )
-        elif looks_secret(text):
+        elif looks_like_credential(text):
             problems.append(_credential(name, _FLAG))
         else:
             result[name] = _read(name, text, declared[name], problems)
@@ -52,7 +52,7 @@ def values(
 
 def _read(name: str, text: str, declared: Scalar, problems: list[Diagnostic]) -> Scalar:
     try:
-        return tellable(text) if isinstance(declared, str) else resolve(text)
+        return require_encodable(text) if isinstance(declared, str) else resolve(text)
     except ValueError as why:
         problems.append(error(f"variable {name}: {why}", where=_FLAG, code="invalid-variable"))
         return declared
@@ -63,7 +63,7 @@ def _of_file(
 ) -> dict[str, Scalar]:
     try:
         root = read_mapping(file, str(file), problems)
-    except Unreadable as stop:
+    except UnreadableManifest as stop:
         problems.append(stop.diagnostic)
         return {}
     result: dict[str, Scalar] = {}
@@ -73,7 +73,7 @@ def _of_file(
                 warning(
                     f"no variable is called {name!r}",
                     f"The manifest does not declare it under 'vars'. {did_you_mean(name, declared)}".strip(),
-                    where=root.key_place(name),
+                    where=root.key_position(name),
                     code="undeclared-variable",
                 )
             )
@@ -85,7 +85,7 @@ def _of_file(
                     code="invalid-variable",
                 )
             )
-        elif isinstance(entry.value, str) and looks_secret(entry.value):
+        elif isinstance(entry.value, str) and looks_like_credential(entry.value):
             problems.append(_credential(name, entry.where))
         else:
             result[name] = entry.value

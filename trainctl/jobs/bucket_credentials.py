@@ -8,23 +8,23 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from trainctl.errors import Forbidden, SourceDenied, TrainctlError
-from trainctl.model.once import Once
-from trainctl.model.resource import SourceAuth, WeightsSpec
+from trainctl.errors import PermissionDenied, SourceDenied, TrainctlError
+from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import parse_source
-from trainctl.objects.location import location_of
-from trainctl.spi.sources import Credential
+from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
 
 Value = Callable[[str], str]
 """The value of a secret by its name."""
 
-_NOBODY = "nobody"
+_ANONYMOUS = "nobody"
 """The origin of an empty credential."""
 
 
-def declared(
-    weights: WeightsSpec, value: Value, environ: Mapping[str, str], asked: AskedOnce
-) -> Credential | None:
+def declared_bucket_credential(
+    weights: WeightsSpec, value: Value, environ: Mapping[str, str], asked: CredentialCache
+) -> SourceCredential | None:
     """By a source's own ``auth``; None where it names no method.
 
     ``value`` judges whether a secret may go there. What a role or an identity gives goes to no endpoint that only the manifest names.
@@ -32,81 +32,88 @@ def declared(
     auth = weights.auth
     if auth is None or auth.auth_method is None:
         return None
-    place = location_of(weights.source, auth.endpoint_url, environ)
+    place = parse_bucket_location(weights.source, auth.endpoint_url, environ)
     if auth.auth_method != "CUSTOM_SECRET" and not place.trusted:
         raise _untrusted(auth.auth_method, place.host)
     if auth.auth_method == "CUSTOM_SECRET":
         name = auth.auth_secret_name or ""
-        return Credential(value(name).strip(), f"secret {name}")
+        return SourceCredential(value(name).strip(), f"secret {name}")
     identity = replace(auth, endpoint_url=None)
-    return asked.get(identity, lambda: _exchanged(identity, environ))
+    return asked.get(identity, lambda: _exchange_token(identity, environ))
 
 
-def usual(weights: WeightsSpec, environ: Mapping[str, str], asked: AskedOnce) -> Credential | None:
+def default_bucket_credential(
+    weights: WeightsSpec, environ: Mapping[str, str], asked: CredentialCache
+) -> SourceCredential | None:
     """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing.
 
     For any other it is empty, and says what isn't sent there.
     """
-    from trainctl.objects.default_chain import default_credential, default_origin  # buckets only
+    from trainctl.objects.default_chain import (  # buckets only
+        default_credential,
+        default_credential_origin,
+    )
 
-    place = location_of(weights.source, weights.endpoint_url, environ)
+    place = parse_bucket_location(weights.source, weights.endpoint_url, environ)
     if not place.trusted:
-        withheld = default_origin(place.scheme, place.account, environ)
-        return Credential("", _NOBODY, weights.endpoint_url, withheld=withheld)
+        withheld_reason = default_credential_origin(place.scheme, place.account, environ)
+        return SourceCredential(
+            "", _ANONYMOUS, weights.endpoint_url, withheld_reason=withheld_reason
+        )
     return asked.get(
         (place.scheme, place.account),
         lambda: default_credential(place.scheme, place.account, environ),
     )
 
 
-def masked(
-    credential: Credential | None, weights: WeightsSpec, mask: Callable[[str], object]
-) -> Credential | None:
+def bind_and_mask(
+    credential: SourceCredential | None, weights: WeightsSpec, mask: Callable[[str], object]
+) -> SourceCredential | None:
     """The credential, bound to the endpoint, its form checked, and what is secret of it masked; so will be all that follow it."""
     endpoint = weights.endpoint_url
     if credential is None:
-        return Credential("", _NOBODY, endpoint) if endpoint else None
+        return SourceCredential("", _ANONYMOUS, endpoint) if endpoint else None
     if not credential.value:
         return credential
-    from trainctl.objects.access import access_of, secret_parts
+    from trainctl.objects.credentials import parse_credential, secret_values
 
     scheme = parse_source(weights.source).scheme
-    access = access_of(scheme, credential.value, credential.origin)
+    access = parse_credential(scheme, credential.value, credential.origin)
     mask(credential.value)
-    for part in secret_parts(access):
+    for part in secret_values(access):
         mask(part)
     renew = credential.renew
 
-    def renewed() -> Credential:
-        found = masked(renew() if renew else None, weights, mask)
+    def renewed() -> SourceCredential:
+        found = bind_and_mask(renew() if renew else None, weights, mask)
         return found or credential
 
-    return Credential(
+    return SourceCredential(
         credential.value, credential.origin, endpoint, None if renew is None else renewed
     )
 
 
-def refusal(error: TrainctlError, credential: Credential | None) -> TrainctlError:
+def explain_denial(error: TrainctlError, credential: SourceCredential | None) -> TrainctlError:
     """The error itself; Forbidden for one who refuses where a credential is at hand that isn't sent there."""
-    if not isinstance(error, SourceDenied) or credential is None or not credential.withheld:
+    if not isinstance(error, SourceDenied) or credential is None or not credential.withheld_reason:
         return error
-    return _untrusted(credential.withheld, str(credential.endpoint))
+    return _untrusted(credential.withheld_reason, str(credential.endpoint))
 
 
 @contextmanager
-def explained(credential: Credential | None) -> Iterator[None]:
-    """Raise ``refusal`` for what is raised within."""
+def explaining_denials(credential: SourceCredential | None) -> Iterator[None]:
+    """Raise ``explain_denial`` for what is raised within."""
     try:
         yield
     except SourceDenied as error:
-        told = refusal(error, credential)
+        told = explain_denial(error, credential)
         if told is error:
             raise
         raise told from error
 
 
-def _untrusted(what: str, host: str) -> Forbidden:
-    return Forbidden(
+def _untrusted(what: str, host: str) -> PermissionDenied:
+    return PermissionDenied(
         f"the credential of {what} is not sent to {host}, which only the manifest names",
         "A manifest may come from anybody. Name that server in the environment (AWS_ENDPOINT_URL_S3, "
         "STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT), or use a secret that your trust file allows to go there.",
@@ -114,7 +121,7 @@ def _untrusted(what: str, host: str) -> Forbidden:
     )
 
 
-def _exchanged(auth: SourceAuth, environ: Mapping[str, str]) -> Credential:
+def _exchange_token(auth: SourceAuthSpec, environ: Mapping[str, str]) -> SourceCredential:
     from trainctl.objects import aws, google  # only if a credential is exchanged
 
     if auth.auth_method == "GCP_OIDC":
@@ -127,22 +134,24 @@ def _exchanged(auth: SourceAuth, environ: Mapping[str, str]) -> Credential:
     return aws.assume_role(role or "", region or "", environ)
 
 
-class AskedOnce:
+class CredentialCache:
     """What was asked for, by what it is of; safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = defaultdict(threading.Lock)
-        self._known = Once[Credential | None](asks_again=True)
+        self._known = SingleFlight[SourceCredential | None](forget_errors=True)
 
-    def get(self, key: Hashable, ask: Callable[[], Credential | None]) -> Credential | None:
+    def get(
+        self, key: Hashable, ask: Callable[[], SourceCredential | None]
+    ) -> SourceCredential | None:
         """What ``ask`` gave the first who wanted it; None where there was nothing. What it raises is not kept."""
         known = self._known.get(key, ask)
         if known is None or known.renew is None:
             return known
         renew = known.renew
 
-        def renewed() -> Credential:
+        def renewed() -> SourceCredential:
             with self._of(key):
                 if self._known.get(key, ask) is known:  # nobody was quicker
                     self._known.put(key, renew())

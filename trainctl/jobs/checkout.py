@@ -7,7 +7,7 @@ from pathlib import Path
 from trainctl.errors import TrainctlError
 
 
-def came_with(path: Path, directory: Path) -> bool:
+def is_from_checkout(path: Path, directory: Path) -> bool:
     """Whether what a path leads to came with the manifest of a directory."""
     return path.resolve().is_relative_to(_top(directory.resolve()))
 

@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from trainctl.base.protocol.spec import Load, Store
-from trainctl.desired.values import CheckpointStore
-from trainctl.errors import Forbidden, TrainctlError
-from trainctl.jobs.destinations import of_bucket
+from trainctl.base.protocol.spec import CheckpointLoad, CheckpointStoreSpec
+from trainctl.desired.values import CheckpointStoreSettings
+from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.jobs.destinations import bucket_destination
 from trainctl.jobs.environment import file_name
-from trainctl.jobs.secrets import Secrets
+from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.address import Address
-from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord
-from trainctl.model.trust import Destination
-from trainctl.spi.sources import Credential
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.trust import SecretDestination
+from trainctl.plugin_api.sources import SourceCredential
 
 ENVIRONMENT = "environment variables"
 """The name under which the operator's own credential travels; no declared secret can be called so."""
@@ -33,7 +33,7 @@ class CheckpointAccess:
     """The store of the manifest, and the credentials of any store that a run was kept in."""
 
     def __init__(
-        self, settings: CheckpointStore, secrets: Secrets, environ: Mapping[str, str]
+        self, settings: CheckpointStoreSettings, secrets: SecretResolver, environ: Mapping[str, str]
     ) -> None:
         self._settings = settings
         self._secrets = secrets
@@ -50,11 +50,11 @@ class CheckpointAccess:
             "prefix": f"{project}/{file_name(address)}/{run.number}-{run.id}",
         }
 
-    def store(self, job: JobSpec, place: Mapping[str, Any]) -> Store:
+    def store(self, job: JobSpec, place: Mapping[str, Any]) -> CheckpointStoreSpec:
         """``store`` of a run's specification."""
         settings = self._settings
         return {
-            **cast(Store, place),
+            **cast(CheckpointStoreSpec, place),
             "enabled": job.runtime.checkpointing_config.enabled,
             "keep_last": settings.keep_last,
             "keep_every": settings.keep_every,
@@ -84,12 +84,12 @@ class CheckpointAccess:
             place = {"url": settings.url, "endpoint_url": settings.endpoint_url}
             self._require_own(place, self._destination(place))
 
-    def _destination(self, place: Mapping[str, Any]) -> Destination:
-        return of_bucket(str(place["url"]), place.get("endpoint_url"), self._environ)
+    def _destination(self, place: Mapping[str, Any]) -> SecretDestination:
+        return bucket_destination(str(place["url"]), place.get("endpoint_url"), self._environ)
 
-    def _require_own(self, place: Mapping[str, Any], to: Destination) -> None:
+    def _require_own(self, place: Mapping[str, Any], to: SecretDestination) -> None:
         if not to.given:
-            raise Forbidden(
+            raise PermissionDenied(
                 f"the credential of the environment is not sent to {place['endpoint_url']}, which only the manifest names",
                 "Declare one for it under `secrets` and name it in checkpoints.auth, or set AWS_ENDPOINT_URL_S3.",
                 code="untrusted-host",
@@ -113,11 +113,11 @@ class CheckpointAccess:
             )
         for key in ("aws_secret_access_key", "aws_session_token"):
             if found[key]:
-                self._secrets.registered(Credential(found[key], f"the environment's {key}"))
+                self._secrets.registered(SourceCredential(found[key], f"the environment's {key}"))
         return json.dumps({key: value for key, value in found.items() if value})
 
 
-def references(job: JobSpec) -> list[Load]:
+def references(job: JobSpec) -> list[CheckpointLoad]:
     """The checkpoints that a job begins with, as its nodes need them."""
     return [
         {

@@ -20,24 +20,24 @@ from trainctl.base.json import digest
 from trainctl.errors import TrainctlError
 from trainctl.jobs.checkout import refuse_bare
 from trainctl.plan.values import CodeTree
-from trainctl.remote.answers import how_it_ended
+from trainctl.remote.responses import format_exit_status
 
-LEFT_OUT = (
+DEFAULT_EXCLUDES = (
     ".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/",
     ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
 """What is left out where git doesn't say what the code is."""
 
-_ASK_BY_NAME = (
+_SENSITIVE_PATTERNS = (
     ".env*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc",
 )  # fmt: skip
-_NEVER = (
+_ALWAYS_EXCLUDED = (
     ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
 )  # fmt: skip
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _PLAN_MARK = b'"trainctl_plan"'
-_OF_A_HOOK = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
+_GIT_HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
 """What git tells its hooks: of a repository that need not be the one of the code."""
 
 
@@ -52,23 +52,23 @@ class CodeFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeSource:
     """A job's code: where it lies, its files sorted by path, and what was left out without being ignored."""
 
     root: Path
     files: tuple[CodeFile, ...]
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def tree(self) -> CodeTree:
         """What the plan says of it."""
         entries = sorted([_nfc(f.path), f.kind, f.blob] for f in self.files)
         return CodeTree(
-            digest(entries), len(self.files), sum(f.size for f in self.files), self.left_out
+            digest(entries), len(self.files), sum(f.size for f in self.files), self.excluded
         )
 
 
-def scan(directory: Path, code: str, withheld: Sequence[Path] = ()) -> Code:
+def scan(directory: Path, code: str, withheld: Sequence[Path] = ()) -> CodeSource:
     """The code of a job whose manifest lies in ``directory``. TrainctlError names the file that can't be code.
 
     ``withheld`` are resolved: files of secrets, and directories in which trainctl keeps things, are never code.
@@ -84,7 +84,7 @@ def scan(directory: Path, code: str, withheld: Sequence[Path] = ()) -> Code:
         ) from error
 
 
-def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> Code:
+def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> CodeSource:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
@@ -92,13 +92,13 @@ def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> Code:
             "Create it, or set `code` to a directory.",
             code="missing-code",
         )
-    _stay_inside(root, directory.resolve(), code)
+    _require_inside(root, directory.resolve(), code)
     kept_here = _directories(root, withheld)
     listed = _git_files(root)
-    paths, left_out = _walk(root, kept_here) if listed is None else listed
-    left_out |= {one for one in kept_here if (root / one).is_dir()}
+    paths, excluded = _walk(root, kept_here) if listed is None else listed
+    excluded |= {one for one in kept_here if (root / one).is_dir()}
     ignored, asked = _ignore_rules(root)
-    never, must_be_asked = _matching(_NEVER), _matching(_ASK_BY_NAME)
+    never, must_be_asked = _pattern_matcher(_ALWAYS_EXCLUDED), _pattern_matcher(_SENSITIVE_PATTERNS)
     kept = []
     for path in paths:
         if (
@@ -109,16 +109,16 @@ def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> Code:
         ):
             continue
         if must_be_asked(path) and not asked(path):
-            left_out.add(path)
+            excluded.add(path)
         elif not _is_saved_plan(root / path):
             kept.append(path)
     files = _describe(root, sorted(kept, key=_nfc), use_git=listed is not None)
-    told = sorted(path for path in left_out if not ignored(path))
-    return Code(root, tuple(files), tuple(told))
+    told = sorted(path for path in excluded if not ignored(path))
+    return CodeSource(root, tuple(files), tuple(told))
 
 
 @contextmanager
-def packed(code: Code) -> Iterator[Iterator[bytes]]:
+def pack(code: CodeSource) -> Iterator[Iterator[bytes]]:
     """The code as a tar in pieces of 1 MiB: the same bytes for the same files, whoever packs them, where and when.
 
     It is packed when the context is entered; whoever sends it looks before whether the files are still those.
@@ -144,7 +144,7 @@ def _add(tar: tarfile.TarFile, root: Path, file: CodeFile) -> None:
         tar.addfile(info, stream)
 
 
-def _stay_inside(root: Path, directory: Path, code: str) -> None:
+def _require_inside(root: Path, directory: Path, code: str) -> None:
     if root.is_relative_to(directory):
         return
     top = _git(directory, "rev-parse", "--show-toplevel")
@@ -174,7 +174,7 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
     It runs no program that came with the code.
     """
     refuse_bare(directory)
-    environ = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+    environ = {name: value for name, value in os.environ.items() if name not in _GIT_HOOK_VARIABLES}
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", "-C", str(directory), *args],
@@ -192,7 +192,7 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
         return None
     raise TrainctlError(
         f"git can't say what the code in {directory} is",
-        said or f"git ended with {how_it_ended(done.returncode)}.",
+        said or f"git ended with {format_exit_status(done.returncode)}.",
         code="git-failed",
     )
 
@@ -209,7 +209,7 @@ def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
 
 
 @cache
-def _matching(lines: tuple[str, ...]) -> Callable[[str], object]:
+def _pattern_matcher(lines: tuple[str, ...]) -> Callable[[str], object]:
     """Tells of a path whether lines of an ignore file mean it."""
     from pathspec import GitIgnoreSpec  # only where there is code to look at
 
@@ -218,9 +218,9 @@ def _matching(lines: tuple[str, ...]) -> Callable[[str], object]:
 
 def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
     """What lies there but for the fixed list, and for directories that are no code, whatever their size."""
-    skip = _matching(LEFT_OUT)
+    skip = _pattern_matcher(DEFAULT_EXCLUDES)
     paths: list[str] = []
-    left_out: set[str] = set()
+    excluded: set[str] = set()
     for folder, folders, names in os.walk(root):
         base = Path(folder).relative_to(root)
         for name in tuple(folders):
@@ -228,15 +228,15 @@ def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
             if inside in kept_here:
                 folders.remove(name)
             elif skip(inside):
-                left_out.add(inside)
+                excluded.add(inside)
                 folders.remove(name)
             elif (root / base / name).is_symlink():
                 names.append(name)
         for name in names:
             path = str(base / name)
             plain = (root / path).is_symlink() or (root / path).is_file()
-            (paths.append if plain and not skip(path) else left_out.add)(path)
-    return paths, left_out
+            (paths.append if plain and not skip(path) else excluded.add)(path)
+    return paths, excluded
 
 
 def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], object]]:
@@ -246,14 +246,14 @@ def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], 
             try:
                 lines = (root / name).read_text(encoding="utf-8").splitlines()
                 asked = [line[1:] for line in lines if line.startswith("!")]
-                return _matching((*lines, name)), _matching(tuple(asked))
+                return _pattern_matcher((*lines, name)), _pattern_matcher(tuple(asked))
             except ValueError as error:  # no UTF-8, or no pattern
                 raise TrainctlError(
                     f"{name} in the code can't be understood: {error}",
                     "It has the syntax of .gitignore.",
                     code="invalid-ignore-file",
                 ) from None
-    return _matching(()), _matching(())
+    return _pattern_matcher(()), _pattern_matcher(())
 
 
 def _is_saved_plan(path: Path) -> bool:
@@ -303,12 +303,12 @@ def _blob_ids(root: Path, paths: list[str], *, use_git: bool) -> list[str]:
         return [_blob((root / path).read_bytes()) for path in paths]
     # hash-object takes the paths it reads as relative to the top of the work tree, wherever it is called.
     top, prefix = places.split(b"\n")[:2]
-    names = b"".join(_quoted(prefix + os.fsencode(path)) + b"\n" for path in paths)
+    names = b"".join(_quote_for_git(prefix + os.fsencode(path)) + b"\n" for path in paths)
     out = _git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=names)
     return (out or b"").decode("ascii").split()
 
 
-def _quoted(path: bytes) -> bytes:
+def _quote_for_git(path: bytes) -> bytes:
     """A path as git reads it from a list: what begins with a quote must be quoted."""
     if not path.startswith(b'"'):
         return path

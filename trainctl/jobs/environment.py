@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trainctl.base.json import digest
-from trainctl.base.protocol.spec import Link
+from trainctl.base.protocol.spec import PersistentDirectory
 from trainctl.model.address import Address
-from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord
-from trainctl.spi.provider import Node
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.plugin_api.provider import Node
 
 _SHORT = 7
 _IN_CONTAINER = "/tmp/loaded_checkpoints"  # noqa: S108 - the hosted service's place
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlaces:
+class RunPaths:
     """Where one rank of a run keeps its things on its node: absolute paths."""
 
     directory: str
@@ -30,7 +30,7 @@ class RunPlaces:
     team_cache: str
 
 
-def places(
+def run_paths(
     node: Node,
     address: Address,
     project: str,
@@ -39,11 +39,11 @@ def places(
     *,
     cache: str | None = None,
     team: str | None = None,
-) -> RunPlaces:
+) -> RunPaths:
     """The layout of trainctl/DESIGN.md, for one rank. ``cache`` and ``team`` are training caches where they are set."""
     root = PurePosixPath(node.root)
     directory = run_directory(node, run)
-    return RunPlaces(
+    return RunPaths(
         directory=str(directory),
         work=str(work_directory(node, run)),
         scratch=str(directory / "scratch"),
@@ -91,7 +91,7 @@ def environment(
     address: Address,
     job: JobSpec,
     run: RunRecord,
-    where: RunPlaces,
+    where: RunPaths,
     lineage: str,
     gpus: int | None,
     rank: int = 0,
@@ -119,7 +119,7 @@ def environment(
     }
     if (shown := loaded_directory(job, where)) is not None:
         own["BT_LOAD_CHECKPOINT_DIR"] = shown
-    for variable, (path, _) in kept_directories(job, where).items():
+    for variable, (path, _) in persistent_directories(job, where).items():
         own[variable] = str(PurePosixPath(where.work) / path)
     if "BT_PROJECT_CACHE_DIR" in own:
         own["BT_RW_CACHE_DIR"] = own["BT_PROJECT_CACHE_DIR"]
@@ -134,7 +134,7 @@ def project_id(lineage: str, project: str) -> str:
     return digest([lineage, project])[7 : 7 + _SHORT]
 
 
-def kept_directories(job: JobSpec, where: RunPlaces) -> dict[str, tuple[str, str]]:
+def persistent_directories(job: JobSpec, where: RunPaths) -> dict[str, tuple[str, str]]:
     """Directories that outlive the run, by variable: where the job finds each, and where it really lies."""
     checkpointing, cache = job.runtime.checkpointing_config, job.runtime.cache_config
     found: dict[str, tuple[str, str]] = {}
@@ -149,10 +149,12 @@ def kept_directories(job: JobSpec, where: RunPlaces) -> dict[str, tuple[str, str
     return found
 
 
-def links(job: JobSpec, where: RunPlaces) -> list[Link]:
+def directory_links(job: JobSpec, where: RunPaths) -> list[PersistentDirectory]:
     """Directories that the job is to find elsewhere than where they lie, or may not write to."""
-    places = kept_directories(job, where).values()
-    found: list[Link] = [{"path": shown, "target": real} for shown, real in places if shown != real]
+    places = persistent_directories(job, where).values()
+    found: list[PersistentDirectory] = [
+        {"path": shown, "target": real} for shown, real in places if shown != real
+    ]
     if (shown := loaded_directory(job, where)) is not None:
         found.append({"path": shown, "target": where.loaded, "read_only": True})
     if job.runtime.cache_config.enable_legacy_hf_mount:
@@ -161,7 +163,7 @@ def links(job: JobSpec, where: RunPlaces) -> list[Link]:
     return found
 
 
-def loaded_directory(job: JobSpec, where: RunPlaces) -> str | None:
+def loaded_directory(job: JobSpec, where: RunPaths) -> str | None:
     """Where the job finds the checkpoints it begins with; None if it begins with none."""
     config = job.runtime.load_checkpoint_config
     if config is None or not config.enabled:
@@ -169,7 +171,7 @@ def loaded_directory(job: JobSpec, where: RunPlaces) -> str | None:
     return config.download_folder or (_IN_CONTAINER if job.in_container else where.loaded)
 
 
-def caches(job: JobSpec, where: RunPlaces) -> list[str]:
+def caches(job: JobSpec, where: RunPaths) -> list[str]:
     """The training caches that the run uses, the project's first."""
     enabled = job.runtime.cache_config.enabled
     return [where.project_cache, where.team_cache] if enabled else []

@@ -7,28 +7,28 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from trainctl.base.protocol.code import Login
+from trainctl.base.protocol.code import RegistryLogin
 from trainctl.errors import TrainctlError, missing_extra
-from trainctl.model.job_spec import DockerAuth, GcpOidcDockerAuth
 from trainctl.model.redaction import Redactor
+from trainctl.model.specs.job_spec import DockerAuthSpec, GcpOidcDockerAuthSpec
 
 Value = Callable[[str], str]
 """The value of a secret by its name."""
 
 _KEYS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
-GOOGLES = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
-ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
+GOOGLE_REGISTRY = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
+ECR_REGISTRY = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 """Registries of Google Cloud, and of AWS with their region."""
 
 
-def registry_login(auth: DockerAuth, value: Value, redactor: Redactor) -> Login:
+def registry_login(auth: DockerAuthSpec, value: Value, redactor: Redactor) -> RegistryLogin:
     """The login to a job's registry. TrainctlError if the secret can't be used, or no login is granted."""
     username, password = _login(auth, value)
     redactor.register(password)
     return {"registry": auth.registry, "username": username, "password": password}
 
 
-def _login(auth: DockerAuth, value: Value) -> tuple[str, str]:
+def _login(auth: DockerAuthSpec, value: Value) -> tuple[str, str]:
     if block := auth.registry_secret_docker_auth:
         return _registry_secret(auth, block.secret_ref.secret, value)
     if account := auth.gcp_service_account_json_docker_auth:
@@ -45,7 +45,7 @@ def _login(auth: DockerAuth, value: Value) -> tuple[str, str]:
     return _login_of_aws(auth, _assumed_role(auth), region)
 
 
-def _registry_secret(auth: DockerAuth, name: str, value: Value) -> tuple[str, str]:
+def _registry_secret(auth: DockerAuthSpec, name: str, value: Value) -> tuple[str, str]:
     username, colon, password = value(name).strip().partition(":")
     if not (username and colon and password):
         raise TrainctlError(
@@ -56,7 +56,7 @@ def _registry_secret(auth: DockerAuth, name: str, value: Value) -> tuple[str, st
     return username, password
 
 
-def _assumed_role(auth: DockerAuth) -> dict[str, str]:
+def _assumed_role(auth: DockerAuthSpec) -> dict[str, str]:
     from trainctl.objects import aws
 
     if role := auth.aws_oidc_docker_auth:
@@ -68,8 +68,8 @@ def _assumed_role(auth: DockerAuth) -> dict[str, str]:
     return {name: one for name, one in json.loads(granted.value).items() if name in _KEYS}
 
 
-def _federated(auth: DockerAuth, block: GcpOidcDockerAuth) -> tuple[str, str]:
-    if not GOOGLES.fullmatch(registry_host(auth.registry)):
+def _federated(auth: DockerAuthSpec, block: GcpOidcDockerAuthSpec) -> tuple[str, str]:
+    if not GOOGLE_REGISTRY.fullmatch(registry_host(auth.registry)):
         raise TrainctlError(
             f"{auth.registry} is no registry of Google Cloud",
             "Write REGION-docker.pkg.dev, or use REGISTRY_SECRET.",
@@ -81,9 +81,9 @@ def _federated(auth: DockerAuth, block: GcpOidcDockerAuth) -> tuple[str, str]:
     return "oauth2accesstoken", str(json.loads(granted.value)["access_token"])
 
 
-def _region_of(auth: DockerAuth) -> str:
+def _region_of(auth: DockerAuthSpec) -> str:
     """The region of a registry of AWS; what AWS grants must go to no other."""
-    region = ECR.fullmatch(registry_host(auth.registry))
+    region = ECR_REGISTRY.fullmatch(registry_host(auth.registry))
     if region is None:
         raise TrainctlError(
             f"{auth.registry} is no registry of AWS",
@@ -93,7 +93,7 @@ def _region_of(auth: DockerAuth) -> str:
     return region[1]
 
 
-def _login_of_aws(auth: DockerAuth, keys: Mapping[str, str], region: str) -> tuple[str, str]:
+def _login_of_aws(auth: DockerAuthSpec, keys: Mapping[str, str], region: str) -> tuple[str, str]:
     """AWS gives a password for twelve hours; the key itself stays here."""
     try:
         import boto3

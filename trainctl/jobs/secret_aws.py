@@ -11,14 +11,19 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
-from trainctl.jobs.secret_errors import lacks_package, missing, unusable, withheld
+from trainctl.jobs.secret_errors import (
+    missing_error,
+    missing_package_error,
+    unavailable_error,
+    unusable_error,
+)
 
 _SECONDS = 20.0
 _NOT_FOUND = "ResourceNotFoundException"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class AwsSecretVersion:
     """What is stored now, whole, and the id of that version."""
 
     text: str
@@ -27,16 +32,16 @@ class Stored:
 
 def value_of(spec: SecretSpec) -> str:
     """The current value; with ``key`` that member of it."""
-    found = stored(spec)
+    found = read_stored(spec)
     if found is None:
-        raise missing(
+        raise missing_error(
             spec,
             f"AWS Secrets Manager has nothing as {spec.source!r}",
             f"Check its name and region, or store it: trainctl secrets push {spec.name}",
         )
     value = member(spec, found.text)
     if not value:
-        raise unusable(
+        raise unusable_error(
             spec,
             f"what is stored as {spec.source!r} is no JSON object with text under {spec.key!r}",
             "Store it so, or leave 'key' out to have all of it.",
@@ -44,20 +49,20 @@ def value_of(spec: SecretSpec) -> str:
     return value
 
 
-def stored(spec: SecretSpec) -> Stored | None:
+def read_stored(spec: SecretSpec) -> AwsSecretVersion | None:
     """What is stored under the secret's name; None where nothing is."""
     try:
         answer = _ask(spec, "get_secret_value", SecretId=spec.source)
-    except _Missing:
+    except _SecretNotFound:
         return None
     text = answer.get("SecretString")
     if not isinstance(text, str):
-        raise unusable(
+        raise unusable_error(
             spec,
             f"what AWS Secrets Manager has as {spec.source!r} is not text",
             "Store it as SecretString.",
         )
-    return Stored(text, str(answer["VersionId"]))
+    return AwsSecretVersion(text, str(answer["VersionId"]))
 
 
 def member(spec: SecretSpec, text: str) -> str | None:
@@ -68,13 +73,13 @@ def member(spec: SecretSpec, text: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def store(spec: SecretSpec, value: str, before: Stored | None) -> str:
+def store(spec: SecretSpec, value: str, before: AwsSecretVersion | None) -> str:
     """Store a value, other members beside ``key`` kept; the id of the version that it is."""
     text = value
     if spec.key is not None:
         members = _object(before.text) if before else {}
         if before and not members:
-            raise unusable(
+            raise unusable_error(
                 spec,
                 f"what is stored as {spec.source!r} is no JSON object that could have {spec.key!r}",
                 "Leave 'key' out to replace all of it.",
@@ -87,7 +92,7 @@ def store(spec: SecretSpec, value: str, before: Stored | None) -> str:
     return str(answer["VersionId"])
 
 
-class _Missing(Exception):
+class _SecretNotFound(Exception):
     """AWS has no such secret."""
 
 
@@ -110,7 +115,7 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
             HTTPClientError,
         )
     except ImportError:
-        raise lacks_package(spec, "AWS Secrets Manager", "aws") from None
+        raise missing_package_error(spec, "AWS Secrets Manager", "aws") from None
     config = Config(
         connect_timeout=_SECONDS, read_timeout=_SECONDS, retries={"total_max_attempts": 3}
     )
@@ -120,17 +125,17 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
     except ClientError as error:
         kind = str(error.response.get("Error", {}).get("Code", ""))
         if kind == _NOT_FOUND:
-            raise _Missing from None
+            raise _SecretNotFound from None
         raise _refused(spec, kind) from None
     except (ConnectionError, HTTPClientError) as error:
-        raise withheld(spec, "AWS Secrets Manager doesn't answer", str(error)) from None
+        raise unavailable_error(spec, "AWS Secrets Manager doesn't answer", str(error)) from None
     except BotoCoreError as error:
-        raise missing(spec, "AWS Secrets Manager can't be asked", str(error)) from None
+        raise missing_error(spec, "AWS Secrets Manager can't be asked", str(error)) from None
     return answer
 
 
 def _refused(spec: SecretSpec, kind: str) -> TrainctlError:
-    return withheld(
+    return unavailable_error(
         spec,
         f"AWS Secrets Manager refuses {spec.source!r} ({kind})",
         "Check that this account may use it.",

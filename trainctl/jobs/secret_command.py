@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
-from trainctl.jobs.secret_errors import missing, withheld
+from trainctl.jobs.secret_errors import missing_error, unavailable_error
 
 SECONDS = 30.0
 """How long a command may take."""
-_MOST_SAID = 4096
+_MAX_STDERR = 4096
 
 
-def output_of(
+def run_secret_command(
     spec: SecretSpec,
     directory: Path,
     environ: Mapping[str, str],
@@ -33,7 +33,7 @@ def output_of(
     It runs in the manifest's directory, has nothing to read, and is ended with all that it started when its time is over.
     TrainctlError where it fails; what it printed is masked before its own complaint is shown.
     """
-    program = program_of(spec, directory, environ)
+    program = resolve_program(spec, directory, environ)
     deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
@@ -46,7 +46,7 @@ def output_of(
             start_new_session=True,
         )
     except OSError as error:
-        raise missing(spec, f"{spec.source} can't be run: {error.strerror}") from None
+        raise missing_error(spec, f"{spec.source} can't be run: {error.strerror}") from None
     with process:
         try:
             said, complained = _read(process, limit, deadline)
@@ -55,25 +55,31 @@ def output_of(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
-                raise withheld(spec, f"{spec.source} did not end within {seconds:.0f} s") from None
+                raise unavailable_error(
+                    spec, f"{spec.source} did not end within {seconds:.0f} s"
+                ) from None
             raise
     if code != 0:
         for text in said.decode("utf-8", "replace").split():
             if len(text) >= 8:
                 register(text)
         lines = complained.decode("utf-8", "replace").strip().splitlines()
-        raise withheld(spec, f"{spec.source} exited with {code}", lines[-1] if lines else "")
+        raise unavailable_error(
+            spec, f"{spec.source} exited with {code}", lines[-1] if lines else ""
+        )
     return said
 
 
-def program_of(spec: SecretSpec, directory: Path, environ: Mapping[str, str]) -> Path:
+def resolve_program(spec: SecretSpec, directory: Path, environ: Mapping[str, str]) -> Path:
     """The program that a command means; TrainctlError if there is none."""
     name = spec.command[0]
     if "/" in name:
         return directory.absolute() / name
     found = shutil.which(name, path=environ.get("PATH"))
     if found is None:
-        raise missing(spec, f"there is no program {name}", "Install it, or write its whole path.")
+        raise missing_error(
+            spec, f"there is no program {name}", "Install it, or write its whole path."
+        )
     return Path(found).absolute()
 
 
@@ -95,5 +101,5 @@ def _read(process: subprocess.Popen[bytes], limit: int, deadline: float) -> tupl
                 elif key.fileobj is process.stdout:
                     said += piece if len(said) <= limit else b""
                 else:
-                    complained = (complained + piece)[-_MOST_SAID:]
+                    complained = (complained + piece)[-_MAX_STDERR:]
     return said, complained

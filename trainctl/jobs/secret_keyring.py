@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from trainctl.desired.values import SecretSpec
-from trainctl.jobs.secret_errors import lacks_package, missing, withheld
+from trainctl.jobs.secret_errors import missing_error, missing_package_error, unavailable_error
 
 T = TypeVar("T")
 
@@ -17,9 +17,9 @@ _ADVICE = "Unlock it, or take the value from elsewhere; see `keyring --list-back
 
 def value_of(spec: SecretSpec) -> str:
     """The entry's value."""
-    value = stored(spec)
+    value = read_stored(spec)
     if not value:
-        raise missing(
+        raise missing_error(
             spec,
             f"the keyring has nothing for {spec.source!r} of the service {service_of(spec)!r}",
             f"Store it: trainctl secrets push {spec.name}",
@@ -27,7 +27,7 @@ def value_of(spec: SecretSpec) -> str:
     return value
 
 
-def stored(spec: SecretSpec) -> str | None:
+def read_stored(spec: SecretSpec) -> str | None:
     """What the entry holds now; None where there is no entry."""
 
     def ask() -> str | None:
@@ -35,7 +35,7 @@ def stored(spec: SecretSpec) -> str | None:
 
         return keyring.get_password(service_of(spec), spec.source)
 
-    return _asked(spec, ask)
+    return _call_keyring(spec, ask)
 
 
 def store(spec: SecretSpec, value: str) -> None:
@@ -46,9 +46,9 @@ def store(spec: SecretSpec, value: str) -> None:
 
         keyring.set_password(service_of(spec), spec.source, value)
 
-    _asked(spec, ask)
-    if stored(spec) != value:
-        raise missing(
+    _call_keyring(spec, ask)
+    if read_stored(spec) != value:
+        raise missing_error(
             spec,
             "the keyring did not keep the value",
             "Use another backend; see `keyring --list-backends`.",
@@ -60,15 +60,15 @@ def service_of(spec: SecretSpec) -> str:
     return spec.service or SERVICE
 
 
-def _asked(spec: SecretSpec, ask: Callable[[], T]) -> T:
+def _call_keyring(spec: SecretSpec, ask: Callable[[], T]) -> T:
     try:
         from keyring.errors import KeyringError, NoKeyringError
     except ImportError:
-        raise lacks_package(spec, "the keyring", "keyring") from None
+        raise missing_package_error(spec, "the keyring", "keyring") from None
     try:
         return ask()
     except NoKeyringError:
-        raise missing(spec, "there is no keyring for this user here", _ADVICE) from None
+        raise missing_error(spec, "there is no keyring for this user here", _ADVICE) from None
     except KeyringError as error:
         why = f"the keyring can't be used ({type(error).__name__})"
-        raise withheld(spec, why, _ADVICE) from None
+        raise unavailable_error(spec, why, _ADVICE) from None

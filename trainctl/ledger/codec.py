@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainctl.errors import StateError
-from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address
-from trainctl.model.json_form import from_json, to_json
+from trainctl.model.json_codec import from_json, to_json
 
 VERSION = 1
 
@@ -24,8 +24,10 @@ def state_to_json(state: State) -> dict[str, Any]:
         "position": state.position,
         "resources": _records(state.resources),
         "open_intents": [to_json(intent) for _, intent in _by_address(state.open_intents)],
-        "unfinished": [
-            to_json(intent) for _, intents in _by_address(state.unfinished) for intent in intents
+        "orphaned_intents": [
+            to_json(intent)
+            for _, intents in _by_address(state.orphaned_intents)
+            for intent in intents
         ],
         "versions": {str(address): count for address, count in _by_address(state.versions)},
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
@@ -34,15 +36,15 @@ def state_to_json(state: State) -> dict[str, Any]:
     }
 
 
-def _records(records: Mapping[Address, Recorded]) -> list[dict[str, Any]]:
+def _records(records: Mapping[Address, RecordedResource]) -> list[dict[str, Any]]:
     return [
         {"address": str(address), "version": recorded.version, **recorded_to_json(recorded)}
         for address, recorded in _by_address(records)
     ]
 
 
-def _read_records(raw: Sequence[Json]) -> dict[Address, Recorded]:
-    return {one.address: one for one in (from_json(Recorded, each) for each in raw)}
+def _read_records(raw: Sequence[Json]) -> dict[Address, RecordedResource]:
+    return {one.address: one for one in (from_json(RecordedResource, each) for each in raw)}
 
 
 def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
@@ -66,14 +68,14 @@ def state_from_json(raw: Json) -> State:
         raise StateError(
             f"the state is damaged: {error!r}",
             "Put the state back from a backup; nothing was changed.",
-            code="state-damaged",
+            code="state-corrupt",
         ) from error
 
 
 def _read(raw: Json) -> State:
-    unfinished: dict[Address, tuple[Intent, ...]] = {}
-    for intent in map(intent_from_json, raw.get("unfinished", ())):
-        unfinished[intent.address] = (*unfinished.get(intent.address, ()), intent)
+    orphaned_intents: dict[Address, tuple[Intent, ...]] = {}
+    for intent in map(intent_from_json, raw.get("orphaned_intents", ())):
+        orphaned_intents[intent.address] = (*orphaned_intents.get(intent.address, ()), intent)
     intents = map(intent_from_json, raw.get("open_intents", ()))
     return State(
         lineage=raw["lineage"],
@@ -82,7 +84,7 @@ def _read(raw: Json) -> State:
         resources=_read_records(raw["resources"]),
         open_intents={intent.address: intent for intent in intents},
         versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
-        unfinished=unfinished,
+        orphaned_intents=orphaned_intents,
         plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
         approved={Address.parse(a): wanted for a, wanted in raw.get("approved", {}).items()},
         forgotten=_read_records(raw.get("forgotten", ())),
@@ -105,7 +107,7 @@ def intent_from_json(raw: Json) -> Intent:
     return from_json(Intent, raw)
 
 
-def recorded_to_json(recorded: Recorded) -> dict[str, Any]:
+def recorded_to_json(recorded: RecordedResource) -> dict[str, Any]:
     """A resource without its address and version: an entry has the first beside it, the fold knows the second."""
     return {
         "provider": recorded.provider,

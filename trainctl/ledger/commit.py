@@ -11,22 +11,22 @@ from contextlib import suppress
 from typing import Any
 
 from trainctl.base.clock import Clock
-from trainctl.errors import AppendRefused, Busy, Forbidden, StateError, TrainctlError
+from trainctl.errors import AppendConflict, LockHeld, PermissionDenied, StateError, TrainctlError
 from trainctl.ledger.codec import state_from_json, state_to_json
-from trainctl.ledger.entries import Born, Entry, Stamp, entry_id, from_json, to_json
-from trainctl.ledger.fold import Fold
+from trainctl.ledger.entries import CreatedEntry, Entry, EntryHeader, entry_id, from_json, to_json
+from trainctl.ledger.reducer import StateReducer
 from trainctl.ledger.state import State
 from trainctl.model.address import Address
-from trainctl.spi.state import StateLog
+from trainctl.plugin_api.state import StateLog
 
-REFUSALS = 60
-LONGEST_PAUSE = 0.5
+MAX_CONFLICTS = 60
+MAX_PAUSE = 0.5
 """Seconds. Together: about half a minute of being refused all the time."""
 
-Decide = Callable[[Fold], Sequence[Entry]]
+Decide = Callable[[StateReducer], Sequence[Entry]]
 
 
-class Request:
+class AppendRequest:
     """What one thread wants to append, decided on the head; nothing, if it only looks. ``alone``: in an append of its own.
 
     Requests that share an address never share an append.
@@ -49,17 +49,17 @@ class Committer:
     """Appends to one log, one batch at a time. One thread leads; each other one sleeps until its own is done or it is to lead."""
 
     def __init__(
-        self, head: Head, redact: Redact, clock: Clock, stamp: Callable[[], Stamp]
+        self, head: LogHead, redact: Redact, clock: Clock, header: Callable[[], EntryHeader]
     ) -> None:
         self._head = head
         self._redact = redact
         self._clock = clock
-        self._stamp = stamp
+        self._read_header = header
         self._lock = threading.Lock()
-        self._waiting: list[Request] = []
-        self._leader: Request | None = None
+        self._waiting: list[AppendRequest] = []
+        self._leader: AppendRequest | None = None
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: AppendRequest) -> None:
         """Append what the request decides, with others' if there are; ``raw`` is what was written."""
         try:
             with self._lock:
@@ -76,9 +76,9 @@ class Committer:
 
     def submit_alone(self, decide: Decide) -> None:
         """Append what is decided, in an append of its own and in this thread."""
-        self.submit(Request((), decide, alone=True))
+        self.submit(AppendRequest((), decide, alone=True))
 
-    def _is_to_lead(self, request: Request) -> bool:
+    def _is_to_lead(self, request: AppendRequest) -> bool:
         """Wait until another thread has done it (False), or this one is to append (True)."""
         request.woken.acquire()
         return not request.done
@@ -89,20 +89,20 @@ class Committer:
         if self._leader is not None:
             self._leader.woken.release()
 
-    def _hand_over(self, request: Request) -> None:
+    def _hand_over(self, request: AppendRequest) -> None:
         with self._lock:
             if self._leader is request:
                 self._appoint()
 
-    def _withdraw(self, request: Request) -> None:
+    def _withdraw(self, request: AppendRequest) -> None:
         """Drop the request of an interrupted thread: no other thread may append it later, or wait for it to lead."""
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not request]
         self._hand_over(request)
 
-    def _take(self, leader: Request) -> list[Request]:
+    def _take(self, leader: AppendRequest) -> list[AppendRequest]:
         """What waits, as far as no address is in two of them; only the leader's if it is to be alone."""
-        taken: list[Request] = []
+        taken: list[AppendRequest] = []
         addresses: set[Address] = set()
         with self._lock:
             left = []
@@ -116,13 +116,13 @@ class Committer:
         return taken
 
     @staticmethod
-    def _may_join(request: Request, leader: Request) -> bool:
+    def _may_join(request: AppendRequest, leader: AppendRequest) -> bool:
         return request is leader or not (request.alone or leader.alone)
 
-    def _commit(self, batch: list[Request]) -> None:
+    def _commit(self, batch: list[AppendRequest]) -> None:
         try:
             self._append(batch)
-        except (StateError, Busy) as error:
+        except (StateError, LockHeld) as error:
             for request in (each for each in batch if not each.done):
                 # A copy each, as its receiver may set the address on it.
                 request.error, request.done = copy.copy(error), True
@@ -134,9 +134,9 @@ class Committer:
                 request.woken.release()
         self._head.snapshot_if_due()
 
-    def _append(self, batch: list[Request]) -> None:
+    def _append(self, batch: list[AppendRequest]) -> None:
         self._head.catch_up()
-        for refusal in range(REFUSALS):
+        for refusal in range(MAX_CONFLICTS):
             for request in batch:
                 self._decide(request)
             going = [request for request in batch if not request.done]
@@ -146,18 +146,18 @@ class Committer:
                 for request in going:
                     request.done = True
                 return
-            self._clock.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**refusal)))  # noqa: S311
+            self._clock.sleep(random.uniform(0, min(MAX_PAUSE, 0.002 * 2**refusal)))  # noqa: S311
             self._head.catch_up()
-        raise Busy(
+        raise LockHeld(
             f"the state at {self._head.log.url} is being written by many others", "Try again later."
         )
 
-    def _decide(self, request: Request) -> None:
+    def _decide(self, request: AppendRequest) -> None:
         if request.done:
             return
         try:
             entries = request.decide(self._head.fold)
-            request.raw = [admit(to_json(entry), self._redact) for entry in entries]
+            request.raw = [redact_entry(to_json(entry), self._redact) for entry in entries]
             request.done = not request.raw
         except TrainctlError as error:
             request.error, request.done = error, True
@@ -165,15 +165,15 @@ class Committer:
     def _try(self, raw: list[dict[str, Any]]) -> bool:
         """Whether the batch is in the log now. False: someone else was first."""
         if not self._head.fold.lineage:
-            stamp = self._stamp()
-            raw = [admit(to_json(Born(stamp, stamp.id)), self._redact), *raw]
+            header = self._read_header()
+            raw = [redact_entry(to_json(CreatedEntry(header, header.id)), self._redact), *raw]
         entries = [from_json(each) for each in raw]
         try:
             self._head.log.append(self._head.fold.position, raw)
         except StateError as error:
             if entry_id(entries[0]) in self._head.catch_up():
                 return True  # it was written, and only the answer was lost
-            if isinstance(error, AppendRefused):
+            if isinstance(error, AppendConflict):
                 return False
             raise
         self._head.add(entries)
@@ -194,12 +194,12 @@ _STRUCTURE = (
     "action",
     "provider",
 )
-_MUTE = frozenset({int, float, bool, type(None)})
+_NON_TEXT_TYPES = frozenset({int, float, bool, type(None)})
 _RECORDED = ("provider", "depends_on", "key")
 _text = json.JSONEncoder(ensure_ascii=False, default=dict).encode
 
 
-def admit(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
+def redact_entry(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     """The entry with every secret value masked. Forbidden if a name that makes up the structure contains one."""
     text = _text(entry)
     if "\\" not in text and redact(text) == text:
@@ -218,7 +218,7 @@ def _masked(value: Any, redact: Redact) -> Any:
     kind = type(value)
     if kind is str:
         return redact(value)
-    if kind in _MUTE:
+    if kind in _NON_TEXT_TYPES:
         return value
     if isinstance(value, str):
         return redact(value)
@@ -234,7 +234,7 @@ def _check(before: Mapping[str, Any], after: object, names: tuple[str, ...]) -> 
         if name not in before:
             continue
         if not isinstance(after, Mapping) or after.get(name) != before[name]:
-            raise Forbidden(
+            raise PermissionDenied(
                 f"the value of a secret is part of a name ({name}) that the state has to keep",
                 "Rename the resource that contains it, or give the secret another value. Nothing was written.",
                 code="secret-in-name",
@@ -243,16 +243,16 @@ def _check(before: Mapping[str, Any], after: object, names: tuple[str, ...]) -> 
 
 SNAPSHOT_APPENDS = 200
 """A snapshot is due after so many appends, and half as many entries as the state has items."""
-REST_ENTRIES = 500
+FLUSH_ENTRIES = 500
 """A command that ends takes a snapshot if so many entries were appended since the last one."""
 
 
-class Head:
+class LogHead:
     """Where this process stands in a log. For one thread at a time: the one that leads an append."""
 
     def __init__(self, log: StateLog, clock: Clock) -> None:
         self.log = log
-        self.fold = Fold()
+        self.fold = StateReducer()
         self.known = State()
         """The newest whole state, for threads that don't lead."""
         self.looked_at = 0.0
@@ -266,7 +266,7 @@ class Head:
         found = self.log.read(self.fold.position)
         if found.snapshot is not None or found.whole:
             start = State() if found.snapshot is None else state_from_json(found.snapshot)
-            self.fold = Fold(start)
+            self.fold = StateReducer(start)
             self._snapshot_at = start.position
         entries = [from_json(raw) for raw in found.entries]
         self._apply(entries, found.next)
@@ -286,9 +286,9 @@ class Head:
         if self.fold.position - self._snapshot_at >= SNAPSHOT_APPENDS:
             self._snapshot()
 
-    def rest(self) -> None:
+    def flush(self) -> None:
         """Take a snapshot where reading what was appended since the last one takes long, however few appends that were."""
-        if self.fold.entries >= REST_ENTRIES:
+        if self.fold.entries >= FLUSH_ENTRIES:
             self._snapshot()
 
     def _snapshot(self) -> None:

@@ -8,60 +8,60 @@ from typing import Any, TypeAlias, cast
 
 from trainctl.errors import StateError
 from trainctl.ledger.codec import intent_from_json, intent_to_json, recorded_to_json
-from trainctl.ledger.state import Intent, Recorded
-from trainctl.model import json_form
+from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.model import json_codec
 from trainctl.model.address import Address
-from trainctl.model.json_form import OMIT_EMPTY
+from trainctl.model.json_codec import OMIT_EMPTY
 
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class EntryHeader:
     """What every entry has: its UUID, when it was written by the writer's clock, and by whom."""
 
     id: str
     time: float
-    who: str
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
-class Born:
+class CreatedEntry:
     """The first entry of a log: gives it its lineage."""
 
-    stamp: Stamp
+    header: EntryHeader
     lineage: str
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class LeaseRenewedEntry:
     """Leases that go on."""
 
-    stamp: Stamp
+    header: EntryHeader
     intents: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OutcomeEntry:
     """What came of an intent: the whole record, or None as it is gone. An empty ``intent`` is a change by hand.
 
     ``error`` is set where something failed and still left this to record.
     """
 
-    stamp: Stamp
+    header: EntryHeader
     intent: str
     address: Address
-    recorded: Recorded | None
+    recorded: RecordedResource | None
     action: str = ""
     plan: str = ""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailureEntry:
     """An effect that failed; what it may have left is known by the intent's key. One that ``waits`` was put off and has left nothing."""
 
-    stamp: Stamp
+    header: EntryHeader
     intent: str
     address: Address
     error: str
@@ -69,60 +69,68 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class UnlockEntry:
     """A lease ended by hand."""
 
-    stamp: Stamp
+    header: EntryHeader
     intent: str
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class RefreshEntry:
     """Outputs that changed by themselves."""
 
-    stamp: Stamp
+    header: EntryHeader
     address: Address
     outputs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class CommentEntry:
     """A remark, for the history only."""
 
-    stamp: Stamp
+    header: EntryHeader
     text: str
     address: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Approved:
+class ApprovalEntry:
     """Changes that were agreed to, by address, each as the digest of the values that it makes so."""
 
-    stamp: Stamp
+    header: EntryHeader
     plan: str
     changes: Mapping[Address, str]
 
 
 Entry: TypeAlias = (
-    Intent | Born | Renewed | Outcome | Failed | Released | Observed | Note | Approved
+    Intent
+    | CreatedEntry
+    | LeaseRenewedEntry
+    | OutcomeEntry
+    | FailureEntry
+    | UnlockEntry
+    | RefreshEntry
+    | CommentEntry
+    | ApprovalEntry
 )
 
 
 def entry_id(entry: Entry) -> str:
     """The entry's UUID."""
-    return entry.id if isinstance(entry, Intent) else entry.stamp.id
+    return entry.id if isinstance(entry, Intent) else entry.header.id
 
 
 _KINDS: Mapping[str, type] = {
-    "born": Born,
-    "renewed": Renewed,
-    "outcome": Outcome,
-    "failed": Failed,
-    "released": Released,
-    "observed": Observed,
-    "note": Note,
-    "approved": Approved,
+    "created": CreatedEntry,
+    "lease_renewed": LeaseRenewedEntry,
+    "outcome": OutcomeEntry,
+    "failed": FailureEntry,
+    "unlocked": UnlockEntry,
+    "refreshed": RefreshEntry,
+    "comment": CommentEntry,
+    "approved": ApprovalEntry,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -130,11 +138,11 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def to_json(entry: Entry) -> dict[str, Any]:
     """The entry as the log has it."""
     if isinstance(entry, Intent):
-        return {"type": "intent", "who": entry.holder.who, **intent_to_json(entry)}
-    form = json_form.to_json(entry)
-    if isinstance(entry, Outcome) and entry.recorded is not None:
+        return {"type": "intent", "actor": entry.holder.actor, **intent_to_json(entry)}
+    form = json_codec.to_json(entry)
+    if isinstance(entry, OutcomeEntry) and entry.recorded is not None:
         form["recorded"] = recorded_to_json(entry.recorded)
-    return {"type": _NAMES[type(entry)], **form.pop("stamp"), **form}
+    return {"type": _NAMES[type(entry)], **form.pop("header"), **form}
 
 
 def from_json(raw: Json) -> Entry:
@@ -152,10 +160,10 @@ def from_json(raw: Json) -> Entry:
         recorded = raw.get("recorded")
         if recorded is not None:
             raw = {**raw, "recorded": {**recorded, "address": raw["address"]}}
-        return cast(Entry, json_form.from_json(_KINDS[kind], {**raw, "stamp": raw}))
+        return cast(Entry, json_codec.from_json(_KINDS[kind], {**raw, "header": raw}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is damaged: entry {raw.get('id')} ({kind}) can't be read: {error!r}",
             "Put the state back from a backup; nothing was changed.",
-            code="state-damaged",
+            code="state-corrupt",
         ) from error

@@ -6,43 +6,52 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from trainctl.errors import UsageError
-from trainctl.ledger.entries import Entry, Failed, Note, Observed, Outcome, Released
-from trainctl.ledger.fold import Fold, newest_run
+from trainctl.ledger.entries import (
+    CommentEntry,
+    Entry,
+    FailureEntry,
+    OutcomeEntry,
+    RefreshEntry,
+    UnlockEntry,
+)
+from trainctl.ledger.reducer import StateReducer, newest_run
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
-from trainctl.model.delivery import Delivered, Mirrored
-from trainctl.model.json_form import JsonForm
+from trainctl.model.delivery import DeliveryRecord, MirroringRecord
+from trainctl.model.json_codec import JsonSerializable
 
 
 @dataclass(frozen=True, slots=True)
-class Row(JsonForm):
+class HistoryRow(JsonSerializable):
     """One line of the history. ``serial`` is the state's after it, ``time`` Unix seconds, ``run`` a run's id.
 
-    ``status``: a run's status where there is one; else done, removed, failed, released, observed or noted.
+    ``status``: a run's status where there is one; else done, removed, failed, released, observed or commented.
     ``deliveries`` are what was brought to the run's nodes, in the first line that knows of it; ``mirrored`` is what mirroring weights took.
     """
 
     serial: int
     time: float
-    who: str
+    actor: str
     address: str | None
     action: str
     reason: str | None
     run: str | None
     status: str
-    deliveries: tuple[Delivered, ...] = ()
-    mirrored: Mirrored | None = None
+    deliveries: tuple[DeliveryRecord, ...] = ()
+    mirrored: MirroringRecord | None = None
 
 
-def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
+def history_rows(entries: Iterable[Entry], address: Address | None = None) -> list[HistoryRow]:
     """What happened, the oldest first; of one address if it is given, and of one of many also by what they have in common."""
-    fold, found = Fold(), []
+    fold, found = StateReducer(), []
     reported: set[str | None] = set()
     for entry in entries:
         about = getattr(entry, "address", None)
         intent = fold.open.get(about) if about is not None else None
         changed = fold.apply(entry)
-        if (address is None or _is_of(about, address)) and (changed or isinstance(entry, Note)):
+        if (address is None or _is_of(about, address)) and (
+            changed or isinstance(entry, CommentEntry)
+        ):
             row = _row(entry, intent, fold)
             if row is not None and row.deliveries and row.run in reported:
                 row = replace(row, deliveries=())
@@ -58,7 +67,7 @@ def _is_of(about: Address | None, address: Address) -> bool:
 
 def state_at(entries: Iterable[Entry], serial: int) -> State:
     """The state when that serial was reached."""
-    fold = Fold()
+    fold = StateReducer()
     if serial == 0:
         return fold.state()
     for entry in entries:
@@ -70,39 +79,43 @@ def state_at(entries: Iterable[Entry], serial: int) -> State:
     )
 
 
-def _row(entry: Entry, intent: Intent | None, fold: Fold) -> Row | None:
+def _row(entry: Entry, intent: Intent | None, fold: StateReducer) -> HistoryRow | None:
     action = intent.action if intent else ""
-    if isinstance(entry, Outcome):
+    if isinstance(entry, OutcomeEntry):
         status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
         row = _with_run(_about(entry, fold, entry.action or action, intent, status), fold)
         fetched = entry.recorded.outputs.get("fetched") if intent and entry.recorded else None
-        return replace(row, mirrored=Mirrored.from_json(fetched)) if fetched else row
-    if isinstance(entry, Failed):
+        return replace(row, mirrored=MirroringRecord.from_json(fetched)) if fetched else row
+    if isinstance(entry, FailureEntry):
         return _about(entry, fold, action, intent, "waits" if entry.waits else "failed")
-    if isinstance(entry, Released):
+    if isinstance(entry, UnlockEntry):
         return _about(entry, fold, "release", intent, "released")
-    if isinstance(entry, Observed):
+    if isinstance(entry, RefreshEntry):
         return _with_run(_about(entry, fold, "observe", None, "observed"), fold)
-    if isinstance(entry, Note):
+    if isinstance(entry, CommentEntry):
         where = None if entry.address is None else str(entry.address)
-        stamp = entry.stamp
-        return Row(fold.serial, stamp.time, stamp.who, where, entry.text, None, None, "noted")
+        header = entry.header
+        return HistoryRow(
+            fold.serial, header.time, header.actor, where, entry.text, None, None, "commented"
+        )
     return None
 
 
 def _about(
-    entry: Outcome | Failed | Released | Observed,
-    fold: Fold,
+    entry: OutcomeEntry | FailureEntry | UnlockEntry | RefreshEntry,
+    fold: StateReducer,
     action: str,
     intent: Intent | None,
     status: str,
-) -> Row:
-    stamp, reason = entry.stamp, intent.reason if intent else ""
+) -> HistoryRow:
+    header, reason = entry.header, intent.reason if intent else ""
     where = str(entry.address)
-    return Row(fold.serial, stamp.time, stamp.who, where, action, reason or None, None, status)
+    return HistoryRow(
+        fold.serial, header.time, header.actor, where, action, reason or None, None, status
+    )
 
 
-def _with_run(row: Row, fold: Fold) -> Row:
+def _with_run(row: HistoryRow, fold: StateReducer) -> HistoryRow:
     """The row with the newest run of the resource it is about, and that run's status."""
     recorded = fold.resources.get(Address.parse(row.address or ""))
     run = newest_run(recorded.outputs) if recorded else None
@@ -112,5 +125,5 @@ def _with_run(row: Row, fold: Fold) -> Row:
         row,
         run=str(run.get("id")),
         status=str(run.get("status", row.status)),
-        deliveries=tuple(Delivered.from_json(one) for one in run.get("deliveries") or ()),
+        deliveries=tuple(DeliveryRecord.from_json(one) for one in run.get("deliveries") or ()),
     )

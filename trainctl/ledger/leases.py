@@ -11,22 +11,22 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
-from trainctl.base import processes
 from trainctl.base.clock import Clock
 from trainctl.base.lease import Liveness
-from trainctl.errors import Busy, TrainctlError
-from trainctl.ledger.state import Holder, Intent
+from trainctl.base.system import processes
+from trainctl.errors import LockHeld, TrainctlError
+from trainctl.ledger.state import Intent, LeaseHolder
 
 if TYPE_CHECKING:
     from trainctl.ledger.ledger import Ledger
 
 
-def this_process() -> Holder:
+def current_holder() -> LeaseHolder:
     """This process as a holder of leases. Not cached, as a forked child is another holder."""
-    return Holder(*processes.process(), _who())
+    return LeaseHolder(*processes.describe_process(), _current_user())
 
 
-def is_dead(holder: Holder) -> bool | None:
+def is_dead(holder: LeaseHolder) -> bool | None:
     """True if the holder's process has certainly ended, False if it runs, None if this process can't tell."""
     return processes.is_dead(
         processes.Process(holder.machine, holder.boot, holder.pid, holder.started)
@@ -34,7 +34,7 @@ def is_dead(holder: Holder) -> bool | None:
 
 
 @cache
-def _who() -> str:
+def _current_user() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -42,10 +42,10 @@ def _who() -> str:
     return f"{user}@{os.uname().nodename}"
 
 
-class LeaseWatch:
+class LeaseMonitor:
     """Decides whether leases of other holders are over."""
 
-    def __init__(self, me: Holder, clock: Clock, knows: Callable[[str], bool]) -> None:
+    def __init__(self, me: LeaseHolder, clock: Clock, knows: Callable[[str], bool]) -> None:
         self._me = me
         self._knows = knows
         self._liveness = Liveness(clock.elapsed)
@@ -59,13 +59,13 @@ class LeaseWatch:
         return self._liveness.is_stale(intent.id, intent.renewals, read_at)
 
 
-def held_by(intent: Intent) -> Busy:
+def lock_held_error(intent: Intent) -> LockHeld:
     """The error for an address that another process holds."""
     last = max(intent.time, intent.renewed)
-    return Busy(
-        f"{intent.address} is being changed ({intent.action}) by {intent.holder.who} "
+    return LockHeld(
+        f"{intent.address} is being changed ({intent.action}) by {intent.holder.actor} "
         f"since {_clock_time(intent.time)}, until {_clock_time(last + intent.lease_seconds)} unless renewed",
-        "Wait for it: --lease-timeout 1m. "
+        "Wait for it: --lock-timeout 1m. "
         f"If that command is gone for good: trainctl force-unlock {intent.id}",
         address=str(intent.address),
     )
@@ -79,7 +79,7 @@ INTERVAL_SECONDS = 10.0
 TICK_SECONDS = 1.0
 
 
-class LeaseKeeper:
+class LeaseRenewer:
     """Renews all leases of a ledger in one append every ``interval`` seconds, while it is entered.
 
     ``lost`` is called, from a thread, when a lease was ended by others or could not be renewed for its whole length:
@@ -110,7 +110,7 @@ class LeaseKeeper:
         try:
             yield intent
         finally:
-            self._ledger.leave(intent)
+            self._ledger.abandon(intent)
 
     def check(self) -> None:
         """Call ``lost`` if a lease could not be renewed for its whole length; once for each lease."""

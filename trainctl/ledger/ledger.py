@@ -11,31 +11,31 @@ from typing import Any
 
 from trainctl.base.clock import Clock
 from trainctl.base.lease import STALE_SECONDS
-from trainctl.errors import Busy, DoneByTwin, StalePlan, StateError, UsageError
+from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, StateError, UsageError
 from trainctl.ledger.codec import intent_from_json
-from trainctl.ledger.commit import Committer, Head, Request
+from trainctl.ledger.commit import AppendRequest, Committer, LogHead
 from trainctl.ledger.entries import (
-    Approved,
+    ApprovalEntry,
+    CommentEntry,
     Entry,
-    Failed,
-    Note,
-    Observed,
-    Outcome,
-    Released,
-    Renewed,
-    Stamp,
+    EntryHeader,
+    FailureEntry,
+    LeaseRenewedEntry,
+    OutcomeEntry,
+    RefreshEntry,
+    UnlockEntry,
     from_json,
 )
-from trainctl.ledger.fold import Fold, merge_outputs
-from trainctl.ledger.history import Row, rows, state_at
-from trainctl.ledger.leases import LeaseWatch, held_by, this_process
-from trainctl.ledger.state import Holder, Intent, Recorded, State
+from trainctl.ledger.history import HistoryRow, history_rows, state_at
+from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
+from trainctl.ledger.reducer import StateReducer, merge_outputs
+from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
 from trainctl.model.address import Address
-from trainctl.spi.state import StateLog
+from trainctl.plugin_api.state import StateLog
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class IntentRequest:
     """An effect to begin. ``seen`` is the address's version in the plan; None: whatever it is now.
 
     ``same`` decides whether an attempt without a recorded end was at this very effect: its key replaces ``key`` then.
@@ -53,7 +53,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LedgerLease:
     """A lease of this process, and when the append that last renewed it began, on the clock that counts sleep."""
 
     intent: Intent
@@ -72,15 +72,15 @@ class Ledger:
         redact: Callable[[str], str],
         clock: Clock | None = None,
         *,
-        holder: Holder | None = None,
+        holder: LeaseHolder | None = None,
     ) -> None:
         self._clock = clock or Clock()
-        self._holder = holder or this_process()
-        self._head = Head(log, self._clock)
-        self._committer = Committer(self._head, redact, self._clock, self.stamp)
-        self._held: dict[str, Held] = {}
+        self._holder = holder or current_holder()
+        self._head = LogHead(log, self._clock)
+        self._committer = Committer(self._head, redact, self._clock, self.header)
+        self._held: dict[str, LedgerLease] = {}
         self._held_lock = threading.Lock()
-        self._watch = LeaseWatch(self._holder, self._clock, self._held.__contains__)
+        self._watch = LeaseMonitor(self._holder, self._clock, self._held.__contains__)
 
     @property
     def url(self) -> str:
@@ -96,18 +96,18 @@ class Ledger:
         """The state as of now; costs what was appended since the last look. Appends nothing."""
         seen: list[State] = []
 
-        def look(fold: Fold) -> list[Entry]:
+        def look(fold: StateReducer) -> list[Entry]:
             seen[:] = [fold.state()]
             return []
 
-        self._committer.submit(Request((), look))
+        self._committer.submit(AppendRequest((), look))
         return seen[0]
 
     def known(self) -> State:
         """The state as of the last look or append of this process: of whatever it holds a lease on, the newest."""
         return self._head.known
 
-    def recorded(self, address: Address) -> Recorded | None:
+    def recorded(self, address: Address) -> RecordedResource | None:
         """The record of a resource as of the last look or append of this process, without looking again."""
         return self._head.known.resources.get(address)
 
@@ -116,78 +116,84 @@ class Ledger:
         self._committer.submit_alone(lambda fold: build(fold.state()))
         return self.state()
 
-    def stamp(self) -> Stamp:
+    def header(self) -> EntryHeader:
         """What an entry that is appended now begins with."""
-        return Stamp(str(uuid.uuid4()), self._clock.now(), self._holder.who)
+        return EntryHeader(str(uuid.uuid4()), self._clock.now(), self._holder.actor)
 
-    def begin(self, start: Start) -> Intent:
+    def begin(self, start: IntentRequest) -> Intent:
         """Take the lease on an address, before an effect is caused.
 
-        Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``, DoneByTwin if that was under the
+        Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``, AlreadyApplied if that was under the
         same plan: an intent to do again what is done would be resumed once its holder is dead.
         """
         began = self._clock.elapsed()
         intent = self._intent(start)
 
-        def decide(fold: Fold) -> list[Entry]:
+        def decide(fold: StateReducer) -> list[Entry]:
             self._check(fold, start)
             return [replace(intent, key=_key(fold, start))]
 
         with self._held_lock:
-            self._held[intent.id] = Held(intent, began)
-        request = Request((start.address,), decide)
+            self._held[intent.id] = LedgerLease(intent, began)
+        request = AppendRequest((start.address,), decide)
         try:
             self._committer.submit(request)
         except BaseException:
-            self.leave(intent)
+            self.abandon(intent)
             raise
         return intent_from_json(request.raw[0])
 
-    def finish(self, intent: Intent, recorded: Recorded | None, *, error: str = "") -> None:
+    def finish(self, intent: Intent, recorded: RecordedResource | None, *, error: str = "") -> None:
         """Record what came of an intent: the whole resource, or None as it is gone. Busy if the lease was lost meanwhile.
 
         ``error`` says what failed where there is something to record nevertheless.
         """
         self._end(
             intent,
-            lambda stamp: Outcome(
-                stamp, intent.id, intent.address, recorded, intent.action, intent.plan, error
+            lambda header: OutcomeEntry(
+                header, intent.id, intent.address, recorded, intent.action, intent.plan, error
             ),
         )
 
-    def record(self, made: Sequence[tuple[Start, Recorded | None]]) -> frozenset[Address]:
+    def record(
+        self, made: Sequence[tuple[IntentRequest, RecordedResource | None]]
+    ) -> frozenset[Address]:
         """Record what has no effect outside the state: intent and outcome of all in one append; the addresses that it was done for.
 
         One that another holds, or that has moved since its plan, is left out: ``begin`` says why.
         """
         done: set[Address] = set()
 
-        def decide(fold: Fold) -> list[Entry]:
+        def decide(fold: StateReducer) -> list[Entry]:
             done.clear()
             found: list[Entry] = []
             for start, recorded in made:
                 try:
                     self._check(fold, start)
-                except (Busy, StalePlan):
+                except (LockHeld, StalePlan):
                     continue
                 intent = self._intent(start)
-                stamp = self.stamp()
+                header = self.header()
                 done.add(start.address)
                 found += (
                     intent,
-                    Outcome(stamp, intent.id, intent.address, recorded, intent.action, intent.plan),
+                    OutcomeEntry(
+                        header, intent.id, intent.address, recorded, intent.action, intent.plan
+                    ),
                 )
             return found
 
-        self._committer.submit(Request([start.address for start, _ in made], decide))
+        self._committer.submit(AppendRequest([start.address for start, _ in made], decide))
         return frozenset(done)
 
     def fail(self, intent: Intent, error: str, *, waits: bool = False) -> None:
         """Record that an effect failed. Its key stays in ``State.unfinished`` until the address's next outcome, unless it
         ``waits``: it was put off before it left anything."""
-        self._end(intent, lambda stamp: Failed(stamp, intent.id, intent.address, error, waits))
+        self._end(
+            intent, lambda header: FailureEntry(header, intent.id, intent.address, error, waits)
+        )
 
-    def leave(self, intent: Intent) -> None:
+    def abandon(self, intent: Intent) -> None:
         """Stop renewing an intent whose end is unknown: it stays open, for the next apply."""
         with self._held_lock:
             self._held.pop(intent.id, None)
@@ -196,16 +202,16 @@ class Ledger:
         """End a lease by hand, whatever process holds it. UsageError, with the open ones, if it isn't open."""
         released: list[Intent] = []
 
-        def decide(fold: Fold) -> list[Entry]:
+        def decide(fold: StateReducer) -> list[Entry]:
             intent = fold.open_by_id(intent_id)
             if intent is None:
                 known = ", ".join(f"{i.id} ({i.address})" for i in fold.open.values())
                 raise UsageError(f"no lease is called {intent_id!r}", f"Open: {known or 'none'}.")
             released[:] = [intent]
-            return [Released(self.stamp(), intent.id, intent.address)]
+            return [UnlockEntry(self.header(), intent.id, intent.address)]
 
         self._committer.submit_alone(decide)
-        self.leave(released[0])
+        self.abandon(released[0])
         return released[0]
 
     def observe(self, address: Address, outputs: Mapping[str, Any]) -> None:
@@ -215,35 +221,37 @@ class Ledger:
     def observe_many(self, seen: Mapping[Address, Mapping[str, Any]]) -> None:
         """Append what was seen of several resources in one append."""
 
-        def decide(fold: Fold) -> list[Entry]:
+        def decide(fold: StateReducer) -> list[Entry]:
             return [
-                Observed(self.stamp(), address, outputs)
+                RefreshEntry(self.header(), address, outputs)
                 for address, outputs in seen.items()
-                if (recorded := fold.remembered(address)) is not None
+                if (recorded := fold.find_record(address)) is not None
                 and merge_outputs(recorded.outputs, outputs) is not recorded.outputs
             ]
 
-        self._committer.submit(Request(tuple(seen), decide))
+        self._committer.submit(AppendRequest(tuple(seen), decide))
 
     def approve(self, plan: str, changes: Mapping[Address, str]) -> None:
         """Append that these changes were agreed to, each by the digest of the values that it makes so."""
         self._committer.submit(
-            Request(tuple(changes), lambda _: [Approved(self.stamp(), plan, changes)])
+            AppendRequest(tuple(changes), lambda _: [ApprovalEntry(self.header(), plan, changes)])
         )
 
     def note(self, text: str, address: Address | None = None) -> None:
         """Append a remark, for the history."""
-        self._committer.submit(Request((), lambda _: [Note(self.stamp(), text, address)]))
+        self._committer.submit(
+            AppendRequest((), lambda _: [CommentEntry(self.header(), text, address)])
+        )
 
-    def rest(self) -> None:
+    def flush(self) -> None:
         """Say that nothing more will be appended for now: what was is put where it is quickly read, if it was much."""
 
-        def rest(_: Fold) -> list[Entry]:
-            self._head.rest()
+        def flush(_: StateReducer) -> list[Entry]:
+            self._head.flush()
             return []
 
-        with suppress(StateError, Busy):  # it is all there already
-            self._committer.submit(Request((), rest))
+        with suppress(StateError, LockHeld):  # it is all there already
+            self._committer.submit(AppendRequest((), flush))
 
     def renew(self) -> tuple[Intent, ...]:
         """Renew every lease of this process in one append; those that are lost: ended by others."""
@@ -253,56 +261,56 @@ class Ledger:
             return ()
         alive: list[str] = []
 
-        def decide(fold: Fold) -> list[Entry]:
+        def decide(fold: StateReducer) -> list[Entry]:
             alive[:] = [each for each in held if fold.open_by_id(each) is not None]
-            return [Renewed(self.stamp(), tuple(alive))] if alive else []
+            return [LeaseRenewedEntry(self.header(), tuple(alive))] if alive else []
 
-        self._committer.submit(Request([each.address for each in held.values()], decide))
+        self._committer.submit(AppendRequest([each.address for each in held.values()], decide))
         with self._held_lock:
             lost = [i for each, i in held.items() if each not in alive and each in self._held]
             for each, intent in held.items():
                 if each in self._held and each in alive:
-                    self._held[each] = Held(intent, began)
+                    self._held[each] = LedgerLease(intent, began)
             for intent in lost:
                 del self._held[intent.id]
         return tuple(lost)
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[LedgerLease, ...]:
         """The leases of this process. Never waits for an append."""
         with self._held_lock:
             return tuple(self._held.values())
 
-    def history(self, address: Address | None = None) -> list[Row]:
+    def history(self, address: Address | None = None) -> list[HistoryRow]:
         """Everything that happened, or all that happened to one address, the oldest first."""
-        return rows(map(from_json, self._head.log.replay()), address)
+        return history_rows(map(from_json, self._head.log.replay()), address)
 
     def state_at(self, serial: int) -> State:
         """The state as it was at that serial. UsageError if it has not been reached yet."""
         return state_at(map(from_json, self._head.log.replay()), serial)
 
-    def _check(self, fold: Fold, start: Start) -> None:
+    def _check(self, fold: StateReducer, start: IntentRequest) -> None:
         holding = fold.open.get(start.address)
         if holding is not None and not self._watch.is_over(holding, self._head.looked_at):
-            raise held_by(holding)
+            raise lock_held_error(holding)
         if start.seen is None or fold.versions.get(start.address, 0) == start.seen:
             return
-        kind = StalePlan if fold.moved(start.address, start.seen, start.plan) else DoneByTwin
+        kind = StalePlan if fold.moved(start.address, start.seen, start.plan) else AlreadyApplied
         raise kind(
             f"{start.address} has changed since the plan was made",
             "Plan again.",
             address=str(start.address),
         )
 
-    def _end(self, intent: Intent, make: Callable[[Stamp], Entry]) -> None:
-        def decide(fold: Fold) -> list[Entry]:
+    def _end(self, intent: Intent, make: Callable[[EntryHeader], Entry]) -> None:
+        def decide(fold: StateReducer) -> list[Entry]:
             if fold.open_by_id(intent.id) is None:
                 raise _lost(intent, fold.open.get(intent.address))
-            return [make(self.stamp())]
+            return [make(self.header())]
 
-        self._committer.submit(Request((intent.address,), decide))
-        self.leave(intent)
+        self._committer.submit(AppendRequest((intent.address,), decide))
+        self.abandon(intent)
 
-    def _intent(self, start: Start) -> Intent:
+    def _intent(self, start: IntentRequest) -> Intent:
         return Intent(
             id=str(uuid.uuid4()),
             address=start.address,
@@ -318,15 +326,15 @@ class Ledger:
         )
 
 
-def _key(fold: Fold, start: Start) -> str:
+def _key(fold: StateReducer, start: IntentRequest) -> str:
     """The key of the newest attempt at the same, which may have been made after the plan; else the one that was given."""
-    left = (fold.open.get(start.address), *reversed(fold.unfinished.get(start.address, ())))
+    left = (fold.open.get(start.address), *reversed(fold.orphaned_intents.get(start.address, ())))
     return next((one.key for one in left if one is not None and start.same(one)), start.key)
 
 
-def _lost(intent: Intent, holding: Intent | None) -> Busy:
-    taken = f"taken over by {holding.holder.who}" if holding else "ended by someone else"
-    return Busy(
+def _lost(intent: Intent, holding: Intent | None) -> LockHeld:
+    taken = f"taken over by {holding.holder.actor}" if holding else "ended by someone else"
+    return LockHeld(
         f"the lease on {intent.address} was {taken}",
         "What this command did there is not recorded; plan again.",
         address=str(intent.address),

@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.model.address import Address
-from trainctl.model.resource import Lifecycle, Specified
+from trainctl.model.specs.resource import LifecycleSpec, ResourceAttributes
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseHolder:
     """The process that holds a lease, identified so that it is known when it is dead.
 
     ``machine`` and ``boot`` are the machine's and the boot's ids, ``started`` the process's start in clock ticks
-    since boot (from ``/proc/PID/stat``). ``who`` is ``user@host`` for people.
+    since boot (from ``/proc/PID/stat``). ``actor`` is ``user@host`` for people.
     """
 
     machine: str
     boot: str
     pid: int
     started: int
-    who: str
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Intent:
     provider: str
     key: str
     inputs: Mapping[str, Any]
-    holder: Holder
+    holder: LeaseHolder
     time: float
     lease_seconds: float = 30.0
     plan: str = ""
@@ -62,7 +62,7 @@ class Intent:
 
 
 @dataclass(frozen=True)
-class Recorded(Specified):
+class RecordedResource(ResourceAttributes):
     """A resource as the state knows it.
 
     ``attributes`` are the desired values as applied, ``outputs`` what came out of it; both in JSON.
@@ -74,7 +74,7 @@ class Recorded(Specified):
     attributes: Mapping[str, Any]
     outputs: Mapping[str, Any]
     depends_on: tuple[Address, ...] = ()
-    lifecycle: Lifecycle = Lifecycle()
+    lifecycle: LifecycleSpec = LifecycleSpec()
     version: int = 1
     key: str = ""
 
@@ -86,32 +86,32 @@ class State:
     lineage: str = ""
     serial: int = 0
     position: int = 0
-    resources: Mapping[Address, Recorded] = field(default_factory=dict)
+    resources: Mapping[Address, RecordedResource] = field(default_factory=dict)
     open_intents: Mapping[Address, Intent] = field(default_factory=dict)
     versions: Mapping[Address, int] = field(default_factory=dict)
     """How many outcomes and releases each address has had, removed ones included."""
     plans: Mapping[Address, tuple[str, int]] = field(default_factory=dict)
     """Of each address, the plan of its newest outcome or release, and its version before the first of the
     consecutive ones under that plan: to distinguish a plan's own moves from those of others."""
-    unfinished: Mapping[Address, tuple[Intent, ...]] = field(default_factory=dict)
+    orphaned_intents: Mapping[Address, tuple[Intent, ...]] = field(default_factory=dict)
     """Attempts that failed, were released by hand or superseded: their keys may have left something behind.
 
     Carry on with the same key, or undo them by their keys first; the next outcome on the address forgets them.
     """
     approved: Mapping[Address, str] = field(default_factory=dict)
     """Of each address, the digest of the values that an apply was allowed to make so, for as long as nothing came of it."""
-    forgotten: Mapping[Address, Recorded] = field(default_factory=dict)
+    forgotten: Mapping[Address, RecordedResource] = field(default_factory=dict)
     """What left the manifest and was forgotten, as it was recorded last: nothing is planned of it, but its runs can be looked
     at, and gone on from. What is recorded at the address again takes its place."""
 
-    def remembered(self, address: Address) -> Recorded | None:
+    def find_record(self, address: Address) -> RecordedResource | None:
         """The record of an address, or of what was forgotten there."""
         return self.resources.get(address) or self.forgotten.get(address)
 
     def attempts(self, address: Address) -> tuple[Intent, ...]:
         """All that may have left something at an address: the open one, then those that ended badly, the newest first."""
         intent = self.open_intents.get(address)
-        return (*([intent] if intent else ()), *reversed(self.unfinished.get(address, ())))
+        return (*([intent] if intent else ()), *reversed(self.orphaned_intents.get(address, ())))
 
     def moved(self, address: Address, seen: int, plan: str = "") -> bool:
         """Whether the address has moved since a plan saw that version; moves under the same plan don't count."""

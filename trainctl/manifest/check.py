@@ -8,70 +8,70 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainctl.manifest.tokens import looks_secret
+from trainctl.manifest.credentials import looks_like_credential
+from trainctl.manifest.messages import address_of, describe, path_text
 from trainctl.manifest.tree import (
-    Node,
+    ManifestNode,
     Path,
     child,
-    edited,
     list_node,
     mapping_node,
-    place,
-    plain,
+    position_of,
     scalar_node,
+    to_plain,
+    with_edits,
 )
 from trainctl.manifest.types.base import OBJECT, TEXT
 from trainctl.manifest.types.document import Manifest
-from trainctl.manifest.wording import address_of, describe, inside
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
 _KEY = "[key]"
 _ATTEMPTS = 5
-_STANDING_IN = 2
+_PLACEHOLDER_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedManifest:
     """A manifest without what is wrong with it, so that the rest can be looked at too, and the tree it was made from.
 
     Where nothing is wrong, nothing is left out.
     """
 
     manifest: Manifest
-    root: Node
+    root: ManifestNode
     problems: list[Diagnostic]
 
 
-def check(root: Node, told: Collection[Position | None] = ()) -> Checked:
+def check(root: ManifestNode, told: Collection[Position | None] = ()) -> CheckedManifest:
     """The manifest that a tree declares, and what is wrong with it, but for values at places where a problem was told."""
     problems = _both_projects(root)
     for attempt in range(_ATTEMPTS):
         try:
-            return Checked(Manifest.model_validate(plain(root)), root, problems)
+            return CheckedManifest(Manifest.model_validate(to_plain(root)), root, problems)
         except ValidationError as failure:
             by_path = _by_path(root, failure)
         if attempt == 0:
             found = (_diagnostic(root, path, errors) for path, errors in by_path.items())
             problems += [one for one in found if one.where not in told]
-        root = edited(root, dict(_mend(root, path, attempt) for path in by_path if path))
-    return Checked(Manifest(), root, problems)
+        root = with_edits(root, dict(_repair_tree(root, path, attempt) for path in by_path if path))
+    return CheckedManifest(Manifest(), root, problems)
 
 
-def _mend(root: Node, path: Path, attempt: int) -> tuple[Path, Node | None]:
+def _repair_tree(root: ManifestNode, path: Path, attempt: int) -> tuple[Path, ManifestNode | None]:
     """What to do about a wrong value: take it out, then stand something in for what is missing, then take out more."""
     if attempt == 0:
         return path, None
-    stand_in = _STAND_INS.get(str(path[-1])) if attempt <= _STANDING_IN else None
+    stand_in = _PLACEHOLDERS.get(str(path[-1])) if attempt <= _PLACEHOLDER_ATTEMPTS else None
     if stand_in is not None:
-        return path, stand_in(place(root, path))
+        return path, stand_in(position_of(root, path))
     return path[: 1 if attempt == _ATTEMPTS - 2 else 2], None
 
 
-def _commands(where: Position) -> Node:
+def _commands(where: Position) -> ManifestNode:
     return list_node([scalar_node("true", where)], where)
 
 
-_STAND_INS: Mapping[str, Callable[[Position], Node]] = {
+_PLACEHOLDERS: Mapping[str, Callable[[Position], ManifestNode]] = {
     "runtime": lambda where: mapping_node({"start_commands": _commands(where)}, {}, where),
     "start_commands": _commands,
     "source": lambda where: scalar_node("file:./missing", where),
@@ -80,27 +80,27 @@ _STAND_INS: Mapping[str, Callable[[Position], Node]] = {
 """For what a section can't do without, so that the rest of it is looked at."""
 
 
-def credential_problems(root: Node) -> list[Diagnostic]:
+def credential_problems(root: ManifestNode) -> list[Diagnostic]:
     """A problem for each literal that looks like a credential, at the place of its value."""
-    return [_credential(root, path) for path in credentials(root)]
+    return [_credential(root, path) for path in find_credentials(root)]
 
 
-def credentials(root: Node, path: Path = ()) -> Iterator[Path]:
+def find_credentials(root: ManifestNode, path: Path = ()) -> Iterator[Path]:
     """Paths of keys and values that look like a token or hold one."""
-    if isinstance(root.value, str) and looks_secret(root.value):
+    if isinstance(root.value, str) and looks_like_credential(root.value):
         yield path
     for key, entry in root.entries.items():
-        if looks_secret(key):
+        if looks_like_credential(key):
             yield (*path, key)
         if not isinstance(entry.value, str):
-            yield from credentials(entry, (*path, key))
-        elif looks_secret(entry.value):
+            yield from find_credentials(entry, (*path, key))
+        elif looks_like_credential(entry.value):
             yield (*path, key)
     for index, item in enumerate(root.items):
-        yield from credentials(item, (*path, index))
+        yield from find_credentials(item, (*path, index))
 
 
-def key_place(root: Node, path: Path) -> Position:
+def key_position(root: ManifestNode, path: Path) -> Position:
     """Where the key at a path stands; an item of a list stands where its value does."""
     node = root
     for step in path[:-1]:
@@ -109,13 +109,13 @@ def key_place(root: Node, path: Path) -> Position:
             return node.where
         node = below
     return (
-        node.keys.get(path[-1], place(root, path))
+        node.keys.get(path[-1], position_of(root, path))
         if path and isinstance(path[-1], str)
-        else place(root, path)
+        else position_of(root, path)
     )
 
 
-def _credential(root: Node, path: Path) -> Diagnostic:
+def _credential(root: ManifestNode, path: Path) -> Diagnostic:
     names = [str(step) for step in path]
     at_source = "source" in names or path[:1] == ("weights",) or "weights" in names[2:3]
     advice = (
@@ -123,8 +123,8 @@ def _credential(root: Node, path: Path) -> Diagnostic:
         if at_source
         else "Declare it under 'secrets' and refer to it: environment_variables: {NAME: {secret: …}}."
     )
-    node_place = place(root, path)
-    name = inside(path[:-1]) if names and looks_secret(names[-1]) else inside(path)
+    node_place = position_of(root, path)
+    name = path_text(path[:-1]) if names and looks_like_credential(names[-1]) else path_text(path)
     return error(
         f"{name}: this looks like a credential",
         f"A manifest never holds one. {advice}",
@@ -134,27 +134,27 @@ def _credential(root: Node, path: Path) -> Diagnostic:
     )
 
 
-def _both_projects(root: Node) -> list[Diagnostic]:
+def _both_projects(root: ManifestNode) -> list[Diagnostic]:
     if not {"project", "projects"} <= root.entries.keys():
         return []
     return [
         error(
             "both 'project' and 'projects' are given",
             "Keep one of them: 'projects' where there are several.",
-            where=root.key_place("projects"),
-            code="both-projects",
+            where=root.key_position("projects"),
+            code="conflicting-projects",
         )
     ]
 
 
-def _by_path(root: Node, failure: ValidationError) -> dict[Path, list[Mapping[str, Any]]]:
+def _by_path(root: ManifestNode, failure: ValidationError) -> dict[Path, list[Mapping[str, Any]]]:
     by_path: dict[Path, list[Mapping[str, Any]]] = {}
     for one in failure.errors(include_url=False, include_input=False):
         by_path.setdefault(_path(root, one), []).append(one)
     return by_path
 
 
-def _path(root: Node, one: Mapping[str, Any]) -> Path:
+def _path(root: ManifestNode, one: Mapping[str, Any]) -> Path:
     path: list[str | int] = []
     node = root
     for step in one["loc"]:
@@ -170,13 +170,13 @@ def _path(root: Node, one: Mapping[str, Any]) -> Path:
     return tuple(path)
 
 
-def _diagnostic(root: Node, path: Path, errors: list[Mapping[str, Any]]) -> Diagnostic:
+def _diagnostic(root: ManifestNode, path: Path, errors: list[Mapping[str, Any]]) -> Diagnostic:
     about_key = errors[0]["type"] == "extra_forbidden" or _KEY in errors[0]["loc"]
-    node: Node | None = root
+    node: ManifestNode | None = root
     for step in path:
         node = child(node, step) if node is not None else None
     words = describe(errors, path, None if about_key else node)
-    where = key_place(root, path) if about_key else place(root, path)
+    where = key_position(root, path) if about_key else position_of(root, path)
     return error(
         words.summary, words.detail, code=words.code, address=address_of(path), where=where
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainctl.manifest.tokens import HIDDEN, secret_spans, sounds_secret
+from trainctl.manifest.credentials import HIDDEN, credential_spans, is_secret_key
 from trainctl.model.address import NAME
 from trainctl.model.diagnostics import Position
 
@@ -43,12 +43,14 @@ def excerpt(where: Position) -> tuple[str, int] | None:
     column = (where.column or 1) - 1
     if column > len(line) or not line.strip():
         return None
-    return None if _in_secret(where.lines[: where.line - 1], line) else _masked(line, column)
+    return (
+        None if _is_in_hidden_block(where.lines[: where.line - 1], line) else _masked(line, column)
+    )
 
 
 def _masked(line: str, column: int) -> tuple[str, int]:
     shown, at, caret = "", 0, column
-    for start, end in _joined([*secret_spans(line), *_behind_key(line)]):
+    for start, end in _merge_spans([*credential_spans(line), *_hidden_value_start(line)]):
         shown += line[at:start]
         if end <= column:
             caret += len(HIDDEN) - (end - start)
@@ -59,21 +61,21 @@ def _masked(line: str, column: int) -> tuple[str, int]:
     return shown + line[at:], caret
 
 
-def _behind_key(line: str) -> list[tuple[int, int]]:
+def _hidden_value_start(line: str) -> list[tuple[int, int]]:
     """What follows the first key or anchor that hides what follows it."""
     end = len(line.rstrip())
     keys = (key for key in _KEY.finditer(line) if _hides(key[1]))
-    starts = [key.end() for key in keys if not _names_one(line, key)]
+    starts = [key.end() for key in keys if not _is_secret_name(line, key)]
     starts += [anchor.end() for anchor in _ANCHOR.finditer(line)]
     starts += [variables.end() for variables in _VARIABLES.finditer(line)]
     return [(start, end) for start in sorted(starts)[:1] if start < end]
 
 
 def _hides(key: str) -> bool:
-    return key != "secrets" and sounds_secret(key)
+    return key != "secrets" and is_secret_key(key)
 
 
-def _names_one(line: str, key: re.Match[str]) -> bool:
+def _is_secret_name(line: str, key: re.Match[str]) -> bool:
     """Whether this is the name that a secret is declared under: what is said of it names it, too."""
     name = _NAME.match(line, key.end()) if key[1].endswith("secret_name") else None
     if name is None:
@@ -82,7 +84,7 @@ def _names_one(line: str, key: re.Match[str]) -> bool:
     return ends.match(line, name.end()) is not None
 
 
-def _in_secret(above: Sequence[str], line: str) -> bool:
+def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
     """Whether the line lies inside something that hides what it holds."""
     if line.lstrip().startswith(("? ", ": ")):
         return True
@@ -95,10 +97,10 @@ def _in_secret(above: Sequence[str], line: str) -> bool:
     opened = _open_bracket(bare)
     if opened is not None:
         at = bare.count("\n", 0, opened)
-        if any(_opens(one) for one in above[at:]):
+        if any(_hides_block(one) for one in above[at:]):
             return True
         above, line = above[:at], above[at]
-    return any(_opens(one) for one in _parents(above, line))
+    return any(_hides_block(one) for one in _parents(above, line))
 
 
 def _open_bracket(text: str) -> int | None:
@@ -135,7 +137,7 @@ def _indentation(line: str) -> tuple[int, bool]:
     return len(line) - len(text), text.startswith("-")
 
 
-def _opens(line: str) -> bool:
+def _hides_block(line: str) -> bool:
     """Whether what lies below the line is hidden."""
     header = _HEADER.match(line)
     return (
@@ -146,7 +148,7 @@ def _opens(line: str) -> bool:
     )
 
 
-def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans in order, those that overlap or touch as one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.manifest.nearest import nearest
+from trainctl.manifest.suggestions import nearest
 
 ANY = "*"
 """Stands in a path for a name that the manifest's author chooses."""
@@ -26,7 +26,7 @@ Steps = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ManifestField:
     """One field. ``default`` None: there is none, or nothing; ``keys`` are the fields directly below it.
 
     Items of lists have no step of their own: ``jobs.*.weights.source``.
@@ -45,15 +45,15 @@ class Field:
         return ".".join(self.steps)
 
 
-def fields(schema: Schema) -> dict[Steps, Field]:
+def fields(schema: Schema) -> dict[Steps, ManifestField]:
     """Every field below the root, those above before those below."""
-    found: dict[Steps, Field] = {}
+    found: dict[Steps, ManifestField] = {}
     for steps, entry, required in _below((), schema, schema, ()):
         found.setdefault(steps, _field(steps, entry, required, schema))
     return found
 
 
-def find(query: str, known: Mapping[Steps, Field]) -> list[Field]:
+def find(query: str, known: Mapping[Steps, ManifestField]) -> list[ManifestField]:
     """The fields a path may mean: the one at that very path, else all whose path ends so. Names match ``*``."""
     wanted = tuple(step.split("[")[0] for step in query.split(".") if step)
     whole = [field for steps, field in known.items() if _matches(wanted, steps)]
@@ -65,7 +65,7 @@ def find(query: str, known: Mapping[Steps, Field]) -> list[Field]:
     return whole or ends
 
 
-def nearest_path(query: str, known: Mapping[Steps, Field]) -> str | None:
+def nearest_path(query: str, known: Mapping[Steps, ManifestField]) -> str | None:
     """The path that was probably meant: the right steps with the nearest name at the end, or the nearest last step anywhere."""
     *above, last = query.split(".")
     for parent in find(".".join(above), known) if above else ():
@@ -117,7 +117,7 @@ def _forms(
         yield entry, seen
 
 
-def _field(steps: Steps, entry: Schema, required: bool, root: Schema) -> Field:
+def _field(steps: Steps, entry: Schema, required: bool, root: Schema) -> ManifestField:
     forms = [form for form, _ in _forms(entry, root)]
     said = [entry.get("description", ""), *(form.get("description", "") for form in forms)]
     keys = {
@@ -126,7 +126,7 @@ def _field(steps: Steps, entry: Schema, required: bool, root: Schema) -> Field:
         if len(below) == len(steps) + 1
     }
     default = entry.get("default")
-    return Field(
+    return ManifestField(
         steps,
         " or ".join(dict.fromkeys(_type(form, root) for form in forms)),
         next((text for text in said if text), ""),

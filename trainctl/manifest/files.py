@@ -20,7 +20,7 @@ _YAML_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 """Of YAML 1.1, by which its parser counts."""
 
 
-class Unreadable(Exception):
+class UnreadableManifest(Exception):
     """A text from which no tree can be made; carries why."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
@@ -28,9 +28,9 @@ class Unreadable(Exception):
         self.diagnostic = diagnostic
 
 
-def unreadable(summary: str, detail: str = "", *, where: Position, code: str) -> Unreadable:
+def unreadable(summary: str, detail: str = "", *, where: Position, code: str) -> UnreadableManifest:
     """The error for a text with this problem."""
-    return Unreadable(error(summary, detail, where=where, code=code))
+    return UnreadableManifest(error(summary, detail, where=where, code=code))
 
 
 def manifest_files(directory: Path) -> list[str]:
@@ -70,11 +70,11 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def known_files(directory: Path) -> dict[str, bytes]:
+def read_all_files(directory: Path) -> dict[str, bytes]:
     """The bytes of all manifest files by their names; nothing if one of them can't be had, which ``read`` explains."""
     try:
         return {name: file_bytes(directory / name, name) for name in manifest_files(directory)}
-    except Unreadable:
+    except UnreadableManifest:
         return {}
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_WHOLE = frozenset(
+_RESERVED_DIRECTORIES = frozenset(
     {"/bin", "/boot", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/run", "/sbin", "/srv"}
     | {"/tmp", "/usr", "/var"}  # noqa: S108  (compared with, never written to)
 )
-_BELOW = ("/proc", "/sys", "/dev")
+_RESERVED_TREES = ("/proc", "/sys", "/dev")
 
 
-class BadMount(ValueError):
+class InvalidMount(ValueError):
     """Not a place for weights; ``detail`` says what to write."""
 
     def __init__(self, summary: str, detail: str) -> None:
@@ -24,33 +24,35 @@ class BadMount(ValueError):
         self.detail = detail
 
 
-def normal_mount(text: str) -> str:
-    """A mount location without needless slashes; BadMount where weights can't or mustn't appear."""
+def normalize_mount(text: str) -> str:
+    """A mount location without needless slashes; InvalidMount where weights can't or mustn't appear."""
     example = (
         "Write for example /app/models/NAME, or weights/NAME for one in the working directory."
     )
     if _CONTROL.search(text):
-        raise BadMount("control characters have no place in a mount location", example)
+        raise InvalidMount("control characters have no place in a mount location", example)
     parts = [part for part in text.split("/") if part]
     if not parts:
-        raise BadMount("this is no place for a mount", example)
+        raise InvalidMount("this is no place for a mount", example)
     if ".." in parts or "." in parts:
-        raise BadMount("'.' and '..' have no place in a mount location", example)
+        raise InvalidMount("'.' and '..' have no place in a mount location", example)
     location = ("/" if text.startswith("/") else "") + "/".join(parts)
-    if location in _WHOLE or any(f"{location}/".startswith(f"{top}/") for top in _BELOW):
-        raise BadMount(f"a mount on {location} would hide what the system needs", example)
+    if location in _RESERVED_DIRECTORIES or any(
+        f"{location}/".startswith(f"{top}/") for top in _RESERVED_TREES
+    ):
+        raise InvalidMount(f"a mount on {location} would hide what the system needs", example)
     if parts[0].startswith("~"):
-        raise BadMount("'~' is not expanded here", example)
+        raise InvalidMount("'~' is not expanded here", example)
     return location
 
 
-def overlap(first: str, second: str) -> bool:
+def overlaps(first: str, second: str) -> bool:
     """Whether two normal locations are the same or one lies in the other."""
     return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
 
 
 @dataclass(frozen=True, slots=True)
-class Mounted:
+class MountPoint:
     """Something that appears at a location of a job; ``what`` names it, ``where`` is where the manifest says so."""
 
     location: str
@@ -58,20 +60,20 @@ class Mounted:
     where: Position
 
 
-def overlapping(mounts: Sequence[Mounted], address: str) -> list[Diagnostic]:
+def find_overlaps(mounts: Sequence[MountPoint], address: str) -> list[Diagnostic]:
     """A problem for each location that is another's or lies in another's."""
     problems = []
     ordered = sorted(mounts, key=lambda mounted: mounted.location.split("/"))
-    outer: Mounted | None = None
+    outer: MountPoint | None = None
     for mounted in ordered:
-        if outer is not None and overlap(outer.location, mounted.location):
+        if outer is not None and overlaps(outer.location, mounted.location):
             problems.append(_problem(outer, mounted, address))
         else:
             outer = mounted
     return problems
 
 
-def _problem(outer: Mounted, inner: Mounted, address: str) -> Diagnostic:
+def _problem(outer: MountPoint, inner: MountPoint, address: str) -> Diagnostic:
     how = (
         f"{outer.what} and {inner.what} both appear at {outer.location}"
         if outer.location == inner.location

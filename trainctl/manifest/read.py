@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.errors import ManifestError
-from trainctl.manifest.files import Unreadable, file_bytes, manifest_files, unreadable
-from trainctl.manifest.tokens import masked
+from trainctl.manifest.credentials import mask_credentials
+from trainctl.manifest.files import UnreadableManifest, file_bytes, manifest_files, unreadable
 from trainctl.manifest.toml_text import parse_toml
-from trainctl.manifest.tree import Node, mapping_node
-from trainctl.manifest.yaml_text import parse_yaml, repeated
+from trainctl.manifest.tree import ManifestNode, mapping_node
+from trainctl.manifest.yaml_text import parse_yaml, repeated_key_error
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
-_NAMED = frozenset({"projects", "vars", "secrets", "clusters", "weights", "caches", "jobs"})
+_MAPPING_SECTIONS = frozenset(
+    {"projects", "vars", "secrets", "clusters", "weights", "caches", "jobs"}
+)
 """Sections that hold names: files may each give some of them."""
 
 
@@ -27,7 +29,7 @@ class Documents:
 
     directory: Path
     files: tuple[str, ...]
-    root: Node
+    root: ManifestNode
     problems: tuple[Diagnostic, ...] = ()
 
 
@@ -45,31 +47,31 @@ def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents
                     f"{directory} has no trainctl.yaml, trainctl.toml or *.trainctl.yaml. "
                     "Write one, or name another directory with -C.",
                     where=Position(str(directory)),
-                    code="no-manifest",
+                    code="manifest-not-found",
                 ),
             )
         )
     problems: list[Diagnostic] = []
     unreadable: list[Diagnostic] = []
-    roots: list[Node] = []
+    roots: list[ManifestNode] = []
     for name in names:
         try:
             data = file_bytes(directory / name, name) if known is None else known[name]
             roots.append(_mapping(data, name, problems))
-        except Unreadable as stop:
+        except UnreadableManifest as stop:
             unreadable.append(stop.diagnostic)
     if unreadable:
-        raise ManifestError(tuple(masked(one) for one in (*unreadable, *problems)))
+        raise ManifestError(tuple(mask_credentials(one) for one in (*unreadable, *problems)))
     root = _merge(roots, problems)
     return Documents(directory, tuple(names), root, tuple(problems))
 
 
-def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> Node:
+def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> ManifestNode:
     """One file's mapping, ``name`` being what positions call it; Unreadable says why there is none."""
     return _mapping(file_bytes(path, name), name, problems)
 
 
-def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> Node:
+def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> ManifestNode:
     parse = parse_toml if name.endswith(".toml") else parse_yaml
     root = parse(_decode(data, name), name, problems)
     if root is None:
@@ -110,25 +112,27 @@ def _decode(data: bytes, name: str) -> str:
         ) from None
 
 
-def _merge(roots: list[Node], problems: list[Diagnostic]) -> Node:
-    entries: dict[str, Node] = {}
+def _merge(roots: list[ManifestNode], problems: list[Diagnostic]) -> ManifestNode:
+    entries: dict[str, ManifestNode] = {}
     keys: dict[str, Position] = {}
     for root in roots:
         for name, section in root.entries.items():
-            where = root.key_place(name)
+            where = root.key_position(name)
             first = entries.get(name)
             if first is None:
                 entries[name], keys[name] = section, where
-            elif name in _NAMED and {type(first.value), type(section.value)} == {dict}:
-                entries[name] = _joined(first, section, problems)
+            elif name in _MAPPING_SECTIONS and {type(first.value), type(section.value)} == {dict}:
+                entries[name] = _merge_mappings(first, section, problems)
             elif name != "version" or first.value != section.value:
-                problems.append(repeated(name, keys[name], where))
+                problems.append(repeated_key_error(name, keys[name], where))
     return mapping_node(entries, keys, roots[0].where)
 
 
-def _joined(first: Node, second: Node, problems: list[Diagnostic]) -> Node:
+def _merge_mappings(
+    first: ManifestNode, second: ManifestNode, problems: list[Diagnostic]
+) -> ManifestNode:
     problems += [
-        repeated(name, first.key_place(name), second.key_place(name))
+        repeated_key_error(name, first.key_position(name), second.key_position(name))
         for name in second.entries
         if name in first.entries
     ]

@@ -12,7 +12,7 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_UNTOLD = re.compile("[\x00\ud800-\udfff]")
+_UNENCODABLE = re.compile("[\x00\ud800-\udfff]")
 _MAX_DIGITS = 400
 
 
@@ -25,13 +25,13 @@ def resolve(text: str) -> Scalar:
     if _INT.fullmatch(text):
         return _integer(text)
     if _FLOAT.fullmatch(text):
-        return finite(text)
+        return parse_finite(text)
     if _NOT_FINITE.fullmatch(text):
         raise ValueError("infinity and NaN have no place in a manifest")
-    return tellable(text)
+    return require_encodable(text)
 
 
-def finite(text: str) -> SourceFloat:
+def parse_finite(text: str) -> SourceFloat:
     """A float with its spelling; ValueError where it is infinite, not a number, or too large."""
     number = SourceFloat(text)
     if not math.isfinite(number):
@@ -39,14 +39,14 @@ def finite(text: str) -> SourceFloat:
     return number
 
 
-def tellable(text: str) -> str:
+def require_encodable(text: str) -> str:
     """The text, if programs can be told it; ValueError if it holds NUL or half a surrogate pair."""
-    if _UNTOLD.search(text):
+    if _UNENCODABLE.search(text):
         raise ValueError("text may not hold NUL or lone surrogates")
     return text
 
 
-def spelled(value: Scalar) -> str:
+def scalar_text(value: Scalar) -> str:
     """A scalar as text: floats as they were written, the rest as YAML and TOML both write it."""
     if isinstance(value, SourceFloat):
         return value.text

@@ -9,29 +9,29 @@ from typing import Any
 import tomli
 
 from trainctl.manifest import scalars
-from trainctl.manifest.files import Unreadable, lines_of, unreadable
+from trainctl.manifest.files import UnreadableManifest, lines_of, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
-    Node,
+    ManifestNode,
     Path,
     SourceFloat,
     list_node,
     mapping_node,
     scalar_node,
 )
-from trainctl.manifest.yaml_text import repeated, too_deep
+from trainctl.manifest.yaml_text import repeated_key_error, too_deep_error
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
 
-def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
+def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode | None:
     """The mapping of a text, None if it is empty. Unreadable stops."""
     try:
         document = tomli.loads(text, parse_float=_number)
     except RecursionError:
-        raise Unreadable(too_deep(Position(file))) from None
+        raise UnreadableManifest(too_deep_error(Position(file))) from None
     except tomli.TOMLDecodeError as problem:
-        raise Unreadable(_syntax(problem, file, lines_of(text, file))) from None
+        raise UnreadableManifest(_syntax(problem, file, lines_of(text, file))) from None
     except ValueError as problem:
         raise unreadable(f"not TOML: {problem}", where=Position(file), code="syntax") from None
     if not document:
@@ -50,16 +50,16 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
 def _number(text: str) -> float:
     """Infinities pass, to be refused where their place is known."""
     try:
-        return scalars.finite(text.replace("_", ""))
+        return scalars.parse_finite(text.replace("_", ""))
     except ValueError:
         return float(text)
 
 
-def _node(value: Any, path: Path, file: str) -> Node:
+def _node(value: Any, path: Path, file: str) -> ManifestNode:
     """The value at a path as a node; Unreadable if it is nested too deep or has no place in JSON."""
     where = _place(file, path)
     if len(path) >= MAX_DEPTH:
-        raise Unreadable(too_deep(where))
+        raise UnreadableManifest(too_deep_error(where))
     if isinstance(value, dict):
         entries = {
             _text(key, where): _node(entry, (*path, key), file) for key, entry in value.items()
@@ -77,12 +77,12 @@ def _node(value: Any, path: Path, file: str) -> Node:
 
 def _text(value: str, where: Position) -> str:
     try:
-        return scalars.tellable(value)
+        return scalars.require_encodable(value)
     except ValueError as why:
         raise _unsupported(str(why), where) from None
 
 
-def _unsupported(summary: str, where: Position, detail: str = "") -> Unreadable:
+def _unsupported(summary: str, where: Position, detail: str = "") -> UnreadableManifest:
     return unreadable(summary, detail, where=where, code="unsupported-value")
 
 
@@ -98,7 +98,7 @@ def _syntax(problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str]) -> 
             at for at, line in enumerate(lines[: problem.lineno - 1], 1) if _key(line) == key
         ]
         if earlier:
-            return repeated(key.strip("[]"), Position(file, earlier[-1]), where)
+            return repeated_key_error(key.strip("[]"), Position(file, earlier[-1]), where)
     return error(f"not TOML: {problem.msg}", where=where, code="syntax")
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.errors import TrustError
-from trainctl.manifest.files import MAX_FILE_BYTES, Unreadable, open_file
-from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.files import MAX_FILE_BYTES, UnreadableManifest, open_file
+from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.toml_text import parse_toml
-from trainctl.manifest.tree import Node
+from trainctl.manifest.tree import ManifestNode
 from trainctl.model.address import NAME
 from trainctl.model.diagnostics import Diagnostic, Position, error
-from trainctl.model.trust import ANY, Allow, Host, Policy, Trust
+from trainctl.model.trust import ALL_SECRETS, AllowEntry, HostPattern, PlanPolicy, Trust
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -32,9 +32,9 @@ def read_trust(path: Path, *, outside: Path | None = None) -> Trust:
     problems: list[Diagnostic] = []
     try:
         root = parse_toml(_text(path), str(path), problems)
-    except Unreadable as stop:
+    except UnreadableManifest as stop:
         raise TrustError((stop.diagnostic,)) from None
-    trust = _Reader(problems).trust(root, str(path)) if root else Trust(str(path))
+    trust = _TrustFileReader(problems).trust(root, str(path)) if root else Trust(str(path))
     if problems:
         raise TrustError(tuple(problems))
     return trust
@@ -68,77 +68,79 @@ def _check_writers(path: Path, found: os.stat_result, directory: Path) -> None:
 
 
 def _unsafe(
-    path: Path, why: str, detail: str = "", *, code: str = TrustError.usual_code
+    path: Path, why: str, detail: str = "", *, code: str = TrustError.default_code
 ) -> TrustError:
     summary = f"the trust file is not used: {why}"
     return TrustError((error(summary, detail, where=Position(str(path)), code=code),))
 
 
-class _Wrong(Exception):
+class _InvalidValue(Exception):
     """A value is not what its key takes."""
 
-    def __init__(self, node: Node, expected: str) -> None:
+    def __init__(self, node: ManifestNode, expected: str) -> None:
         super().__init__(expected)
         self.where = node.where
 
 
-def _text_of(node: Node) -> str:
+def _text_of(node: ManifestNode) -> str:
     if not isinstance(node.value, str) or not node.value.strip():
-        raise _Wrong(node, "text")
+        raise _InvalidValue(node, "text")
     return node.value
 
 
-def _secret(node: Node) -> str:
+def _secret(node: ManifestNode) -> str:
     name = _text_of(node)
-    if name != ANY and not NAME.fullmatch(name):
-        raise _Wrong(node, "the name of a secret, or '*' for all of them")
+    if name != ALL_SECRETS and not NAME.fullmatch(name):
+        raise _InvalidValue(node, "the name of a secret, or '*' for all of them")
     return name
 
 
-def _flag(node: Node) -> bool:
+def _flag(node: ManifestNode) -> bool:
     if not isinstance(node.value, bool):
-        raise _Wrong(node, "true or false")
+        raise _InvalidValue(node, "true or false")
     return node.value
 
 
-def _amount(node: Node) -> float:
+def _amount(node: ManifestNode) -> float:
     if isinstance(node.value, bool) or not isinstance(node.value, int | float) or node.value < 0:
-        raise _Wrong(node, "a number that is not negative")
+        raise _InvalidValue(node, "a number that is not negative")
     return float(node.value)
 
 
-def _host(node: Node) -> Host:
+def _host(node: ManifestNode) -> HostPattern:
     try:
-        return Host.parse(_text_of(node))
+        return HostPattern.parse(_text_of(node))
     except ValueError:
-        raise _Wrong(node, "a host such as example.com, *.example.com or 10.0.0.1:9000") from None
+        raise _InvalidValue(
+            node, "a host such as example.com, *.example.com or 10.0.0.1:9000"
+        ) from None
 
 
-def _each(of: Callable[[Node], Any]) -> Callable[[Node], tuple[Any, ...]]:
-    def read(node: Node) -> tuple[Any, ...]:
+def _each(of: Callable[[ManifestNode], Any]) -> Callable[[ManifestNode], tuple[Any, ...]]:
+    def read(node: ManifestNode) -> tuple[Any, ...]:
         if not node.items:
-            raise _Wrong(node, "a list with at least one entry")
+            raise _InvalidValue(node, "a list with at least one entry")
         return tuple(of(item) for item in node.items)
 
     return read
 
 
-def _commands(node: Node) -> bool | tuple[tuple[str, ...], ...]:
+def _commands(node: ManifestNode) -> bool | tuple[tuple[str, ...], ...]:
     if isinstance(node.value, bool):
         return node.value
     if not node.items or not all(item.items for item in node.items):
-        raise _Wrong(node, "true, or a list of commands such as [['pass', 'show', 'hf']]")
+        raise _InvalidValue(node, "true, or a list of commands such as [['pass', 'show', 'hf']]")
     found: tuple[tuple[str, ...], ...] = _each(_each(_text_of))(node)
     return found
 
 
-_Keys = Mapping[str, Callable[[Node], Any]]
+_Keys = Mapping[str, Callable[[ManifestNode], Any]]
 
 _ALLOW: _Keys = {
     "secret": _secret,
     "hosts": _each(_host),
     "commands": _commands,
-    "files_outside": _flag,
+    "allow_paths_outside_project": _flag,
 }
 _POLICY: _Keys = {
     "name": _text_of,
@@ -151,37 +153,37 @@ TABLES = {"allow": _ALLOW, "policy": _POLICY}
 """The keys of each kind of entry."""
 
 
-class _Reader:
+class _TrustFileReader:
     """Reads entries by their tables of keys; all that is wrong goes to ``problems``."""
 
     def __init__(self, problems: list[Diagnostic]) -> None:
         self._problems = problems
 
-    def trust(self, root: Node, file: str) -> Trust:
+    def trust(self, root: ManifestNode, file: str) -> Trust:
         """The whole file."""
         for name in root.entries:
             if name not in TABLES:
                 self._unknown(root, name, TABLES)
         allowed = [
-            Allow(**values)
+            AllowEntry(**values)
             for node, values in self._entries(root, "allow", needed="secret")
             if self._does_something(node, values, "secret")
         ]
         policies = [
-            Policy(f"{node.where}", **values)
+            PlanPolicy(f"{node.where}", **values)
             for node, values in self._entries(root, "policy")
             if self._does_something(node, values, "name")
         ]
         return Trust(file, tuple(allowed), tuple(policies))
 
     def _entries(
-        self, root: Node, table: str, needed: str | None = None
-    ) -> Iterator[tuple[Node, dict[str, Any]]]:
+        self, root: ManifestNode, table: str, needed: str | None = None
+    ) -> Iterator[tuple[ManifestNode, dict[str, Any]]]:
         node = root.entries.get(table)
         if node is None:
             return
         if not node.items or not all(isinstance(item.value, dict) for item in node.items):
-            where = root.key_place(table)
+            where = root.key_position(table)
             self._complain(
                 where, f"{table} is a list of tables", f"Write [[{table}]].", "wrong-type"
             )
@@ -193,7 +195,7 @@ class _Reader:
             elif values is not None:
                 yield item, values
 
-    def _values(self, node: Node, keys: _Keys) -> dict[str, Any] | None:
+    def _values(self, node: ManifestNode, keys: _Keys) -> dict[str, Any] | None:
         """The values of an entry; None where something is wrong with it."""
         found, before = {}, len(self._problems)
         for name, entry in node.entries.items():
@@ -202,11 +204,11 @@ class _Reader:
                 continue
             try:
                 found[name] = keys[name](entry)
-            except _Wrong as wrong:
+            except _InvalidValue as wrong:
                 self._complain(wrong.where, f"{name}: expected {wrong}", "", "invalid-value")
         return found if len(self._problems) == before else None
 
-    def _does_something(self, node: Node, values: Mapping[str, Any], label: str) -> bool:
+    def _does_something(self, node: ManifestNode, values: Mapping[str, Any], label: str) -> bool:
         if any(value is not False for name, value in values.items() if name != label):
             return True
         others = ", ".join(
@@ -217,9 +219,9 @@ class _Reader:
         )
         return False
 
-    def _unknown(self, node: Node, name: str, keys: Collection[str]) -> None:
+    def _unknown(self, node: ManifestNode, name: str, keys: Collection[str]) -> None:
         hint = did_you_mean(name, keys)
-        self._complain(node.key_place(name), f"unknown key {name!r}", hint, "unknown-key")
+        self._complain(node.key_position(name), f"unknown key {name!r}", hint, "unknown-key")
 
     def _complain(self, where: Position, summary: str, detail: str, code: str) -> None:
         self._problems.append(error(summary, detail, where=where, code=code))

@@ -8,11 +8,11 @@ from typing import Any
 import yaml
 
 from trainctl.manifest import scalars
-from trainctl.manifest.files import Unreadable, lines_of, unreadable
+from trainctl.manifest.files import UnreadableManifest, lines_of, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
-    Node,
+    ManifestNode,
     Scalar,
     list_node,
     mapping_node,
@@ -25,28 +25,28 @@ _CORE = "tag:yaml.org,2002:"
 _MERGE = "<<"
 
 
-def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
+def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode | None:
     """The one document of a text, None if it is empty. Repeated keys are added to the problems; Unreadable stops."""
     lines = lines_of(text, file)
-    builder = _Builder(file, lines, problems)
+    builder = _YamlTreeBuilder(file, lines, problems)
     loader = _LOADER(text)
     try:
         return builder.document(iter(loader.get_event, None))
     except yaml.YAMLError as problem:
-        raise Unreadable(_syntax(problem, lines, file)) from None
+        raise UnreadableManifest(_syntax(problem, lines, file)) from None
     finally:
         loader.dispose()
 
 
-class _Builder:
+class _YamlTreeBuilder:
     def __init__(self, file: str, lines: Sequence[str], problems: list[Diagnostic]) -> None:
         self._file = file
         self._lines = lines
         self._problems = problems
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, ManifestNode] = {}
         self._nodes = 0
 
-    def document(self, events: Iterator[Any]) -> Node | None:
+    def document(self, events: Iterator[Any]) -> ManifestNode | None:
         """The only document's root, None where there is none; a second one is a problem."""
         root = None
         for event in events:
@@ -63,9 +63,9 @@ class _Builder:
             return None
         return root
 
-    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         if depth > MAX_DEPTH:
-            raise Unreadable(too_deep(self._at(event)))
+            raise UnreadableManifest(too_deep_error(self._at(event)))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
         if isinstance(event, yaml.ScalarEvent):
@@ -79,7 +79,7 @@ class _Builder:
             self._anchors[event.anchor] = node
         return node
 
-    def _alias(self, event: Any, depth: int) -> Node:
+    def _alias(self, event: Any, depth: int) -> ManifestNode:
         node = self._anchors.get(event.anchor)
         if node is None:
             raise self._stop(
@@ -89,35 +89,35 @@ class _Builder:
                 code="unsupported-yaml",
             )
         if depth + node.height - 1 > MAX_DEPTH:
-            raise Unreadable(too_deep(self._at(event)))
+            raise UnreadableManifest(too_deep_error(self._at(event)))
         self._count(node.size, event)
         return node
 
-    def _sequence(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def _sequence(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         self._check_tag(event, "seq")
         items = []
         while not isinstance(following := next(events), yaml.SequenceEndEvent):
             items.append(self._node(following, events, depth + 1))
         return list_node(items, self._at(event))
 
-    def _mapping(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def _mapping(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         self._check_tag(event, "map")
-        entries: dict[str, Node] = {}
+        entries: dict[str, ManifestNode] = {}
         keys: dict[str, Position] = {}
-        merged: list[Node] = []
+        merged: list[ManifestNode] = []
         while not isinstance(following := next(events), yaml.MappingEndEvent):
             where, key, merge = self._key(following)
             node = self._node(next(events), events, depth + 1)
             if merge:
                 merged += self._merged(node, following)
             elif key in entries:
-                self._problems.append(repeated(key, keys[key], where))
+                self._problems.append(repeated_key_error(key, keys[key], where))
             else:
                 entries[key], keys[key] = node, where
         for base in merged:
             for key, node in base.entries.items():
                 if key not in entries:
-                    entries[key], keys[key] = node, base.key_place(key)
+                    entries[key], keys[key] = node, base.key_position(key)
         return mapping_node(entries, keys, self._at(event))
 
     def _key(self, event: Any) -> tuple[Position, str, bool]:
@@ -130,12 +130,12 @@ class _Builder:
             )
         self._count(1 + len(event.value) // 100, event)
         try:
-            key = scalars.tellable(event.value)
+            key = scalars.require_encodable(event.value)
         except ValueError as why:
             raise self._stop(str(why), "", event, code="unsupported-value") from None
         return self._at(event), key, key == _MERGE and event.implicit[0]
 
-    def _merged(self, node: Node, event: Any) -> list[Node]:
+    def _merged(self, node: ManifestNode, event: Any) -> list[ManifestNode]:
         bases = node.items or [node]
         if not all(isinstance(base.value, dict) for base in bases):
             raise self._stop(
@@ -147,7 +147,7 @@ class _Builder:
         self._count(sum(base.size for base in bases), event)
         return bases
 
-    def _scalar(self, event: Any) -> Node:
+    def _scalar(self, event: Any) -> ManifestNode:
         try:
             return scalar_node(self._value(event), self._at(event))
         except ValueError as why:
@@ -162,13 +162,13 @@ class _Builder:
         if plain:
             return scalars.resolve(event.value)
         if tag in ("", "!", "str"):
-            return scalars.tellable(event.value)
+            return scalars.require_encodable(event.value)
         value = scalars.resolve(event.value) if tag in ("int", "float", "bool", "null") else ""
         found = {bool: "bool", int: "int", type(None): "null", str: "str"}.get(type(value), "float")
         if found == tag:
             return value
         if tag == "float" and found == "int":
-            return scalars.finite(event.value)
+            return scalars.parse_finite(event.value)
         raise ValueError(f"the tag {event.tag.replace(_CORE, '!!')} does not fit this value")
 
     def _check_tag(self, event: Any, expected: str) -> None:
@@ -194,21 +194,21 @@ class _Builder:
         mark = event.start_mark
         return Position(self._file, mark.line + 1, mark.column + 1, lines=self._lines)
 
-    def _stop(self, summary: str, detail: str, event: Any, *, code: str) -> Unreadable:
+    def _stop(self, summary: str, detail: str, event: Any, *, code: str) -> UnreadableManifest:
         return unreadable(summary, detail, where=self._at(event), code=code)
 
 
-def repeated(key: str, first: Position, second: Position) -> Diagnostic:
+def repeated_key_error(key: str, first: Position, second: Position) -> Diagnostic:
     """The problem of a name that is given twice."""
     return error(
         f"{key!r} is given twice",
         f"It is at {first} already. Keep one of them.",
         where=second,
-        code="repeated-key",
+        code="duplicate-key",
     )
 
 
-def too_deep(where: Position) -> Diagnostic:
+def too_deep_error(where: Position) -> Diagnostic:
     """The problem of a value below too many others."""
     return error(
         "nested too deep",
@@ -227,7 +227,7 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
         )
     where = Position(file, mark.line + 1, mark.column + 1, lines=lines)
     if "maximum nesting" in str(problem):  # libyaml has a limit of its own, and may reach it first
-        return too_deep(where)
+        return too_deep_error(where)
     line = next(iter(lines[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("a tab indents this line", "YAML wants spaces.", where=where, code="syntax")

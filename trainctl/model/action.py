@@ -33,7 +33,7 @@ _JSON_ACTIONS = {
 }
 
 
-class Reason(StrEnum):
+class ActionReason(StrEnum):
     """Why an action was chosen: ``action_reason`` in plan JSON. A hint for readers, never a cause."""
 
     CANNOT_UPDATE = "replace_because_cannot_update"
@@ -43,7 +43,7 @@ class Reason(StrEnum):
     RUN_FAILED = "replace_because_run_failed"
     DEPLOY_FAILED = "replace_because_deploy_failed"
     RUN_LOST = "replace_because_run_lost"
-    GONE = "create_because_gone"
+    MISSING = "create_because_missing"
     INTERRUPTED = "create_because_interrupted"
     SOURCE_MOVED = "update_because_source_moved"
     MIRROR_MOVED = "update_because_mirror_moved"

@@ -32,7 +32,7 @@ class Kind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python; see Address
 
 
-RECORDS = frozenset({Kind.PROJECT})
+STATE_ONLY_KINDS = frozenset({Kind.PROJECT})
 """Kinds of which nothing is anywhere but in the state."""
 
 _ORDER = {kind: position for position, kind in enumerate(Kind)}
@@ -66,7 +66,7 @@ class Address(NamedTuple):
         return Address(self.kind, self.name)
 
     @property
-    def typed(self) -> str:
+    def shell_quoted(self) -> str:
         """As it is typed in a shell."""
         return str(self) if self.key is None else shlex.quote(str(self))
 

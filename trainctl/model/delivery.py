@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainctl.model.json_form import JsonForm
+from trainctl.model.json_codec import JsonSerializable
 
 NODE, CLUSTER, PEERS, MIRROR = "node", "cluster", "peers", "mirror"
 """Where bytes were found: on the node, in the cluster's shared directory, on other nodes, in the mirror."""
 
-THROUGH_OPERATOR = "through-operator"
+THROUGH_CLIENT = "through-client"
 """The path from a mirror on the machine where trainctl runs to a node that doesn't see it."""
 
 HOPS = {
     "mirror-to-node": "mirror",
-    THROUGH_OPERATOR: "operator",
+    THROUGH_CLIENT: "client",
     "peers": "peers",
     "shared-cache": "cluster",
 }
@@ -25,7 +25,7 @@ HOPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class TransferForecast:
     """What a plan says of one delivery, without mirroring: how long it takes, and how many bytes have to come. None where it can't tell."""
 
     seconds: float | None = None
@@ -33,21 +33,21 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored(JsonForm):
-    """One mirroring. ``bytes`` were missing in the mirror when it began; ``bytes_through_operator`` went through the machine where trainctl
+class MirroringRecord(JsonSerializable):
+    """One mirroring. ``bytes`` were missing in the mirror when it began; ``bytes_through_client`` went through the machine where trainctl
     ran into a mirror elsewhere, those that had to be read twice counted twice.
     """
 
     bytes: int
     seconds: float
-    bytes_through_operator: int = 0
+    bytes_through_client: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered(JsonForm):
+class DeliveryRecord(JsonSerializable):
     """One rank's weights. ``bytes_by_tier`` adds up to the listing's size; ``path`` is one of those in plans.
 
-    ``forecast_seconds`` is what the plan said of it, without mirroring, if it could; ``bytes_through_operator`` went through the machine where trainctl ran.
+    ``forecast_seconds`` is what the plan said of it, without mirroring, if it could; ``bytes_through_client`` went through the machine where trainctl ran.
     """
 
     rank: int
@@ -57,12 +57,12 @@ class Delivered(JsonForm):
     seconds: float
     bytes_by_tier: Mapping[str, int] = field(default_factory=dict)
     forecast_seconds: float | None = None
-    bytes_through_operator: int = 0
+    bytes_through_client: int = 0
 
     @classmethod
     def of(
         cls, rank: int, node: str, weights: str, answer: Mapping[str, Any], path: str
-    ) -> Delivered:
+    ) -> DeliveryRecord:
         """From what the node program answers. ``path``: the way that was open, had there been anything to move."""
         tiers = {
             NODE: int(answer["bytes_node"]),
@@ -92,7 +92,7 @@ class MirrorSite:
     def __str__(self) -> str:
         return f"{self.url} at {self.endpoint}" if self.endpoint else self.url
 
-    def is_not(self, before: MirrorSite) -> bool:
+    def differs_from(self, before: MirrorSite) -> bool:
         """Whether a mirror that was there has moved. A URL of a host without a directory is that of its usual one, which only the host tells."""
         if self.scheme == "node" and self.url.count("/") == 2:
             return not before.url.startswith(f"{self.url}/")
@@ -122,7 +122,7 @@ class MirrorSite:
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServingCapability:
     """How a host can serve weights to others: over ``tls`` if its likeliest address isn't private; ``why`` not, if it can't.
 
     Hosts with the same ``loopback``, the name of a network, reach each other in any case.
@@ -132,19 +132,20 @@ class Serving:
     why: str = ""
     loopback: str = ""
 
-    def kept_from(self, other: Serving) -> str:
+    def blocked_reason(self, other: ServingCapability) -> str:
         """Why this host can't serve that one; empty if it can."""
         return "" if self.loopback and self.loopback == other.loopback else self.why
 
 
-TO_ALL = Serving()
+SERVES_ALL = ServingCapability()
 """The default."""
 
 
-def cut_off(hosts: Mapping[str, Serving]) -> dict[str, str]:
+def isolated_hosts(hosts: Mapping[str, ServingCapability]) -> dict[str, str]:
     """The hosts that can't serve any other host, each with the reason."""
     return {
         name: one.why
         for name, one in hosts.items()
-        if all(one.kept_from(other) for them, other in hosts.items() if them != name) and one.why
+        if all(one.blocked_reason(other) for them, other in hosts.items() if them != name)
+        and one.why
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.resources import files
 
-from trainctl.errors import Forbidden, TrainctlError
+from trainctl.errors import PermissionDenied, TrainctlError
 
 
 class Severity(StrEnum):
@@ -98,7 +98,7 @@ def of_error(
 ) -> Diagnostic:
     """The diagnostic of an error that stops what it is about."""
     found = error(failure.summary, failure.detail, code=failure.code, address=address, where=where)
-    return replace(found, forbids=isinstance(failure, Forbidden))
+    return replace(found, forbids=isinstance(failure, PermissionDenied))
 
 
 _HEADING = re.compile(r"^### (\S+)\n", re.MULTILINE)
@@ -114,14 +114,14 @@ class Explanation:
     text: str
 
 
-def page() -> str:
+def error_reference() -> str:
     """The whole page, in Markdown."""
     return (files("trainctl") / "errors.md").read_text(encoding="utf-8")
 
 
 def explanations() -> dict[str, Explanation]:
     """Every code's explanation, in the page's order."""
-    parts = _HEADING.split(_GROUP.sub("", page()))[1:]
+    parts = _HEADING.split(_GROUP.sub("", error_reference()))[1:]
     return {
         code: _explanation(code, body) for code, body in zip(parts[::2], parts[1::2], strict=True)
     }

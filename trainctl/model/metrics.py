@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class VolumeMetrics:
     """A place on a disk: bytes in use there (None while that isn't known), and how full its file system is, from 0 to 1."""
 
     usage_bytes: int | None = None
@@ -17,7 +17,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuMetrics:
     """One GPU; ``utilization`` from 0 to 1. None is what the driver does not tell."""
 
     name: str
@@ -27,7 +27,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostMetrics:
     """The machine around a run; ``cpu_usage`` in cores, the network's counters since it was booted."""
 
     cpu_count: int = 1
@@ -46,7 +46,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RankSample:
     """One look at one rank. ``time`` in Unix seconds; ``cpu_usage`` in cores since the look before; GPUs by their number."""
 
     rank: int
@@ -55,13 +55,13 @@ class Sample:
     cpu_usage: float | None
     cpu_memory_usage_bytes: int
     processes: int
-    host: Host
-    gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    host: HostMetrics
+    gpus: Mapping[str, GpuMetrics] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeMetrics] = field(default_factory=dict)
     problem: str | None = None
 
     @classmethod
-    def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> Sample:
+    def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> RankSample:
         """Read a sample as a node reports it; unknown fields are ignored."""
         names = row.get("gpu_names", {})
         return cls(
@@ -71,9 +71,11 @@ class Sample:
             cpu_usage=row.get("cpu_usage"),
             cpu_memory_usage_bytes=int(row["cpu_memory_usage_bytes"]),
             processes=int(row["processes"]),
-            host=Host(**{name: row["host"].get(name) for name in Host.__dataclass_fields__}),
+            host=HostMetrics(
+                **{name: row["host"].get(name) for name in HostMetrics.__dataclass_fields__}
+            ),
             gpus={
-                number: Gpu(
+                number: GpuMetrics(
                     str(names.get(number, "")),
                     busy,
                     row["gpu_memory_usage_bytes"].get(number),
@@ -82,7 +84,9 @@ class Sample:
                 for number, busy in sorted(row.get("gpu_utilization", {}).items())
             },
             volumes={
-                name: Volume(*(row[name].get(part) for part in Volume.__dataclass_fields__))
+                name: VolumeMetrics(
+                    *(row[name].get(part) for part in VolumeMetrics.__dataclass_fields__)
+                )
                 for name in VOLUMES
                 if name in row
             },

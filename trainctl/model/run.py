@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from trainctl.model.json_form import OMIT_EMPTY, JsonForm
+from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable
 
 
 class RunStatus(StrEnum):
@@ -51,7 +51,7 @@ class RankRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord(JsonForm):
+class RunRecord(JsonSerializable):
     """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
 
     ``waiting`` says what a pending run waits for, or a deploying one is at, in words; it changes by itself and is never recorded.
@@ -94,7 +94,7 @@ class RunRecord(JsonForm):
     rerun_of: str | None = None
     blamed: int | None = None
     """Of several ranks the one whose failure or loss ended the run."""
-    stop_asked: bool = field(default=False, metadata=OMIT_EMPTY)
+    stop_requested: bool = field(default=False, metadata=OMIT_EMPTY)
     """Whether a user asked for its end: then it is never started again."""
 
     @property

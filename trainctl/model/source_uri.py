@@ -100,7 +100,7 @@ def parse_source(text: str) -> SourceUri:
 
 def _unknown_scheme(text: str, scheme: str | None) -> str:
     if scheme is None and text.startswith("~"):
-        return _home(text)
+        return _home_path_message(text)
     if scheme is None and text.startswith(("./", "../", "/")):
         fixed = f"file://{text}" if text.startswith("/") else f"file:{text}"
         return f"{text!r} is a path, not a source; write {fixed}"
@@ -119,7 +119,7 @@ def _hf(text: str, rest: str) -> SourceUri:
     shape = "hf://datasets/OWNER/NAME[@REVISION]" if dataset else "hf://OWNER/REPO[@REVISION]"
     owner, _, name = (path[len("datasets/") :] if dataset else path).partition("/")
     if "/" in name:
-        meant = source_of(path.split("/"), revision)
+        meant = format_source(path.split("/"), revision)
         raise ValueError(f"{text!r} names more than a repository; write {meant}")
     if not (_HF_NAME.fullmatch(owner) and _HF_NAME.fullmatch(name)):
         raise ValueError(f"{text!r} is not a Hugging Face source; write {shape}")
@@ -190,7 +190,7 @@ def _https(text: str, rest: str) -> SourceUri:
         raise ValueError(
             f"the URL on {host} holds a signature or a token; write it without, and name a secret in auth"
         )
-    if page := of_page(host or "", parts.path):
+    if page := source_of_page(host or "", parts.path):
         raise ValueError(f"{text!r} is a page and no file; write {page}")
     if not host or port == 0 or not parts.path.strip("/") or parts.path.endswith("/"):
         raise ValueError(f"{text!r} does not name one file; write https://HOST/PATH")
@@ -212,7 +212,7 @@ def _last_segment(path: str) -> str:
     return unquote(path.rpartition("/")[2], errors="strict")
 
 
-def _home(text: str) -> str:
+def _home_path_message(text: str) -> str:
     return f"{text!r} is a path of a home directory, and '~' is not expanded; write file:///PATH"
 
 
@@ -220,7 +220,7 @@ def _file(text: str, rest: str) -> SourceUri:
     if "\x00" in rest:
         raise ValueError(f"{text!r} holds a NUL character; write a path without")
     if rest.startswith(("~", "//~")):
-        raise ValueError(_home(text))
+        raise ValueError(_home_path_message(text))
     if rest.startswith("//") and not rest.startswith("///"):
         inside = rest[2:]
         fixed = f"file:{inside}" if inside.startswith(".") else f"file:./{inside}"
@@ -251,17 +251,17 @@ _PAGES = ("tree", "blob")
 _VIEWS = (*_PAGES, "resolve", "raw")
 
 
-def of_page(host: str, path: str) -> str | None:
+def source_of_page(host: str, path: str) -> str | None:
     """How the source is written that a page of the site shows; None where it is no page of a repository, but perhaps a file."""
     words = [unquote(word) for word in path.split("/")]
-    repo, inside = _taken_apart(words)
+    repo, inside = _split_repository(words)
     is_page = host in _HOSTS and repo and (not inside or inside[0] in _PAGES)
-    return source_of(words) if is_page else None
+    return format_source(words) if is_page else None
 
 
-def source_of(words: Sequence[str], revision: str = "") -> str:
+def format_source(words: Sequence[str], revision: str = "") -> str:
     """How ``[models|datasets, ]OWNER, NAME[, VIEW, REVISION][, PATH…]`` is written as a source."""
-    repo, inside = _taken_apart(words)
+    repo, inside = _split_repository(words)
     if not repo:
         return "hf://OWNER/REPO[@REVISION]"
     folder = inside[:1] == ["tree"]
@@ -272,7 +272,7 @@ def source_of(words: Sequence[str], revision: str = "") -> str:
     return f"{source} and allow_patterns: [{pattern!r}]" if inside else source
 
 
-def _taken_apart(path: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_repository(path: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of a repository, and what stands behind them; neither where there is none."""
     words = [word for word in path if word]
     if len(words) > 2 and words[0] == "models":

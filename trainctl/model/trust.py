@@ -10,21 +10,21 @@ import json
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from trainctl.errors import Forbidden
+from trainctl.errors import PermissionDenied
 
-ANY = "*"
+ALL_SECRETS = "*"
 """Of an entry: every secret."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostPattern:
     """A server's name in lower case, or ``*.`` and a domain for all names below it; ``port`` None is any port."""
 
     name: str
     port: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Host:
+    def parse(cls, text: str) -> HostPattern:
         """Of ``example.com``, ``*.example.com``, ``127.0.0.1:8443`` or ``[::1]:8443``; ValueError where it is none of these."""
         parts = urlsplit(f"//{text}")
         name = parts.hostname or ""
@@ -42,7 +42,7 @@ class Host:
             raise ValueError(text)
         return cls(name.rstrip("."), parts.port)
 
-    def covers(self, other: Host) -> bool:
+    def covers(self, other: HostPattern) -> bool:
         """Whether an entry for this host speaks of the other, which is one server."""
         if self.port not in (None, other.port):
             return False
@@ -58,36 +58,36 @@ class Host:
 _PORTS = {"https": 443, "http": 80}
 
 
-def host_of_url(url: str) -> Host:
+def host_of_url(url: str) -> HostPattern:
     """The server that a URL names, with its port; the whole text, which no entry covers, where it names none."""
     try:
         parts = urlsplit(url)
         name, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
     except ValueError:
-        return Host(url)
-    return Host(name, port) if name else Host(url)
+        return HostPattern(url)
+    return HostPattern(name, port) if name else HostPattern(url)
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class SecretDestination:
     """A server that would receive a secret. ``given`` says that its platform or the environment names it, not only the manifest."""
 
-    host: Host
+    host: HostPattern
     given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Allow:
+class AllowEntry:
     """One entry: what a secret of that name may do. ``commands`` True is any command, else those written out."""
 
     secret: str
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[HostPattern, ...] = ()
     commands: bool | tuple[tuple[str, ...], ...] = False
-    files_outside: bool = False
+    allow_paths_outside_project: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PlanPolicy:
     """A limit that every plan must keep; None is no limit. Patterns are shell-style. ``where`` says where it is written."""
 
     where: str
@@ -103,16 +103,16 @@ class Trust:
     """What the user allows. ``file`` is where to allow more."""
 
     file: str
-    allowed: tuple[Allow, ...] = ()
-    policies: tuple[Policy, ...] = ()
+    allowed: tuple[AllowEntry, ...] = ()
+    policies: tuple[PlanPolicy, ...] = ()
 
-    def sends(self, secret: str, to: Destination) -> bool:
+    def may_send(self, secret: str, to: SecretDestination) -> bool:
         """Whether a secret may be sent to a server."""
         return to.given or any(
             host.covers(to.host) for entry in self._of(secret) for host in entry.hosts
         )
 
-    def runs(self, secret: str, command: tuple[str, ...], *, own: bool) -> bool:
+    def may_run(self, secret: str, command: tuple[str, ...], *, own: bool) -> bool:
         """Whether a command may be run for a secret's value. ``own`` says that its program came with the manifest.
 
         An entry that spells a command out doesn't cover such a program, as the manifest's author writes that, too.
@@ -122,15 +122,15 @@ class Trust:
             for entry in self._of(secret)
         )
 
-    def reads_outside(self, secret: str) -> bool:
+    def may_read_outside(self, secret: str) -> bool:
         """Whether a secret may come from a file outside the manifest's directory."""
-        return any(entry.files_outside for entry in self._of(secret))
+        return any(entry.allow_paths_outside_project for entry in self._of(secret))
 
-    def require_host(self, secret: str, to: Destination) -> None:
+    def require_host(self, secret: str, to: SecretDestination) -> None:
         """Forbidden unless a secret may be sent to a server."""
         hosts = f'hosts = ["{to.host}"]'
-        if not self.sends(secret, to):
-            raise Forbidden(
+        if not self.may_send(secret, to):
+            raise PermissionDenied(
                 f"secret {secret!r} is not sent to {to.host}, which only the manifest names",
                 f"A manifest may come from anybody. If that server may have it, {self._advice(secret, hosts)}",
                 code="untrusted-host",
@@ -138,10 +138,10 @@ class Trust:
 
     def require_command(self, secret: str, command: tuple[str, ...], *, own: bool) -> None:
         """Forbidden unless a command may be run for a secret's value."""
-        if not self.runs(secret, command, own=own):
+        if not self.may_run(secret, command, own=own):
             written = "true" if own else json.dumps([list(command)], ensure_ascii=False)
             advice = self._advice(secret, f"commands = {written}")
-            raise Forbidden(
+            raise PermissionDenied(
                 f"secret {secret!r}: its command is not run, as a manifest may come from anybody",
                 f"If you trust this one, {advice}",
                 code="untrusted-command",
@@ -149,21 +149,21 @@ class Trust:
 
     def require_outside(self, secret: str) -> None:
         """Forbidden unless a secret may come from a file outside the manifest's directory."""
-        if not self.reads_outside(secret):
-            raise Forbidden(
+        if not self.may_read_outside(secret):
+            raise PermissionDenied(
                 f"secret {secret!r} names a file outside the manifest's directory",
                 "Keep it beside the manifest (and out of git), or pass it through the environment: {from: env}. "
-                f"If it may be read, {self._advice(secret, 'files_outside = true')}",
-                code="secret-outside",
+                f"If it may be read, {self._advice(secret, 'allow_paths_outside_project = true')}",
+                code="secret-outside-project",
             )
 
-    def _of(self, secret: str) -> list[Allow]:
-        return [entry for entry in self.allowed if entry.secret in (ANY, secret)]
+    def _of(self, secret: str) -> list[AllowEntry]:
+        return [entry for entry in self.allowed if entry.secret in (ALL_SECRETS, secret)]
 
     def _advice(self, secret: str, more: str) -> str:
         return f'write in {self.file}:\n\n    [[allow]]\n    secret = "{secret}"\n    {more}'
 
 
-def nothing() -> Trust:
+def default_trust() -> Trust:
     """The trust without a trust file."""
     return Trust("trust.toml")

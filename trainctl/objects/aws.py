@@ -10,27 +10,27 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from trainctl.objects.tokens import (
+from trainctl.objects.token_requests import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
     identity_token,
-    none_found,
+    no_credential_error,
     token_errors,
 )
-from trainctl.spi.sources import Credential
+from trainctl.plugin_api.sources import SourceCredential
 
 _AUDIENCE = "sts.amazonaws.com"
-_TRIES = 3
+_ATTEMPTS = 3
 
 
-def default_chain(origin: str) -> Credential:
+def default_aws_credential(origin: str) -> SourceCredential:
     """The credential that boto3 finds: a profile, single sign-on, a container's or a machine's role."""
     with token_errors("AWS", origin):
         session = _session()
         found = session.get_credentials()
         frozen = found.get_frozen_credentials() if found else None
     if frozen is None or not frozen.access_key:
-        raise none_found("AWS", origin)
+        raise no_credential_error("AWS", origin)
     # botocore renews a session some minutes before its end, so asking it again is enough
     keys = (
         frozen.access_key,
@@ -38,10 +38,12 @@ def default_chain(origin: str) -> Credential:
         frozen.token,
         getattr(found, "_expiry_time", None),
     )
-    return _credential(keys, session.region_name, origin, partial(default_chain, origin))
+    return _credential(keys, session.region_name, origin, partial(default_aws_credential, origin))
 
 
-def assume_role(role_arn: str, region: str, environ: Mapping[str, str] = os.environ) -> Credential:
+def assume_role(
+    role_arn: str, region: str, environ: Mapping[str, str] = os.environ
+) -> SourceCredential:
     """A session of the role, by the default chain. SourceDenied if AWS refuses."""
     external = environ.get("TRAINCTL_AWS_EXTERNAL_ID")
     more = {"ExternalId": external} if external else {}
@@ -50,7 +52,7 @@ def assume_role(role_arn: str, region: str, environ: Mapping[str, str] = os.envi
 
 def assume_role_by_identity(
     role_arn: str, region: str, environ: Mapping[str, str] = os.environ
-) -> Credential:
+) -> SourceCredential:
     """A session of the role, by an identity token. SourceDenied if there is none or AWS refuses it."""
 
     def ask(sts: Any, role: dict[str, str]) -> Any:
@@ -66,7 +68,7 @@ def _role(
     ask: Callable[[Any, dict[str, str]], Any],
     *,
     signed: bool = True,
-) -> Credential:
+) -> SourceCredential:
     origin = f"role {role_arn}"
     name = re.sub(r"[^\w+=,.@-]", "-", f"trainctl-{os.uname().nodename}")[:64]
     with token_errors("AWS", origin):
@@ -78,15 +80,15 @@ def _role(
 
 
 def _credential(
-    keys: tuple[Any, ...], region: str | None, origin: str, renew: Callable[[], Credential]
-) -> Credential:
-    *secrets, ends = keys
+    keys: tuple[Any, ...], region: str | None, origin: str, renew: Callable[[], SourceCredential]
+) -> SourceCredential:
+    *secrets, expires_at = keys
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
     document = dict(zip(names, secrets, strict=True), aws_region=region)
-    if isinstance(ends, datetime):
-        document["expires_at"] = ends.isoformat()
+    if isinstance(expires_at, datetime):
+        document["expires_at"] = expires_at.isoformat()
     value = json.dumps({name: each for name, each in document.items() if each})
-    return Credential(value, origin, renew=renew)
+    return SourceCredential(value, origin, renew=renew)
 
 
 def _session(*, signed: bool = True) -> Any:
@@ -100,7 +102,7 @@ def _session(*, signed: bool = True) -> Any:
     config = Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=SILENCE_SECONDS,
-        retries={"total_max_attempts": _TRIES},
+        retries={"total_max_attempts": _ATTEMPTS},
         **unsigned,
     )
     core.set_default_client_config(config)

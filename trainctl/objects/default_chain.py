@@ -14,14 +14,14 @@ from pathlib import Path
 
 from trainctl.errors import SourceDenied, TrainctlError
 from trainctl.objects import aws, google
-from trainctl.objects.access import token_text
-from trainctl.objects.tokens import (
+from trainctl.objects.credentials import encode_token
+from trainctl.objects.token_requests import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
-    session,
     token_errors,
+    token_session,
 )
-from trainctl.spi.sources import Credential
+from trainctl.plugin_api.sources import SourceCredential
 
 _AWS_KEYS = {
     "AWS_ACCESS_KEY_ID": "aws_access_key_id",
@@ -52,7 +52,7 @@ _AZURE_PRINCIPAL = {
     "AZURE_CLIENT_SECRET": "client_secret",
 }
 _DMI = Path("/sys/class/dmi/id")
-_MACHINES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+_PLATFORM_MACHINES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "s3": ("sys_vendor", "Amazon EC2", ("AWS_EC2_METADATA_SERVICE_ENDPOINT",)),
     "gs": ("product_name", "Google Compute Engine", ("GCE_METADATA_HOST",)),
     "azure": (
@@ -63,36 +63,36 @@ _MACHINES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Of each platform a firmware file and its content on its machines, and variables that name a metadata server."""
 
-_Origin = tuple[str, Callable[[], Credential]]
+_Origin = tuple[str, Callable[[], SourceCredential]]
 """The name of a place that has a credential, and how to read it."""
 
 
 def default_credential(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
-) -> Credential | None:
+) -> SourceCredential | None:
     """The credential that the platform's own tools would use, for Azure with that storage account; None if there is none."""
-    place = _place(scheme, account, environ)
+    place = _find_origin(scheme, account, environ)
     if place is not None:
         return place[1]()
-    return _of_machine(scheme) if is_machine_of(scheme, environ) else None
+    return _instance_credential(scheme) if runs_on_platform(scheme, environ) else None
 
 
-def default_origin(
+def default_credential_origin(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
 ) -> str | None:
     """The name of the place that has it, without reading it; None for a machine's account, which isn't asked."""
-    place = _place(scheme, account, environ)
+    place = _find_origin(scheme, account, environ)
     return place[0] if place else None
 
 
-def is_machine_of(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> bool:
+def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> bool:
     """Whether this machine is the platform's, by its firmware or its environment."""
     if (
         scheme not in ("gs", "azure")
         and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
     ):
         return False
-    name, content, variables = _MACHINES.get(scheme, _MACHINES["s3"])
+    name, content, variables = _PLATFORM_MACHINES.get(scheme, _PLATFORM_MACHINES["s3"])
     if any(environ.get(each) for each in variables):
         return True
     try:
@@ -101,32 +101,32 @@ def is_machine_of(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> 
         return False
 
 
-def _of_machine(scheme: str) -> Credential | None:
+def _instance_credential(scheme: str) -> SourceCredential | None:
     """None if this machine has no account, or the library that would ask for it isn't installed."""
-    tokens = {"gs": google.machine_token, "azure": azure_token}
+    tokens = {"gs": google.instance_token, "azure": azure_token}
     try:
-        return tokens.get(scheme, aws.default_chain)("this machine's account")
+        return tokens.get(scheme, aws.default_aws_credential)("this machine's account")
     except TrainctlError:
         return None
 
 
-def _place(scheme: str, account: str, environ: Mapping[str, str]) -> _Origin | None:
+def _find_origin(scheme: str, account: str, environ: Mapping[str, str]) -> _Origin | None:
     if scheme == "azure":
         return _azure(account, environ)
     if scheme == "gs":
         return _google(environ)
-    return (_variables(_R2_KEYS, environ) if scheme == "r2" else None) or _aws(environ)
+    return (_from_variables(_R2_KEYS, environ) if scheme == "r2" else None) or _aws(environ)
 
 
 def _aws(environ: Mapping[str, str]) -> _Origin | None:
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     more = {"aws_session_token": environ.get("AWS_SESSION_TOKEN"), "aws_region": region}
-    if found := _variables(_AWS_KEYS, environ, more):
+    if found := _from_variables(_AWS_KEYS, environ, more):
         return found
     shared = environ.get("AWS_SHARED_CREDENTIALS_FILE")
     files = Path(shared) if shared else _home(environ) / ".aws" / "credentials"
     origin = _first(_AWS_CHAIN, environ) or ("the files in ~/.aws" if files.is_file() else None)
-    return (origin, lambda: aws.default_chain(origin)) if origin else None
+    return (origin, lambda: aws.default_aws_credential(origin)) if origin else None
 
 
 def _google(environ: Mapping[str, str]) -> _Origin | None:
@@ -138,7 +138,7 @@ def _google(environ: Mapping[str, str]) -> _Origin | None:
     return (origin, lambda: _google_file(path, origin)) if path.is_file() else None
 
 
-def _google_file(path: Path, origin: str) -> Credential:
+def _google_file(path: Path, origin: str) -> SourceCredential:
     """A service account's key as it is, as it also signs links; a token for anything else."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -156,25 +156,25 @@ def _google_file(path: Path, origin: str) -> Credential:
             code="unusable-secret",
         ) from None
     if kind == "service_account":
-        return Credential(text, origin)
+        return SourceCredential(text, origin)
     return google.default_token(origin)
 
 
 def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
     name = "AZURE_STORAGE_CONNECTION_STRING"
     if text := environ.get(name, "").strip():
-        return name, lambda: Credential(text, name)
+        return name, lambda: SourceCredential(text, name)
     named = environ.get("AZURE_STORAGE_ACCOUNT") or environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if named in (None, account) and (key := _first(_AZURE_MEMBERS, environ)):
-        return _variables({key: _AZURE_MEMBERS[key]}, environ)
-    if found := _variables(_AZURE_PRINCIPAL, environ):
+        return _from_variables({key: _AZURE_MEMBERS[key]}, environ)
+    if found := _from_variables(_AZURE_PRINCIPAL, environ):
         return found
     profile = _home(environ) / ".azure" / "azureProfile.json"
     origin = _first(_AZURE_CHAIN, environ) or ("az login" if profile.is_file() else None)
     return (origin, lambda: azure_token(origin)) if origin else None
 
 
-def _variables(
+def _from_variables(
     members: Mapping[str, str],
     environ: Mapping[str, str],
     more: Mapping[str, str | None] | None = None,
@@ -185,7 +185,7 @@ def _variables(
         return None
     document |= {member: value for member, value in (more or {}).items() if value}
     origin = next(iter(members))
-    return origin, lambda: Credential(json.dumps(document), origin)
+    return origin, lambda: SourceCredential(json.dumps(document), origin)
 
 
 def _first(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
@@ -197,24 +197,26 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 _SCOPE = "https://storage.azure.com/.default"
-_LEFT_OUT = ("powershell", "developer_cli", "visual_studio_code", "shared_token_cache", "broker")
+_EXCLUDED = ("powershell", "developer_cli", "visual_studio_code", "shared_token_cache", "broker")
 """Developers' tools that trainctl doesn't use, each a program to start or a library to load."""
 
 
-def azure_token(origin: str) -> Credential:
+def azure_token(origin: str) -> SourceCredential:
     """A token of Azure's default chain: workload identity, managed identity, certificate, ``az login``."""
     with token_errors("Azure", origin):
         from azure.core.pipeline.transport import RequestsTransport
         from azure.identity import DefaultAzureCredential
 
         transport = RequestsTransport(
-            session=session(),
+            session=token_session(),
             session_owner=False,
             connection_timeout=CONNECT_SECONDS,
             read_timeout=SILENCE_SECONDS,
         )
-        left_out = {f"exclude_{each}_credential": True for each in _LEFT_OUT}
+        left_out = {f"exclude_{each}_credential": True for each in _EXCLUDED}
         chain = DefaultAzureCredential(**left_out, transport=transport, retry_total=1)
         token = chain.get_token(_SCOPE)
-    ends = datetime.fromtimestamp(token.expires_on, UTC)
-    return Credential(token_text(token.token, ends), origin, renew=partial(azure_token, origin))
+    expires_at = datetime.fromtimestamp(token.expires_on, UTC)
+    return SourceCredential(
+        encode_token(token.token, expires_at), origin, renew=partial(azure_token, origin)
+    )

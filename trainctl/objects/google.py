@@ -9,9 +9,14 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from trainctl.objects.access import token_text
-from trainctl.objects.tokens import SILENCE_SECONDS, identity_token, session, token_errors
-from trainctl.spi.sources import Credential
+from trainctl.objects.credentials import encode_token
+from trainctl.objects.token_requests import (
+    SILENCE_SECONDS,
+    identity_token,
+    token_errors,
+    token_session,
+)
+from trainctl.plugin_api.sources import SourceCredential
 
 _STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
 _PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -20,7 +25,7 @@ _JWT = "urn:ietf:params:oauth:token-type:jwt"
 
 def federated_token(
     provider: str, service_account: str, environ: Mapping[str, str] = os.environ
-) -> Credential:
+) -> SourceCredential:
     """A token of the service account, by workload identity federation. SourceDenied if Google refuses.
 
     ``provider`` is ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``.
@@ -39,7 +44,7 @@ def federated_token(
             audience,
             _JWT,
             token_url=f"{sts}/v1/token",
-            subject_token_supplier=_IdentityToken(f"https:{audience}", environ),
+            subject_token_supplier=_IdentityTokenSupplier(f"https:{audience}", environ),
             service_account_impersonation_url=f"{iam}/v1/projects/-/serviceAccounts/{account}:generateAccessToken",
             scopes=[_PLATFORM],
         )
@@ -47,7 +52,7 @@ def federated_token(
     return _token(make, f"service account {service_account}")
 
 
-def default_token(origin: str) -> Credential:
+def default_token(origin: str) -> SourceCredential:
     """A token of the application default credentials: a user's login, a federated or an impersonated account."""
 
     def make() -> Any:
@@ -58,7 +63,7 @@ def default_token(origin: str) -> Credential:
     return _token(make, origin)
 
 
-def machine_token(origin: str) -> Credential:
+def instance_token(origin: str) -> SourceCredential:
     """A token of this machine's service account, by its metadata server."""
 
     def make() -> Any:
@@ -70,7 +75,7 @@ def machine_token(origin: str) -> Credential:
     return _token(make, origin, proxies=False)
 
 
-class _IdentityToken:
+class _IdentityTokenSupplier:
     """A ``SubjectTokenSupplier`` of google-auth."""
 
     def __init__(self, audience: str, environ: Mapping[str, str]) -> None:
@@ -81,13 +86,13 @@ class _IdentityToken:
         return identity_token(self._audience, "GOOGLE_OIDC_TOKEN_FILE", self._environ)
 
 
-def _token(make: Callable[[], Any], origin: str, *, proxies: bool = True) -> Credential:
+def _token(make: Callable[[], Any], origin: str, *, proxies: bool = True) -> SourceCredential:
     with token_errors("Google", origin):
         from google.auth.transport.requests import Request
 
         credentials = make()
-        request = Request(session(proxies=proxies))
+        request = Request(token_session(proxies=proxies))
         credentials.refresh(partial(request, timeout=SILENCE_SECONDS))
-    ends = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
+    expires_at = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
     renew = partial(_token, make, origin, proxies=proxies)
-    return Credential(token_text(credentials.token, ends), origin, renew=renew)
+    return SourceCredential(encode_token(credentials.token, expires_at), origin, renew=renew)

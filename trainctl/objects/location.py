@@ -84,7 +84,7 @@ _AWS = re.compile(
 PLATFORM = "the platform"
 
 
-def location_of(
+def parse_bucket_location(
     url: str, endpoint_url: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> BucketLocation:
     """The bucket of ``s3://BUCKET/PREFIX`` and its like. ValueError for another URL, SourceError for an endpoint that is none.
@@ -94,13 +94,13 @@ def location_of(
     uri = parse_source(url)
     if uri.scheme not in SCHEMES:
         raise ValueError(f"{url!r} is no bucket; write one of s3://, gs://, r2:// and azure://")
-    account, bucket = _owner(uri.scheme, uri.location)
+    account, bucket = _account_and_bucket(uri.scheme, uri.location)
     usual, named = _environment(uri.scheme, environ)
     endpoint = endpoint_url or usual
     if endpoint is not None:
         checked = _endpoint(endpoint, named if endpoint_url is None else "endpoint_url")
         endpoint = _with_account(checked, account) if uri.scheme == "azure" else checked
-        if endpoint_url and (usual is None or _plain(usual) != _plain(endpoint_url)):
+        if endpoint_url and (usual is None or _normalize(usual) != _normalize(endpoint_url)):
             named = None
     place = BucketLocation(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
     if usual is None and endpoint is not None and place.is_own(endpoint):
@@ -108,7 +108,7 @@ def location_of(
     return place
 
 
-def _owner(scheme: str, location: str) -> tuple[str, str]:
+def _account_and_bucket(scheme: str, location: str) -> tuple[str, str]:
     if scheme == "r2":
         account, _, bucket = location.partition(".")
         return account, bucket
@@ -131,7 +131,7 @@ def _environment(scheme: str, environ: Mapping[str, str]) -> tuple[str | None, s
     return None, None
 
 
-def authority_of(environ: Mapping[str, str] = os.environ) -> str:
+def entra_authority(environ: Mapping[str, str] = os.environ) -> str:
     """Whom service principals of Entra ID ask for tokens, without a ``/`` at its end."""
     named = environ.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
     return named.rstrip("/")
@@ -144,14 +144,14 @@ def connection_parts(text: str) -> dict[str, str]:
 
 
 def _endpoint(text: str, who: str | None) -> str:
-    parts = urlsplit(_plain(text))
+    parts = urlsplit(_normalize(text))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
         raise SourceError(
             f"{who} is no address of a server",
             "Write it as https://HOST or https://HOST:PORT, without a user or a query.",
             code="invalid-endpoint",
         )
-    return _plain(text)
+    return _normalize(text)
 
 
 def _with_account(endpoint: str, account: str) -> str:
@@ -161,5 +161,5 @@ def _with_account(endpoint: str, account: str) -> str:
     return f"{endpoint}/{account}"
 
 
-def _plain(endpoint: str) -> str:
+def _normalize(endpoint: str) -> str:
     return endpoint.strip().rstrip("/")

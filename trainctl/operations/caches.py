@@ -8,40 +8,45 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.base.parallel import each
-from trainctl.base.protocol.caches import CLEAR_CACHE, READ_CACHE, CacheRequest, ClearRequest
+from trainctl.base.protocol.caches import (
+    CLEAR_CACHE,
+    READ_CACHE,
+    ClearCacheRequest,
+    TrainingCacheRequest,
+)
 from trainctl.base.protocol.weights import (
     CACHE_EVICT,
     CACHE_VERIFY,
-    CacheAnswer,
-    EvictRequest,
+    CacheEvictRequest,
+    CacheListingsResponse,
 )
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
-from trainctl.ledger.state import Recorded, State
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.json_form import from_json
+from trainctl.model.json_codec import from_json
 from trainctl.model.reports import (
-    Away,
-    CacheContent,
+    CacheClearResult,
     CachedFile,
-    CachedListing,
+    CachedListingReport,
     CacheReport,
-    Cleared,
+    CacheUsage,
+    UnreachableNode,
 )
-from trainctl.operations.streaming import pieces
+from trainctl.operations.streams import iterate_callbacks
 from trainctl.operations.workspace import Workspace
+from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import nodes_of
-from trainctl.resources.caches import Keeper, keeper, other_keepers
-from trainctl.resources.clusters import at
-from trainctl.spi.provider import Node
+from trainctl.resources.caches import CacheLocation, find_cache_location, other_cache_locations
+from trainctl.resources.clusters import cache_target
 
 _AT_ONCE = 10
-Tell = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with a node's id, bytes done and bytes in total, from several threads."""
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class CacheSelection:
     """Which caches: a cluster by name, and of its nodes those named, all by default."""
 
     cluster: str
@@ -49,44 +54,52 @@ class Which:
 
 
 def evict(
-    workspace: Workspace, which: Which, names: Sequence[str], *, dry_run: bool = False
+    workspace: Workspace, selection: CacheSelection, names: Sequence[str], *, dry_run: bool = False
 ) -> CacheReport:
     """Evict listings, by id or as the weights that they are of, or all; what live runs lease stays."""
     state = workspace.ledger.state()
     listings = [_listing(state, name) for name in names] or None
 
-    def ask(node: Node, cluster: Recorded) -> CacheAnswer:
-        agent = workspace.agents.to_look(cluster.provider, node)
-        where = at(node, cluster.cluster_spec)
-        return agent.call(CACHE_EVICT, EvictRequest(**where, listings=listings, dry_run=dry_run))
+    def ask(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
+        agent = workspace.agents.ephemeral_agent(cluster.provider, node)
+        where = cache_target(node, cluster.cluster_spec)
+        return agent.call(
+            CACHE_EVICT, CacheEvictRequest(**where, listings=listings, dry_run=dry_run)
+        )
 
-    return _each(state, which, ask)
+    return _ask_nodes(state, selection, ask)
 
 
-def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> CacheReport:
+def verify(
+    workspace: Workspace, selection: CacheSelection, tell: OnProgress | None = None
+) -> CacheReport:
     """Hash everything in the caches; listings with wrong files are removed and fetched by the next delivery."""
 
-    def ask(node: Node, cluster: Recorded) -> CacheAnswer:
+    def ask(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
         def on_event(event: Mapping[str, Any]) -> None:
             if tell is not None:
                 tell(node.id, int(event["done"]), int(event["total"]))
 
-        agent = workspace.agents.to_look(cluster.provider, node)
-        return agent.call(CACHE_VERIFY, at(node, cluster.cluster_spec), on_event=on_event)
+        agent = workspace.agents.ephemeral_agent(cluster.provider, node)
+        return agent.call(CACHE_VERIFY, cache_target(node, cluster.cluster_spec), on_event=on_event)
 
-    return _each(workspace.ledger.state(), which, ask)
+    return _ask_nodes(workspace.ledger.state(), selection, ask)
 
 
-def _each(state: State, which: Which, ask: Callable[[Node, Recorded], CacheAnswer]) -> CacheReport:
-    cluster = _cluster(state, which.cluster)
+def _ask_nodes(
+    state: State,
+    selection: CacheSelection,
+    ask: Callable[[Node, RecordedResource], CacheListingsResponse],
+) -> CacheReport:
+    cluster = _cluster(state, selection.cluster)
 
-    def answer(node: Node) -> CacheAnswer | TrainctlError:
+    def answer(node: Node) -> CacheListingsResponse | TrainctlError:
         try:
             return ask(node, cluster)
         except (NodeError, StorageError) as error:
             return error
 
-    nodes = _nodes(cluster, which)
+    nodes = _nodes(cluster, selection)
     asked = list(zip(nodes, each(answer, nodes, _AT_ONCE), strict=True))
     failed = [(node, error) for node, error in asked if isinstance(error, TrainctlError)]
     answers = [(node, found) for node, found in asked if not isinstance(found, TrainctlError)]
@@ -94,7 +107,7 @@ def _each(state: State, which: Which, ask: Callable[[Node, Recorded], CacheAnswe
         raise failed[0][1]
     return CacheReport(
         tuple(
-            from_json(CachedListing, {"node": node.id, **row})
+            from_json(CachedListingReport, {"node": node.id, **row})
             for node, found in answers
             for row in found["listings"]
         ),
@@ -120,7 +133,7 @@ def _listing(state: State, name: str) -> str:
     return str(listing)
 
 
-def _cluster(state: State, text: str) -> Recorded:
+def _cluster(state: State, text: str) -> RecordedResource:
     name = text.removeprefix("cluster.")
     found = {
         address.name: one
@@ -133,49 +146,49 @@ def _cluster(state: State, text: str) -> Recorded:
     return found[name]
 
 
-def _nodes(cluster: Recorded, which: Which) -> list[Node]:
+def _nodes(cluster: RecordedResource, selection: CacheSelection) -> list[Node]:
     nodes = nodes_of(cluster)
-    chosen = [node for node in nodes if {node.name, node.id} & set(which.nodes)]
-    missing = set(which.nodes) - {name for node in chosen for name in (node.name, node.id)}
+    chosen = [node for node in nodes if {node.name, node.id} & set(selection.nodes)]
+    missing = set(selection.nodes) - {name for node in chosen for name in (node.name, node.id)}
     if missing:
         raise UsageError(
             f"{cluster.address} has no node {min(missing)}",
             f"It has {', '.join(node.name for node in nodes)}.",
         )
-    return chosen if which.nodes else list(nodes)
+    return chosen if selection.nodes else list(nodes)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedCache:
     """A recorded cache and its directory on a node; ``others`` are asked if that node is unreachable."""
 
-    cache: Recorded
-    kept: Keeper
+    cache: RecordedResource
+    location: CacheLocation
     directory: str
-    others: tuple[Keeper, ...] = ()
+    others: tuple[CacheLocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CacheSummary:
     """The contents of a cache, and the unreachable nodes. ``same``: the node that answered shares their directory."""
 
-    content: CacheContent
-    away: tuple[Away, ...] = ()
+    content: CacheUsage
+    unreachable: tuple[UnreachableNode, ...] = ()
     same: bool = True
 
 
-def choose(
+def select_cache(
     state: State, project: str, cluster: str | None = None, *, team: bool = False
-) -> Chosen | None:
+) -> SelectedCache | None:
     """The cache of a project, or of the team on its cluster; None if it has none. UsageError says what there is."""
     name = project.removeprefix("project.")
     projects = sorted(one.name for one in state.resources if one.kind is Kind.PROJECT)
     if name not in projects:
         known = ", ".join(projects) or "none"
         raise UsageError(
-            f"no project {name} is in the state", f"In the state: {known}.", code="no-such-cache"
+            f"no project {name} is in the state", f"In the state: {known}.", code="cache-not-found"
         )
-    cache = _on_one_cluster(_caches(state, name), name, cluster)
+    cache = _require_one_cluster(_caches(state, name), name, cluster)
     if cache is not None and team:
         declared = (
             one
@@ -183,42 +196,55 @@ def choose(
             if one.cache_spec.cluster == cache.cache_spec.cluster
         )
         shared = next(declared, None)
-        kept = keeper(shared or cache, state.resources.get)
-        others = other_keepers(shared or cache, state.resources.get)
-        return Chosen(shared or cache, kept, kept.directories[-1], tuple(others)) if kept else None
-    kept = keeper(cache, state.resources.get) if cache is not None else None
-    if cache is None or kept is None:
+        location = find_cache_location(shared or cache, state.resources.get)
+        others = other_cache_locations(shared or cache, state.resources.get)
+        return (
+            SelectedCache(shared or cache, location, location.directories[-1], tuple(others))
+            if location
+            else None
+        )
+    location = find_cache_location(cache, state.resources.get) if cache is not None else None
+    if cache is None or location is None:
         return None
-    return Chosen(
-        cache, kept, kept.directories[0], tuple(other_keepers(cache, state.resources.get))
+    return SelectedCache(
+        cache,
+        location,
+        location.directories[0],
+        tuple(other_cache_locations(cache, state.resources.get)),
     )
 
 
-def summarize(workspace: Workspace, chosen: Chosen) -> Summary:
+def summarize(workspace: Workspace, chosen: SelectedCache) -> CacheSummary:
     """The contents of the cache, from the first reachable node. NodeUnreachable if none is."""
-    silent: list[tuple[Keeper, NodeUnreachable]] = []
-    for kept in (chosen.kept, *chosen.others):
+    failures: list[tuple[CacheLocation, NodeUnreachable]] = []
+    for location in (chosen.location, *chosen.others):
         try:
-            content = _content(workspace, chosen, kept)
+            content = _read_content(workspace, chosen, location)
         except NodeUnreachable as error:
-            silent.append((kept, error))
+            failures.append((location, error))
         else:
-            away = tuple(Away(one.node.id, (), why.summary) for one, why in silent)
-            return Summary(content, away, not away or bool(chosen.cache.cache_spec.dir))
-    raise silent[0][1]
+            unreachable = tuple(
+                UnreachableNode(one.node.id, (), why.summary) for one, why in failures
+            )
+            return CacheSummary(
+                content, unreachable, not unreachable or bool(chosen.cache.cache_spec.dir)
+            )
+    raise failures[0][1]
 
 
-def _content(workspace: Workspace, chosen: Chosen, kept: Keeper) -> CacheContent:
-    which = chosen.kept.directories.index(chosen.directory)
-    directory, own = kept.directories[which], which == 0
-    agent = workspace.agents.to_look(kept.provider, kept.node)
-    request = CacheRequest(root=kept.node.root, directory=directory)
-    *rows, total = _lines(pieces(lambda take: agent.read(READ_CACHE, request, take)))
+def _read_content(
+    workspace: Workspace, chosen: SelectedCache, location: CacheLocation
+) -> CacheUsage:
+    selection = chosen.location.directories.index(chosen.directory)
+    directory, own = location.directories[selection], selection == 0
+    agent = workspace.agents.ephemeral_agent(location.provider, location.node)
+    request = TrainingCacheRequest(root=location.node.root, directory=directory)
+    *rows, total = _lines(iterate_callbacks(lambda take: agent.read(READ_CACHE, request, take)))
     size = chosen.cache.cache_spec.size if own else None
-    return CacheContent(
+    return CacheUsage(
         address=str(chosen.cache.address),
         directory=directory,
-        node=kept.node.id,
+        node=location.node.id,
         at=total["at"],
         files=total["files"],
         bytes=total["bytes"],
@@ -228,21 +254,23 @@ def _content(workspace: Workspace, chosen: Chosen, kept: Keeper) -> CacheContent
 
 
 def clear(
-    workspace: Workspace, chosen: Chosen, older_than: float | None, *, dry_run: bool
-) -> Cleared:
+    workspace: Workspace, chosen: SelectedCache, older_than: float | None, *, dry_run: bool
+) -> CacheClearResult:
     """Remove what was last modified so many seconds ago or earlier; all of it for None. Busy while a run uses it."""
-    kept = chosen.kept
-    request = ClearRequest(
-        root=kept.node.root,
+    location = chosen.location
+    request = ClearCacheRequest(
+        root=location.node.root,
         directory=chosen.directory,
         older_than_seconds=older_than,
         dry_run=dry_run,
     )
-    found = workspace.agents.of(kept.provider, kept.node).call(CLEAR_CACHE, request)
-    return Cleared(chosen.directory, found["files"], found["bytes"], found["left"], dry_run)
+    found = workspace.agents.of(location.provider, location.node).call(CLEAR_CACHE, request)
+    return CacheClearResult(
+        chosen.directory, found["files"], found["bytes"], found["left"], dry_run
+    )
 
 
-def _caches(state: State, project: str | None) -> list[Recorded]:
+def _caches(state: State, project: str | None) -> list[RecordedResource]:
     """The recorded caches of a project; for None those that were declared for the team."""
     scope = "team" if project is None else "project"
     return [
@@ -253,7 +281,9 @@ def _caches(state: State, project: str | None) -> list[Recorded]:
     ]
 
 
-def _on_one_cluster(caches: list[Recorded], project: str, cluster: str | None) -> Recorded | None:
+def _require_one_cluster(
+    caches: list[RecordedResource], project: str, cluster: str | None
+) -> RecordedResource | None:
     places = ", ".join(one.cache_spec.cluster for one in caches)
     if cluster is not None:
         wanted = cluster.removeprefix("cluster.")
@@ -262,13 +292,13 @@ def _on_one_cluster(caches: list[Recorded], project: str, cluster: str | None) -
             raise UsageError(
                 f"{project} has no training cache on {wanted}",
                 f"It has one on: {places or 'none'}.",
-                code="no-such-cache",
+                code="cache-not-found",
             )
     if len(caches) > 1:
         raise UsageError(
             f"{project} has training caches on {places}",
             "Choose: --cluster NAME.",
-            code="no-such-cache",
+            code="cache-not-found",
         )
     return caches[0] if caches else None
 

@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.base.parallel import each
-from trainctl.base.protocol.host import INSPECT, InspectRequest
+from trainctl.base.protocol.host import INSPECT, InspectNodeRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError
-from trainctl.ledger.ledger import Start
-from trainctl.ledger.state import Recorded, State
+from trainctl.ledger.ledger import IntentRequest
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.reports import NodeReport, run_words
-from trainctl.model.resource import ClusterSpec
+from trainctl.model.reports import NodeReport, format_run
+from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.agents import away_nodes, nodes_of
-from trainctl.resources.clusters import at, section
-from trainctl.resources.run_control import LOOK_SECONDS, runs_of
-from trainctl.spi.provider import Node, Presence
+from trainctl.plugin_api.provider import Node, ResourceStatus
+from trainctl.resources.agents import nodes_of, unprovisioned_nodes
+from trainctl.resources.clusters import cache_target, provider_cluster
+from trainctl.resources.run_control import QUERY_SECONDS, runs_of
 
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _NodeEntry:
     """A node, made or planned, with the provider and its cluster."""
 
     provider: str
@@ -33,12 +33,12 @@ class _Known:
     cluster: ClusterSpec
 
 
-def look_at_all(workspace: Workspace) -> list[NodeReport]:
+def inspect_nodes(workspace: Workspace) -> list[NodeReport]:
     """Every node of the state and of the manifest, by cluster and rank; one that is away is a row like the others."""
     state = workspace.ledger.state()
-    known = list(_known(workspace, state))
+    known = list(_list_nodes(workspace, state))
     runs = _live_runs(state)
-    found = each(lambda one: _look(workspace, one), known, _AT_ONCE)
+    found = each(lambda one: _inspect(workspace, one), known, _AT_ONCE)
     return [replace(one, runs=runs.get(one.id, ()), lineage=state.lineage) for one in found]
 
 
@@ -51,26 +51,26 @@ def forget(workspace: Workspace, name: str) -> Node:
     cluster, node = recorded_node(state, name)
     reason = Action.FORGET.name.lower()
     intent = workspace.ledger.begin(
-        Start(cluster.address, "update", cluster.provider, cluster.key, {}, reason=reason)
+        IntentRequest(cluster.address, "update", cluster.provider, cluster.key, {}, reason=reason)
     )
     recorded = workspace.ledger.recorded(cluster.address) or cluster
     left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]
-    away = [one.to_json() for one in away_nodes(recorded) if one.id != node.id]
+    unreachable = [one.to_json() for one in unprovisioned_nodes(recorded) if one.id != node.id]
     forgotten = [*recorded.cluster_spec.forgotten, node.name]
-    outputs = {key: value for key, value in recorded.outputs.items() if key != "away"}
+    outputs = {key: value for key, value in recorded.outputs.items() if key != "unreachable"}
     changed = replace(
         recorded,
         attributes={**recorded.attributes, "forgotten": forgotten},
-        outputs={**outputs, "nodes": left, **({"away": away} if away else {})},
+        outputs={**outputs, "nodes": left, **({"unreachable": unreachable} if unreachable else {})},
     )
     workspace.ledger.finish(intent, changed)
     return node
 
 
-def recorded_node(state: State, name: str) -> tuple[Recorded, Node]:
+def recorded_node(state: State, name: str) -> tuple[RecordedResource, Node]:
     """A node of the state, as CLUSTER/NODE; UsageError names those there are."""
     cluster = state.resources.get(Address(Kind.CLUSTER, name.partition("/")[0]))
-    known = (*nodes_of(cluster), *away_nodes(cluster)) if cluster else ()
+    known = (*nodes_of(cluster), *unprovisioned_nodes(cluster)) if cluster else ()
     node = next((one for one in known if one.id == name), None)
     if cluster is None or node is None:
         names = [node.id for one in _clusters(state) for node in nodes_of(one)]
@@ -80,26 +80,26 @@ def recorded_node(state: State, name: str) -> tuple[Recorded, Node]:
 
 def live_runs_on(state: State, node: Node) -> tuple[str, ...]:
     """What is recorded as running there, in words."""
-    return tuple(run_words(run) for run in _live_runs(state).get(node.id, ()))
+    return tuple(format_run(run) for run in _live_runs(state).get(node.id, ()))
 
 
-def _clusters(state: State) -> list[Recorded]:
+def _clusters(state: State) -> list[RecordedResource]:
     return [one for address, one in state.resources.items() if address.kind is Kind.CLUSTER]
 
 
-def _known(workspace: Workspace, state: State) -> Iterator[_Known]:
+def _list_nodes(workspace: Workspace, state: State) -> Iterator[_NodeEntry]:
     recorded = {one.address: one for one in _clusters(state)}
     for one in recorded.values():
-        yield from (_Known(one.provider, node, one.cluster_spec) for node in nodes_of(one))
-    for address, resource in _wanted(workspace).items():
+        yield from (_NodeEntry(one.provider, node, one.cluster_spec) for node in nodes_of(one))
+    for address, resource in _declared_clusters(workspace).items():
         made = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
-        cluster = section(address.name, resource.cluster_spec)
+        cluster = provider_cluster(address.name, resource.cluster_spec)
         for node in workspace.provider(resource.provider).plan(cluster):
             if node.name not in made:
-                yield _Known(resource.provider, node, resource.cluster_spec)
+                yield _NodeEntry(resource.provider, node, resource.cluster_spec)
 
 
-def _wanted(workspace: Workspace) -> Mapping[Address, Any]:
+def _declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
     """The manifest's clusters; a manifest that is wrong or absent has none."""
     try:
         resources = workspace.desired.resources
@@ -108,41 +108,41 @@ def _wanted(workspace: Workspace) -> Mapping[Address, Any]:
     return {address: one for address, one in resources.items() if address.kind is Kind.CLUSTER}
 
 
-def _look(workspace: Workspace, known: _Known) -> NodeReport:
+def _inspect(workspace: Workspace, known: _NodeEntry) -> NodeReport:
     node = known.node
     report = NodeReport(
         node.cluster,
         node.name,
         node.address,
         "planned",
-        limit=at(node, known.cluster)["cache"]["size"],
+        limit=cache_target(node, known.cluster)["cache"]["size"],
     )
     try:
         provider = workspace.provider(known.provider)
         if not node.key:
-            node = provider.locate(section(node.cluster, known.cluster), node)
+            node = provider.locate(provider_cluster(node.cluster, known.cluster), node)
         else:
-            presence = provider.read(node)
-            report = replace(report, presence=presence.value, why=_WHY.get(presence, ""))
-            if presence is Presence.GONE:
+            status = provider.read(node)
+            report = replace(report, status=status.value, why=_PRESENCE_DETAILS.get(status, ""))
+            if status is ResourceStatus.MISSING:
                 return report
-            if presence is not Presence.PRESENT:
-                provider.locate(section(node.cluster, known.cluster), node)  # says why not
+            if status is not ResourceStatus.PRESENT:
+                provider.locate(provider_cluster(node.cluster, known.cluster), node)  # says why not
                 return report
-        request = InspectRequest(**at(node, known.cluster), gpus=node.gpus)
-        agent = workspace.agents.to_look(known.provider, node)
-        return replace(report, found=agent.call(INSPECT, request, timeout=LOOK_SECONDS))
+        request = InspectNodeRequest(**cache_target(node, known.cluster), gpus=node.gpus)
+        agent = workspace.agents.ephemeral_agent(known.provider, node)
+        return replace(report, found=agent.call(INSPECT, request, timeout=QUERY_SECONDS))
     except NodeError as error:
-        away = Presence.UNREACHABLE if error.retryable else Presence.UNREADABLE
-        known_away = report.presence in (Presence.UNREACHABLE, Presence.UNREADABLE)
-        presence_told = report.presence if known_away else away.value
-        return replace(report, presence=presence_told, why=str(error))
+        unreachable = ResourceStatus.UNREACHABLE if error.retryable else ResourceStatus.FORBIDDEN
+        known_away = report.status in (ResourceStatus.UNREACHABLE, ResourceStatus.FORBIDDEN)
+        presence_told = report.status if known_away else unreachable.value
+        return replace(report, status=presence_told, why=str(error))
 
 
-_WHY = {
-    Presence.GONE: "Nothing of it is left there. Apply makes it again.",
-    Presence.UNREADABLE: "It is there, and can't be read as this user.",
-    Presence.UNREACHABLE: "It can't be asked now.",
+_PRESENCE_DETAILS = {
+    ResourceStatus.MISSING: "Nothing of it is left there. Apply makes it again.",
+    ResourceStatus.FORBIDDEN: "It is there, and can't be read as this user.",
+    ResourceStatus.UNREACHABLE: "It can't be asked now.",
 }
 
 

@@ -18,37 +18,37 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from trainctl.base.json import JsonObject
-from trainctl.desired.memory import memory_of
-from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
+from trainctl.desired.cache import open_cache
+from trainctl.desired.values import CheckpointStoreSettings, DesiredState, SecretSpec
 from trainctl.errors import ManifestError, StorageError, TrainctlError
-from trainctl.manifest.files import known_files, manifest_files
+from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
-from trainctl.operations.places import (
+from trainctl.operations.directories import (
     cache_home,
-    default_state,
+    default_state_url,
     directory_of,
-    own_output,
-    stores,
-    trust_of,
+    load_trust,
+    output_files,
+    own_directories,
 )
-from trainctl.spi import discovery
-from trainctl.spi.provider import Confirm, Provider, decline
+from trainctl.plugin_api import discovery
+from trainctl.plugin_api.provider import Confirm, Provider, never_confirm
 
 if TYPE_CHECKING:
-    from trainctl.base.retry import Retry
+    from trainctl.base.retry import RetryPolicy
     from trainctl.jobs.checkpoints import CheckpointAccess
-    from trainctl.jobs.secrets import Secrets
+    from trainctl.jobs.secrets import SecretResolver
     from trainctl.ledger.ledger import Ledger
     from trainctl.resources.agents import Agents
-    from trainctl.resources.registry import Ports
+    from trainctl.resources.registry import Services
     from trainctl.weights.mirrors import Mirror
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class WorkspaceSettings:
     """Where an operation works and what the command line said: the values that everything else is opened from."""
 
     directory: Path
@@ -65,12 +65,12 @@ class Workspace:
 
     def __init__(
         self,
-        setting: Setting,
-        desired: Desired | None = None,
+        settings: WorkspaceSettings,
+        desired: DesiredState | None = None,
         tell: Callable[[str], None] = lambda _: None,
-        confirm: Confirm = decline,
+        confirm: Confirm = never_confirm,
     ) -> None:
-        self.setting = setting
+        self.settings = settings
         self._given = desired
         self.tell: Callable[[str], None] = tell
         """Prints why something takes long; views replace it while they draw."""
@@ -92,41 +92,41 @@ class Workspace:
         self._stack.close()
 
     @cached_property
-    def desired(self) -> Desired:
+    def desired(self) -> DesiredState:
         """What the manifest asks for; ManifestError with everything that is wrong with it."""
         if self._given is not None:
             return self._given
-        setting = self.setting
-        if setting.var_files:
+        settings = self.settings
+        if settings.var_files:
             return self._build(None)
-        files = known_files(setting.directory)
+        files = read_all_files(settings.directory)
         if not files:
             return self._build(None)
-        memory = memory_of(
-            cache_home(setting.environ),
-            setting.directory,
+        memory = open_cache(
+            cache_home(settings.environ),
+            settings.directory,
             files,
-            setting.variables,
-            discovery.packages(discovery.PROVIDERS),
+            settings.variables,
+            discovery.plugin_packages(discovery.PROVIDERS),
         )
-        desired = memory.recall(files)
+        desired = memory.load(files)
         if desired is None:
             desired = self._build(files)
             memory.keep(desired)
         return desired
 
-    def _build(self, files: Mapping[str, bytes] | None) -> Desired:
+    def _build(self, files: Mapping[str, bytes] | None) -> DesiredState:
         # Loaded only where a manifest was changed: it takes longer than all the rest of a plan.
         from trainctl.desired.build import build
         from trainctl.manifest.read import read
 
         return build(
-            read(self.setting.directory, files),
-            variables=self.setting.variables,
-            var_files=self.setting.var_files,
+            read(self.settings.directory, files),
+            variables=self.settings.variables,
+            var_files=self.settings.var_files,
             provider_schema=self._provider_schema,
             provider_check=lambda name, cluster: self.provider(name).check(cluster),
-            providers=discovery.names(discovery.PROVIDERS),
+            providers=discovery.plugin_names(discovery.PROVIDERS),
         )
 
     @cached_property
@@ -137,7 +137,7 @@ class Workspace:
         """
         with contextlib.suppress(TrainctlError):  # a manifest that is wrong or absent names none
             self.secrets.register_known()
-        url = self._state_url or default_state(self.setting.directory)
+        url = self._state_url or default_state_url(self.settings.directory)
         return self.ledger_at(url)
 
     def ledger_at(self, url: str) -> Ledger:
@@ -147,7 +147,7 @@ class Workspace:
         with self._lock:
             if url not in self._ledgers:
                 log = discovery.open_state(url)
-                self._ledgers[url] = Ledger(log, self.setting.redactor.redact)
+                self._ledgers[url] = Ledger(log, self.settings.redactor.redact)
             return self._ledgers[url]
 
     @property
@@ -164,9 +164,9 @@ class Workspace:
             desired = self.desired
         except ManifestError:
             desired = None
-        url = mirrors.mirror_url(desired, self.provider, self.setting.environ)
+        url = mirrors.mirror_url(desired, self.provider, self.settings.environ)
         endpoint = desired.mirror.endpoint_url if desired is not None else None
-        return self._mirror_at(MirrorSite(url, mirrors.without_end(endpoint)), desired)
+        return self._mirror_at(MirrorSite(url, mirrors.normalize_endpoint(endpoint)), desired)
 
     def mirror_site(self) -> MirrorSite:
         """Where the mirror is, as far as can be told without asking anybody."""
@@ -175,66 +175,68 @@ class Workspace:
 
         if not self.mirror.on_a_host:
             return site_of(self.mirror)
-        url = mirrors.mirror_url(self.desired, self.provider, self.setting.environ)
+        url = mirrors.mirror_url(self.desired, self.provider, self.settings.environ)
         recorded = self.ledger.state().resources.get
-        return mirrors.host_site(url, self.desired, self.provider, recorded)
+        return mirrors.mirror_host_site(url, self.desired, self.provider, recorded)
 
     def mirror_at(self, site: MirrorSite) -> Mirror:
         """One that was the mirror before. StorageError where there is none any more."""
         from trainctl.operations import mirrors
 
-        if not mirrors.is_there(site.url):
+        if not mirrors.is_present(site.url):
             raise StorageError(f"there is none on this machine: {site.url}")
         return self._mirror_at(site, self.desired)
 
-    def _mirror_at(self, site: MirrorSite, desired: Desired | None) -> Mirror:
+    def _mirror_at(self, site: MirrorSite, desired: DesiredState | None) -> Mirror:
         from trainctl.operations import mirrors
 
         url = site.url
-        if desired is not None and mirrors.is_in_a_bucket(url):
-            kept = mirrors.kept_at(site, desired.mirror)
-            return mirrors.bucket_mirror(kept, self.secrets, self.setting.environ, self.retry)
-        if not mirrors.is_on_a_host(url):
+        if desired is not None and mirrors.is_in_bucket(url):
+            kept = mirrors.credentials_at(site, desired.mirror)
+            return mirrors.bucket_mirror(kept, self.secrets, self.settings.environ, self.retry)
+        if not mirrors.is_on_host(url):
             return mirrors.directory_mirror(directory_of(url, "mirror"), self.retry)
         from trainctl.resources.mirror.host_store import HostMirror
 
         return HostMirror(
             self.agents,
-            lambda: mirrors.host_of(url, desired, self.provider, self.ledger.state().resources.get),
+            lambda: mirrors.locate_host(
+                url, desired, self.provider, self.ledger.state().resources.get
+            ),
             self.retry,
-            self.setting.redactor.register,
+            self.settings.redactor.register,
         )
 
     @property
     def declared_mirror(self) -> Mirror:
         """The mirror, for commands about nothing else. ManifestError for a wrong manifest, as it may name another mirror."""
-        if manifest_files(self.setting.directory):
+        if manifest_files(self.settings.directory):
             _ = self.desired
         return self.mirror
 
     @property
-    def retry(self) -> Retry:
+    def retry(self) -> RetryPolicy:
         """Patience with upstream, which says what it waits for."""
-        from trainctl.base.retry import Retry
+        from trainctl.base.retry import RetryPolicy
 
-        return Retry(tell=lambda text: self.tell(text))
+        return RetryPolicy(tell=lambda text: self.tell(text))
 
     @cached_property
-    def secrets(self) -> Secrets:
+    def secrets(self) -> SecretResolver:
         """The manifest's secrets."""
         return self._secrets(self.desired.secrets)
 
     @cached_property
     def trust(self) -> Trust:
         """What the user allows manifests; TrustError where that can't be relied upon."""
-        return trust_of(self.setting.environ, self.setting.directory, self.setting.trust_file)
+        return load_trust(self.settings.environ, self.settings.directory, self.settings.trust_file)
 
-    def _secrets(self, specs: Mapping[str, SecretSpec]) -> Secrets:
-        from trainctl.jobs.secrets import Secrets
+    def _secrets(self, specs: Mapping[str, SecretSpec]) -> SecretResolver:
+        from trainctl.jobs.secrets import SecretResolver
 
-        setting = self.setting
-        return Secrets(
-            specs, setting.directory, setting.environ, setting.redactor, lambda: self.trust
+        settings = self.settings
+        return SecretResolver(
+            specs, settings.directory, settings.environ, settings.redactor, lambda: self.trust
         )
 
     @cached_property
@@ -245,8 +247,8 @@ class Workspace:
         try:
             settings, secrets = self.desired.checkpoints, self.secrets
         except ManifestError:
-            settings, secrets = CheckpointStore(), self._secrets({})
-        return CheckpointAccess(settings, secrets, self.setting.environ)
+            settings, secrets = CheckpointStoreSettings(), self._secrets({})
+        return CheckpointAccess(settings, secrets, self.settings.environ)
 
     @cached_property
     def agents(self) -> Agents:
@@ -254,24 +256,24 @@ class Workspace:
         from trainctl.resources.agents import Agents
 
         return self._stack.enter_context(
-            Agents(self.provider, cache_home(self.setting.environ) / "bytecode")
+            Agents(self.provider, cache_home(self.settings.environ) / "bytecode")
         )
 
-    def ports(self, *, delete_checkpoints: bool = False) -> Ports:
+    def services(self, *, delete_checkpoints: bool = False) -> Services:
         """What handlers reach the world through."""
-        from trainctl.resources.agents import Home
-        from trainctl.resources.registry import Ports
+        from trainctl.resources.agents import ProjectContext
+        from trainctl.resources.registry import Services
 
         projects = sorted(one.name for one in self.desired.resources if one.kind is Kind.PROJECT)
         lineage = self.ledger.state().lineage
-        directory = self.setting.directory
-        home = Home(directory, lineage, self.owner, ", ".join(projects), self.withheld)
-        return Ports(
+        directory = self.settings.directory
+        context = ProjectContext(directory, lineage, self.owner, ", ".join(projects), self.withheld)
+        return Services(
             self.provider,
             self.agents,
             self.mirror,
             self.secrets,
-            home,
+            context,
             self.checkpoints,
             delete_checkpoints,
             mirror_at=self.mirror_at,
@@ -280,8 +282,8 @@ class Workspace:
     @cached_property
     def withheld(self) -> tuple[Path, ...]:
         """What on this machine is never code: the files of secrets, where trainctl keeps things, and what it writes its output to."""
-        found = stores(self.desired, self._state_url, self.setting.environ)
-        return (*self.secrets.files(), *found, *own_output())
+        found = own_directories(self.desired, self._state_url, self.settings.environ)
+        return (*self.secrets.files(), *found, *output_files())
 
     @property
     def owner(self) -> str:
@@ -293,20 +295,22 @@ class Workspace:
         with self._lock:
             if name not in self._providers:
                 provider = self._providers[name] = discovery.load_provider(name)
-                provider.attend(self._confirm)
+                provider.set_confirm(self._confirm)
                 self._stack.callback(provider.close)
             return self._providers[name]
 
     def _provider_schema(self, name: str) -> JsonObject | None:
         return (
-            self.provider(name).schema() if name in discovery.names(discovery.PROVIDERS) else None
+            self.provider(name).schema()
+            if name in discovery.plugin_names(discovery.PROVIDERS)
+            else None
         )
 
     @cached_property
     def _state_url(self) -> str | None:
         """A manifest that is wrong or absent says nothing, so that what exists can still be looked at."""
-        if self.setting.state_url:
-            return self.setting.state_url
+        if self.settings.state_url:
+            return self.settings.state_url
         try:
             return self.desired.state_url
         except TrainctlError:

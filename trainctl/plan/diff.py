@@ -43,15 +43,15 @@ def changed_paths(before: Any, after: Any) -> tuple[Path, ...]:
     return tuple(sorted(paths, key=lambda path: [str(part) for part in path]))
 
 
-def keep(recorded: Any, wanted: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+def keep_recorded(recorded: Any, wanted: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
     """``wanted`` with the recorded values at these dotted paths; a path that either side lacks changes nothing."""
     result = plain(wanted) if paths else wanted
     for path in paths:
-        _keep_one(recorded, result, path.split("."))
+        _keep_recorded_at(recorded, result, path.split("."))
     return result
 
 
-def _keep_one(recorded: Any, wanted: Any, parts: Sequence[str]) -> None:
+def _keep_recorded_at(recorded: Any, wanted: Any, parts: Sequence[str]) -> None:
     for part in parts[:-1]:
         recorded, wanted = _at(recorded, part), _at(wanted, part)
     kept = _at(recorded, parts[-1], missing=_MISSING)

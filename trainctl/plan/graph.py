@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from trainctl.desired.values import Desired
-from trainctl.ledger.state import Recorded, State
+from trainctl.desired.values import DesiredState
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.plan.values import Change, Inputs, Options
+from trainctl.plan.values import Change, PlanInputs, PlanOptions
 
 Edges = Mapping[Address, Iterable[Address]]
 
@@ -38,10 +38,12 @@ def reverse(edges: Edges) -> dict[Address, list[Address]]:
     return turned
 
 
-def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> tuple[Change, ...]:
+def order_changes(
+    changes: Iterable[Change], recorded: Mapping[Address, RecordedResource]
+) -> tuple[Change, ...]:
     """The changes so that each comes after what it needs, and each removal after what needed it; else as they are given, removals last."""
     by_address = {change.address: change for change in changes}
-    waits = waits_for(by_address, recorded)
+    waits = change_dependencies(by_address, recorded)
     ranks = {
         address: (change.action in REMOVES, place, address)
         for place, (address, change) in enumerate(by_address.items())
@@ -65,8 +67,8 @@ def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> 
     return tuple(order.values())
 
 
-def waits_for(
-    changes: Mapping[Address, Change], recorded: Mapping[Address, Recorded]
+def change_dependencies(
+    changes: Mapping[Address, Change], recorded: Mapping[Address, RecordedResource]
 ) -> dict[Address, set[Address]]:
     """For each change, the changes that come first: what it needs is made before it, what needed it goes before it."""
     waits: dict[Address, set[Address]] = {address: set() for address in changes}
@@ -85,13 +87,15 @@ def waits_for(
     return waits
 
 
-def planned(desired: Desired, state: State, options: Options) -> frozenset[Address]:
+def planned_addresses(
+    desired: DesiredState, state: State, options: PlanOptions
+) -> frozenset[Address]:
     """What a plan will speak of, known before anything is looked at: what it leaves alone needs no look."""
-    inputs = Inputs(desired=desired, state=state, options=options)
-    return frozenset(selected(replace(inputs, options=expanded(inputs))))
+    inputs = PlanInputs(desired=desired, state=state, options=options)
+    return frozenset(select_addresses(replace(inputs, options=expand_matrix_names(inputs))))
 
 
-def expanded(inputs: Inputs) -> Options:
+def expand_matrix_names(inputs: PlanInputs) -> PlanOptions:
     """The options with the name of a job that has a matrix standing for all of its jobs."""
     options, state = inputs.options, inputs.state
     known = {*inputs.desired.resources, *state.resources, *state.open_intents}
@@ -114,12 +118,12 @@ def expanded(inputs: Inputs) -> Options:
     )
 
 
-def selected(inputs: Inputs) -> list[Address]:
+def select_addresses(inputs: PlanInputs) -> list[Address]:
     """The addresses to plan, sorted; the jobs of a matrix in the order in which it was written, and then those that it has no more."""
     options, state = inputs.options, inputs.state
     wanted = {} if options.destroy else dict(inputs.desired.resources)
     everything = (
-        set(wanted) | set(state.resources) | set(state.open_intents) | set(state.unfinished)
+        set(wanted) | set(state.resources) | set(state.open_intents) | set(state.orphaned_intents)
     )
     if options.refresh_only:
         everything = set(state.resources)
@@ -133,14 +137,14 @@ def selected(inputs: Inputs) -> list[Address]:
     }
     chosen = everything
     if options.targets:
-        chosen = closure(options.targets, needs) | _leaving(options.targets, leaving)
+        chosen = closure(options.targets, needs) | _with_dependants(options.targets, leaving)
     if options.excludes:
         chosen -= closure(options.excludes, reverse(needs))
         chosen -= closure(options.excludes, leaving)
     return _sorted(chosen & everything, inputs.desired)
 
 
-def _sorted(addresses: Iterable[Address], desired: Desired) -> list[Address]:
+def _sorted(addresses: Iterable[Address], desired: DesiredState) -> list[Address]:
     places = {address: place for place, address in enumerate(desired.resources)}
 
     def rank(address: Address) -> tuple[int, str, int, str]:
@@ -150,7 +154,7 @@ def _sorted(addresses: Iterable[Address], desired: Desired) -> list[Address]:
     return sorted(addresses, key=rank)
 
 
-def _leaving(
+def _with_dependants(
     targets: tuple[Address, ...], leaving: dict[Address, tuple[Address, ...]]
 ) -> set[Address]:
     """Of what is to go, the targets and whatever has to go before them."""

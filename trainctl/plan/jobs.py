@@ -6,31 +6,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trainctl.model.action import Action, Reason
-from trainctl.model.job_spec import JobSpec
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.diff import Path, changed_paths
-from trainctl.plan.resources import unchanged
-from trainctl.plan.runs import UNDONE, attempted, live_run, news
-from trainctl.plan.subject import Subject
-from trainctl.plan.values import Change, CodeTree, Start
+from trainctl.plan.resource_context import ResourceContext
+from trainctl.plan.resources import plan_noop
+from trainctl.plan.runs import UNDOES_ATTEMPT, is_attempt_at, live_run, run_end_note
+from trainctl.plan.values import Change, CodeTree, RerunRequest
 
 _IN_PLACE = (
     *("labels", "priority", "max_duration", "retry"),
     *("matrix", "max_parallel", "depends_on"),
 )
 _STARTS = frozenset({"rerun_of", "resume_from"})
-NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins", "kept_secrets"})
+NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins", "persisted_secrets"})
 _NEW_RUN = frozenset({"create", "replace"})
 _REASONS = {
-    "config": Reason.CONFIG_CHANGED,
-    "code": Reason.CODE_CHANGED,
-    "weights": Reason.WEIGHTS_CHANGED,
+    "config": ActionReason.CONFIG_CHANGED,
+    "code": ActionReason.CODE_CHANGED,
+    "weights": ActionReason.WEIGHTS_CHANGED,
 }
 _WORDS = {"config": "configuration", "code": "code", "weights": "weights"}
 
 
-def job_wish(subject: Subject, code: CodeTree | None, pins: dict[str, Any]) -> dict[str, Any]:
+def desired_job_attributes(
+    subject: ResourceContext, code: CodeTree | None, pins: dict[str, Any]
+) -> dict[str, Any]:
     """A job's attributes with its code and the pins of its weights, as of today."""
     job = subject.resource.job_spec if subject.resource else JobSpec()
     weights = [str(one.address) for one in job.weights]
@@ -42,12 +44,12 @@ def job_wish(subject: Subject, code: CodeTree | None, pins: dict[str, Any]) -> d
     )
 
 
-def plan_job(subject: Subject, today: dict[str, Any]) -> Change:
+def plan_job(subject: ResourceContext, today: dict[str, Any]) -> Change:
     """What happens to a wanted job; ``today`` is what a new run would run."""
     run = subject.newest_run
     if subject.recorded is None or run is None:
         return subject.make(Action.CREATE, today, after_unknown={"runs": True})
-    verdict = _Verdict(subject, today, run)
+    verdict = _RunComparison(subject, today, run)
     found = verdict.new_run()
     if found is not None:
         reason, paths = found
@@ -58,19 +60,19 @@ def plan_job(subject: Subject, today: dict[str, Any]) -> Change:
             after_unknown={"runs": True},
             replace_paths=paths,
             stops=live_run(subject),
-            note=news(subject, run),
+            note=run_end_note(subject, run),
         )
     return verdict.same_run()
 
 
-def plan_start(subject: Subject, today: dict[str, Any], start: Start) -> Change:
+def plan_rerun(subject: ResourceContext, today: dict[str, Any], start: RerunRequest) -> Change:
     """One new run that begins from an earlier one, because the user asked for it."""
     kept = subject.wanted({}) if start.as_recorded else today
     known = subject.recorded is not None  # a job that was forgotten is made once more
     return subject.make(
         Action.REPLACE if known else Action.CREATE,
         {**{name: kept[name] for name in kept if name not in _STARTS}, **start.attributes},
-        Reason.BY_REQUEST if known else None,
+        ActionReason.BY_REQUEST if known else None,
         after_unknown={"runs": True},
         stops=live_run(subject),
         note=start.note,
@@ -78,10 +80,10 @@ def plan_start(subject: Subject, today: dict[str, Any], start: Start) -> Change:
 
 
 @dataclass(frozen=True)
-class _Verdict:
+class _RunComparison:
     """What was recorded against what is wanted today, and how the newest run stands."""
 
-    subject: Subject
+    subject: ResourceContext
     today: dict[str, Any]
     run: RunRecord
 
@@ -111,15 +113,15 @@ class _Verdict:
         before, today = (one.to_attributes() for one in both)
         return before, today
 
-    def new_run(self) -> tuple[Reason, tuple[Path, ...]] | None:
+    def new_run(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
         """Why a new run is due and which paths force it, or None."""
         lost = self.run.status is RunStatus.LOST or (self.subject.gone and self.run.status.live)
-        if lost and not self.run.stop_asked:
-            return Reason.RUN_LOST, ()
+        if lost and not self.run.stop_requested:
+            return ActionReason.RUN_LOST, ()
         if self.run.status is RunStatus.DEPLOY_FAILED:
-            return Reason.DEPLOY_FAILED, ()
+            return ActionReason.DEPLOY_FAILED, ()
         if self.subject.replace:
-            return Reason.BY_REQUEST, ()
+            return ActionReason.BY_REQUEST, ()
         return self._changed() or self._interrupted()
 
     def same_run(self) -> Change:
@@ -138,29 +140,29 @@ class _Verdict:
                 Action.UPDATE, kept, reason, note=note, outputs_after=subject.outputs
             )
         if subject.intent is not None:
-            reason, note = Reason.INTERRUPTED, UNDONE
+            reason, note = ActionReason.INTERRUPTED, UNDOES_ATTEMPT
             return subject.make(
                 Action.UPDATE, kept, reason, note=note, outputs_after=subject.outputs
             )
-        return unchanged(subject, kept, reason=reason, note=note)
+        return plan_noop(subject, kept, reason=reason, note=note)
 
-    def _changed(self) -> tuple[Reason, tuple[Path, ...]] | None:
+    def _changed(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
         rerun_on = self.subject.lifecycle.rerun_on
         if "config" in self.causes and "config" in rerun_on:
-            return Reason.CANNOT_UPDATE, self._paths(["config"])
+            return ActionReason.CANNOT_UPDATE, self._paths(["config"])
         if self.causes and self.run.status is RunStatus.FAILED:
-            return Reason.RUN_FAILED, self._paths(self.causes)
+            return ActionReason.RUN_FAILED, self._paths(self.causes)
         triggers = [cause for cause in self.causes if cause in rerun_on]
-        return (Reason.BY_TRIGGERS, self._paths(triggers)) if triggers else None
+        return (ActionReason.BY_TRIGGERS, self._paths(triggers)) if triggers else None
 
-    def _interrupted(self) -> tuple[Reason, tuple[Path, ...]] | None:
+    def _interrupted(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
         intent = self.subject.intent
-        if intent and intent.action in _NEW_RUN and attempted(intent, self.today):
-            return Reason.INTERRUPTED, ()
+        if intent and intent.action in _NEW_RUN and is_attempt_at(intent, self.today):
+            return ActionReason.INTERRUPTED, ()
         return None
 
     def _note(self) -> str:
-        ended = news(self.subject, self.run)
+        ended = run_end_note(self.subject, self.run)
         if not self.causes:
             return ended
         words = " and ".join(_WORDS[cause] for cause in self.causes)
@@ -199,7 +201,7 @@ def _digest(attributes: dict[str, Any]) -> Any:
     return (attributes.get("code") or {}).get("digest")
 
 
-def _code(subject: Subject, path: str, code: CodeTree | None) -> dict[str, Any]:
+def _code(subject: ResourceContext, path: str, code: CodeTree | None) -> dict[str, Any]:
     """The code as far as it could be read; what could not be is taken to be as recorded."""
     if code is not None:
         return {

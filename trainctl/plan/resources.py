@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainctl.model.action import Action, Reason
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Kind
-from trainctl.plan.runs import UNDONE, attempted
-from trainctl.plan.subject import Subject
+from trainctl.plan.resource_context import ResourceContext
+from trainctl.plan.runs import UNDOES_ATTEMPT, is_attempt_at
 from trainctl.plan.values import Change
 
-PLANNED_OF_WEIGHTS = frozenset({"revision", "pin", "files", "bytes"})
+PLANNED_WEIGHTS_ATTRIBUTES = frozenset({"revision", "pin", "files", "bytes"})
 
 _OUTPUTS = {
     Kind.CLUSTER: ("nodes",),
@@ -25,7 +25,7 @@ _FIXED = {Kind.CLUSTER: ("provider",), Kind.CACHE: ("project", "cluster", "dir")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredValues:
     """What a resource is to be: ``after``, what of it isn't known yet, and outputs that are known already."""
 
     after: dict[str, Any]
@@ -33,51 +33,53 @@ class Wish:
     known_outputs: dict[str, Any] = field(default_factory=dict)
 
 
-def plan_resource(subject: Subject, wish: Wish) -> Change:
+def plan_resource(subject: ResourceContext, desired_values: DesiredValues) -> Change:
     """What happens to a wanted resource of a kind other than job."""
     if subject.recorded is None:
-        return _make(subject, wish, Action.CREATE)
+        return _make(subject, desired_values, Action.CREATE)
     if subject.gone:
-        return _make(subject, wish, Action.CREATE, Reason.GONE)
+        return _make(subject, desired_values, Action.CREATE, ActionReason.MISSING)
     if subject.replace:
-        return _make(subject, wish, Action.REPLACE, Reason.BY_REQUEST)
-    before, after = subject.before, wish.after
+        return _make(subject, desired_values, Action.REPLACE, ActionReason.BY_REQUEST)
+    before, after = subject.before, desired_values.after
     fixed = _FIXED.get(subject.address.kind, ())
     if paths := tuple((name,) for name in fixed if before.get(name) != after.get(name)):
-        return _make(subject, wish, Action.REPLACE, Reason.CANNOT_UPDATE, replace_paths=paths)
-    if before != after and _present(before) != _present(after):
-        return _update(subject, wish)
-    return _made_again(subject, wish) or unchanged(subject, after)
+        return _make(
+            subject, desired_values, Action.REPLACE, ActionReason.CANNOT_UPDATE, replace_paths=paths
+        )
+    if before != after and _without_nulls(before) != _without_nulls(after):
+        return _update(subject, desired_values)
+    return _plan_recreation(subject, desired_values) or plan_noop(subject, after)
 
 
-def _made_again(subject: Subject, wish: Wish) -> Change | None:
+def _plan_recreation(subject: ResourceContext, desired_values: DesiredValues) -> Change | None:
     """What is to be made once more, though nothing of it is to be different."""
-    if subject.elsewhere:
-        note = f"the mirror was {subject.elsewhere}"
-        return _make(subject, wish, Action.UPDATE, Reason.MIRROR_MOVED, note=note)
-    if subject.observed is not None and subject.observed.back:
-        note = f"{', '.join(subject.observed.back)} can be reached now"
-        return _make(subject, wish, Action.UPDATE, note=note)
+    if subject.other_mirror:
+        note = f"the mirror was {subject.other_mirror}"
+        return _make(subject, desired_values, Action.UPDATE, ActionReason.MIRROR_MOVED, note=note)
+    if subject.observed is not None and subject.observed.recovered_nodes:
+        note = f"{', '.join(subject.observed.recovered_nodes)} can be reached now"
+        return _make(subject, desired_values, Action.UPDATE, note=note)
     if subject.intent is not None:
-        note = "" if attempted(subject.intent, wish.after) else UNDONE
-        return _make(subject, wish, Action.UPDATE, Reason.INTERRUPTED, note=note)
+        note = "" if is_attempt_at(subject.intent, desired_values.after) else UNDOES_ATTEMPT
+        return _make(subject, desired_values, Action.UPDATE, ActionReason.INTERRUPTED, note=note)
     return None
 
 
-def unchanged(subject: Subject, after: dict[str, Any], **more: Any) -> Change:
+def plan_noop(subject: ResourceContext, after: dict[str, Any], **more: Any) -> Change:
     """A no-op, unless what is recorded beside the attributes has to be recorded anew."""
-    note = _recorded_anew(subject)
+    note = _needs_recording(subject)
     action = Action.UPDATE if note else Action.NOOP
     more["note"] = ", ".join(part for part in (more.get("note"), note) if part)
     return subject.make(action, after, outputs_after=subject.outputs, **more)
 
 
-def _present(attributes: dict[str, Any]) -> dict[str, Any]:
+def _without_nulls(attributes: dict[str, Any]) -> dict[str, Any]:
     """The attributes that say something: absent means null."""
     return {key: value for key, value in attributes.items() if value is not None}
 
 
-def _recorded_anew(subject: Subject) -> str:
+def _needs_recording(subject: ResourceContext) -> str:
     if subject.recorded is None or subject.resource is None:
         return ""
     if subject.recorded.lifecycle != subject.lifecycle:
@@ -87,28 +89,38 @@ def _recorded_anew(subject: Subject) -> str:
     return ""
 
 
-def _update(subject: Subject, wish: Wish) -> Change:
+def _update(subject: ResourceContext, desired_values: DesiredValues) -> Change:
     differing = {
         key
-        for key in subject.before.keys() | wish.after.keys()
-        if subject.before.get(key) != wish.after.get(key)
+        for key in subject.before.keys() | desired_values.after.keys()
+        if subject.before.get(key) != desired_values.after.get(key)
     }
-    moved = subject.address.kind is Kind.WEIGHTS and differing <= PLANNED_OF_WEIGHTS
-    return _make(subject, wish, Action.UPDATE, Reason.SOURCE_MOVED if moved else None)
+    moved = subject.address.kind is Kind.WEIGHTS and differing <= PLANNED_WEIGHTS_ATTRIBUTES
+    return _make(
+        subject, desired_values, Action.UPDATE, ActionReason.SOURCE_MOVED if moved else None
+    )
 
 
 def _make(
-    subject: Subject, wish: Wish, action: Action, reason: Reason | None = None, **more: Any
+    subject: ResourceContext,
+    desired_values: DesiredValues,
+    action: Action,
+    reason: ActionReason | None = None,
+    **more: Any,
 ) -> Change:
     unknown = {
-        **wish.unknown,
-        **{name: True for name in _remade(subject, wish, action) if name not in wish.known_outputs},
+        **desired_values.unknown,
+        **{
+            name: True
+            for name in _changed_outputs(subject, desired_values, action)
+            if name not in desired_values.known_outputs
+        },
     }
     kept = {} if action is Action.CREATE else subject.outputs
-    outputs = {**kept, **wish.known_outputs}
+    outputs = {**kept, **desired_values.known_outputs}
     return subject.make(
         action,
-        wish.after,
+        desired_values.after,
         reason,
         after_unknown=unknown,
         outputs_after={key: value for key, value in outputs.items() if key not in unknown},
@@ -116,10 +128,16 @@ def _make(
     )
 
 
-def _remade(subject: Subject, wish: Wish, action: Action) -> tuple[str, ...]:
+def _changed_outputs(
+    subject: ResourceContext, desired_values: DesiredValues, action: Action
+) -> tuple[str, ...]:
     """Outputs that the change may make different."""
     names = _OUTPUTS.get(subject.address.kind, ())
-    if subject.address.kind is Kind.WEIGHTS and action is Action.UPDATE and not subject.elsewhere:
-        same = subject.before.get("pin") == wish.after.get("pin")
-        return () if same and wish.after.get("pin") else ("listing",)
+    if (
+        subject.address.kind is Kind.WEIGHTS
+        and action is Action.UPDATE
+        and not subject.other_mirror
+    ):
+        same = subject.before.get("pin") == desired_values.after.get("pin")
+        return () if same and desired_values.after.get("pin") else ("listing",)
     return names

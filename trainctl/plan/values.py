@@ -8,18 +8,18 @@ from functools import cached_property
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource
-from trainctl.desired.values import Desired
-from trainctl.errors import Forbidden, TrainctlError
+from trainctl.desired.values import DesiredState
+from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.ledger.state import State
-from trainctl.model.action import Action, Reason
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
-from trainctl.model.delivery import TO_ALL, Serving
+from trainctl.model.delivery import SERVES_ALL, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.job_spec import JobSpec
-from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunRecord
-from trainctl.model.trust import Policy
-from trainctl.spi.provider import Presence
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.trust import PlanPolicy
+from trainctl.plugin_api.provider import ResourceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class Observation:
     """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
 
     Of a job: ``run``, its newest run's record as the node tells it, or ``runs``, several of them.
-    Of a cluster: ``unseen``, the ids of nodes of which nobody could tell, and ``back``, the names of those that were away when it
+    Of a cluster: ``unobserved``, the ids of nodes of which nobody could tell, and ``recovered_nodes``, the names of those that were away when it
     was made and can be reached now.
-    Of weights: ``elsewhere``, the mirror that they are in, where the manifest wants another.
+    Of weights: ``other_mirror``, the mirror that they are in, where the manifest wants another.
     """
 
-    presence: Presence
+    status: ResourceStatus
     outputs: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
-    back: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
-    elsewhere: str = ""
+    recovered_nodes: tuple[str, ...] = ()
+    unobserved: tuple[str, ...] = ()
+    other_mirror: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CodeTree:
     digest: str
     files: int
     bytes: int
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class WeightsFacts:
 
     resolved: ResolvedSource | None
     mirrored: int | None = 0
-    relayed: int = 0
+    relayed_bytes: int = 0
     """What is missing in a mirror on a host or in a bucket, and can only come through the operator's machine, in bytes."""
     listing: str | None = None
     locked: bool = False
@@ -99,13 +99,13 @@ class GpuFacts:
     kinds: tuple[str, ...] = ()
     free: bool = True
 
-    def is_a(self, kind: str) -> bool:
+    def matches(self, kind: str) -> bool:
         """Whether it is an accelerator that was asked for; any is, where none is named."""
         return not kind or kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True)
-class ImageWish:
+class ImageSelection:
     """An image as the manifest writes it, and the engine that is to run it; None for whichever works."""
 
     image: str
@@ -122,7 +122,7 @@ class ImageFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Vacancy:
+class NodeCapacity:
     """What of a node is free now: the GPUs that jobs may use there, and how many runs go on."""
 
     gpus: tuple[GpuFacts, ...] = ()
@@ -152,7 +152,7 @@ class NodeFacts:
     detail: str = ""
     unusable: str = ""
     """Why its directories can't be made; empty where they can, or are there."""
-    lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job, what it needs of this host and isn't there, in sentences."""
     logout: str = ""
     """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
@@ -161,7 +161,7 @@ class NodeFacts:
     """Why nobody can say which GPUs it has; empty where its tools do, or where there is no tool."""
     usable_gpus: int = 0
     """How many of them jobs may claim; where none is reported, how many are declared."""
-    images: Mapping[ImageWish, ImageFacts] = field(default_factory=dict)
+    images: Mapping[ImageSelection, ImageFacts] = field(default_factory=dict)
     room: int | None = None
     most: int | None = None
     limit: int | None = None
@@ -173,11 +173,11 @@ class NodeFacts:
     """Why that host can't hand this node weights; empty where it can."""
     mirror_tls: bool = False
     """Whether that host hands them out over TLS, as it has no private address."""
-    serving: Serving = TO_ALL
+    serving: ServingCapability = SERVES_ALL
     """How this node hands weights to its peers."""
     shared_cache: bool = False
     max_rate: int | None = None
-    vacancy: Vacancy | None = None
+    free_resources: NodeCapacity | None = None
     """Asked only where there are nodes to choose from."""
 
 
@@ -199,7 +199,7 @@ class CacheFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PlanOptions:
     """What the user asked of the planner."""
 
     destroy: bool = False
@@ -215,7 +215,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RerunRequest:
     """How a run that the user asked for begins from an earlier one.
 
     ``attributes`` are recorded with the job's; ``as_recorded`` says that nothing of today's manifest counts.
@@ -227,13 +227,13 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class PlanInputs:
     """All that planning looks at."""
 
-    desired: Desired
+    desired: DesiredState
     state: State
     observed: Mapping[Address, Observation] = field(default_factory=dict)
-    begun: Mapping[Address, tuple[RunRecord, ...]] = field(default_factory=dict)
+    unrecorded_runs: Mapping[Address, tuple[RunRecord, ...]] = field(default_factory=dict)
     """Of each job, the runs that attempts have begun and nobody has recorded, as their nodes tell them."""
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     weights: Mapping[Address, WeightsFacts] = field(default_factory=dict)
@@ -243,24 +243,24 @@ class Inputs:
     """Of each cluster, the names its provider plans, in rank order."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Of each node that has a price of its own, by id."""
-    lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job, what its own code lacks, in sentences."""
     caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)
     """Of each recorded training cache that could be asked about, its directories: its own, then the team's."""
-    options: Options = Options()
+    options: PlanOptions = PlanOptions()
     lock_readonly: bool = False
     """Whether nobody writes down what unlocked sources resolved to."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    unasked: frozenset[str] = frozenset()
+    unreachable_nodes: frozenset[str] = frozenset()
     """The ids of nodes of which the diagnostics say why they could not be asked."""
-    policies: tuple[Policy, ...] = ()
-    starts: Mapping[Address, Start] = field(default_factory=dict)
-    seats: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    policies: tuple[PlanPolicy, ...] = ()
+    starts: Mapping[Address, RerunRequest] = field(default_factory=dict)
+    rank_placements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job that gets a run, the ids of the nodes that it is likely to get, by rank: worked out while planning."""
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRun:
+class AffectedRun:
     """A run that a change would stop, as the plan shows it."""
 
     id: str
@@ -283,16 +283,16 @@ class Change:
     address: Address
     action: Action
     provider: str
-    reason: Reason | None = None
+    reason: ActionReason | None = None
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     after_unknown: Mapping[str, Any] = field(default_factory=dict)
     replace_paths: tuple[tuple[str | int, ...], ...] = ()
     depends_on: tuple[Address, ...] = ()
-    lifecycle: Lifecycle = Lifecycle()
+    lifecycle: LifecycleSpec = LifecycleSpec()
     seen: int = 0
     note: str = ""
-    stops: LiveRun | None = None
+    stops: AffectedRun | None = None
     outputs: Mapping[str, Any] = field(default_factory=dict)
     outputs_after: Mapping[str, Any] = field(default_factory=dict)
     """Outputs as far as they are known, before and after; ``attributes`` to record are in ``after`` alone."""
@@ -316,7 +316,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsLine:
+class WeightsRow:
     """One row of the plan's ``weights``; numbers are None when they could not be known."""
 
     address: Address
@@ -327,7 +327,7 @@ class WeightsLine:
     bytes: int | None
     bytes_mirrored: int | None
     bytes_upstream: int | None
-    bytes_through_operator: int | None = 0
+    bytes_through_client: int | None = 0
     """Those of ``bytes_upstream`` that a mirror on a host or in a bucket can't fetch itself."""
     listing: str | None = None
     """What is missing and comes with other weights of the plan, or with another file of its own: it is in none of the others."""
@@ -340,11 +340,11 @@ class WeightsLine:
             return None
         if not self.bytes_upstream:
             return "none"
-        return "through-operator" if self.bytes_through_operator else "direct"
+        return "through-client" if self.bytes_through_client else "direct"
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryLine:
+class DeliveryRow:
     """One row of the plan's ``deliveries``: what one rank of a job needs of one weights, and how it gets it."""
 
     job: Address
@@ -372,7 +372,7 @@ class DeliveryLine:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageLine:
+class ImageRow:
     """One row of the plan's ``images``: what one rank of a job runs in. ``present`` is None where nobody could tell."""
 
     job: Address
@@ -392,15 +392,15 @@ class Plan:
     manifest_digest: str
     changes: tuple[Change, ...]
     drift: tuple[Drift, ...] = ()
-    weights: tuple[WeightsLine, ...] = ()
-    deliveries: tuple[DeliveryLine, ...] = ()
-    images: tuple[ImageLine, ...] = ()
+    weights: tuple[WeightsRow, ...] = ()
+    deliveries: tuple[DeliveryRow, ...] = ()
+    images: tuple[ImageRow, ...] = ()
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     """Of each job that gets a run, the code it would ship."""
     hourly_cost: float = 0.0
     diagnostics: tuple[Diagnostic, ...] = ()
-    options: Options = Options()
+    options: PlanOptions = PlanOptions()
     digest: str = ""
 
     @property
@@ -413,7 +413,7 @@ class Plan:
         """What a command ends with that was to use the plan: 0 where it is usable."""
         wrong = [one for one in self.diagnostics if one.severity is Severity.ERROR]
         if any(one.forbids for one in wrong):
-            return Forbidden.exit_code
+            return PermissionDenied.exit_code
         return TrainctlError.exit_code if wrong else 0
 
     @property

@@ -12,30 +12,37 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from trainctl.base.protocol.method import Method, RequestT, ResponseT
 from trainctl.base.protocol.runs import STATUS
-from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.errors import NodeError, StorageError
+from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.transport import CommandOutput, Transport
 from trainctl.remote import archive as bootstrap
-from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, how_it_ended, readable
-from trainctl.remote.archive import Archive, node_archive
-from trainctl.remote.programs import Feed
-from trainctl.remote.session import Call, Sessions
-from trainctl.spi.provider import Node
-from trainctl.spi.transport import Output, Transport
+from trainctl.remote.archive import ProgramArchive, node_archive
+from trainctl.remote.processes import InputFeed
+from trainctl.remote.responses import (
+    OnEvent,
+    ResponseParser,
+    crash_error,
+    error_from,
+    format_exit_status,
+    printable_tail,
+)
+from trainctl.remote.session import NodeSessions, SessionCall
 
 _SILENCE_SECONDS = 900.0
 _PIECE = 2**18
 _COMPRESSION = 1
-_AT_ONCE_BYTES = 2**20
+_SESSION_BYTES = 2**20
 """What is longer than that has a stream of its own, as a session has no flow control."""
 
 
 class NodeAgent:
     """The node program of one node; safe to use from many threads if its transport is.
 
-    Errors are those the program reports (StorageError, Busy, SourceWrong, NodeError), NodeError for one that
+    Errors are those the program reports (StorageError, Busy, SourceMismatch, NodeError), NodeError for one that
     crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
-    A ``visiting`` agent installs nothing: where the program isn't installed it travels with each call, so that a
+    A ``ephemeral`` agent installs nothing: where the program isn't installed it travels with each call, so that a
     node can be looked at before it is anybody's, and one that is gone stays gone. ``archive`` is the program, the
     node's own by default; ``bytecode`` is of it and of this Python. A ``remote`` node may have another Python, and what it is sent is compressed.
     Calls that only ask and are answered share a session, with those of other agents that are given the same ``sessions``;
@@ -47,71 +54,73 @@ class NodeAgent:
         node: Node,
         transport: Transport,
         *,
-        visiting: bool = False,
-        archive: Archive | None = None,
+        ephemeral: bool = False,
+        archive: ProgramArchive | None = None,
         bytecode: Callable[[], bytes] | None = None,
-        sessions: Sessions | None = None,
+        sessions: NodeSessions | None = None,
         remote: bool = False,
     ) -> None:
         self._node = node
         self._transport = transport
-        self._sessions = sessions or Sessions(transport)
+        self._sessions = sessions or NodeSessions(transport)
         self._archive = archive or node_archive()
         self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
         self._argv = (*self._python(bootstrap.RUN), self._path, self._archive.sha256)
-        self._seen = False
-        self._visiting = visiting
+        self._is_installed = False
+        self._ephemeral = ephemeral
         self._bytecode = bytecode
         self._remote = remote
-        self._absent = visiting and not node.key  # nothing is installed on a node that wasn't made
+        self._is_absent = (
+            ephemeral and not node.key
+        )  # nothing is installed on a node that wasn't made
 
-    def open(self, verbs: Sequence[Verb[Any, Any]]) -> None:
+    def open(self, methods: Sequence[Method[Any, Any]]) -> None:
         """Begin to start its session, where the program may be installed, and have it load what does these verbs; nothing is waited for."""
-        if not self._absent:
-            self._sessions.open(self._argv, [verb.name for verb in verbs])
+        if not self._is_absent:
+            self._sessions.open(self._argv, [method.name for method in methods])
 
     def call(
         self,
-        verb: Verb[Request, Answer],
-        request: Request,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
         *,
         following: Iterable[bytes] = (),
         payload: Iterable[bytes] = (),
         on_event: OnEvent | None = None,
         timeout: float | None = None,
-    ) -> Answer:
+    ) -> ResponseT:
         """Call a verb; return its answer. ``payload`` may be an iterator that can be read only once, or a Feed: answers to what the program says.
 
         ``following`` is sent after the request, and before the payload; where it is short that makes no difference to the call.
         """
-        answers = Answers(self._node.id, on_event)
+        answers = ResponseParser(self._node.id, on_event)
         line = json.dumps(request).encode() + b"\n"
         silence = timeout or _SILENCE_SECONDS
-        begun, rest = _begun(following)
+        begun, rest = _read_ahead(following)
         line += begun
         if payload == () == rest:
-            output = self._ask(Call(self._node.id, verb.name, line, answers.feed, silence))
+            output = self._ask(SessionCall(self._node.id, method.name, line, answers.feed, silence))
         else:
-            if not self._seen and not self._absent:
+            if not self._is_installed and not self._is_absent:
                 look = json.dumps({"root": self._node.root, "keys": []}).encode() + b"\n"
-                self._ask(Call(self._node.id, STATUS.name, look, _ignore, silence))
-            output = self._stream(verb.name, (line, rest), payload, answers.feed, silence)
+                self._ask(SessionCall(self._node.id, STATUS.name, look, _ignore, silence))
+            output = self._stream(method.name, (line, rest), payload, answers.feed, silence)
         if answers.error is not None:
             raise answers.error
         if output.exit_code != 0 or answers.result is None:
-            raise crashed(self._node.id, output.exit_code, output.stderr)
-        return cast(Answer, answers.result)
+            raise crash_error(self._node.id, output.exit_code, output.stderr)
+        return cast(ResponseT, answers.result)
 
     def read(
         self,
-        verb: Verb[Request, bytes],
-        request: Request,
+        method: Method[RequestT, bytes],
+        request: RequestT,
         on_bytes: Callable[[bytes], None],
         timeout: float | None = None,
     ) -> None:
         """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
         line = json.dumps(request).encode() + b"\n"
-        output = self._stream(verb.name, (line, ()), (), on_bytes, timeout or _SILENCE_SECONDS)
+        output = self._stream(method.name, (line, ()), (), on_bytes, timeout or _SILENCE_SECONDS)
         if output.exit_code != 0:
             raise self._raw_error(output)
 
@@ -123,54 +132,56 @@ class NodeAgent:
         """See Transport."""
         return self._transport.expose(port)
 
-    def _ask(self, call: Call) -> Output:
+    def _ask(self, call: SessionCall) -> CommandOutput:
         """A call in the program's session."""
         return self._run(lambda argv, head: self._sessions.call(argv, head, call))
 
     def _stream(
         self,
-        verb: str,
+        method: str,
         sent: tuple[bytes, Iterable[bytes]],
         payload: Iterable[bytes],
         on_stdout: Callable[[bytes], None],
         timeout: float,
-    ) -> Output:
+    ) -> CommandOutput:
         """A call in a process of its own, which is sent a request, what follows it, and the payload."""
 
-        def run(argv: Sequence[str], head: bytes) -> Output:
+        def run(argv: Sequence[str], head: bytes) -> CommandOutput:
             stdin: Iterable[bytes] = chain((head, sent[0]), sent[1])
-            if isinstance(payload, Feed):  # which is waited for while the program is heard
+            if isinstance(payload, InputFeed):  # which is waited for while the program is heard
                 payload.lead(stdin)
                 stdin = payload
             else:
                 stdin = chain(stdin, payload)
             return self._transport.run(
-                (*argv, verb), stdin=stdin, on_stdout=on_stdout, timeout=timeout
+                (*argv, method), stdin=stdin, on_stdout=on_stdout, timeout=timeout
             )
 
         return self._run(run)
 
-    def _run(self, run: Callable[[Sequence[str], bytes], Output]) -> Output:
+    def _run(self, run: Callable[[Sequence[str], bytes], CommandOutput]) -> CommandOutput:
         """Have ``run`` call the program, after installing it if it is missing there. It gets what starts the program, and the beginning of its input."""
-        if self._absent:
-            return self._visit(run)
+        if self._is_absent:
+            return self._run_from_memory(run)
         for attempt in range(2):
             output = run(self._argv, b"")
             if output.exit_code != bootstrap.MISSING:
-                self._seen = True
+                self._is_installed = True
                 return output
-            if self._visiting:
-                self._absent = True
-                return self._visit(run)
+            if self._ephemeral:
+                self._is_absent = True
+                return self._run_from_memory(run)
             if attempt == 0:
                 self._install()
         raise NodeError(
             f"the node program on {self._node.id} is not the one that was installed",
             f"Something changes {self._path}.",
-            code="node-program",
+            code="node-program-failed",
         )
 
-    def _visit(self, run: Callable[[Sequence[str], bytes], Output]) -> Output:
+    def _run_from_memory(
+        self, run: Callable[[Sequence[str], bytes], CommandOutput]
+    ) -> CommandOutput:
         bytecode = self._bytecode() if self._bytecode else b""
         program = self._archive.data if self._remote or not bytecode else b""
         data = self._packed(program + bytecode)
@@ -187,9 +198,9 @@ class NodeAgent:
         if output.exit_code != 0:
             raise StorageError(
                 f"the node program can't be installed on {self._node.id}",
-                readable(output.stderr)
-                or f"What installs it ended with {how_it_ended(output.exit_code)}.",
-                code="node-program",
+                printable_tail(output.stderr)
+                or f"What installs it ended with {format_exit_status(output.exit_code)}.",
+                code="node-program-failed",
             )
 
     def _packed(self, data: bytes) -> bytes:
@@ -199,12 +210,12 @@ class NodeAgent:
         """Standard library alone: what a host's site-packages run at every start is neither wanted nor waited for."""
         return (self._node.python, "-I", "-S", "-c", program)
 
-    def _raw_error(self, output: Output) -> Exception:
+    def _raw_error(self, output: CommandOutput) -> Exception:
         lines = output.stderr.splitlines() or [b""]
         try:
             return error_from(self._node.id, json.loads(lines[-1])["error"])
         except (ValueError, KeyError, TypeError):
-            return crashed(self._node.id, output.exit_code, output.stderr)
+            return crash_error(self._node.id, output.exit_code, output.stderr)
 
 
 @functools.lru_cache(maxsize=1)
@@ -213,13 +224,13 @@ def _compressed(data: bytes) -> bytes:
     return zlib.compress(data, _COMPRESSION)
 
 
-def _begun(pieces: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
+def _read_ahead(pieces: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
     """As much of it as is sent at once, and what is left then."""
     pieces = iter(pieces)
     begun = bytearray()
     for piece in pieces:
         begun += piece
-        if len(begun) > _AT_ONCE_BYTES:
+        if len(begun) > _SESSION_BYTES:
             return bytes(begun), pieces
     return bytes(begun), ()
 

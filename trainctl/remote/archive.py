@@ -17,8 +17,8 @@ from pathlib import Path
 from types import CodeType
 
 import trainctl
-from trainctl.base.bytecode import is_sealed, sealed
-from trainctl.base.files import make_directory, write_atomic
+from trainctl.base.filesystem.files import make_directory, write_atomic
+from trainctl.base.system.bytecode import is_valid_bytecode, pack_bytecode
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PROGRAM = "trainctl/program.py"
@@ -41,15 +41,15 @@ def main():
 
 
 _SOURCES = (
-    "trainctl.model:source_uri", "trainctl.spi:sources",
-    "trainctl.sources:bodies", "trainctl.sources:client", "trainctl.sources:https",
+    "trainctl.model:source_uri", "trainctl.plugin_api:sources",
+    "trainctl.sources:ranges", "trainctl.sources:client", "trainctl.sources:https",
     "trainctl.sources:validators",
 )  # fmt: skip
 """What a host needs to read a source by links."""
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class ProgramArchive:
     """A zipapp and the hex sha256 of its bytes."""
 
     data: bytes
@@ -57,14 +57,14 @@ class Archive:
 
 
 @functools.cache
-def node_archive() -> Archive:
+def node_archive() -> ProgramArchive:
     """The program that runs on nodes."""
     packages = ("trainctl:errors", "trainctl.base", "trainctl.store", "trainctl.node")
     return program_archive("trainctl.node.__main__", packages + _SOURCES)
 
 
 @functools.cache
-def program_archive(main: str, names: tuple[str, ...]) -> Archive:
+def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
     """Pack installed modules so that a node imports them under the names they have here, to run ``main`` of the module ``main``.
 
     That module also has ``load``; see ``trainctl.base.protocol.call_server``, which has to come along.
@@ -76,14 +76,14 @@ def program_archive(main: str, names: tuple[str, ...]) -> Archive:
     for name in names:
         package, _, module = name.partition(":")
         folder = package.replace(".", "/")
-        for above in _above(folder):
+        for above in _parent_folders(folder):
             members.setdefault(f"{above}/__init__.py", "")
         if module:
             only = files(package) / f"{module}.py"
             members[f"{folder}/{module}.py"] = only.read_text(encoding="utf-8")
         else:
             members.update(_modules(files(package), folder))
-    return _packed(members)
+    return _pack(members)
 
 
 def _modules(place: Traversable, folder: str) -> Iterator[tuple[str, str]]:
@@ -95,12 +95,12 @@ def _modules(place: Traversable, folder: str) -> Iterator[tuple[str, str]]:
             yield f"{folder}/{found.name}", found.read_text(encoding="utf-8")
 
 
-def _above(folder: str) -> list[str]:
+def _parent_folders(folder: str) -> list[str]:
     parts = folder.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-def _packed(members: Mapping[str, str]) -> Archive:
+def _pack(members: Mapping[str, str]) -> ProgramArchive:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, text in sorted(members.items()):
@@ -109,20 +109,20 @@ def _packed(members: Mapping[str, str]) -> Archive:
             info.external_attr = 0o644 << 16
             archive.writestr(info, text)
     data = stream.getvalue()
-    return Archive(data, hashlib.sha256(data).hexdigest())
+    return ProgramArchive(data, hashlib.sha256(data).hexdigest())
 
 
-_PLACE = Path(trainctl.__file__).parents[1]
+_SOURCE_ROOT = Path(trainctl.__file__).parents[1]
 
 
-def compiled(archive: Archive, cache: Path) -> bytes:
+def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:
     """From the directory ``cache``, or made now and kept there if that is possible."""
     path = cache / f"{sys.implementation.cache_tag}.pyz"
     with contextlib.suppress(OSError):
         data = path.read_bytes()
-        if is_sealed(data, archive.sha256):
+        if is_valid_bytecode(data, archive.sha256):
             return data
-    data = sealed(archive.data, archive.sha256, _installed)
+    data = pack_bytecode(archive.data, archive.sha256, _installed)
     with contextlib.suppress(OSError):
         make_directory(path.parent)
         write_atomic(path, data)
@@ -131,7 +131,7 @@ def compiled(archive: Archive, cache: Path) -> bytes:
 
 def _installed(name: str, source: bytes) -> CodeType | None:
     """The code of one of our own modules, which Python compiled at its installation or first import; None unless it is of this very source."""
-    path = _PLACE / name
+    path = _SOURCE_ROOT / name
     loader = SourceFileLoader(name, str(path))
     try:
         code = loader.get_code(name)
@@ -208,9 +208,9 @@ def put(path, data):
         sys.exit("%s: %s" % (error.strerror, folder))
 put(path, data)
 sys.path.insert(0, path)
-from trainctl.base.bytecode import is_sealed, remove_unused, sealed
-if not is_sealed(body, digest):
-    body = sealed(data, digest)
+from trainctl.base.system.bytecode import is_valid_bytecode, pack_bytecode, remove_unused
+if not is_valid_bytecode(body, digest):
+    body = pack_bytecode(data, digest)
 put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)
 descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)

@@ -14,10 +14,10 @@ from trainctl.base.protocol.mirrors import (
     OBJECT_PUT,
     OBJECT_STAT,
     OBJECT_SYNC,
-    GetRequest,
-    KeysRequest,
-    ListRequest,
-    PutRequest,
+    ObjectGetRequest,
+    ObjectKeysRequest,
+    ObjectListRequest,
+    ObjectPutRequest,
 )  # fmt: skip
 from trainctl.remote.agent import NodeAgent
 
@@ -82,7 +82,11 @@ class HostObjects:
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See ObjectStore."""
-        request: ListRequest = {"path": self._directory().path, "prefix": prefix, "after": after}
+        request: ObjectListRequest = {
+            "path": self._directory().path,
+            "prefix": prefix,
+            "after": after,
+        }
         rows: list[Sequence[Any]] = []
         self._agent(False).call(
             OBJECT_LIST,
@@ -99,7 +103,7 @@ class HostObjects:
     def _read(
         self, key: str, offset: int, length: int | None, take: Callable[[bytes], object]
     ) -> bool:
-        request: GetRequest = {
+        request: ObjectGetRequest = {
             "path": self._directory().path,
             "key": key,
             "offset": offset,
@@ -115,7 +119,7 @@ class HostObjects:
         return answer["exists"]
 
     def _put(self, key: str, data: Data, *, durable: bool, if_absent: bool) -> bool:
-        request: PutRequest = {
+        request: ObjectPutRequest = {
             "path": self._directory().path,
             "key": key,
             "durable": durable,
@@ -125,5 +129,5 @@ class HostObjects:
         answer = self._agent(True).call(OBJECT_PUT, request, following=[data])
         return answer["created"]
 
-    def _about(self, keys: Sequence[str]) -> KeysRequest:
+    def _about(self, keys: Sequence[str]) -> ObjectKeysRequest:
         return {"path": self._directory().path, "keys": list(keys)}

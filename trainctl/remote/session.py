@@ -10,41 +10,41 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from trainctl.base.protocol.wire import Frames, frame
-from trainctl.errors import NodeError, NodeSilent, NodeUnreachable
-from trainctl.remote.answers import readable
-from trainctl.remote.programs import Feed
-from trainctl.spi.transport import Output, Transport
+from trainctl.base.protocol.wire import FrameDecoder, encode_frame
+from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable
+from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.remote.processes import InputFeed
+from trainctl.remote.responses import printable_tail
 
 VERB = "session"
 _CONFIRM_SECONDS = 5.0
 
-_Said = tuple[Mapping[str, Any], bytes]
+_SessionFrame = tuple[Mapping[str, Any], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What is asked: ``data`` is the call's standard input, ``timeout`` in seconds of silence, ``who`` the node in errors."""
+class SessionCall:
+    """What is asked: ``data`` is the call's standard input, ``timeout`` in seconds of silence, ``node_label`` the node in errors."""
 
-    who: str
-    verb: str
+    node_label: str
+    method: str
     data: bytes
     on_stdout: Callable[[bytes], None]
     timeout: float
 
 
-class Session:
+class NodeSession:
     """Starts at once, in a thread; ``head`` is what its program reads before the first frame. Safe to use from many threads."""
 
     def __init__(self, transport: Transport, argv: Sequence[str], head: bytes = b"") -> None:
         self._transport = transport
         self._argv = argv
-        self._feed = Feed()
-        self._frames = Frames()
+        self._feed = InputFeed()
+        self._frames = FrameDecoder()
         self._lock = threading.Lock()
         self._numbers = count(1)
-        self._calls: dict[int, queue.SimpleQueue[_Said | None]] = {}
-        self._ended: Output | None = None
+        self._calls: dict[int, queue.SimpleQueue[_SessionFrame | None]] = {}
+        self._ended: CommandOutput | None = None
         self._failed: BaseException | None = None
         self._closed = False
         self.over = False
@@ -53,34 +53,34 @@ class Session:
         self._thread = threading.Thread(target=self._run, daemon=True, name="session")
         self._thread.start()
 
-    def call(self, call: Call) -> Output | None:
+    def call(self, call: SessionCall) -> CommandOutput | None:
         """What the call left behind, its output handed over as it arrived; None if the session was over before.
 
         Where the session ends instead of the call its end is the call's, or its error. Whatever goes wrong here ends the call there.
         """
-        said: queue.SimpleQueue[_Said | None] = queue.SimpleQueue()
+        frames: queue.SimpleQueue[_SessionFrame | None] = queue.SimpleQueue()
         with self._lock:
             if self.over:
                 return None
             number = next(self._numbers)
-            self._calls[number] = said
+            self._calls[number] = frames
         try:
-            self._feed.put(frame({"call": number, "verb": call.verb}, call.data))
-            return self._heard(said, call)
+            self._feed.put(encode_frame({"call": number, "method": call.method}, call.data))
+            return self._wait_for_exit(frames, call)
         except NodeUnreachable:
-            self._give_up(number, said)
+            self._cancel_call(number, frames)
             raise
         except BaseException:
-            self._feed.put(frame({"call": number}))
+            self._feed.put(encode_frame({"call": number}))
             raise
         finally:
             with self._lock:
                 del self._calls[number]
 
-    def load(self, verbs: Sequence[str]) -> None:
+    def load(self, methods: Sequence[str]) -> None:
         """Have it load what does these verbs, so that calls find that done."""
-        for verb in verbs:
-            self._feed.put(frame({"call": 0, "load": verb}))
+        for method in methods:
+            self._feed.put(encode_frame({"call": 0, "load": method}))
 
     def close(self) -> None:
         """Have it end, with every call that is under way."""
@@ -92,58 +92,60 @@ class Session:
         if self._feed.began is not None:
             self._thread.join(seconds)
 
-    def _heard(self, said: queue.SimpleQueue[_Said | None], call: Call) -> Output:
+    def _wait_for_exit(
+        self, frames: queue.SimpleQueue[_SessionFrame | None], call: SessionCall
+    ) -> CommandOutput:
         errors = bytearray()
-        heard = time.monotonic()
+        last_activity = time.monotonic()
         while True:
             try:
-                item = said.get(timeout=self._patience(heard, call.timeout))
+                item = frames.get(timeout=self._remaining_silence(last_activity, call.timeout))
             except queue.Empty:
-                if self._patience(heard, call.timeout) > 0:
+                if self._remaining_silence(last_activity, call.timeout) > 0:
                     continue
-                raise NodeSilent(
-                    f"{call.who}: a program was silent for {call.timeout:g} s",
+                raise NodeTimeout(
+                    f"{call.node_label}: a program was silent for {call.timeout:g} s",
                     "It was ended with what it had started.",
                 ) from None
             if item is None:
-                return self.outcome(call.who)
-            heard = time.monotonic()
+                return self.outcome(call.node_label)
+            last_activity = time.monotonic()
             head, data = item
             if "exit" in head:
-                return Output(head["exit"], b"", bytes(errors))
+                return CommandOutput(head["exit"], b"", bytes(errors))
             if head.get("stream") == 1:
                 call.on_stdout(data)
             else:
                 errors += data
 
-    def _patience(self, heard: float, timeout: float) -> float:
+    def _remaining_silence(self, last_activity: float, timeout: float) -> float:
         """How long a call may be silent yet. Nothing counts before the program was started: the user may be asked about a host's key."""
         now = time.monotonic()
-        return max(0.0, max(heard, self._feed.began or now) + timeout - now)
+        return max(0.0, max(last_activity, self._feed.began or now) + timeout - now)
 
-    def outcome(self, who: str) -> Output:
-        """How a session ended that is over: what it left behind, or its error, to be that of a call to the node ``who``."""
+    def outcome(self, node_label: str) -> CommandOutput:
+        """How a session ended that is over: what it left behind, or its error, to be that of a call to the node ``node_label``."""
         if isinstance(self._failed, ValueError):
             raise NodeError(
-                f"node {who} answers with something else than the node program would",
-                readable(str(self._failed).encode()),
-                code="node-program",
+                f"node {node_label} answers with something else than the node program would",
+                printable_tail(str(self._failed).encode()),
+                code="node-program-failed",
             )
         if self._failed is not None:
             raise self._failed
         if self._ended is None or self._closed:
-            raise NodeUnreachable(f"{who}: a program was ended before it had answered")
+            raise NodeUnreachable(f"{node_label}: a program was ended before it had answered")
         return self._ended
 
-    def _give_up(self, number: int, said: queue.SimpleQueue[_Said | None]) -> None:
+    def _cancel_call(self, number: int, frames: queue.SimpleQueue[_SessionFrame | None]) -> None:
         """End a call that was silent; and the session if that doesn't answer either."""
         if self.over:
             return
-        self._feed.put(frame({"call": number}))
+        self._feed.put(encode_frame({"call": number}))
         deadline = time.monotonic() + _CONFIRM_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             try:
-                item = said.get(timeout=left)
+                item = frames.get(timeout=left)
             except queue.Empty:
                 break
             if item is None or "exit" in item[0]:
@@ -158,28 +160,28 @@ class Session:
         finally:
             with self._lock:
                 self.over = True
-                for said in self._calls.values():
-                    said.put(None)
+                for frames in self._calls.values():
+                    frames.put(None)
             self._feed.close()
 
     def _take(self, data: bytes) -> None:
         """Hand over what calls say. ValueError ends the session: it is something else than a node program's."""
         for head, body in self._frames.feed(data):
             with self._lock:
-                said = self._calls.get(head["call"])
-            if said is not None:
-                said.put((head, body))
+                frames = self._calls.get(head["call"])
+            if frames is not None:
+                frames.put((head, body))
 
 
-class Sessions:
+class NodeSessions:
     """The sessions over one transport, by what starts them; safe to use from many threads."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._lock = threading.Lock()
-        self._open: dict[tuple[str, ...], Session] = {}
+        self._open: dict[tuple[str, ...], NodeSession] = {}
 
-    def call(self, argv: Sequence[str], head: bytes, call: Call) -> Output:
+    def call(self, argv: Sequence[str], head: bytes, call: SessionCall) -> CommandOutput:
         """Call a program, whose session is started where there is none: by ``argv``, with ``head`` as the beginning of its input."""
         while True:
             session, fresh = self._session((*argv, VERB), head)
@@ -187,13 +189,13 @@ class Sessions:
             if output is not None:
                 return output
             if fresh:  # it ended as soon as it had begun, and so would the next
-                return session.outcome(call.who)
+                return session.outcome(call.node_label)
 
-    def open(self, argv: Sequence[str], verbs: Sequence[str]) -> None:
+    def open(self, argv: Sequence[str], methods: Sequence[str]) -> None:
         """Start one beforehand, unless that was done; see ``Session.load``."""
         if (*argv, VERB) not in self._open:
             session, _ = self._session((*argv, VERB), b"")
-            session.load(verbs)
+            session.load(methods)
 
     def end(self) -> None:
         """Have them all end, with every call that is under way."""
@@ -209,11 +211,11 @@ class Sessions:
         for session in left:
             session.join(max(0.0, deadline - time.monotonic()))
 
-    def _session(self, argv: tuple[str, ...], head: bytes) -> tuple[Session, bool]:
+    def _session(self, argv: tuple[str, ...], head: bytes) -> tuple[NodeSession, bool]:
         """The session, and whether it was started now."""
         with self._lock:
             found = self._open.get(argv)
             fresh = found is None or found.over
             if found is None or fresh:
-                found = self._open[argv] = Session(self._transport, argv, head)
+                found = self._open[argv] = NodeSession(self._transport, argv, head)
             return found, fresh

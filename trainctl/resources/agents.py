@@ -12,17 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from trainctl.ledger.state import Recorded
+from trainctl.ledger.state import RecordedResource
+from trainctl.plugin_api.provider import Node, Provider
+from trainctl.plugin_api.transport import Transport
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import compiled, node_archive
-from trainctl.remote.session import Sessions
-from trainctl.spi.provider import Node, Provider
-from trainctl.spi.transport import Transport
+from trainctl.remote.archive import load_bytecode, node_archive
+from trainctl.remote.session import NodeSessions
 
 if TYPE_CHECKING:  # what most commands don't need isn't loaded
-    from trainctl.weights.mirrors import Place
+    from trainctl.weights.mirrors import HostMirrorLocation
 
-_LEAVE_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
 """How long what is ended on nodes may take, before it is left to them."""
 
 Providers = Callable[[str], Provider]
@@ -30,7 +30,7 @@ Providers = Callable[[str], Provider]
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class ProjectContext:
     """The manifest's directory, the state's lineage and, for people, who applies and for which project.
 
     ``withheld`` are files and directories of this machine that are never code.
@@ -54,8 +54,8 @@ class Agents:
         self._cache = cache
         self._lock = threading.RLock()
         self._agents: dict[str, NodeAgent] = {}
-        self._visitors: dict[str, NodeAgent] = {}
-        self._transports: dict[str, tuple[Transport, Sessions]] = {}
+        self._ephemeral_agents: dict[str, NodeAgent] = {}
+        self._transports: dict[str, tuple[Transport, NodeSessions]] = {}
 
     def __enter__(self) -> Agents:
         return self
@@ -74,10 +74,10 @@ class Agents:
             left = [*self._transports.values()]
             self._transports.clear()
             self._agents.clear()
-            self._visitors.clear()
+            self._ephemeral_agents.clear()
         for _, sessions in left:
             sessions.end()
-        deadline = time.monotonic() + _LEAVE_SECONDS
+        deadline = time.monotonic() + _CLOSE_SECONDS
         for transport, sessions in left:
             sessions.wait(deadline)
             transport.close()
@@ -97,27 +97,27 @@ class Agents:
                 )
             return self._agents[known]
 
-    def to_look(self, provider: str, node: Node) -> NodeAgent:
+    def ephemeral_agent(self, provider: str, node: Node) -> NodeAgent:
         """An agent that leaves nothing behind: for nodes that nobody has made yet, and those that may be gone."""
         with self._lock:
             known = _identity(node)
-            if known not in self._visitors:
+            if known not in self._ephemeral_agents:
                 transport, sessions = self._transport(provider, node)
-                self._visitors[known] = NodeAgent(
+                self._ephemeral_agents[known] = NodeAgent(
                     node,
                     transport,
-                    visiting=True,
+                    ephemeral=True,
                     bytecode=self._bytecode(),
                     sessions=sessions,
                     remote=not self._runs_this_python(provider, node),
                 )
-            return self._visitors[known]
+            return self._ephemeral_agents[known]
 
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the operator's files."""
-        return self._providers(provider).capabilities.shares_disk_with_operator
+        return self._providers(provider).capabilities.shares_disk_with_client
 
-    def sees(self, provider: str, node: Node, mirror: Place | None) -> bool:
+    def sees(self, provider: str, node: Node, mirror: HostMirrorLocation | None) -> bool:
         """Whether a node of the provider's sees the directory of a mirror, which is here or at that place."""
         if mirror is None or self.shares_disk(mirror.provider):
             return self.shares_disk(provider)
@@ -130,14 +130,14 @@ class Agents:
         cache = self._cache
         if cache is None:
             return None
-        return lambda: compiled(node_archive(), cache)
+        return lambda: load_bytecode(node_archive(), cache)
 
-    def _transport(self, provider: str, node: Node) -> tuple[Transport, Sessions]:
+    def _transport(self, provider: str, node: Node) -> tuple[Transport, NodeSessions]:
         with self._lock:
             known = _identity(replace(node, root="", data="", python="", key="", gpus=None))
             if known not in self._transports:
                 transport = self._providers(provider).transport(node)
-                self._transports[known] = (transport, Sessions(transport))
+                self._transports[known] = (transport, NodeSessions(transport))
             return self._transports[known]
 
 
@@ -146,12 +146,12 @@ def _identity(node: Node) -> str:
     return json.dumps(node.to_json(), sort_keys=True)
 
 
-def nodes_of(cluster: Recorded) -> tuple[Node, ...]:
+def nodes_of(cluster: RecordedResource) -> tuple[Node, ...]:
     """The nodes that a recorded cluster has, in rank order."""
     return tuple(Node.from_json(node) for node in cluster.outputs.get("nodes", ()))
 
 
-def as_made(planned: Node, cluster: Recorded | None) -> Node:
+def recorded_or_planned(planned: Node, cluster: RecordedResource | None) -> Node:
     """The node as it was made, unless the manifest means another machine by its name now, or another way to it."""
     made = {node.name: node for node in nodes_of(cluster)}.get(planned.name) if cluster else None
     return made if made is not None and same_machine(made, planned) else planned
@@ -162,11 +162,11 @@ def same_machine(made: Node, planned: Node) -> bool:
     return (made.address, made.details) == (planned.address, planned.details)
 
 
-def away_nodes(cluster: Recorded) -> tuple[Node, ...]:
+def unprovisioned_nodes(cluster: RecordedResource) -> tuple[Node, ...]:
     """Those that a cluster asks for and that could not be reached when it was made; with a key if they may have been made all the same."""
-    return tuple(Node.from_json(node) for node in cluster.outputs.get("away", ()))
+    return tuple(Node.from_json(node) for node in cluster.outputs.get("unreachable", ()))
 
 
-def node_named(cluster: Recorded, node_id: str) -> Node | None:
+def node_named(cluster: RecordedResource, node_id: str) -> Node | None:
     """The node of a cluster by its id, ``cluster/name``."""
     return next((node for node in nodes_of(cluster) if node.id == node_id), None)

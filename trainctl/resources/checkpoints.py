@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainctl.base.failure import Failure
 from trainctl.base.protocol import checkpoints as protocol
-from trainctl.base.protocol.runs import Sync
-from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
+from trainctl.base.protocol.runs import UploadStatus
+from trainctl.errors import NodeError, NodeUnreachable, StorageError, UnknownOnNode
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
-from trainctl.model.reports import Away, away_of
+from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.resources.run_control import LOOK_SECONDS, RunControl
+from trainctl.resources.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
     from trainctl.base.checkpoints.manifests import RunCheckpoints
@@ -27,7 +27,7 @@ _AT_ONCE = 16
 """How many nodes are asked at the same time."""
 
 
-class Checkpoints:
+class CheckpointClient:
     """Of one run. A bucket is asked from here, a directory through the nodes that see it."""
 
     def __init__(
@@ -58,39 +58,39 @@ class Checkpoints:
         beside it: a bucket, or a directory in which another rank's node sees what that rank has kept; and where only that ``of``
         another rank is wanted. What a forgotten node knew is gone.
         """
-        found, silent = self._told(brief=brief)
-        for rank, why in silent.items():
+        found, errors = self._collect(brief=brief)
+        for rank, why in errors.items():
             if of in (None, rank):
                 raise why
         return found
 
-    def survey(self) -> tuple[list[Row], tuple[Away, ...]]:
+    def survey(self) -> tuple[list[Row], tuple[UnreachableNode, ...]]:
         """The rows that somebody can tell, and the nodes of the ranks of which nobody can. NodeUnreachable if these are all."""
-        found, silent = self._told(brief=True)
-        if silent and len(silent) == len(self._run.ranks):
-            raise next(iter(silent.values()))
-        return found, away_of(self._run, silent)
+        found, errors = self._collect(brief=True)
+        if errors and len(errors) == len(self._run.ranks):
+            raise next(iter(errors.values()))
+        return found, unreachable_nodes(self._run, errors)
 
-    def _told(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
+    def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """What is known, and of the ranks of which nobody could tell why."""
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
         found = [self._row(one, "complete", None) for one in complete]
         known = {(one["rank"], one["name"]) for one in complete}
-        answers, silent = self._ask_all(brief=brief)
-        untold: dict[int, NodeUnreachable] = {}
+        answers, errors = self._ask_all(brief=brief)
+        unknown: dict[int, NodeUnreachable] = {}
         for rank in self._run.ranks:
             answer = answers.get(rank.rank)
             if answer is not None:
                 rows = self._of_rank(rank, answer)
             else:
                 rows = self._seen_by_others(rank.rank, answers)
-                why = silent[rank.rank]
+                why = errors[rank.rank]
                 if isinstance(why, NodeUnreachable) and not self.in_bucket and not rows:
-                    untold[rank.rank] = why
+                    unknown[rank.rank] = why
             found += [row for row in rows if (row["rank"], row["name"]) not in known]
-        return _together(found), untold
+        return _merge_rank_states(found), unknown
 
-    def _of_rank(self, rank: RankRecord, answer: protocol.CheckpointsAnswer) -> list[Row]:
+    def _of_rank(self, rank: RankRecord, answer: protocol.CheckpointsResponse) -> list[Row]:
         """What a rank's own node has of it."""
         complete = [one for one in answer["complete"] if one["rank"] == rank.rank]
         found = [self._row(one, "complete", rank.node) for one in complete]
@@ -103,7 +103,7 @@ class Checkpoints:
         return found
 
     def _seen_by_others(
-        self, rank: int, answers: Mapping[int, protocol.CheckpointsAnswer]
+        self, rank: int, answers: Mapping[int, protocol.CheckpointsResponse]
     ) -> list[Row]:
         """What other nodes see in the store of a rank whose node can't be asked."""
         told = [one for answer in answers.values() for one in answer["complete"]]
@@ -111,13 +111,16 @@ class Checkpoints:
         return [self._row(one, "complete", None) for one in theirs.values()]
 
     def read(
-        self, rank: int, objects: Sequence[protocol.ObjectWanted], on_bytes: Callable[[bytes], None]
+        self,
+        rank: int,
+        objects: Sequence[protocol.CheckpointObjectRange],
+        on_bytes: Callable[[bytes], None],
     ) -> None:
         """Hand over objects one after another, each a ``{key, offset}``. A directory is read through another rank's node where that of the rank is away."""
         if self.in_bucket:
-            with _said(), self._kept() as kept:
+            with _translated_errors(), self._open_store() as run_store:
                 for one in objects:
-                    kept.store.read(one["key"], one["offset"], on_bytes)
+                    run_store.store.read(one["key"], one["offset"], on_bytes)
             return
         arrived = False
 
@@ -130,18 +133,21 @@ class Checkpoints:
         left = [rank, *(others if self._place["url"] else ())]
         while left:
             try:
-                self._read_by(left.pop(0), objects, take)
-            except (NodeUnreachable, NodeForgot):
+                self._read_through(left.pop(0), objects, take)
+            except (NodeUnreachable, UnknownOnNode):
                 if arrived or not left:
                     raise
             else:
                 return
 
-    def _read_by(
-        self, rank: int, objects: Sequence[protocol.ObjectWanted], on_bytes: Callable[[bytes], None]
+    def _read_through(
+        self,
+        rank: int,
+        objects: Sequence[protocol.CheckpointObjectRange],
+        on_bytes: Callable[[bytes], None],
     ) -> None:
-        agent, node = self._control.of_rank(self._run, rank)
-        request = protocol.ObjectsRequest(
+        agent, node = self._control.node_of_rank(self._run, rank)
+        request = protocol.ReadObjectsRequest(
             data=node.data, prefix=self._prefix, place=self._place, objects=[*objects]
         )
         agent.read(protocol.READ_OBJECTS, request, on_bytes)
@@ -152,37 +158,37 @@ class Checkpoints:
         if not self.in_bucket:
             yield
             return
-        with self._kept() as kept:
+        with self._open_store() as run_store:
             key = None
             with suppress(Failure, OSError):
-                key = kept.lease(rank, name)
+                key = run_store.lease(rank, name)
             try:
                 yield
             finally:
                 if key is not None:
-                    with _said():
-                        kept.store.delete(key)
+                    with _translated_errors():
+                        run_store.store.delete(key)
 
     def url(self, key: str, seconds: int) -> str:
         """Where an object can be had; from a bucket by anybody, for so many seconds."""
         if self.in_bucket:
-            with _said(), self._kept() as kept:
-                return kept.store.url(key, seconds)
+            with _translated_errors(), self._open_store() as run_store:
+                return run_store.store.url(key, seconds)
         rank = self._run.ranks[0].rank
-        _, node = self._control.of_rank(self._run, rank)
+        _, node = self._control.node_of_rank(self._run, rank)
         url = self._place["url"] or (Path(node.data) / "checkpoints").as_uri()
-        from trainctl.base.checkpoints.stores import open_store
+        from trainctl.base.checkpoints.stores import open_checkpoint_store
 
-        with _said():
-            return open_store({"url": url}, {}).url(key, seconds)
+        with _translated_errors():
+            return open_checkpoint_store({"url": url}, {}).url(key, seconds)
 
-    def upload(self) -> Sync:
+    def upload(self) -> UploadStatus:
         """Bring what an ended run left behind to its store; how it stands then."""
-        sync: Sync = {}
+        sync: UploadStatus = {}
         for rank in self._run.ranks:
-            agent, node = self._control.of_rank(self._run, rank.rank)
+            agent, node = self._control.node_of_rank(self._run, rank.rank)
             secrets = self._access.values(self._place)
-            request = protocol.UploadRequest(
+            request = protocol.UploadCheckpointsRequest(
                 root=node.root, data=node.data, key=self._run.key, secrets=secrets
             )
             sync = agent.call(protocol.UPLOAD_CHECKPOINTS, request)["sync"]
@@ -191,10 +197,10 @@ class Checkpoints:
     def remove(self) -> None:
         """Delete them, from the store and from the nodes."""
         if self.in_bucket:
-            with _said(), self._kept() as kept:
-                kept.remove_all()
+            with _translated_errors(), self._open_store() as run_store:
+                run_store.remove_all()
         for rank in self._run.ranks:
-            agent, node = self._control.of_rank(self._run, rank.rank)
+            agent, node = self._control.node_of_rank(self._run, rank.rank)
             directory = checkpoint_directory(node, self._address, self._project, self._run)
             place = None if self.in_bucket else self._place
             request = protocol.RemoveCheckpointsRequest(
@@ -204,10 +210,10 @@ class Checkpoints:
 
     def _ask_all(
         self, *, brief: bool
-    ) -> tuple[dict[int, protocol.CheckpointsAnswer], dict[int, NodeError]]:
+    ) -> tuple[dict[int, protocol.CheckpointsResponse], dict[int, NodeError]]:
         """What each rank's node says, and of those that say nothing why. All at once, so that who doesn't answer is waited for once."""
-        answers: dict[int, protocol.CheckpointsAnswer] = {}
-        silent: dict[int, NodeError] = {}
+        answers: dict[int, protocol.CheckpointsResponse] = {}
+        errors: dict[int, NodeError] = {}
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
             asked = {
                 rank.rank: pool.submit(self._ask, rank.rank, brief=brief)
@@ -216,12 +222,12 @@ class Checkpoints:
         for rank, answer in asked.items():
             try:
                 answers[rank] = answer.result()
-            except (NodeUnreachable, NodeForgot) as error:
-                silent[rank] = error
-        return answers, silent
+            except (NodeUnreachable, UnknownOnNode) as error:
+                errors[rank] = error
+        return answers, errors
 
-    def _ask(self, rank: int, *, brief: bool) -> protocol.CheckpointsAnswer:
-        agent, node = self._control.of_rank(self._run, rank)
+    def _ask(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:
+        agent, node = self._control.node_of_rank(self._run, rank)
         request = protocol.CheckpointsRequest(
             root=node.root,
             data=node.data,
@@ -230,20 +236,20 @@ class Checkpoints:
             place=None if self.in_bucket else self._place,
             brief=brief,
         )
-        return agent.call(protocol.CHECKPOINTS, request, timeout=LOOK_SECONDS)
+        return agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
 
     def _in_bucket(self, *, brief: bool) -> list[Row]:
-        with _said(), self._kept() as kept:
-            found = kept.manifests()
+        with _translated_errors(), self._open_store() as run_store:
+            found = run_store.manifests()
         return [{**one, "files": len(one["files"])} for one in found] if brief else found
 
     @contextmanager
-    def _kept(self) -> Iterator[RunCheckpoints]:
+    def _open_store(self) -> Iterator[RunCheckpoints]:
         # A dozen modules of the node program, which only what is done with checkpoints themselves needs.
         from trainctl.base.checkpoints.manifests import RunCheckpoints
-        from trainctl.base.checkpoints.stores import open_store
+        from trainctl.base.checkpoints.stores import open_checkpoint_store
 
-        store = open_store(self._place, self._access.values(self._place))
+        store = open_checkpoint_store(self._place, self._access.values(self._place))
         try:
             yield RunCheckpoints(store, self._prefix)
         finally:
@@ -258,7 +264,7 @@ class Checkpoints:
         return {**one, "state": state, "url": url, "node": node}
 
 
-def _together(rows: list[Row]) -> list[Row]:
+def _merge_rank_states(rows: list[Row]) -> list[Row]:
     """A checkpoint is complete once it is on every rank that has it; until then all of them say what is missing."""
     missing = {one["name"]: one["state"] for one in rows if one["state"] != "complete"}
     several = {one["rank"] for one in rows if one["name"] != "."}
@@ -271,7 +277,7 @@ def _together(rows: list[Row]) -> list[Row]:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """What the store says, as an error of ours."""
     try:
         yield

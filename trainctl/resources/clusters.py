@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.apply.step import Lookup, MayStop, Step, StepFailed
+from trainctl.apply.step import ApplyStep, Lookup, MayStop, StepFailed
 from trainctl.base.parallel import each
-from trainctl.base.protocol.caches import REMOVE_CACHE, OwnedRequest
+from trainctl.base.protocol.caches import REMOVE_CACHE, CacheOwnerRequest
+from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig
 from trainctl.base.protocol.runs import STATUS, StatusRequest
-from trainctl.base.protocol.verb import AtCache, OfLineage, Tier
 from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.jobs.environment import team_cache
-from trainctl.ledger.state import Intent, Recorded
+from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
-from trainctl.model.resource import CacheTier, ClusterSpec
+from trainctl.model.specs.resource import CacheTierSpec, ClusterSpec
 from trainctl.plan.values import Observation
-from trainctl.resources.agents import Agents, Providers, away_nodes, nodes_of, same_machine
-from trainctl.spi.provider import Cluster, Node, Presence, Provider
+from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
+from trainctl.resources.agents import Agents, Providers, nodes_of, same_machine, unprovisioned_nodes
 
 
-def cache_settings(cluster: ClusterSpec) -> Tier:
+def cache_settings(cluster: ClusterSpec) -> TierConfig:
     """``dir`` (None: under the node's ROOT) and ``size`` in bytes (None: what the disk has) of each node's cache."""
     return _tier(cluster.cache.node)
 
 
-def shared_settings(cluster: ClusterSpec) -> Tier | None:
+def shared_settings(cluster: ClusterSpec) -> TierConfig | None:
     """The same of the cache in a directory that all nodes see; None without one."""
     found = _tier(cluster.cache.cluster)
     return found if found["dir"] else None
@@ -40,9 +40,9 @@ def max_rate(cluster: ClusterSpec) -> int | None:
     return None if rate is None else parse_size(rate)
 
 
-def at(node: Node, cluster: ClusterSpec) -> AtCache:
+def cache_target(node: Node, cluster: ClusterSpec) -> NodeCacheRequest:
     """What every request about weights begins with."""
-    found = AtCache(root=node.root, cache=cache_settings(cluster))
+    found = NodeCacheRequest(root=node.root, cache=cache_settings(cluster))
     if shared := shared_settings(cluster):
         found["shared"] = shared
     if rate := max_rate(cluster):
@@ -50,8 +50,8 @@ def at(node: Node, cluster: ClusterSpec) -> AtCache:
     return found
 
 
-def _tier(cache: CacheTier | None) -> Tier:
-    cache = cache or CacheTier()
+def _tier(cache: CacheTierSpec | None) -> TierConfig:
+    cache = cache or CacheTierSpec()
     return {"dir": cache.dir, "size": None if cache.size is None else parse_size(cache.size)}
 
 
@@ -59,50 +59,55 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """``nodes`` are there. ``away`` could not be reached: what has a key may have been made by it, what has none was not."""
+class ProvisionedNodes:
+    """``nodes`` are there. ``unreachable`` could not be reached: what has a key may have been made by it, what has none was not."""
 
     nodes: tuple[Node, ...]
-    away: tuple[Node, ...]
+    unreachable: tuple[Node, ...]
 
     def to_outputs(self) -> dict[str, Any]:
         """The form kept in the state."""
-        away = {"away": [node.to_json() for node in self.away]} if self.away else {}
-        return {"nodes": [node.to_json() for node in self.nodes], **away}
+        unreachable = (
+            {"unreachable": [node.to_json() for node in self.unreachable]}
+            if self.unreachable
+            else {}
+        )
+        return {"nodes": [node.to_json() for node in self.nodes], **unreachable}
 
 
-class Maker:
+class NodeProvisioner:
     """Makes the nodes that one step asks for. A node that is there keeps the key it was made with, however often this is repeated."""
 
     def __init__(
         self,
-        step: Step,
-        cluster: Cluster,
+        step: ApplyStep,
+        cluster: ClusterSettings,
         provider: Provider,
         agents: Agents,
-        known: Recorded | None,
+        known: RecordedResource | None,
     ) -> None:
         self._step = step
         self._cluster = cluster
         self._provider = provider
         self._agents = agents
         self._before = {node.name: node for node in nodes_of(known)} if known else {}
-        self._tried = {node.name: node for node in away_nodes(known)} if known else {}
+        self._tried = {node.name: node for node in unprovisioned_nodes(known)} if known else {}
 
-    def make(self) -> Made:
+    def make(self) -> ProvisionedNodes:
         """All of them that can be reached. StepFailed if none can; any other error of a node fails the step."""
         found = each(self._node, self._provider.plan(self._cluster), AT_ONCE)
-        away = [one for one in found if isinstance(one, _Away)]
-        made = Made(
-            tuple(one for one in found if isinstance(one, Node)), tuple(one.node for one in away)
+        unreachable = [one for one in found if isinstance(one, _SkippedNode)]
+        made = ProvisionedNodes(
+            tuple(one for one in found if isinstance(one, Node)),
+            tuple(one.node for one in unreachable),
         )
-        if not made.nodes and away:
-            raise StepFailed(away[0].why, made.to_outputs())
-        for one in away:
+        if not made.nodes and unreachable:
+            raise StepFailed(unreachable[0].why, made.to_outputs())
+        for one in unreachable:
             self._step.progress(f"without {one.node.id}, which can't be reached", 0, 0)
         return made
 
-    def _node(self, planned: Node) -> Node | _Away:
+    def _node(self, planned: Node) -> Node | _SkippedNode:
         before = self._before.get(planned.name)
         tried = self._tried_key(planned)
         try:
@@ -110,40 +115,42 @@ class Maker:
         except NodeUnreachable as error:
             if before is not None and same_machine(before, planned):
                 return before
-            return _Away(replace(planned, key=tried), error)
-        key = self._key(located, before) if before else tried or self._own_key(planned.name)
+            return _SkippedNode(replace(planned, key=tried), error)
+        key = self._key(located, before) if before else tried or self._new_key(planned.name)
         try:
             node = self._provider.create(self._cluster, planned.name, key)
             self._agents.of(self._provider.name, node).call(
                 STATUS, StatusRequest(root=node.root, keys=[])
             )
         except NodeUnreachable as error:
-            return _Away(replace(planned, key=key), error)
+            return _SkippedNode(replace(planned, key=key), error)
         return node
 
     def _key(self, located: Node, before: Node) -> str:
         """The key that a node was made with, if it is there: under another it would be made once more beside itself."""
         there = self._provider.read(replace(located, key=before.key))
-        return before.key if there is Presence.PRESENT else self._own_key(located.name)
+        return before.key if there is ResourceStatus.PRESENT else self._new_key(located.name)
 
     def _tried_key(self, planned: Node) -> str:
         """The key by which an earlier attempt may have made it; empty if none can have."""
         tried = self._tried.get(planned.name)
         if tried is not None and tried.key and same_machine(tried, planned):
             return tried.key
-        return self._own_key(planned.name) if self._step.resumed else ""
+        return self._new_key(planned.name) if self._step.resumed else ""
 
-    def _own_key(self, name: str) -> str:
+    def _new_key(self, name: str) -> str:
         return f"{self._step.key}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Away:
+class _SkippedNode:
     node: Node
     why: NodeUnreachable
 
 
-def reachable(provider: Provider, cluster: Cluster, nodes: Sequence[Node]) -> tuple[str, ...]:
+def find_reachable(
+    provider: Provider, cluster: ClusterSettings, nodes: Sequence[Node]
+) -> tuple[str, ...]:
     """The names of those nodes, none of them made, that can be reached now."""
 
     def look(node: Node) -> bool:
@@ -157,7 +164,12 @@ def reachable(provider: Provider, cluster: Cluster, nodes: Sequence[Node]) -> tu
     return tuple(node.name for node, there in answers if there)
 
 
-_WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
+_WORST = (
+    ResourceStatus.PRESENT,
+    ResourceStatus.FORBIDDEN,
+    ResourceStatus.UNREACHABLE,
+    ResourceStatus.MISSING,
+)
 
 
 class ClusterHandler:
@@ -168,23 +180,25 @@ class ClusterHandler:
         self._agents = agents
         self._lineage = lineage
 
-    def carry_out(self, step: Step) -> Mapping[str, Any]:
+    def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Make the nodes that are missing, remove those that are not asked for any more; a replacement removes all first."""
         name = step.cluster_spec.provider
         provider = self._providers(name)
-        cluster = section(step.address.name, step.cluster_spec)
+        cluster = provider_cluster(step.address.name, step.cluster_spec)
         if step.action is Action.REPLACE:
             self.delete(step)
         kept = step.recorded
         if kept is not None and (step.action is Action.REPLACE or kept.provider != name):
             kept = None
-        made = Maker(step, cluster, provider, self._agents, kept).make()
+        made = NodeProvisioner(step, cluster, provider, self._agents, kept).make()
         if step.recorded is not None and step.action is not Action.REPLACE:
-            self._remove_others(step.recorded, {node.key for node in (*made.nodes, *made.away)})
-            self._leave_old_cache(step, step.recorded, made.nodes)
+            self._remove_others(
+                step.recorded, {node.key for node in (*made.nodes, *made.unreachable)}
+            )
+            self._release_old_cache(step, step.recorded, made.nodes)
         return made.to_outputs()
 
-    def delete(self, step: Step) -> None:
+    def delete(self, step: ApplyStep) -> None:
         """Leave the nodes as they were found: nothing of this state stays, and nobody else's things go."""
         if step.recorded is not None:
             self._remove_others(step.recorded, frozenset())
@@ -195,7 +209,7 @@ class ClusterHandler:
             return {}
         spec = ClusterSpec.from_attributes(intent.attributes)
         provider = self._providers(intent.provider)
-        cluster = section(intent.address.name, spec)
+        cluster = provider_cluster(intent.address.name, spec)
         recorded = lookup(intent.address)
         kept = {node.key for node in nodes_of(recorded)} if recorded else set()
         for planned in provider.plan(cluster):
@@ -204,28 +218,41 @@ class ClusterHandler:
                 self._remove(intent.provider, node, spec)
         return {}
 
-    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+    def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
         """The worst of what its nodes say, and which of those that were away when it was made can be reached now."""
         provider = self._providers(recorded.provider)
-        nodes, away = nodes_of(recorded), away_nodes(recorded)
+        nodes, unreachable = nodes_of(recorded), unprovisioned_nodes(recorded)
         read = each(provider.read, nodes, AT_ONCE)
         found = {node.id: one for node, one in zip(nodes, read, strict=True)}
-        cluster = section(recorded.address.name, recorded.cluster_spec)
-        back = reachable(provider, cluster, away)
-        found |= {node.id: Presence.UNREACHABLE for node in away if node.name not in back}
-        worst = max(found.values(), key=_WORST.index, default=Presence.PRESENT)
+        cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
+        recovered_nodes = find_reachable(provider, cluster, unreachable)
+        found |= {
+            node.id: ResourceStatus.UNREACHABLE
+            for node in unreachable
+            if node.name not in recovered_nodes
+        }
+        worst = max(found.values(), key=_WORST.index, default=ResourceStatus.PRESENT)
         words = [
-            f"{node} is {one}" for node, one in sorted(found.items()) if one is not Presence.PRESENT
+            f"{node} is {one}"
+            for node, one in sorted(found.items())
+            if one is not ResourceStatus.PRESENT
         ]
-        unseen = [
-            node for node, one in found.items() if one not in (Presence.PRESENT, Presence.GONE)
+        unobserved = [
+            node
+            for node, one in found.items()
+            if one not in (ResourceStatus.PRESENT, ResourceStatus.MISSING)
         ]
-        return Observation(worst, detail=", ".join(words), back=back, unseen=tuple(unseen))
+        return Observation(
+            worst,
+            detail=", ".join(words),
+            recovered_nodes=recovered_nodes,
+            unobserved=tuple(unobserved),
+        )
 
-    def _remove_others(self, recorded: Recorded, kept: Set[str]) -> None:
+    def _remove_others(self, recorded: RecordedResource, kept: Set[str]) -> None:
         """Remove the recorded nodes but those with these keys: all that can be, before the first error is raised."""
         provider = self._providers(recorded.provider)
-        cluster = section(recorded.address.name, recorded.cluster_spec)
+        cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
 
         def remove(node: Node) -> NodeError | None:
             try:
@@ -235,38 +262,42 @@ class ClusterHandler:
                 return error
             return None
 
-        tried = [node for node in away_nodes(recorded) if node.key]
+        tried = [node for node in unprovisioned_nodes(recorded) if node.key]
         doomed = [node for node in (*nodes_of(recorded), *tried) if node.key not in kept]
         errors = [error for node in doomed if (error := remove(node)) is not None]
         if errors:
             raise errors[0]
 
-    def _leave_old_cache(self, step: Step, recorded: Recorded, nodes: Sequence[Node]) -> None:
+    def _release_old_cache(
+        self, step: ApplyStep, recorded: RecordedResource, nodes: Sequence[Node]
+    ) -> None:
         """Let go of the caches that the nodes had elsewhere; what live runs need of them stays until they are forgotten."""
         before, after = (_cache_directories(one.cluster_spec) for one in (recorded, step))
         if before == after:
             return
         for node in nodes:
-            request = OfLineage(**at(node, recorded.cluster_spec), lineage=self._lineage)
+            request = LineageRequest(
+                **cache_target(node, recorded.cluster_spec), lineage=self._lineage
+            )
             self._agents.of(recorded.provider, node).call(FORGET_CACHE, request)
 
     def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> None:
         provider = self._providers(provider_name)
-        presence = provider.read(node)
-        if presence is Presence.GONE:
+        status = provider.read(node)
+        if status is ResourceStatus.MISSING:
             provider.delete(node)  # an earlier attempt may have died before it was done
             return
-        if presence is not Presence.PRESENT:
+        if status is not ResourceStatus.PRESENT:
             raise NodeError(
-                f"node {node.id} is {presence}",
+                f"node {node.id} is {status}",
                 f"Nothing of it was removed. Try again when it can be reached, or drop it: trainctl nodes forget {node.id}.",
             )
         agent = self._agents.of(provider_name, node)
-        team = OwnedRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
+        team = CacheOwnerRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
         agent.call(REMOVE_CACHE, team)
         agent.call(
             FORGET,
-            OfLineage(**at(node, cluster), lineage=self._lineage),
+            LineageRequest(**cache_target(node, cluster), lineage=self._lineage),
         )
         provider.delete(node)  # takes only what nobody else has a part in
 
@@ -277,6 +308,6 @@ def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
     return cache_settings(cluster)["dir"], shared["dir"] if shared else None
 
 
-def section(name: str, cluster: ClusterSpec) -> Cluster:
+def provider_cluster(name: str, cluster: ClusterSpec) -> ClusterSettings:
     """The provider's view of a cluster."""
-    return Cluster(name, cluster.settings)
+    return ClusterSettings(name, cluster.settings)

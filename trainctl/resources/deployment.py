@@ -11,42 +11,47 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from trainctl.apply.step import Deferred, Step
+from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol.code import BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.host import ADDRESSES
+from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import StartRequest
-from trainctl.base.protocol.spec import Gang, Surroundings
-from trainctl.base.protocol.verb import AtRoot
-from trainctl.errors import NodeError, NodeUnreachable, NoRoomYet, StalePlan
+from trainctl.base.protocol.spec import DeploymentSpec, GangSpec
+from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
-from trainctl.jobs.code import Code, packed, scan
-from trainctl.jobs.environment import places
-from trainctl.jobs.secrets import Secrets
-from trainctl.ledger.state import Recorded
+from trainctl.jobs.code import CodeSource, pack, scan
+from trainctl.jobs.environment import run_paths
+from trainctl.jobs.secrets import SecretResolver
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import Delivered, Mirrored
+from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.plan.placement import Planned
-from trainctl.resources.agents import Agents, Home, nodes_of
-from trainctl.resources.beginnings import Beginning
-from trainctl.resources.caches import directory_on, have_on
+from trainctl.plan.placement import PlannedRun
+from trainctl.resources.agents import Agents, ProjectContext, nodes_of
+from trainctl.resources.blocking_runs import (
+    BlockingRuns,
+    ReplacedRun,
+    find_blocking_runs,
+    possible_nodes,
+)
+from trainctl.resources.caches import directory_on, ensure_cache_on
 from trainctl.resources.clusters import cache_settings
-from trainctl.resources.delivery import Delivery, Seat, listings_of
-from trainctl.resources.following import Ahead, Replaced, ahead, possible_nodes
-from trainctl.resources.mirror.origins import origins_of
-from trainctl.resources.run_control import RunControl
-from trainctl.resources.seating import Seating, leader_addresses
-from trainctl.resources.starting import (
-    Equipped,
-    Rank,
-    fetched,
-    pulled_image,
-    ship,
-    specification,
+from trainctl.resources.delivery import Delivery, RankAssignment, listings_of
+from trainctl.resources.launch import (
+    PlacedRank,
+    PreparedRank,
+    build_run_spec,
+    fetch_code,
+    pull_image,
+    send_code,
     start_together,
 )
+from trainctl.resources.mirror.origins import origins_of
+from trainctl.resources.placement import RunPlacer, leader_addresses
+from trainctl.resources.previous_runs import RunStart
+from trainctl.resources.run_control import RunControl
 from trainctl.weights.mirrors import Mirror
 
 T = TypeVar("T")
@@ -59,23 +64,25 @@ class Deployment:
         self,
         agents: Agents,
         mirror: Mirror,
-        secrets: Secrets,
-        home: Home,
+        secrets: SecretResolver,
+        context: ProjectContext,
         checkpoints: CheckpointAccess,
-        planned: Mapping[Address, Planned],
+        planned: Mapping[Address, PlannedRun],
     ) -> None:
         self._agents = agents
         self._secrets = secrets
-        self._home = home
+        self._context = context
         self._checkpoints = checkpoints
-        self._delivery = Delivery(mirror.store, home, origins_of(agents, mirror, secrets.register))
-        self._seating = Seating(agents, mirror.store, planned)
+        self._delivery = Delivery(
+            mirror.store, context, origins_of(agents, mirror, secrets.register)
+        )
+        self._placer = RunPlacer(agents, mirror.store, planned)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._apply = uuid.uuid4().hex
-        self._turns = {address: index for index, address in enumerate(planned)}
+        self._queue_positions = {address: index for index, address in enumerate(planned)}
 
-    def deploy(self, begun: Beginning, run: RunRecord, replaced: Replaced) -> RunRecord:
+    def deploy(self, begun: RunStart, run: RunRecord, replaced: ReplacedRun) -> RunRecord:
         """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs.
 
         The live run that it replaces is stopped when all is there, or where there is no room before.
@@ -95,25 +102,25 @@ class Deployment:
         return start_together(step, control, run, ranks, requests, self._secrets.register)
 
     def _prepare(
-        self, begun: Beginning, run: RunRecord, replaced: Replaced
-    ) -> tuple[RunRecord, list[Rank], list[StartRequest]]:
+        self, begun: RunStart, run: RunRecord, replaced: ReplacedRun
+    ) -> tuple[RunRecord, list[PlacedRank], list[StartRequest]]:
         """Have on the nodes what the ranks need, and say what starts them."""
         step = begun.step
         self._checkpoint_secrets(step, run)  # before anything moves
         listings = listings_of(step)
-        before = self._ahead(step)
+        before = self._find_blocking_runs(step)
         ranks = self._place(step, run, list(listings.values()), before, replaced)
         began = time.monotonic()
         with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
             found = pool.submit(self._delivery.listings, listings)  # a mirror may be far away
-            equipped = each(lambda rank: self._equip(begun, rank), ranks, len(ranks))
+            prepared = each(lambda rank: self._prepare_rank(begun, rank), ranks, len(ranks))
         moved = self._deliver(step, ranks, found.result(), replaced)
-        image = equipped[0].image
+        image = prepared[0].image
         run = replace(
             run,
             image_digest=image.digest if image else None,
             code=step.job_spec.code.digest,
-            code_archive=equipped[0].archive,
+            code_archive=prepared[0].archive,
             delivered=sum(one.moved for one in moved),
             deliveries=tuple(one.to_json() for one in moved),
             mirrored=tuple(_mirrored(step, listings)),
@@ -129,52 +136,54 @@ class Deployment:
             },
         )
         step.stop_if_cancelled()
-        return run, ranks, self._requests(step, run, equipped, listings, before)
+        return run, ranks, self._requests(step, run, prepared, listings, before)
 
-    def _ahead(self, step: Step) -> Ahead:
+    def _find_blocking_runs(self, step: ApplyStep) -> BlockingRuns:
         """What the run has to follow. Deferred if nobody could wait for it."""
         nodes = possible_nodes(self._cluster(step), step.job_spec)
-        before = ahead(RunControl(self._agents, step.lookup), step.lookup, step.depends_on, nodes)
-        if before.why_not:
-            raise Deferred(before.why_not, "Apply again once it has completed.")
+        before = find_blocking_runs(
+            RunControl(self._agents, step.lookup), step.lookup, step.depends_on, nodes
+        )
+        if before.blocked_reason:
+            raise DeferredStep(before.blocked_reason, "Apply again once it has completed.")
         return before
 
     def _deliver(
         self,
-        step: Step,
-        ranks: Sequence[Rank],
+        step: ApplyStep,
+        ranks: Sequence[PlacedRank],
         listings: Mapping[str, Listing],
-        replaced: Replaced,
-    ) -> tuple[Delivered, ...]:
+        replaced: ReplacedRun,
+    ) -> tuple[DeliveryRecord, ...]:
         """Have the weights on the nodes; what moved. Deferred if there is no room before other runs have ended."""
         try:
-            return self._delivery.deliver(step, [rank.seat for rank in ranks], listings)
-        except NoRoomYet as error:
+            return self._delivery.deliver(step, [rank.assignment for rank in ranks], listings)
+        except InsufficientSpace as error:
             if replaced.stop():
                 return self._deliver(step, ranks, listings, replaced)
-            raise Deferred(f"waits: {error.summary}", error.detail, code=error.code) from error
+            raise DeferredStep(f"waits: {error.summary}", error.detail, code=error.code) from error
 
-    def _cluster(self, step: Step) -> Recorded:
+    def _cluster(self, step: ApplyStep) -> RecordedResource:
         return step.needed(step.job_spec.cluster_address)
 
     def _place(
         self,
-        step: Step,
+        step: ApplyStep,
         run: RunRecord,
         listings: Sequence[str],
-        before: Ahead,
-        replaced: Replaced,
-    ) -> list[Rank]:
+        before: BlockingRuns,
+        replaced: ReplacedRun,
+    ) -> list[PlacedRank]:
         cluster = self._cluster(step)
         among = [before.node] if before.node else None
-        nodes = self._seating.seats(
+        nodes = self._placer.place_run(
             cluster,
             step.address,
             run.key,
             step.job_spec.compute,
             listings,
             among,
-            leaving=replaced.key,
+            replaced_key=replaced.key,
             resumed=step.resumed,
         )
         project = step.job_spec.project
@@ -183,8 +192,8 @@ class Deployment:
         found = []
         for number, node in enumerate(nodes):
             for cache in caches.values():
-                have_on(self._agents, self._home.lineage, cache, cluster.provider, node)
-            where = places(
+                ensure_cache_on(self._agents, self._context.lineage, cache, cluster.provider, node)
+            where = run_paths(
                 node,
                 step.address,
                 project,
@@ -194,43 +203,45 @@ class Deployment:
                 team=directory_on(node, caches.get("team")),
             )
             agent = self._agents.of(cluster.provider, node)
-            found.append(Rank(number, Seat(node, agent, cluster.cluster_spec), where))
+            found.append(
+                PlacedRank(number, RankAssignment(node, agent, cluster.cluster_spec), where)
+            )
         return found
 
-    def _equip(self, begun: Beginning, rank: Rank) -> Equipped:
+    def _prepare_rank(self, begun: RunStart, rank: PlacedRank) -> PreparedRank:
         """Have on a rank's node what it needs but weights."""
         step = begun.step
         archive = self._ship_code(begun, rank)
         venv = self._environment(step, rank)
-        image = pulled_image(step, rank.agent, rank.node.root, self._home.lineage, self._secrets)
-        return Equipped(rank, archive, venv, image)
+        image = pull_image(step, rank.agent, rank.node.root, self._context.lineage, self._secrets)
+        return PreparedRank(rank, archive, venv, image)
 
-    def _ship_code(self, begun: Beginning, rank: Rank) -> str:
+    def _ship_code(self, begun: RunStart, rank: PlacedRank) -> str:
         """Have the code on the node; the sha256 of the archive there. Jobs that share it don't send it at the same time."""
-        step, repeated = begun.step, begun.repeats
+        step, repeated = begun.step, begun.repeated_run
         digest = step.job_spec.code.digest or ""
 
         def archive() -> AbstractContextManager[Iterator[bytes]]:
             if repeated is not None:
-                return fetched(RunControl(self._agents, step.lookup), repeated, digest)
+                return fetch_code(RunControl(self._agents, step.lookup), repeated, digest)
             return self._packed(step)
 
         with self._shipping(rank.node.id, digest):
-            return ship(rank.agent, rank.node.root, digest, self._home.lineage, archive)
+            return send_code(rank.agent, rank.node.root, digest, self._context.lineage, archive)
 
     def _shipping(self, node: str, digest: str) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault((node, digest), threading.Lock())
 
     @contextmanager
-    def _packed(self, step: Step) -> Iterator[Iterator[bytes]]:
-        with packed(self._planned_code(step)) as tar:
+    def _packed(self, step: ApplyStep) -> Iterator[Iterator[bytes]]:
+        with pack(self._planned_code(step)) as tar:
             self._planned_code(step)  # nobody wrote to it while it was packed
             yield tar
 
-    def _planned_code(self, step: Step) -> Code:
+    def _planned_code(self, step: ApplyStep) -> CodeSource:
         planned = step.job_spec.code
-        code = scan(self._home.directory, planned.path, self._home.withheld)
+        code = scan(self._context.directory, planned.path, self._context.withheld)
         if code.tree.digest != planned.digest:
             raise StalePlan(
                 "the code changed after it was planned",
@@ -239,7 +250,7 @@ class Deployment:
             )
         return code
 
-    def _environment(self, step: Step, rank: Rank) -> str | None:
+    def _environment(self, step: ApplyStep, rank: PlacedRank) -> str | None:
         """The environment that the job's requirements make on the node, if it has any: built before anything large moves."""
         requirements = step.job_spec.runtime.requirements
         if not requirements:
@@ -255,7 +266,7 @@ class Deployment:
         )
         return rank.agent.call(BUILD_ENVIRONMENT, request, on_event=on_event)["venv"]
 
-    def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
+    def _checkpoint_secrets(self, step: ApplyStep, run: RunRecord) -> Mapping[str, str]:
         """What opens the store, if the run has to do with it."""
         runtime = step.job_spec.runtime
         if not runtime.checkpointing_config.enabled and not runtime.loads:
@@ -264,41 +275,41 @@ class Deployment:
 
     def _requests(
         self,
-        step: Step,
+        step: ApplyStep,
         run: RunRecord,
-        equipped: Sequence[Equipped],
+        prepared: Sequence[PreparedRank],
         listings: Mapping[str, str],
-        before: Ahead,
+        before: BlockingRuns,
     ) -> list[StartRequest]:
         """What starts each rank."""
-        gang = self._gang(equipped[0].rank) if len(equipped) > 1 else None
+        gang = self._gang(prepared[0].rank) if len(prepared) > 1 else None
         names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
         found: list[StartRequest] = []
-        for one in equipped:
-            surroundings: Surroundings = {
+        for one in prepared:
+            surroundings: DeploymentSpec = {
                 "follows": [{"key": run.key, "address": str(job)} for job, run in before.follows],
-                "turn": {"apply": self._apply, "index": self._turns.get(step.address, 0)},
-                "cache": cache_settings(one.rank.seat.cluster)["dir"],
+                "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
+                "cache": cache_settings(one.rank.assignment.cluster)["dir"],
                 "store": self._checkpoints.store(step.job_spec, run.store or {}),
                 "load": references(step.job_spec),
                 "gang": gang,
                 "container": one.image.container if one.image else None,
             }
-            spec = specification(step, run, one, self._home.lineage, listings, surroundings)
+            spec = build_run_spec(step, run, one, self._context.lineage, listings, surroundings)
             node = one.rank.node
             found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return found
 
-    def _gang(self, leader: Rank) -> Gang:
+    def _gang(self, leader: PlacedRank) -> GangSpec:
         """How rank 0 is reached: its addresses, the preferred first, and the ports that others may connect to there."""
         node = leader.node
-        addresses = leader.agent.call(ADDRESSES, AtRoot(root=node.root))["addresses"]
+        addresses = leader.agent.call(ADDRESSES, RootRequest(root=node.root))["addresses"]
         return {"addresses": leader_addresses(node, addresses), "ports": node.ports}
 
 
-def _newest(code: Code) -> str:
+def _newest(code: CodeSource) -> str:
     """The file that was written last."""
     times = {}
     for one in code.files:
@@ -307,9 +318,9 @@ def _newest(code: Code) -> str:
     return max(times, key=times.__getitem__, default="none of its files")
 
 
-def _mirrored(step: Step, listings: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _mirrored(step: ApplyStep, listings: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Of the weights that were mirrored in this apply, what it took."""
     for address in map(Address.parse, listings):
         fetched = step.needed(address).outputs.get("fetched")
         if fetched and step.seconds_of(address):
-            yield {"weights": str(address), **Mirrored.from_json(fetched).to_json()}
+            yield {"weights": str(address), **MirroringRecord.from_json(fetched).to_json()}

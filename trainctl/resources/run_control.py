@@ -8,40 +8,40 @@ from typing import Any, NamedTuple, TypeVar
 from trainctl.base.parallel import each
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
-from trainctl.base.protocol.spec import Order
-from trainctl.base.protocol.verb import OfRun
-from trainctl.errors import NodeError, NodeForgot
-from trainctl.ledger.state import Recorded
+from trainctl.base.protocol.method import RunRequest
+from trainctl.base.protocol.spec import QueueOrder
+from trainctl.errors import NodeError, UnknownOnNode
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord
+from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.answers import OnEvent
+from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, node_named
-from trainctl.resources.runs import lost, with_some, with_status
-from trainctl.spi.provider import Node
+from trainctl.resources.run_status import are_lost, with_partial_status, with_status
 
 T = TypeVar("T")
 
 STOP_GRACE_SECONDS = 30.0
 """How long a job may take to end by itself once it was asked to."""
 
-LOOK_SECONDS = 60.0
+QUERY_SECONDS = 60.0
 """How long a node that is only looked at may be silent."""
 
 _AT_ONCE = 16
 """How many nodes are asked at the same time."""
 
-Answer = Mapping[str, protocol.RunReport | None]
+RunReports = Mapping[str, protocol.RunReport | None]
 """Statuses by key."""
 
 
-def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:
+def runs_of(recorded: RecordedResource | None) -> tuple[RunRecord, ...]:
     """The runs of a recorded job, the newest last."""
     runs = recorded.outputs.get("runs", ()) if recorded else ()
     return tuple(RunRecord.from_json(run) for run in runs)
 
 
-class Told(NamedTuple):
+class ObservedRun(NamedTuple):
     """A run as its nodes tell it; with an ``error`` as it was last seen, but for the ranks whose nodes answered."""
 
     run: RunRecord
@@ -51,7 +51,9 @@ class Told(NamedTuple):
 class RunControl:
     """Reaches the nodes of a run through the records of their clusters."""
 
-    def __init__(self, agents: Agents, lookup: Callable[[Address], Recorded | None]) -> None:
+    def __init__(
+        self, agents: Agents, lookup: Callable[[Address], RecordedResource | None]
+    ) -> None:
         self._agents = agents
         self._lookup = lookup
 
@@ -62,10 +64,10 @@ class RunControl:
             raise error
         return now
 
-    def statuses(self, runs: Sequence[RunRecord]) -> dict[str, Told]:
+    def statuses(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
         """As ``status``, of many runs by their keys: each node is asked once. Why something can't be learned is told beside what can."""
         keys: dict[str, set[str]] = {}
-        found: dict[str, Told] = {}
+        found: dict[str, ObservedRun] = {}
         for run in runs:
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
@@ -74,47 +76,48 @@ class RunControl:
             told = [answers[rank.node] for rank in run.ranks]
             failed = next((one for one in told if isinstance(one, NodeError)), None)
             mine = [None if isinstance(one, NodeError) else one.get(run.key) for one in told]
-            heard = {
+            reports = {
                 rank.rank: answer
                 for rank, one, answer in zip(run.ranks, told, mine, strict=True)
                 if not isinstance(one, NodeError)
             }
-            silent = {rank.rank for rank in run.ranks} - heard.keys()
-            if failed is None or lost(silent, mine):
-                found[run.key] = Told(with_status(run, mine), None)
+            unanswered = {rank.rank for rank in run.ranks} - reports.keys()
+            if failed is None or are_lost(unanswered, mine):
+                found[run.key] = ObservedRun(with_status(run, mine), None)
             else:
-                found[run.key] = Told(with_some(run, heard), failed)
+                found[run.key] = ObservedRun(with_partial_status(run, reports), failed)
         return found
 
-    def _ask_status(self, question: tuple[str, set[str]]) -> Answer | NodeError:
+    def _ask_status(self, question: tuple[str, set[str]]) -> RunReports | NodeError:
         node_id, keys = question
         try:
-            agent, node = self._of_node(node_id)
+            agent, node = self._find_node(node_id)
             request = protocol.StatusRequest(root=node.root, keys=sorted(keys))
-            return agent.call(protocol.STATUS, request, timeout=LOOK_SECONDS)["runs"]
-        except NodeForgot:
+            return agent.call(protocol.STATUS, request, timeout=QUERY_SECONDS)["runs"]
+        except UnknownOnNode:
             return {}
         except NodeError as error:
             return error
 
-    def reorder(self, run: RunRecord, order: Order) -> None:
+    def set_priority(self, run: RunRecord, order: QueueOrder) -> None:
         """Tell a run that may be waiting its priority and slots."""
 
         def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
             return agent.call(
-                protocol.REORDER, protocol.ReorderRequest(root=node.root, key=run.key, **order)
+                protocol.SET_QUEUE_ORDER,
+                protocol.SetQueueOrderRequest(root=node.root, key=run.key, **order),
             )
 
         self._each(run, ask)
 
-    def give_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
+    def set_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
         """Begin anew a run on one node that waits for its secrets, None for those that the node keeps; its record then."""
 
         def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
-            request = protocol.SecretsRequest(
+            request = protocol.SetSecretsRequest(
                 root=node.root, data=node.data, key=run.key, secrets=values
             )
-            return agent.call(protocol.GIVE_SECRETS, request)
+            return agent.call(protocol.SET_SECRETS, request)
 
         return with_status(run, self._each(run, ask))
 
@@ -125,14 +128,14 @@ class RunControl:
         on_event: OnEvent | None = None,
     ) -> RunRecord:
         """End the run: its processes are asked, and after the grace made to. Events: ``seconds, grace, processes``."""
-        now, error = self.stopped(run, grace_seconds, on_event)
+        now, error = self.try_stop(run, grace_seconds, on_event)
         if error is not None:
             raise error
         return now
 
-    def stopped(
+    def try_stop(
         self, run: RunRecord, grace_seconds: float, on_event: OnEvent | None = None
-    ) -> Told:
+    ) -> ObservedRun:
         """As ``stop``; where some rank's node could not be asked, what became of the others."""
 
         def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
@@ -140,21 +143,23 @@ class RunControl:
             return agent.call(protocol.STOP, request, on_event=on_event)
 
         answers = self._answers(run, ask)
-        heard = {
+        reports = {
             rank.rank: answer
             for rank, answer in zip(run.ranks, answers, strict=True)
             if not isinstance(answer, NodeError)
         }
         failed = next((one for one in answers if isinstance(one, NodeError)), None)
         if failed is None:
-            return Told(with_status(run, [*heard.values()]), None)
-        return Told(with_some(run, heard), failed)
+            return ObservedRun(with_status(run, [*reports.values()]), None)
+        return ObservedRun(with_partial_status(run, reports), failed)
 
     def remove(self, run: RunRecord) -> None:
         """Remove what the run left on its nodes, but for its checkpoints."""
 
-        def ask(agent: NodeAgent, node: Node) -> protocol.Removed:
-            return agent.call(protocol.REMOVE, protocol.RunInCache(root=node.root, key=run.key))
+        def ask(agent: NodeAgent, node: Node) -> protocol.RemoveResponse:
+            return agent.call(
+                protocol.REMOVE, protocol.RunCacheRequest(root=node.root, key=run.key)
+            )
 
         self._each(run, ask)
 
@@ -162,29 +167,31 @@ class RunControl:
         self,
         run: RunRecord,
         rank: int,
-        wanted: protocol.LinesFrom,
+        wanted: protocol.LogStreamQuery,
         on_bytes: Callable[[bytes], None],
     ) -> None:
         """Hand over one rank's log as frames."""
-        agent, node = self.of_rank(run, rank)
-        request = protocol.LinesRequest(root=node.root, key=run.key, rank=rank, **wanted)
-        agent.read(protocol.READ_LINES, request, on_bytes, LOOK_SECONDS)
+        agent, node = self.node_of_rank(run, rank)
+        request = protocol.ReadLinesRequest(root=node.root, key=run.key, rank=rank, **wanted)
+        agent.read(protocol.READ_LINES, request, on_bytes, QUERY_SECONDS)
 
-    def past(self, run: RunRecord) -> protocol.Past:
+    def previous_run(self, run: RunRecord) -> protocol.RunInputsResponse:
         """What the run's first node knows it was made of."""
-        agent, node = self.of_rank(run, 0)
-        return agent.call(protocol.PAST, OfRun(root=node.root, key=run.key), timeout=LOOK_SECONDS)
+        agent, node = self.node_of_rank(run, 0)
+        return agent.call(
+            protocol.GET_RUN_INPUTS, RunRequest(root=node.root, key=run.key), timeout=QUERY_SECONDS
+        )
 
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
         """Hand over the archive of a code tree that the run's first node has."""
-        agent, node = self.of_rank(run, 0)
+        agent, node = self.node_of_rank(run, 0)
         agent.read(READ_CODE, CodeRequest(root=node.root, digest=digest), on_bytes)
 
     def metrics(self, run: RunRecord, rank: int, since: float) -> tuple[str, list[dict[str, Any]]]:
         """The id of a rank's node, and the samples that it took after a time, the oldest first."""
-        agent, node = self.of_rank(run, rank)
+        agent, node = self.node_of_rank(run, rank)
         request = protocol.MetricsRequest(root=node.root, key=run.key, since=since)
-        return node.id, agent.call(protocol.METRICS, request, timeout=LOOK_SECONDS)["samples"]
+        return node.id, agent.call(protocol.METRICS, request, timeout=QUERY_SECONDS)["samples"]
 
     def _each(self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]) -> Sequence[T | None]:
         """As ``_answers``; the first error is raised once all have answered."""
@@ -203,8 +210,8 @@ class RunControl:
 
         def answer(rank: RankRecord) -> T | NodeError | None:
             try:
-                place = self.of_rank(run, rank.rank)
-            except NodeForgot:
+                place = self.node_of_rank(run, rank.rank)
+            except UnknownOnNode:
                 return None
             except NodeError as error:
                 return error
@@ -215,22 +222,22 @@ class RunControl:
 
         return each(answer, run.ranks, _AT_ONCE)
 
-    def of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
+    def node_of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """The node of a rank, and the way to ask it. NodeError if there is no such rank or node."""
         node_id = next((one.node for one in run.ranks if one.rank == rank), None)
         if node_id is None:
             raise NodeError(
                 f"run {run.id} has no rank {rank}",
                 f"It has {len(run.ranks)}, counted from 0.",
-                code="no-such-run",
+                code="run-not-found",
             )
-        return self._of_node(node_id)
+        return self._find_node(node_id)
 
-    def _of_node(self, node_id: str) -> tuple[NodeAgent, Node]:
+    def _find_node(self, node_id: str) -> tuple[NodeAgent, Node]:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
         node = node_named(cluster, node_id) if cluster else None
         if cluster is None:
             raise NodeError(f"node {node_id} is not in the state any more")
         if node is None:
-            raise NodeForgot(f"{cluster.address} has no node {node_id} any more")
-        return self._agents.to_look(cluster.provider, node), node
+            raise UnknownOnNode(f"{cluster.address} has no node {node_id} any more")
+        return self._agents.ephemeral_agent(cluster.provider, node), node

@@ -10,34 +10,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainctl.apply.step import Lookup, MayStop, Step
+from trainctl.apply.step import ApplyStep, Lookup, MayStop
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.errors import (
-    NodeForgot,
     SourceError,
-    SourceGone,
-    SourceWrong,
+    SourceMismatch,
+    SourceNotFound,
     StalePlan,
     TrainctlError,
+    UnknownOnNode,
 )
-from trainctl.jobs.bucket_credentials import explained
-from trainctl.jobs.secrets import Secrets
-from trainctl.ledger.state import Intent, Recorded
-from trainctl.model.delivery import Mirrored, MirrorSite
-from trainctl.model.resource import WeightsSpec
+from trainctl.jobs.bucket_credentials import explaining_denials
+from trainctl.jobs.secrets import SecretResolver
+from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.model.delivery import MirroringRecord, MirrorSite
 from trainctl.model.source_uri import parse_source
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.plan.transfers.weights import content_key
 from trainctl.plan.values import Observation
-from trainctl.plan.weights import content_of
-from trainctl.resources.agents import Home
+from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.sources import SourceCredential
+from trainctl.resources.agents import ProjectContext
 from trainctl.sources import source_for
-from trainctl.spi.provider import Presence
-from trainctl.spi.sources import Credential
 from trainctl.store.references import Reference
-from trainctl.weights.difference import difference
+from trainctl.weights.difference import describe_difference
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.locked import kept_version, locked_version
-from trainctl.weights.mirrors import Mirror, SourceUpstream, is_far, site_of
-from trainctl.weights.resolve import Wanted, resolve, resolve_unopened
+from trainctl.weights.lock_fallback import mirrored_version, version_from_lock
+from trainctl.weights.mirrors import Mirror, SourceUpstream, is_remote, site_of
+from trainctl.weights.resolution import SourceRequest, resolve, resolve_from_lock
 
 _POLL_SECONDS = 0.2
 
@@ -48,50 +48,50 @@ class WeightsHandler:
     def __init__(
         self,
         mirror: Mirror,
-        secrets: Secrets,
-        home: Home,
+        secrets: SecretResolver,
+        context: ProjectContext,
         lock: Callable[[LockEntry], None] = lambda _: None,
         mirror_at: Callable[[MirrorSite], Mirror] | None = None,
     ) -> None:
         """``lock`` is told what a source resolved to when all of it is in the mirror; ``mirror_at`` gives a mirror that was used before."""
         self._mirror = mirror
         self._secrets = secrets
-        self._home = home
+        self._context = context
         self._lock = lock
         self._guard = threading.Lock()
-        self._turns: dict[str, threading.Lock] = {}
+        self._content_locks: dict[str, threading.Lock] = {}
         self._mirror_at = mirror_at
 
-    def carry_out(self, step: Step) -> Mapping[str, Any]:
+    def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Mirror what is missing; verified, or an error that names the file."""
         resolved = step.resolved
         if resolved is None:
             resolved = self._resolve(step)
         if step.weights_spec.pin not in (None, resolved.pin):
-            raise self._moved(step, None, resolved)
+            raise self._source_changed(step, None, resolved)
         reference = Reference(
-            lineage=self._home.lineage,
+            lineage=self._context.lineage,
             address=str(step.address),
-            owner=self._home.owner,
-            project=self._home.project,
+            owner=self._context.owner,
+            project=self._context.project,
         )
-        with self._turn(step, content_of(resolved)):
+        with self._content_lock(step, content_key(resolved)):
             return self._mirrored(step, resolved, reference)
 
     @contextlib.contextmanager
-    def _turn(self, step: Step, content: str) -> Iterator[None]:
+    def _content_lock(self, step: ApplyStep, content: str) -> Iterator[None]:
         """Copy the same content once at a time, so that it is counted for the first resource only."""
         with self._guard:
-            turn = self._turns.setdefault(content, threading.Lock())
-        while not turn.acquire(timeout=_POLL_SECONDS):
+            lock = self._content_locks.setdefault(content, threading.Lock())
+        while not lock.acquire(timeout=_POLL_SECONDS):
             step.stop_if_cancelled()
         try:
             yield
         finally:
-            turn.release()
+            lock.release()
 
     def _mirrored(
-        self, step: Step, resolved: ResolvedSource, reference: Reference
+        self, step: ApplyStep, resolved: ResolvedSource, reference: Reference
     ) -> Mapping[str, Any]:
         store = self._mirror.store
         (before,) = store.survey([resolved]).sources
@@ -102,7 +102,7 @@ class WeightsHandler:
         began = time.monotonic()
 
         def ingest() -> Listing:
-            with explained(credential):
+            with explaining_denials(credential):
                 return store.ingest(
                     resolved,
                     upstream,
@@ -114,12 +114,12 @@ class WeightsHandler:
 
         try:
             listing = ingest()
-        except (SourceWrong, SourceGone) as error:
-            now = self._now(step, credential)
+        except (SourceMismatch, SourceNotFound) as error:
+            now = self._resolve_now(step, credential)
             if now is None or now.pin == resolved.pin:
                 raise
-            raise self._moved(step, resolved, now) from error
-        if self._left(step):
+            raise self._source_changed(step, resolved, now) from error
+        if self._drop_old_reference(step):
             # Two URLs may be one place, by a link or a share: then that was the reference that has just been written.
             listing = ingest()
         version: dict[str, Any] = {
@@ -128,40 +128,44 @@ class WeightsHandler:
             "files": len(resolved.files),
             "bytes": resolved.size,
         }
-        self._lock(lock_entry(replace(step.weights_spec, **version), self._home.directory))
+        self._lock(lock_entry(replace(step.weights_spec, **version), self._context.directory))
         return {
             **version,
             "listing": listing.id,
             **site_of(self._mirror).outputs,
-            "fetched": Mirrored(
+            "fetched": MirroringRecord(
                 bytes=before.missing,
                 seconds=round(time.monotonic() - began, 3),
-                bytes_through_operator=upstream.bytes_read if is_far(self._mirror) else 0,
+                bytes_through_client=upstream.bytes_read if is_remote(self._mirror) else 0,
             ).to_json(),
         }
 
-    def _resolve(self, step: Step) -> ResolvedSource:
+    def _resolve(self, step: ApplyStep) -> ResolvedSource:
         """The source as it was planned: at the planned revision, where upstream keeps revisions."""
-        directory = self._home.directory
+        directory = self._context.directory
         planned = lock_entry(step.weights_spec, directory) if step.weights_spec.pin else None
-        wanted = wanted_of(step.weights_spec, directory)
+        wanted = source_request_of(step.weights_spec, directory)
         try:
             credential = credential_of(step.weights_spec, self._secrets)
         except TrainctlError as why:
-            return resolve_unopened(wanted, why, locked=planned, store=self._mirror.store).resolved
+            return resolve_from_lock(wanted, why, locked=planned, store=self._mirror.store).resolved
         if planned is not None and wanted.uri.scheme not in ("hf", "file"):
-            server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
-            version = locked_version(wanted.uri.text, server, planned)
-            kept = kept_version(self._mirror.store, version, planned)
+            custom_endpoint = source_for(wanted.uri.scheme).custom_endpoint(
+                wanted.uri.text, credential
+            )
+            version = version_from_lock(wanted.uri.text, custom_endpoint, planned)
+            kept = mirrored_version(self._mirror.store, version, planned)
             if kept is not None:
                 return kept
             planned = None  # what is there is held against the plan's pin
-        with explained(credential):
+        with explaining_denials(credential):
             return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
 
-    def _now(self, step: Step, credential: Credential | None) -> ResolvedSource | None:
+    def _resolve_now(
+        self, step: ApplyStep, credential: SourceCredential | None
+    ) -> ResolvedSource | None:
         """The source as upstream shows it by now; None where it can't be told, or where its revisions stay what they are."""
-        wanted = wanted_of(step.weights_spec, self._home.directory)
+        wanted = source_request_of(step.weights_spec, self._context.directory)
         if wanted.uri.scheme == "hf" or wanted.sha256:
             return None
         try:
@@ -169,24 +173,26 @@ class WeightsHandler:
         except SourceError:
             return None
 
-    def _moved(self, step: Step, planned: ResolvedSource | None, now: ResolvedSource) -> StalePlan:
+    def _source_changed(
+        self, step: ApplyStep, planned: ResolvedSource | None, now: ResolvedSource
+    ) -> StalePlan:
         """``planned`` is None where the plan kept no files, which it doesn't of very many."""
         before = planned.revision if planned else step.weights_spec.revision
         lines = [f"It was at {before} and is at {now.revision}."]
         if planned is not None:
-            lines += difference(planned.files, now.files)
+            lines += describe_difference(planned.files, now.files)
         return StalePlan(
             f"{now.source} changed after it was planned",
             "\n".join([*lines, "Plan again."]),
             address=str(step.address),
         )
 
-    def delete(self, step: Step) -> None:
+    def delete(self, step: ApplyStep) -> None:
         """Drop the reference; the content stays for whoever else refers to it, until it is collected."""
-        self._mirror.store.drop_reference(self._home.lineage, str(step.address))
-        self._left(step)
+        self._mirror.store.drop_reference(self._context.lineage, str(step.address))
+        self._drop_old_reference(step)
 
-    def _left(self, step: Step) -> bool:
+    def _drop_old_reference(self, step: ApplyStep) -> bool:
         """Drop the reference in the mirror that was used before, if there was one; who can't be asked is told of. Whether it was there."""
         outputs = step.recorded.outputs if step.recorded else {}
         if not outputs.get("mirror") or self._mirror_at is None:
@@ -198,9 +204,9 @@ class WeightsHandler:
             if before == here:
                 return False
             return self._mirror_at(before).store.drop_reference(
-                self._home.lineage, str(step.address)
+                self._context.lineage, str(step.address)
             )
-        except NodeForgot:
+        except UnknownOnNode:
             return False
         except TrainctlError as why:
             step.tell(
@@ -213,16 +219,16 @@ class WeightsHandler:
         """What an interrupted mirroring fetched is whole content or is resumed; there is nothing to undo."""
         return {}
 
-    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+    def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
         """Whether the mirror still has the listing."""
         listing = recorded.outputs.get("listing")
         here = bool(listing) and bool(self._mirror.store.survey(listings=[str(listing)]).listings)
-        return Observation(Presence.PRESENT if here else Presence.GONE)
+        return Observation(ResourceStatus.PRESENT if here else ResourceStatus.MISSING)
 
 
-def wanted_of(weights: WeightsSpec, directory: Path) -> Wanted:
+def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
     """What a weights resource wants of its source."""
-    return Wanted(
+    return SourceRequest(
         source=weights.source,
         directory=directory,
         allow=weights.allow_patterns or None,
@@ -232,7 +238,7 @@ def wanted_of(weights: WeightsSpec, directory: Path) -> Wanted:
     )
 
 
-def credential_of(weights: WeightsSpec, secrets: Secrets) -> Credential | None:
+def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCredential | None:
     """What opens the source: its declared auth, else what its platform usually finds, else nothing."""
     declared = secrets.declared_credential(weights)
     scheme = parse_source(weights.source).scheme
@@ -241,14 +247,14 @@ def credential_of(weights: WeightsSpec, secrets: Secrets) -> Credential | None:
     if scheme != "hf":
         return secrets.usual_credential(weights)
     # Heavy: only who has such a source pays for it.
-    from trainctl.sources.hf import usual_credential
+    from trainctl.sources.hf import default_hub_credential
 
-    return secrets.registered(usual_credential())
+    return secrets.registered(default_hub_credential())
 
 
 def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
     """What the lock file says of a weights resource whose source was resolved; it has a revision and a pin."""
-    wanted = wanted_of(weights, directory)
+    wanted = source_request_of(weights, directory)
     return LockEntry(
         source=wanted.source,
         allow_patterns=wanted.allow,

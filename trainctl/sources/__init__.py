@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from trainctl.errors import SourceError
-from trainctl.spi.sources import WeightSource
+from trainctl.plugin_api.sources import WeightSource
 
 _SOURCES = {
     "azure": ("bucket", "BucketSource"),

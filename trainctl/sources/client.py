@@ -7,10 +7,10 @@ from typing import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from trainctl.base.http import (
-    HostPaused,
+    HostThrottled,
     HttpClient,
-    HttpCut,
     HttpError,
+    HttpInterrupted,
     HttpUnreachable,
     Response,
     UnsafeRedirect,
@@ -18,19 +18,19 @@ from trainctl.base.http import (
     UnusableProxy,
 )
 from trainctl.base.http.limits import LIMITS, retry_after
-from trainctl.base.http.redirects import host_of, origin_of
+from trainctl.base.http.urls import host_of, origin_of
 from trainctl.errors import (
-    SourceBusy,
-    SourceCut,
     SourceDenied,
     SourceError,
-    SourceGone,
-    SourceResting,
+    SourceInterrupted,
+    SourceMismatch,
+    SourceNotFound,
+    SourceThrottled,
+    SourceUnavailable,
     SourceUnreachable,
-    SourceWrong,
 )
 
-_PAUSING = (429, 503)
+_THROTTLE_STATUSES = (429, 503)
 _CODES = {
     UnsafeRedirect: "unsafe-redirect",
     UntrustedCertificate: "untrusted-certificate",
@@ -49,23 +49,23 @@ class SourceResponse:
         self.url = response.url
 
     def pieces(self) -> Iterator[bytes]:
-        """The body, in pieces of at most 1 MiB; SourceCut if it ends before its announced length."""
+        """The body, in pieces of at most 1 MiB; SourceInterrupted if it ends before its announced length."""
         pieces = self._response.pieces()
         while True:
-            with _translated(self._what):
+            with _source_errors(self._what):
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield piece
 
     def fill(self, view: memoryview) -> None:
-        """Read exactly as many bytes as the view holds; SourceCut if the body is shorter."""
-        with _translated(self._what):
+        """Read exactly as many bytes as the view holds; SourceInterrupted if the body is shorter."""
+        with _source_errors(self._what):
             self._response.fill(view)
 
     def read(self, limit: int) -> bytes:
         """The complete body; SourceError if it is longer than ``limit`` bytes."""
-        with _translated(self._what):
+        with _source_errors(self._what):
             return self._response.all(limit)
 
 
@@ -98,7 +98,7 @@ class SourceClient:
         home, seen = origin_of(urlsplit(url)), {url}
         while True:
             request = self._request("HEAD", url, what, headers, token, follow=False)
-            with request as response, _translated(what):
+            with request as response, _source_errors(what):
                 target = response.redirect
             if target is None:
                 return None
@@ -122,7 +122,7 @@ class SourceClient:
     ) -> Iterator[Response]:
         secret = {"Authorization": f"Bearer {token}"} if token is not None else None
         with contextlib.ExitStack() as stack:
-            with _translated(what):
+            with _source_errors(what):
                 request = self._http.request(
                     method, url, headers, secret_headers=secret, follow=follow
                 )
@@ -144,15 +144,15 @@ def _refusal(response: Response, what: str, token: str | None) -> SourceError:
         advice = "Write http://USER:PASSWORD@HOST:PORT in HTTP_PROXY."
         return SourceError(summary, advice, code="unusable-proxy")
     error = _error_for(response.status, response.headers, what, host_of(parts), token)
-    if not isinstance(error, SourceBusy) or response.status not in _PAUSING:
+    if not isinstance(error, SourceUnavailable) or response.status not in _THROTTLE_STATUSES:
         return error
     if LIMITS.of(origin_of(parts)).pause(error.retry_after):
         return error
-    return SourceResting(error.summary, error.detail, retry_after=error.retry_after)
+    return SourceThrottled(error.summary, error.detail, retry_after=error.retry_after)
 
 
 @contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _source_errors(what: str) -> Iterator[None]:
     try:
         yield
     except HttpError as error:
@@ -161,18 +161,18 @@ def _translated(what: str) -> Iterator[None]:
 
 def _error(error: HttpError, what: str) -> SourceError:
     summary = f"{what}: {error.reason}"
-    if isinstance(error, HostPaused):
-        return SourceResting(summary, retry_after=error.retry_after)
+    if isinstance(error, HostThrottled):
+        return SourceThrottled(summary, retry_after=error.retry_after)
     if isinstance(error, HttpUnreachable):
         return SourceUnreachable(summary, error.advice)
-    if isinstance(error, HttpCut):
-        return SourceCut(summary, error.advice)
+    if isinstance(error, HttpInterrupted):
+        return SourceInterrupted(summary, error.advice)
     if isinstance(error, UnusableProxy):
         summary = error.reason
     return SourceError(summary, error.advice, code=_CODES.get(type(error)))
 
 
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 
 def _error_for(
@@ -180,23 +180,23 @@ def _error_for(
 ) -> SourceError:
     """The error that a status means. ``token`` only decides what to advise and is never shown."""
     if status == 429:
-        return SourceBusy(
+        return SourceUnavailable(
             f"{what}: {host} asks for fewer requests (429)",
             "" if token else "It may allow more to those who send a token.",
             retry_after=retry_after(headers),
         )
-    if status in _PASSING:
-        return SourceBusy(
+    if status in _TRANSIENT_STATUSES:
+        return SourceUnavailable(
             f"{what}: {host} can't answer now ({status})", retry_after=retry_after(headers)
         )
     if headers.get("X-Error-Code") == "GatedRepo":
-        return _gated(what, token)
+        return _gated_error(what, token)
     if status in (401, 403):
-        return _denied(what, host, status, token)
+        return _denied_error(what, host, status, token)
     if status in (404, 410):
-        return _gone(what, host, status, headers.get("X-Error-Code"), token)
+        return _not_found_error(what, host, status, headers.get("X-Error-Code"), token)
     if status in (412, 416):
-        return SourceWrong(f"{what}: it has changed since it was resolved", "Plan again.")
+        return SourceMismatch(f"{what}: it has changed since it was resolved", "Plan again.")
     return SourceError(
         f"{what}: {host} answered {status}", "It may not be the server that this source is on."
     )
@@ -208,7 +208,7 @@ _USE_AUTH = (
 )
 
 
-def _gated(what: str, token: str | None) -> SourceError:
+def _gated_error(what: str, token: str | None) -> SourceError:
     accept = "Accept its licence on its Hugging Face page with the account that reads it"
     if token is None:
         return SourceDenied(
@@ -223,7 +223,7 @@ def _gated(what: str, token: str | None) -> SourceError:
     )
 
 
-def _denied(what: str, host: str, status: int, token: str | None) -> SourceError:
+def _denied_error(what: str, host: str, status: int, token: str | None) -> SourceError:
     if token is None:
         return SourceDenied(
             f"{what}: {host} wants a credential ({status}); it may be private, or not exist",
@@ -235,16 +235,20 @@ def _denied(what: str, host: str, status: int, token: str | None) -> SourceError
     )
 
 
-def _gone(what: str, host: str, status: int, code: str | None, token: str | None) -> SourceError:
+def _not_found_error(
+    what: str, host: str, status: int, code: str | None, token: str | None
+) -> SourceError:
     if code == "RevisionNotFound":
-        return SourceGone(
+        return SourceNotFound(
             f"{what}: {host} has no such revision (404)",
             "Write an existing branch, tag or commit after @.",
         )
     if code == "EntryNotFound":
-        return SourceGone(
+        return SourceNotFound(
             f"{what}: {host} lists the file and does not have it at this revision (404)",
             "Leave it out with ignore_patterns, or have it put back upstream.",
         )
     private = f" If it is private: {_USE_AUTH[0].lower()}{_USE_AUTH[1:]}" if token is None else ""
-    return SourceGone(f"{what}: {host} does not have it ({status})", f"Check its name.{private}")
+    return SourceNotFound(
+        f"{what}: {host} does not have it ({status})", f"Check its name.{private}"
+    )

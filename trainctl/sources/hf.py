@@ -11,27 +11,27 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from trainctl.base.cursors import Endless, pages
+from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.http import UnsafeRedirect
-from trainctl.base.http.redirects import host_of, resolve_reference
-from trainctl.base.listing import ResolvedSource, SourceFile, in_order
-from trainctl.base.retry import Each, just_once
-from trainctl.base.safe_path import shown
-from trainctl.errors import SourceDenied, SourceError, SourceGone
+from trainctl.base.http.urls import host_of, resolve_reference
+from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
+from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.retry import RetryFn, no_retry
+from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.sources.bodies import asked_for, part, rest
+from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.spi.sources import Credential, Fill, Span
+from trainctl.sources.ranges import range_header, read_from, read_range
 
-_OWN = "https://huggingface.co"
-_LARGEST_ANSWER = 64 * 2**20
+_DEFAULT_ENDPOINT = "https://huggingface.co"
+_MAX_RESPONSE_BYTES = 64 * 2**20
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _NO_NAMES = "expand=sha&expand=gated"
 """Else the answer names every file, however many. Servers that don't know it name them, which is no harm."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
-def usual_credential() -> Credential | None:
+def default_hub_credential() -> SourceCredential | None:
     """The token of ``HF_TOKEN`` or of ``hf auth login``, for a caller that decides to send it."""
     from huggingface_hub import get_token  # heavy
 
@@ -39,26 +39,26 @@ def usual_credential() -> Credential | None:
     if not token:
         return None
     named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    return Credential(token, "HF_TOKEN" if named else "hf auth login")
+    return SourceCredential(token, "HF_TOKEN" if named else "hf auth login")
 
 
 class HubSource:
     """Speaks the Hub's HTTP interface. ``silence`` is the longest wait for a byte, in seconds."""
 
     def __init__(self, endpoint: str | None = None, silence: float = 30.0) -> None:
-        chosen = endpoint or os.environ.get("HF_ENDPOINT") or _OWN
-        self._endpoint = _checked(chosen).rstrip("/")
+        chosen = endpoint or os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT
+        self._endpoint = _validate_endpoint(chosen).rstrip("/")
         self._http = SourceClient(silence)
         self._stored: dict[str, str] = {}
 
     def resolve(
-        self, uri: str, revision: str | None, credential: Credential | None
+        self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
         """The files at the commit that the revision is now (``main`` by default)."""
-        return self.resolve_by(uri, revision, credential, just_once)
+        return self.resolve_with(uri, revision, credential, no_retry)
 
-    def resolve_by(
-        self, uri: str, revision: str | None, credential: Credential | None, each: Each
+    def resolve_with(
+        self, uri: str, revision: str | None, credential: SourceCredential | None, each: RetryFn
     ) -> ResolvedSource:
         """See PagedSource."""
         source = parse_source(uri)
@@ -67,73 +67,83 @@ class HubSource:
         repo = f"{self._endpoint}/api/{_plural(source)}/{source.location}"
         try:
             info = each(partial(self._info, repo, named, uri, credential))
-        except SourceGone:  # a commit stays when its branch goes
+        except SourceNotFound:  # a commit stays when its branch goes
             if pinned in (None, named):
                 raise
             info = each(partial(self._info, repo, str(pinned), uri, credential))
         commit = pinned or info["sha"]
-        files = in_order(self._tree(f"{repo}/tree/{commit}", uri, credential, each))
+        files = sort_files(self._tree(f"{repo}/tree/{commit}", uri, credential, each))
         resolved = ResolvedSource(uri, commit, files, info["sha"])
         if info.get("gated") and files:
             each(partial(self._check_access, resolved, credential))
         return resolved
 
-    def server(self, uri: str, credential: Credential | None) -> str | None:
+    def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
         """What ``HF_ENDPOINT`` names."""
-        return None if self._endpoint == _OWN else self._endpoint
+        return None if self._endpoint == _DEFAULT_ENDPOINT else self._endpoint
 
     def _info(
-        self, repo: str, revision: str, uri: str, credential: Credential | None
+        self, repo: str, revision: str, uri: str, credential: SourceCredential | None
     ) -> dict[str, Any]:
         named = f"{repo}/revision/{quote(revision, safe='')}?{_NO_NAMES}"
         info, _ = self._json(named, uri, credential)
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise SourceError(
-                f"{uri}: the answer of {self._host} names no commit", _NOT_A_HUB, code="not-a-hub"
+                f"{uri}: the answer of {self._host} names no commit",
+                _NOT_A_HUB,
+                code="invalid-hub-response",
             )
         return dict(info)
 
-    def link(
-        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    def presigned_url(
+        self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
         """The signed URL of the Hub's storage; of a public file the Hub's own URL."""
         url = self._url(resolved, file)
         if credential is None:
             return url
-        if self.relays(file, credential):
+        if self.needs_relay(file, credential):
             return None
-        what = f"{resolved.source}: {shown(file.path)}"
-        with _explaining(credential):
+        what = f"{resolved.source}: {display_path(file.path)}"
+        with _token_errors(credential):
             return self._http.redirect_from(url, what, {"User-Agent": "trainctl"}, credential.value)
 
-    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+    def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
         """Files in git, not in the Hub's storage, come from the Hub itself, with a token."""
         return credential is not None and file.sha256 is None
 
     @contextmanager
     def open(
-        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
         """The file's bytes at the resolved commit, whether or not the server knows ranges."""
-        what = f"{resolved.source}: {shown(file.path)}"
-        url, ranged = self._url(resolved, file), asked_for(offset)
+        what = f"{resolved.source}: {display_path(file.path)}"
+        url, ranged = self._url(resolved, file), range_header(offset)
         with self._get(url, what, ranged, credential) as response:
-            yield rest(response, what, file, offset)
+            yield read_from(response, what, file, offset)
 
     @contextmanager
-    def part(
-        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
+    def read_range(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        span: ByteRange,
+        credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
-        """See PartSource."""
-        what = f"{resolved.source}: {shown(file.path)}"
-        url, ranged = self._url(resolved, file), asked_for(*span)
+        """See RangeSource."""
+        what = f"{resolved.source}: {display_path(file.path)}"
+        url, ranged = self._url(resolved, file), range_header(*span)
         with self._from_storage(url, what, ranged, credential) as response:
-            yield part(response, what, file, span)
+            yield read_range(response, what, file, span)
 
     @contextmanager
     def _from_storage(
-        self, url: str, what: str, headers: Mapping[str, str], credential: Credential | None
+        self, url: str, what: str, headers: Mapping[str, str], credential: SourceCredential | None
     ) -> Iterator[SourceResponse]:
         """Ask where the Hub sent us last for that file: it counts requests, and a part more is none. It may have expired."""
         with ExitStack() as stack:
@@ -148,11 +158,11 @@ class HubSource:
             self._stored[url] = response.url
             yield response
 
-    def _check_access(self, resolved: ResolvedSource, credential: Credential | None) -> None:
+    def _check_access(self, resolved: ResolvedSource, credential: SourceCredential | None) -> None:
         """A gated repository shows its file names to everybody, and its files only to some."""
         file = min(resolved.files, key=lambda one: (not one.size, one.size))
         url = self._url(resolved, file)
-        what = f"{resolved.source}: {shown(file.path)}"
+        what = f"{resolved.source}: {display_path(file.path)}"
         ranged = {"Range": "bytes=0-0"} if file.size else {}
         with self._get(url, what, ranged, credential):
             return
@@ -164,47 +174,53 @@ class HubSource:
         return f"{self._endpoint}/{kind}{source.location}/resolve/{resolved.revision}/{path}"
 
     def _tree(
-        self, url: str, uri: str, credential: Credential | None, each: Each
+        self, url: str, uri: str, credential: SourceCredential | None, each: RetryFn
     ) -> Iterator[SourceFile]:
         first = f"{url}?recursive=true&expand=false"
 
         def ask(following: str | None) -> tuple[Any, str | None]:
             return each(partial(self._json, following or first, uri, credential))
 
-        for page in _pages_of(uri, ask):
+        for page in _list_pages(uri, ask):
             try:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
                 raise SourceError(
                     f"{uri}: the file list of {self._host} can't be read",
                     _NOT_A_HUB,
-                    code="not-a-hub",
+                    code="invalid-hub-response",
                 ) from None
 
-    def _json(self, url: str, uri: str, credential: Credential | None) -> tuple[Any, str | None]:
+    def _json(
+        self, url: str, uri: str, credential: SourceCredential | None
+    ) -> tuple[Any, str | None]:
         with self._get(url, uri, {"Accept": "application/json"}, credential) as response:
-            body = response.read(_LARGEST_ANSWER)
+            body = response.read(_MAX_RESPONSE_BYTES)
         try:
             value = _json_of(body)
         except ValueError:
             raise SourceError(
-                f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB, code="not-a-hub"
+                f"{uri}: {self._host} did not answer in JSON",
+                _NOT_A_HUB,
+                code="invalid-hub-response",
             ) from None
-        link = _NEXT.search(response.headers.get("Link") or "")
+        presigned_url = _NEXT.search(response.headers.get("Link") or "")
         try:
-            return value, resolve_reference(response.url, link[1], "a link") if link else None
+            return value, resolve_reference(
+                response.url, presigned_url[1], "a link"
+            ) if presigned_url else None
         except UnsafeRedirect as error:
             raise SourceError(f"{uri}: {error.reason}", code="unsafe-redirect") from None
 
     @contextmanager
     def _get(
-        self, url: str, what: str, headers: Mapping[str, str], credential: Credential | None
+        self, url: str, what: str, headers: Mapping[str, str], credential: SourceCredential | None
     ) -> Iterator[SourceResponse]:
         ours = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
         token = credential.value if credential and ours else None
         sent = {"User-Agent": "trainctl", **headers}
         with (
-            _explaining(credential if ours else None),
+            _token_errors(credential if ours else None),
             self._http.get(url, what, sent, token) as response,
         ):
             yield response
@@ -215,7 +231,7 @@ class HubSource:
 
 
 @contextmanager
-def _explaining(credential: Credential | None) -> Iterator[None]:
+def _token_errors(credential: SourceCredential | None) -> Iterator[None]:
     """Say where a token came from that was refused."""
     try:
         yield
@@ -228,7 +244,7 @@ def _explaining(credential: Credential | None) -> Iterator[None]:
 _NOT_A_HUB = "HF_ENDPOINT must name a Hugging Face Hub, or something that speaks like one."
 
 
-def _checked(endpoint: str) -> str:
+def _validate_endpoint(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -239,7 +255,7 @@ def _checked(endpoint: str) -> str:
         raise SourceError(
             "HF_ENDPOINT is not the URL of a server",
             "Write it as https://huggingface.co is written, without a user or a query, or unset it.",
-            code="not-a-hub",
+            code="invalid-hub-response",
         )
     return endpoint
 
@@ -250,18 +266,18 @@ def _plural(source: SourceUri) -> str:
 
 def _file(entry: Mapping[str, Any]) -> SourceFile:
     lfs = entry.get("lfs")
-    size = size_of(lfs["size"] if lfs else entry["size"])
+    size = parse_size_field(lfs["size"] if lfs else entry["size"])
     digest = lfs["oid"] if lfs else entry["oid"]
     if not _COMMIT.fullmatch(digest):
         raise ValueError(entry)
     return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")
 
 
-def _pages_of(what: str, ask: Callable[[str | None], tuple[Any, str | None]]) -> Iterator[Any]:
+def _list_pages(what: str, ask: Callable[[str | None], tuple[Any, str | None]]) -> Iterator[Any]:
     """See ``pages``. SourceError where they go in a circle."""
     try:
         yield from pages(ask)
-    except Endless:
+    except PaginationCycle:
         raise SourceError(
             f"{what}: its server's list has no end: it names pages again, or far too many",
             "A proxy or a cache on the way may leave out what a request asks for.",
@@ -269,14 +285,14 @@ def _pages_of(what: str, ask: Callable[[str | None], tuple[Any, str | None]]) ->
 
 
 _DIGITS = re.compile(r"[0-9]{1,19}")
-_LARGEST = 2**63 - 1
+_MAX_SIZE = 2**63 - 1
 """The largest file that any disk holds, in bytes."""
 
 
-def size_of(value: object) -> int:
+def parse_size_field(value: object) -> int:
     """A file's size, sent as a number or as its digits."""
     size = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _LARGEST:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
         raise ValueError("not the size of a file")
     return size
 

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from trainctl.base.http.redirects import host_of, quoted
+from trainctl.base.http.urls import host_of, quote_url
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import (
-    SourceBusy,
-    SourceCut,
     SourceDenied,
     SourceError,
-    SourceGone,
-    SourceWrong,
+    SourceInterrupted,
+    SourceMismatch,
+    SourceNotFound,
+    SourceUnavailable,
 )
 from trainctl.model.source_uri import parse_source
-from trainctl.sources.bodies import asked_for, length_of, part, rest
+from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.validators import if_range, same, spoken, validator_of
-from trainctl.spi.sources import Credential, Fill, Span
+from trainctl.sources.ranges import range_header, read_from, read_range, total_length
+from trainctl.sources.validators import describe_validator, if_range, same_content, validator_of
 
 _DECLARED = "sha256:"
 
@@ -32,7 +32,7 @@ class HttpsSource:
         self._http = SourceClient(silence)
 
     def resolve(
-        self, uri: str, revision: str | None, credential: Credential | None
+        self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
         """The one file, from its headers. A revision ``sha256:HEX`` is what its content must have, whatever they say."""
         file = (
@@ -42,69 +42,81 @@ class HttpsSource:
         )
         if file is None:
             raise SourceError(
-                f"{uri}: {host_of(urlsplit(uri))} does not tell how long it is", _FETCH_YOURSELF
+                f"{uri}: {host_of(urlsplit(uri))} does not tell how long it is", _DOWNLOAD_ADVICE
             )
         return ResolvedSource(uri, "", (file,))
 
-    def server(self, uri: str, credential: Credential | None) -> str | None:
+    def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
         """The URI names it."""
         return None
 
-    def link(
-        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    def presigned_url(
+        self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
         """The URL itself, where no token is sent with it."""
         return None if credential else resolved.source
 
-    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+    def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
         """See WeightSource."""
         return credential is not None
 
     @contextmanager
     def open(
-        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
-        """The file's bytes; SourceWrong where the headers are not those that it was resolved by."""
-        with self._bytes(resolved.source, file, asked_for(offset), credential) as response:
-            yield rest(response, resolved.source, file, offset)
+        """The file's bytes; SourceMismatch where the headers are not those that it was resolved by."""
+        with self._bytes(resolved.source, file, range_header(offset), credential) as response:
+            yield read_from(response, resolved.source, file, offset)
 
     @contextmanager
-    def part(
-        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
+    def read_range(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        span: ByteRange,
+        credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
-        """See PartSource."""
+        """See RangeSource."""
         uri = resolved.source
-        with self._bytes(uri, file, asked_for(*span), credential) as response:
-            yield part(response, uri, file, span)
+        with self._bytes(uri, file, range_header(*span), credential) as response:
+            yield read_range(response, uri, file, span)
 
     @contextmanager
     def _bytes(
-        self, uri: str, file: SourceFile, ranged: Mapping[str, str], credential: Credential | None
+        self,
+        uri: str,
+        file: SourceFile,
+        ranged: Mapping[str, str],
+        credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
         """What nothing identifies but its size is asked for as a whole."""
         headers = dict(ranged) if file.identified else {}
         if headers and (tag := if_range(file.validator)):
             headers["If-Range"] = tag
         with self._answer(uri, credential, "GET", headers) as response:
-            _refuse_encoded(uri, response)
-            _refuse_changed(uri, file, response)
+            _check_not_encoded(uri, response)
+            _check_unchanged(uri, file, response)
             yield response
 
     def _asked(
         self,
         uri: str,
         revision: str | None,
-        credential: Credential | None,
+        credential: SourceCredential | None,
         method: str,
         headers: Mapping[str, str],
     ) -> SourceFile | None:
         """What one request tells; None where another kind of request may tell more."""
         try:
             with self._answer(uri, credential, method, headers) as response:
-                return _described(uri, revision, response, sure=method == "GET")
-        except SourceWrong:  # no byte 0 in it: the file may be empty
+                return _file_from_headers(uri, revision, response, sure=method == "GET")
+        except SourceMismatch:  # no byte 0 in it: the file may be empty
             return None
-        except (SourceBusy, SourceCut, SourceGone):
+        except (SourceUnavailable, SourceInterrupted, SourceNotFound):
             raise
         except SourceError:
             if method == "GET":
@@ -113,52 +125,52 @@ class HttpsSource:
 
     @contextmanager
     def _answer(
-        self, uri: str, credential: Credential | None, method: str, headers: Mapping[str, str]
+        self, uri: str, credential: SourceCredential | None, method: str, headers: Mapping[str, str]
     ) -> Iterator[SourceResponse]:
         token = credential.value if credential else None
         sent = {"User-Agent": "trainctl", **headers}
         try:
-            with self._http.get(quoted(uri), uri, sent, token, method) as response:
+            with self._http.get(quote_url(uri), uri, sent, token, method) as response:
                 yield response
-        except (SourceDenied, SourceGone) as error:
+        except (SourceDenied, SourceNotFound) as error:
             error.detail = (
                 f"The token came from {credential.origin}. {error.detail}"
                 if credential
-                else f"Check its address. {_FETCH_YOURSELF}"
+                else f"Check its address. {_DOWNLOAD_ADVICE}"
             )
             raise
 
 
-_FETCH_YOURSELF = (
+_DOWNLOAD_ADVICE = (
     "If it needs a login or a download page, fetch it yourself and write file:///PATH."
 )
 
 
-def _described(
+def _file_from_headers(
     uri: str, revision: str | None, response: SourceResponse, *, sure: bool
 ) -> SourceFile | None:
     """The file as the headers tell it; None where they tell no length, or none to be ``sure`` of."""
-    size = length_of(response)
+    size = total_length(response)
     if size is None or (not size and not sure):
         return None
-    _refuse_encoded(uri, response)
+    _check_not_encoded(uri, response)
     name = parse_source(uri).name
     if revision and revision.startswith(_DECLARED):
         return SourceFile(name, size, revision)
-    if _is_page(response) and not name.lower().endswith((".html", ".htm", ".xhtml")):
+    if _is_html(response) and not name.lower().endswith((".html", ".htm", ".xhtml")):
         raise SourceError(
             f"{uri}: {host_of(urlsplit(response.url))} answers with a web page",
-            f"If that is what you want, declare its sha256. {_FETCH_YOURSELF}",
+            f"If that is what you want, declare its sha256. {_DOWNLOAD_ADVICE}",
         )
     return SourceFile(name, size, validator_of(response.headers, size))
 
 
-def _is_page(response: SourceResponse) -> bool:
+def _is_html(response: SourceResponse) -> bool:
     kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     return kind in ("text/html", "application/xhtml+xml")
 
 
-def _refuse_encoded(uri: str, response: SourceResponse) -> None:
+def _check_not_encoded(uri: str, response: SourceResponse) -> None:
     """We ask for the bytes as they are. What is packed for the way is not the file, and its length is another."""
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
@@ -168,17 +180,17 @@ def _refuse_encoded(uri: str, response: SourceResponse) -> None:
         )
 
 
-def _refuse_changed(uri: str, file: SourceFile, response: SourceResponse) -> None:
+def _check_unchanged(uri: str, file: SourceFile, response: SourceResponse) -> None:
     """Content that was declared is checked when it is here; any other must still have the headers it was resolved by."""
     if file.sha256 is not None:
         return
     found = validator_of(response.headers, file.size)
-    if same(found, file.validator):
+    if same_content(found, file.validator):
         return
-    length = length_of(response)
+    length = total_length(response)
     sizes = f"; {file.size} bytes then, {length} now" if length not in (None, file.size) else ""
-    raise SourceWrong(
+    raise SourceMismatch(
         f"{uri}: it has changed since it was resolved "
-        f"({spoken(file.validator)} then, {spoken(found)} now{sizes})",
+        f"({describe_validator(file.validator)} then, {describe_validator(found)} now{sizes})",
         "Plan and apply again. If it wasn't changed, its servers contradict each other: declare its sha256.",
     )

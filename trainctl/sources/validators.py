@@ -8,17 +8,17 @@ from email.utils import parsedate_to_datetime
 from typing import Mapping
 
 from trainctl.base.listing import SourceFile
-from trainctl.errors import SourceWrong
+from trainctl.errors import SourceMismatch
 
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
-_LONGEST_ETAG = 256
+_MAX_ETAG = 256
 
 
 def validator_of(headers: Mapping[str, str], size: int) -> str:
     """``etag:TAG``, else ``modified:TIME`` in UTC, else ``size:BYTES``. A tag that is malformed or endless is none."""
     tag = (headers.get("ETag") or "").strip()
-    if len(tag) <= _LONGEST_ETAG and _ETAG.fullmatch(tag):
+    if len(tag) <= _MAX_ETAG and _ETAG.fullmatch(tag):
         return f"etag:{tag}"
     return _modified(headers) or f"size:{size}"
 
@@ -33,19 +33,19 @@ def if_range(validator: str) -> str | None:
     return tag if kind == "etag" and tag.startswith('"') else None
 
 
-def same(one: str, other: str) -> bool:
+def same_content(one: str, other: str) -> bool:
     """Whether two validators name the same content, as far as they can: by the weak comparison of RFC 9110, 8.8.3.2."""
     return one.replace("etag:W/", "etag:", 1) == other.replace("etag:W/", "etag:", 1)
 
 
-def spoken(validator: str) -> str:
+def describe_validator(validator: str) -> str:
     """The validator as part of a sentence."""
     kind, _, value = validator.partition(":")
     names = {"etag": "ETag", "modified": "Last-Modified"}
     return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
 
 
-def no_md5(headers: Mapping[str, str]) -> bool:
+def has_no_md5_etag(headers: Mapping[str, str]) -> bool:
     """Whether S3 has encrypted the object with a key for which ETags are no MD5s (the same page)."""
     by = headers.get("x-amz-server-side-encryption") or ""
     return by.startswith("aws:kms") or bool(
@@ -53,13 +53,13 @@ def no_md5(headers: Mapping[str, str]) -> bool:
     )
 
 
-def refuse_replaced(headers: Mapping[str, str], what: str, file: SourceFile) -> None:
-    """SourceWrong where a bucket's answer is of another version of an object than was resolved, so far as it says."""
+def check_not_replaced(headers: Mapping[str, str], what: str, file: SourceFile) -> None:
+    """SourceMismatch where a bucket's answer is of another version of an object than was resolved, so far as it says."""
     kind = file.validator.partition(":")[0]
     found = headers.get("ETag") if kind == "etag" else None
-    if found and not same(f"{kind}:{found.strip()}", file.validator):
-        raise SourceWrong(
-            f"{what}: it has changed since it was resolved ({spoken(file.validator)} then, {found} now)",
+    if found and not same_content(f"{kind}:{found.strip()}", file.validator):
+        raise SourceMismatch(
+            f"{what}: it has changed since it was resolved ({describe_validator(file.validator)} then, {found} now)",
             "Plan and apply again.",
         )
 

@@ -16,7 +16,7 @@ from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
 from trainctl.store import keys
 
-DAMAGED = "mirror-damaged"
+DAMAGED = "mirror-corrupt"
 """The code of errors about objects that aren't what was written."""
 T = TypeVar("T")
 _MAGIC = b"tctlpk1\n"
@@ -50,10 +50,10 @@ def load(objects: ObjectStore, key: str) -> Optional[Dict[str, Any]]:
     try:
         return decode(data)
     except ValueError as error:
-        raise damaged(objects, key, str(error)) from None
+        raise damaged_error(objects, key, str(error)) from None
 
 
-def damaged(objects: ObjectStore, key: str, reason: str) -> StorageError:
+def damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
     """The error for an object of the store that isn't what was written."""
     return StorageError(
         f"{objects.url}/{key} is damaged: {reason}",
@@ -62,7 +62,7 @@ def damaged(objects: ObjectStore, key: str, reason: str) -> StorageError:
     )
 
 
-def if_readable(
+def load_or_none(
     load: Callable[[ObjectStore, str], Optional[T]], objects: ObjectStore, name: str
 ) -> Optional[T]:
     """What ``load`` reads; None if that is damaged."""
@@ -74,7 +74,7 @@ def if_readable(
         return None
 
 
-class Slice(NamedTuple):
+class PackEntry(NamedTuple):
     """Content in a pack: its digest, and which of the pack's bytes it is."""
 
     digest: bytes
@@ -92,36 +92,36 @@ def load_incomplete(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
     return _load(objects, keys.incomplete(listing_id), listing_id)
 
 
-def chunks_of(objects: ObjectStore, sha256: str) -> Optional[Tuple[str, ...]]:
+def load_chunks(objects: ObjectStore, sha256: str) -> Optional[Tuple[str, ...]]:
     """The chunks of content that is larger than one, or None if it isn't there."""
-    return _digests(objects, keys.chunked(sha256), "chunks")
+    return _digests(objects, keys.chunk_list(sha256), "chunks")
 
 
-def packs_of(objects: ObjectStore, listing_id: str) -> Tuple[str, ...]:
+def load_packs(objects: ObjectStore, listing_id: str) -> Tuple[str, ...]:
     """The packs that hold a listing's small files."""
     return _digests(objects, keys.packs(listing_id), "packs") or ()
 
 
-def slices_of(objects: ObjectStore, pack: str) -> Optional[Tuple[Slice, ...]]:
+def load_pack_index(objects: ObjectStore, pack: str) -> Optional[Tuple[PackEntry, ...]]:
     """The contents in a pack, or None if it isn't a pack."""
-    key = keys.slices(pack)
+    key = keys.pack_index(pack)
     data = objects.get(key)
     if data is None:
         return None
     rows = data[len(_MAGIC) : -_SEAL_BYTES]
     is_sealed = hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
     if not data.startswith(_MAGIC) or not is_sealed or len(rows) % _ROW.size:
-        raise damaged(objects, key, "its digest doesn't match its content")
-    return tuple(Slice(*row) for row in _ROW.iter_unpack(rows))
+        raise damaged_error(objects, key, "its digest doesn't match its content")
+    return tuple(PackEntry(*row) for row in _ROW.iter_unpack(rows))
 
 
-def slices_bytes(slices: Iterable[Slice]) -> bytes:
+def encode_pack_index(slices: Iterable[PackEntry]) -> bytes:
     """The stored form of a pack's index."""
     body = _MAGIC + b"".join(sorted(_ROW.pack(*slice_) for slice_ in slices))
     return body + hashlib.sha256(body).digest()
 
 
-def count_slices(size: int) -> int:
+def count_pack_entries(size: int) -> int:
     """How many contents are in a pack whose index has ``size`` bytes."""
     return max(0, (size - len(_MAGIC) - _SEAL_BYTES) // _ROW.size)
 
@@ -133,9 +133,9 @@ def _load(objects: ObjectStore, key: str, listing_id: str) -> Optional[Listing]:
     try:
         listing = Listing.from_bytes(data)
     except ValueError as error:
-        raise damaged(objects, key, str(error)) from None
+        raise damaged_error(objects, key, str(error)) from None
     if listing.id != listing_id:
-        raise damaged(objects, key, "its digest doesn't match its name")
+        raise damaged_error(objects, key, "its digest doesn't match its name")
     return listing
 
 
@@ -145,5 +145,5 @@ def _digests(objects: ObjectStore, key: str, name: str) -> Optional[Tuple[str, .
         return None
     digests = document.get(name)
     if not isinstance(digests, list) or not all(map(is_digest, digests)):
-        raise damaged(objects, key, f"it lacks valid {name}")
+        raise damaged_error(objects, key, f"it lacks valid {name}")
     return tuple(digests)

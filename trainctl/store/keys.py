@@ -10,7 +10,7 @@ import re
 from trainctl.base.json import hex_digest
 from trainctl.base.listing import ResolvedSource
 
-BLOBS, CHUNKED, SLICES = "blobs/sha256", "chunked/sha256", "slices/sha256"
+BLOBS, CHUNKED, PACK_INDEXES = "blobs/sha256", "chunked/sha256", "slices/sha256"
 LISTINGS, INCOMPLETE, PACKS, RECORDS = "listings", "incomplete", "packs", "records"
 PARTIAL, REFERENCES, LEASES = "partial", "references", "leases"
 GC_LEASE = f"{LEASES}/gc.json"
@@ -22,7 +22,7 @@ _NAME = rf"[A-Za-z0-9_-]{{0,{_READABLE_CHARACTERS}}}\.[0-9a-f]{{16}}"
 _FORMS = {
     BLOBS: _SPREAD,
     CHUNKED: rf"{_SPREAD}\.json",
-    SLICES: _SPREAD,
+    PACK_INDEXES: _SPREAD,
     LISTINGS: rf"{_DIGEST}\.json",
     INCOMPLETE: rf"{_DIGEST}\.json",
     PACKS: rf"{_DIGEST}\.json",
@@ -34,7 +34,7 @@ _FORMS = {
 _OWN = {kind.partition("/")[0]: re.compile(f"{kind}/{form}") for kind, form in _FORMS.items()}
 
 
-def is_own(key: str) -> bool:
+def is_store_key(key: str) -> bool:
     """Whether a store may have put this key; anything else below the root is somebody else's and stays as it is."""
     form = _OWN.get(key.partition("/")[0])
     return form is not None and form.fullmatch(key) is not None
@@ -45,14 +45,14 @@ def blob(sha256: str) -> str:
     return f"{BLOBS}/{sha256[:2]}/{sha256}"
 
 
-def chunked(sha256: str) -> str:
+def chunk_list(sha256: str) -> str:
     """The chunks of content that is larger than one."""
     return f"{CHUNKED}/{sha256[:2]}/{sha256}.json"
 
 
-def slices(pack: str) -> str:
+def pack_index(pack: str) -> str:
     """The index of a pack: which contents it holds, and where."""
-    return f"{SLICES}/{pack[:2]}/{pack}"
+    return f"{PACK_INDEXES}/{pack[:2]}/{pack}"
 
 
 def listing(listing_id: str) -> str:
@@ -80,17 +80,17 @@ def source_of(identity: str) -> str:
     return hex_digest(["source", identity])
 
 
-def records(resolved: ResolvedSource) -> str:
+def record_prefix(resolved: ResolvedSource) -> str:
     """The prefix of what a source was mirrored as, at any of its pins."""
     return f"{RECORDS}/{source(resolved)}"
 
 
 def record(resolved: ResolvedSource) -> str:
     """What a source at its pin was mirrored as."""
-    return f"{records(resolved)}/{resolved.pin.rpartition(':')[2]}.json"
+    return f"{record_prefix(resolved)}/{resolved.pin.rpartition(':')[2]}.json"
 
 
-def marks(resolved: ResolvedSource) -> str:
+def mark_prefix(resolved: ResolvedSource) -> str:
     """The prefix of marks: what arrived of a source that isn't whole yet."""
     return f"{PARTIAL}/{source(resolved)}"
 
@@ -105,27 +105,27 @@ def fingerprint(identity: str, path: str, size: int, validator: str) -> str:
 
 def chunk_mark(resolved: ResolvedSource, fingerprint: str, number: int, sha256: str) -> str:
     """Says that a chunk of a file is there as a blob. An empty object."""
-    return f"{marks(resolved)}/{fingerprint}.{number}.{sha256}"
+    return f"{mark_prefix(resolved)}/{fingerprint}.{number}.{sha256}"
 
 
-def whole_mark(resolved: ResolvedSource, fingerprint: str, sha256: str) -> str:
+def file_mark(resolved: ResolvedSource, fingerprint: str, sha256: str) -> str:
     """Says that a whole file is there. An empty object."""
-    return f"{marks(resolved)}/{fingerprint}.whole.{sha256}"
+    return f"{mark_prefix(resolved)}/{fingerprint}.whole.{sha256}"
 
 
 def pack_mark(resolved: ResolvedSource, pack: str) -> str:
     """Says that a pack of a source's files is there; holds what fingerprints its files have."""
-    return f"{marks(resolved)}/pack.{pack}"
+    return f"{mark_prefix(resolved)}/pack.{pack}"
 
 
-def references(lineage: str) -> str:
+def reference_prefix(lineage: str) -> str:
     """The prefix of the references of one state."""
     return f"{REFERENCES}/{_readable(lineage)}"
 
 
 def reference(lineage: str, address: str) -> str:
     """The reference of one resource of a state."""
-    return f"{references(lineage)}/{_readable(address)}.json"
+    return f"{reference_prefix(lineage)}/{_readable(address)}.json"
 
 
 def lease(resolved: ResolvedSource) -> str:
@@ -138,7 +138,7 @@ def lease_of(identity: str, pin: str) -> str:
     return f"{LEASES}/{hex_digest([identity, pin])}.json"
 
 
-def stem(key: str) -> str:
+def key_stem(key: str) -> str:
     """The last part of a key, without its suffix."""
     name = key.rpartition("/")[2]
     return name[: -len(".json")] if name.endswith(".json") else name

@@ -8,12 +8,18 @@ import threading
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Set
 
 from trainctl.base.clock import elapsed
-from trainctl.base.lease import RENEW_SECONDS, Liveness, holder_name, known_alive, known_dead
+from trainctl.base.lease import (
+    RENEW_SECONDS,
+    Liveness,
+    holder_name,
+    is_process_alive,
+    is_process_dead,
+)
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import TrainctlError
 from trainctl.store import documents, keys
 
-LATE_SECONDS = 10.0
+LATE_RENEWAL_SECONDS = 10.0
 """After so long without a renewal others may soon take the lease over."""
 _SETTLE_SECONDS = 0.2
 """Time for others that found the same dead lease to notice that it was taken over."""
@@ -21,7 +27,7 @@ _nonces: Set[str] = set()
 """Of the leases that this process holds: any other lease in its name is left over."""
 
 
-class Held(NamedTuple):
+class StoredLease(NamedTuple):
     """A lease that is held. ``document`` is empty if it can't be read; ``sign`` changes with each renewal."""
 
     document: Mapping[str, Any]
@@ -38,27 +44,27 @@ class Held(NamedTuple):
         holder = self.document.get("holder")
         if holder == holder_name():
             return self.nonce not in _nonces
-        return isinstance(holder, str) and known_dead(holder)
+        return isinstance(holder, str) and is_process_dead(holder)
 
     @property
     def is_alive(self) -> bool:
         """Whether its process certainly runs."""
         holder = self.document.get("holder")
-        return isinstance(holder, str) and known_alive(holder) and not self.is_dead
+        return isinstance(holder, str) and is_process_alive(holder) and not self.is_dead
 
 
-def read(objects: ObjectStore, key: str) -> Optional[Held]:
+def read(objects: ObjectStore, key: str) -> Optional[StoredLease]:
     """The lease with that key; None if nobody holds it."""
     data = objects.get(key)
     if data is None:
         return None
     try:
-        return Held(documents.decode(data), data)
+        return StoredLease(documents.decode(data), data)
     except ValueError:
-        return Held({}, data)
+        return StoredLease({}, data)
 
 
-def living(objects: ObjectStore, key: str, liveness: Liveness) -> Optional[Held]:
+def read_live(objects: ObjectStore, key: str, liveness: Liveness) -> Optional[StoredLease]:
     """The same lease, unless its holder is known to be dead or showed no sign of life for long."""
     held = read(objects, key)
     if held is None or held.is_dead or liveness.is_stale(key, held.sign):
@@ -66,9 +72,11 @@ def living(objects: ObjectStore, key: str, liveness: Liveness) -> Optional[Held]
     return held
 
 
-def list_living(objects: ObjectStore, liveness: Liveness) -> Dict[str, Held]:
+def list_live(objects: ObjectStore, liveness: Liveness) -> Dict[str, StoredLease]:
     """All such leases of writers, by their keys."""
-    found = ((stat.key, living(objects, stat.key, liveness)) for stat in objects.list(keys.LEASES))
+    found = (
+        (stat.key, read_live(objects, stat.key, liveness)) for stat in objects.list(keys.LEASES)
+    )
     return {key: held for key, held in found if held is not None and key != keys.GC_LEASE}
 
 
@@ -99,7 +107,7 @@ class ObjectLease:
     @property
     def late(self) -> bool:
         """Whether others may have taken the lease over, as it once wasn't renewed in time."""
-        self._missed = self._missed or self._clock() - self._renewed > LATE_SECONDS
+        self._missed = self._missed or self._clock() - self._renewed > LATE_RENEWAL_SECONDS
         return self._missed
 
     def try_acquire(self, liveness: Liveness) -> bool:
@@ -108,7 +116,7 @@ class ObjectLease:
         self._renewed = self._clock()
         is_taken_over = False
         if not self._put_if_absent():
-            if living(self._objects, self._key, liveness) is not None:
+            if read_live(self._objects, self._key, liveness) is not None:
                 return self._give_up()
             self._objects.delete([self._key])
             is_taken_over = True

@@ -98,7 +98,7 @@ class StoredReference(NamedTuple):
             yield {**self.record, **version, "listing": previous}
 
 
-class References(NamedTuple):
+class StoreReferences(NamedTuple):
     """All references of a store, and an error for each that can't be read, by its key."""
 
     stored: Tuple[StoredReference, ...]
@@ -110,7 +110,7 @@ class References(NamedTuple):
             raise error
 
 
-def put(
+def put_reference(
     objects: ObjectStore,
     reference: Reference,
     resolved: ResolvedSource,
@@ -123,13 +123,13 @@ def put(
     data = objects.get(reference.key)
     before: Dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # a damaged reference is replaced
-        before = {} if data is None else _decoded(data)
+        before = {} if data is None else _decode(data)
     document = reference.record(before, resolved, listing)
     objects.put(reference.key, documents.encode(document))
     return StoredReference(reference.key, document, 0.0).listing
 
 
-def renew(objects: ObjectStore, lineage: str, address: str) -> None:
+def renew_reference(objects: ObjectStore, lineage: str, address: str) -> None:
     """Note that the source of a resource was used now."""
     key = keys.reference(lineage, address)
     data = objects.get(key)
@@ -137,7 +137,7 @@ def renew(objects: ObjectStore, lineage: str, address: str) -> None:
         objects.put(key, data)
 
 
-def drop(objects: ObjectStore, lineage: str, address: str) -> bool:
+def drop_reference(objects: ObjectStore, lineage: str, address: str) -> bool:
     """Delete a resource's reference; False if there was none."""
     key = keys.reference(lineage, address)
     existed = objects.stat(key) is not None
@@ -145,24 +145,24 @@ def drop(objects: ObjectStore, lineage: str, address: str) -> bool:
     return existed
 
 
-def read(objects: ObjectStore, lineage: str = "") -> References:
+def read_references(objects: ObjectStore, lineage: str = "") -> StoreReferences:
     """All references, or those of one state."""
     stored: List[StoredReference] = []
     damaged: Dict[str, StorageError] = {}
-    prefix = keys.references(lineage) if lineage else keys.REFERENCES
+    prefix = keys.reference_prefix(lineage) if lineage else keys.REFERENCES
     for stat in objects.list(prefix):
         data = objects.get(stat.key)
         try:
-            record = None if data is None else _decoded(data)
+            record = None if data is None else _decode(data)
         except ValueError as error:
-            damaged[stat.key] = _damaged(objects, stat.key, str(error))
+            damaged[stat.key] = _damaged_error(objects, stat.key, str(error))
             continue
         if record is not None:
             stored.append(StoredReference(stat.key, record, stat.modified))
-    return References(tuple(stored), damaged)
+    return StoreReferences(tuple(stored), damaged)
 
 
-def _decoded(data: bytes) -> Dict[str, Any]:
+def _decode(data: bytes) -> Dict[str, Any]:
     record = documents.decode(data)
     wrong = [name for name, kind in _TYPES.items() if not isinstance(record.get(name, ...), kind)]
     wrong += [name for name in ("listing", "previous") if not is_digest(record.get(name) or "0" * 64)]  # fmt: skip
@@ -171,7 +171,7 @@ def _decoded(data: bytes) -> Dict[str, Any]:
     return record
 
 
-def _damaged(objects: ObjectStore, key: str, reason: str) -> StorageError:
+def _damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
     return StorageError(
         f"{objects.url}/{key} is damaged: {reason}",
         "The next apply in the project that the reference belongs to writes it again. If that project no longer exists, "

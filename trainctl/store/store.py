@@ -8,28 +8,29 @@ from typing import Optional, Sequence
 
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
-from trainctl.base.retry import Retry
-from trainctl.store import documents, known, references
-from trainctl.store.access import Notify, silent
-from trainctl.store.gc import GcOptions, GcReport
-from trainctl.store.gc import gc as collect
-from trainctl.store.ingest import Ingest
-from trainctl.store.inventory import Inventory, stored_bytes
-from trainctl.store.inventory import inventory as take_inventory
+from trainctl.base.retry import RetryPolicy
+from trainctl.store import documents, references
+from trainctl.store.ingestion import coverage
+from trainctl.store.ingestion.ingest import SourceIngest
+from trainctl.store.ingestion.upstream import ProgressFn, Upstream
+from trainctl.store.maintenance.exclusive_access import Notify, no_notify
+from trainctl.store.maintenance.gc import GcOptions, GcReport
+from trainctl.store.maintenance.gc import gc as collect
+from trainctl.store.maintenance.inventory import MirrorInventory, stored_bytes
+from trainctl.store.maintenance.inventory import take_inventory as take_inventory
+from trainctl.store.maintenance.survey import StoreSurvey
+from trainctl.store.maintenance.survey import take_survey as look
+from trainctl.store.maintenance.verify import VerifyReport
+from trainctl.store.maintenance.verify import verify_store as check
 from trainctl.store.references import Reference
-from trainctl.store.survey import Survey
-from trainctl.store.survey import survey as look
-from trainctl.store.upstream import Progress, Upstream
-from trainctl.store.verify import VerifyReport
-from trainctl.store.verify import verify as check
 
 
 @dataclass(frozen=True)
-class Store:
+class MirrorStore:
     """Content by sha256, copied once from every source. Every method may raise StorageError."""
 
     objects: ObjectStore
-    retry: Retry
+    retry: RetryPolicy
     chunk_bytes: int = CHUNK_BYTES
     """Smaller only in tests."""
 
@@ -38,7 +39,7 @@ class Store:
         sources: Sequence[ResolvedSource] = (),
         listings: Sequence[str] = (),
         lineage: str = "",
-    ) -> Survey:
+    ) -> StoreSurvey:
         """What is there of sources, and which listings are. Writes nothing."""
         return look(self.objects, sources, listings, lineage, self.chunk_bytes)
 
@@ -48,15 +49,15 @@ class Store:
         upstream: Upstream,
         reference: Reference,
         *,
-        progress: Optional[Progress] = None,
+        progress: Optional[ProgressFn] = None,
         cancelled: Optional[threading.Event] = None,
-        waiting: Notify = silent,
+        waiting: Notify = no_notify,
     ) -> Listing:
         """Have every file of a source in the store, verified. SourceError's kinds name the file.
 
         ``waiting`` is called with what is waited for, if it takes more than a second.
         """
-        ingest = Ingest(
+        ingest = SourceIngest(
             self.objects,
             resolved,
             upstream,
@@ -69,13 +70,13 @@ class Store:
 
     def mirrored(self, wanted: ResolvedSource) -> Optional[Listing]:
         """The listing that a source at its pin turned out to be, if it is complete; its files needn't be known."""
-        return known.mirrored(self.objects, wanted)
+        return coverage.find_listing(self.objects, wanted)
 
     def load_listing(self, listing_id: str) -> Optional[Listing]:
         """A listing, None if it isn't complete."""
         return documents.load_listing(self.objects, listing_id)
 
-    def inventory(self) -> Inventory:
+    def inventory(self) -> MirrorInventory:
         """What is stored, and who needs it. Writes nothing."""
         return take_inventory(self.objects)
 
@@ -85,18 +86,21 @@ class Store:
 
     def renew(self, lineage: str, address: str) -> None:
         """Note that the source of a resource was used now."""
-        references.renew(self.objects, lineage, address)
+        references.renew_reference(self.objects, lineage, address)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """Delete a resource's reference; False if there was none."""
-        return references.drop(self.objects, lineage, address)
+        return references.drop_reference(self.objects, lineage, address)
 
-    def gc(self, options: GcOptions, notify: Notify = silent) -> GcReport:
+    def gc(self, options: GcOptions, notify: Notify = no_notify) -> GcReport:
         """Delete what no reference needs. Busy if another process deletes."""
         return collect(self.objects, options, notify)
 
     def verify(
-        self, repair: bool = False, progress: Optional[Progress] = None, notify: Notify = silent
+        self,
+        repair: bool = False,
+        progress: Optional[ProgressFn] = None,
+        notify: Notify = no_notify,
     ) -> VerifyReport:
         """Hash everything; with ``repair`` what is wrong is deleted, and the next apply copies it again."""
         return check(self.objects, repair, progress, notify)

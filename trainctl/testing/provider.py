@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from trainctl.base.protocol.runs import STATUS, STOP, StatusRequest, StopRequest
+from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
 from trainctl.remote.agent import NodeAgent
-from trainctl.spi.provider import Cluster, Node, Presence, Provider
 
 KEY = "lineage/cluster.lab/1"
 
@@ -23,19 +23,19 @@ class ProviderConformance:
         raise NotImplementedError
 
     @pytest.fixture
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterSettings:
         """A cluster of two nodes or more, of which none exists."""
         raise NotImplementedError
 
     @pytest.fixture
-    def node(self, provider: Provider, cluster: Cluster) -> Iterator[Node]:
+    def node(self, provider: Provider, cluster: ClusterSettings) -> Iterator[Node]:
         """One node of it."""
         node = provider.create(cluster, provider.plan(cluster)[0].name, KEY)
         yield node
         provider.delete(node)
 
     def test_the_schema_is_one_and_allows_the_settings(
-        self, provider: Provider, cluster: Cluster
+        self, provider: Provider, cluster: ClusterSettings
     ) -> None:
         """It is valid JSON Schema, closed against unknown settings, and accepts what the suite uses."""
         schema = provider.schema()
@@ -46,7 +46,7 @@ class ProviderConformance:
             jsonschema.validate({**cluster.settings, "no_such_setting": 1}, schema)
 
     def test_planning_names_each_node_once_and_always_the_same(
-        self, provider: Provider, cluster: Cluster
+        self, provider: Provider, cluster: ClusterSettings
     ) -> None:
         """Names are distinct, stable, and need no node; planned nodes have no key yet."""
         planned = provider.plan(cluster)
@@ -58,7 +58,7 @@ class ProviderConformance:
         assert list(provider.list(cluster)) == []
 
     def test_a_planned_node_is_located_without_being_made(
-        self, provider: Provider, cluster: Cluster
+        self, provider: Provider, cluster: ClusterSettings
     ) -> None:
         """What only its machine can tell is found out, and nobody finds a node there afterwards."""
         planned = provider.plan(cluster)[0]
@@ -71,21 +71,23 @@ class ProviderConformance:
         assert list(provider.list(cluster)) == []
 
     def test_a_provider_that_was_closed_opens_again(
-        self, provider: Provider, cluster: Cluster, node: Node
+        self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
         """What is held between calls may be given back at any time, and twice."""
         provider.close()
         provider.close()
 
-        assert provider.read(node) is Presence.PRESENT
+        assert provider.read(node) is ResourceStatus.PRESENT
 
-    def test_what_was_never_made_is_not_found(self, provider: Provider, cluster: Cluster) -> None:
+    def test_what_was_never_made_is_not_found(
+        self, provider: Provider, cluster: ClusterSettings
+    ) -> None:
         """Neither by key nor in the list."""
         assert provider.find(cluster, KEY) is None
         assert list(provider.list(cluster)) == []
 
     def test_create_twice_with_one_key_gives_one_node(
-        self, provider: Provider, cluster: Cluster, node: Node
+        self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
         """The second call hands back the first one's node."""
         again = provider.create(cluster, node.name, KEY)
@@ -94,7 +96,7 @@ class ProviderConformance:
         assert [one.name for one in provider.list(cluster)] == [node.name]
 
     def test_a_node_is_found_by_its_key(
-        self, provider: Provider, cluster: Cluster, node: Node
+        self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
         """After a crash between making and recording, the key finds it; another key does not."""
         assert provider.find(cluster, KEY) == node
@@ -107,7 +109,7 @@ class ProviderConformance:
         assert node.data.startswith("/")
 
     def test_a_made_node_is_present_and_a_deleted_one_gone(
-        self, provider: Provider, cluster: Cluster, node: Node
+        self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
         """Deleting is final, and safe to repeat."""
         before = provider.read(node)
@@ -115,18 +117,18 @@ class ProviderConformance:
         provider.delete(node)
         provider.delete(node)
 
-        assert (before, provider.read(node)) == (Presence.PRESENT, Presence.GONE)
+        assert (before, provider.read(node)) == (ResourceStatus.PRESENT, ResourceStatus.MISSING)
         assert provider.find(cluster, KEY) is None
 
     def test_deleting_one_leaves_the_others(
-        self, provider: Provider, cluster: Cluster, node: Node
+        self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
         """The second node is untouched by the first one's end."""
         other = provider.create(cluster, provider.plan(cluster)[1].name, KEY + "/other")
 
         provider.delete(node)
 
-        assert provider.read(other) is Presence.PRESENT
+        assert provider.read(other) is ResourceStatus.PRESENT
         assert [one.name for one in provider.list(cluster)] == [other.name]
         provider.delete(other)
 
@@ -152,4 +154,4 @@ class ProviderConformance:
 
         provider.delete(node)
 
-        assert provider.read(node) is Presence.GONE
+        assert provider.read(node) is ResourceStatus.MISSING

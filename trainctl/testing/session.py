@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-from trainctl.base.protocol.verb import untyped
+from trainctl.base.protocol.method import untyped_method
 from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.transport import Transport
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import Archive, program_archive
-from trainctl.remote.session import Sessions
-from trainctl.spi.provider import Node
-from trainctl.spi.transport import Transport
-from trainctl.testing.transport import Reached
+from trainctl.remote.archive import ProgramArchive, program_archive
+from trainctl.remote.session import NodeSessions
+from trainctl.testing.transport import TransportFixtures
 
 _SECONDS = 30.0
 _AT_ONCE = 8
 _BIG = 300_000
 
 
-def program() -> Archive:
+def program() -> ProgramArchive:
     """The program that these tests call."""
-    names = ("trainctl.testing:called", "trainctl:errors", "trainctl.base")
-    return program_archive("trainctl.testing.called", names)
+    names = ("trainctl.testing:session_program", "trainctl:errors", "trainctl.base")
+    return program_archive("trainctl.testing.session_program", names)
 
 
-class SessionConformance(Reached):
+class SessionConformance(TransportFixtures):
     """The suite. The transport has to lead to this very machine."""
 
     @pytest.fixture
@@ -42,22 +42,24 @@ class SessionConformance(Reached):
         return tmp_path / "root"
 
     @pytest.fixture
-    def sessions(self, transport: Transport) -> Iterator[Sessions]:
+    def sessions(self, transport: Transport) -> Iterator[NodeSessions]:
         """Those over the transport, which end with the test."""
-        sessions = Sessions(transport)
+        sessions = NodeSessions(transport)
         yield sessions
         sessions.end()
         sessions.wait(time.monotonic() + _SECONDS)
 
     @pytest.fixture
-    def agent(self, transport: Transport, sessions: Sessions, python: str, root: Path) -> NodeAgent:
+    def agent(
+        self, transport: Transport, sessions: NodeSessions, python: str, root: Path
+    ) -> NodeAgent:
         """An agent of the program."""
         node = Node("lab", "n", "n", str(root), str(root / "data"), python, key="made")
         return NodeAgent(node, transport, archive=program(), sessions=sessions)
 
     def test_calls_are_processes_of_their_own_below_one(self, agent: NodeAgent) -> None:
         """Each has a process and its own globals; their parent is the same."""
-        first, second = (agent.call(untyped("who"), {}) for _ in range(2))
+        first, second = (agent.call(untyped_method("who"), {}) for _ in range(2))
 
         assert first["session"] == second["session"]
         assert first["pid"] != second["pid"]
@@ -65,10 +67,12 @@ class SessionConformance(Reached):
 
     def test_many_at_once(self, agent: NodeAgent) -> None:
         """Each gets its own answer, whatever the size."""
-        agent.call(untyped("echo"), {"word": "the program is installed once"})
+        agent.call(untyped_method("echo"), {"word": "the program is installed once"})
         words = [str(number) * _BIG for number in range(_AT_ONCE)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = list(pool.map(lambda word: agent.call(untyped("echo"), {"word": word}), words))
+            found = list(
+                pool.map(lambda word: agent.call(untyped_method("echo"), {"word": word}), words)
+            )
 
         assert [one["word"] for one in found] == words
 
@@ -76,7 +80,7 @@ class SessionConformance(Reached):
         """They travel in frames, which nothing on the way reads."""
         words = ["$HOME", "`id`", "'", "\n", "\x00", "é\u202e", '{"call": 1}']
 
-        found = [agent.call(untyped("echo"), {"word": word})["word"] for word in words]
+        found = [agent.call(untyped_method("echo"), {"word": word})["word"] for word in words]
 
         assert found == words
 
@@ -87,7 +91,7 @@ class SessionConformance(Reached):
         until = tmp_path / "until"
 
         result = agent.call(
-            untyped("later"), {"until": str(until)}, on_event=lambda _: until.touch()
+            untyped_method("later"), {"until": str(until)}, on_event=lambda _: until.touch()
         )
 
         assert result == {}
@@ -96,8 +100,8 @@ class SessionConformance(Reached):
         """Another one is answered meanwhile."""
         until = tmp_path / "until"
         with ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(agent.call, untyped("later"), {"until": str(until)})
-            meanwhile = agent.call(untyped("echo"), {"word": "x"}), slow.done()
+            slow = pool.submit(agent.call, untyped_method("later"), {"until": str(until)})
+            meanwhile = agent.call(untyped_method("echo"), {"word": "x"}), slow.done()
             until.touch()
             slow.result(_SECONDS)
 
@@ -110,32 +114,32 @@ class SessionConformance(Reached):
         seen = _raised_at_event(agent, {})
 
         _await(lambda: not (_lives(seen["pid"]) or _lives(seen["started"])))
-        assert agent.call(untyped("who"), {})["session"] == seen["session"]
+        assert agent.call(untyped_method("who"), {})["session"] == seen["session"]
 
     def test_silence_ends_the_call_and_what_it_started(self, agent: NodeAgent) -> None:
         """The node counts as unreachable, and the next call finds the session."""
         seen: list[Mapping[str, Any]] = []
 
         with pytest.raises(NodeUnreachable):
-            agent.call(untyped("forever"), {}, on_event=seen.append, timeout=0.5)
+            agent.call(untyped_method("forever"), {}, on_event=seen.append, timeout=0.5)
 
         _await(lambda: not (seen and _lives(seen[0]["started"])))
-        agent.call(untyped("echo"), {})
+        agent.call(untyped_method("echo"), {})
 
-    @pytest.mark.parametrize(("verb", "said"), [("crash", "on purpose"), ("die", "signal 9")])
-    def test_a_call_that_crashes_is_told_of(self, agent: NodeAgent, verb: str, said: str) -> None:
+    @pytest.mark.parametrize(("method", "said"), [("crash", "on purpose"), ("die", "signal 9")])
+    def test_a_call_that_crashes_is_told_of(self, agent: NodeAgent, method: str, said: str) -> None:
         """With its last words; the session lives on."""
-        before = agent.call(untyped("who"), {})["session"]
+        before = agent.call(untyped_method("who"), {})["session"]
         with pytest.raises(NodeError) as raised:
-            agent.call(untyped(verb), {})
+            agent.call(untyped_method(method), {})
 
         assert said in f"{raised.value.summary} {raised.value.detail}"
-        assert agent.call(untyped("who"), {})["session"] == before
+        assert agent.call(untyped_method("who"), {})["session"] == before
 
     def test_what_a_call_leaves_behind_is_not_waited_for(self, agent: NodeAgent) -> None:
         """A process that went its own way keeps neither the call nor the session, and lives on."""
-        left = agent.call(untyped("leave"), {})["left"]
-        session = agent.call(untyped("who"), {})["session"]
+        left = agent.call(untyped_method("leave"), {})["left"]
+        session = agent.call(untyped_method("who"), {})["session"]
         try:
             agent.end()
             _await(lambda: not _lives(session))
@@ -153,15 +157,15 @@ class SessionConformance(Reached):
 
         seen: dict[str, Any] = {}
         with pytest.raises(NodeError):
-            agent.call(untyped("forever"), {}, on_event=kill)
+            agent.call(untyped_method("forever"), {}, on_event=kill)
 
         try:
             _await(lambda: not _lives(seen["pid"]))
-            assert agent.call(untyped("who"), {})["session"] != seen["session"]
+            assert agent.call(untyped_method("who"), {})["session"] != seen["session"]
         finally:
             os.kill(seen["started"], signal.SIGKILL)
 
-    def test_ending_ends_what_is_under_way(self, agent: NodeAgent, sessions: Sessions) -> None:
+    def test_ending_ends_what_is_under_way(self, agent: NodeAgent, sessions: NodeSessions) -> None:
         """The call is an error, and neither it nor the session nor what they started is left."""
         seen: dict[str, Any] = {}
 
@@ -170,29 +174,29 @@ class SessionConformance(Reached):
             sessions.end()
 
         with pytest.raises(NodeUnreachable):
-            agent.call(untyped("forever"), {}, on_event=told)
+            agent.call(untyped_method("forever"), {}, on_event=told)
 
         _await(lambda: not any(map(_lives, seen.values())))
 
     def test_a_program_that_changes_changes_no_session(self, agent: NodeAgent, root: Path) -> None:
         """What was checked at its start is what runs, also what is loaded only later; the next session gets the program anew."""
-        before = agent.call(untyped("who"), {})["session"]
+        before = agent.call(untyped_method("who"), {})["session"]
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")
 
-        assert agent.call(untyped("imports"), {}) == {"found": "trainctl.base.pace"}
-        assert agent.call(untyped("who"), {})["session"] == before
+        assert agent.call(untyped_method("imports"), {}) == {"found": "trainctl.base.rate_limiter"}
+        assert agent.call(untyped_method("who"), {})["session"] == before
         agent.end()
-        assert agent.call(untyped("who"), {})["session"] != before
+        assert agent.call(untyped_method("who"), {})["session"] != before
 
     def test_a_visitor_leaves_nothing(
-        self, transport: Transport, sessions: Sessions, python: str, root: Path
+        self, transport: Transport, sessions: NodeSessions, python: str, root: Path
     ) -> None:
         """The program travels once, and nothing is on the disk."""
         node = Node("lab", "n", "n", str(root), str(root / "data"), python)
-        agent = NodeAgent(node, transport, archive=program(), sessions=sessions, visiting=True)
+        agent = NodeAgent(node, transport, archive=program(), sessions=sessions, ephemeral=True)
 
-        first, second = (agent.call(untyped("who"), {})["session"] for _ in range(2))
+        first, second = (agent.call(untyped_method("who"), {})["session"] for _ in range(2))
 
         assert first == second
         assert not root.exists()
@@ -204,7 +208,7 @@ def _raised_at_event(agent: NodeAgent, seen: dict[str, Any]) -> dict[str, Any]:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        agent.call(untyped("forever"), {}, on_event=stop)
+        agent.call(untyped_method("forever"), {}, on_event=stop)
     return seen
 
 

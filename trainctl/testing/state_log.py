@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from trainctl.base.json import JsonObject
-from trainctl.errors import AppendRefused, StateError
-from trainctl.spi.state import StateLog
+from trainctl.errors import AppendConflict, StateError
+from trainctl.plugin_api.state import StateLog
 
 APPENDERS = 8
 EACH = 12
@@ -70,7 +70,7 @@ class StateLogConformance(ABC):
         """The second at a position is refused and changes nothing; at the end it succeeds."""
         one, other = logs
         one.append(0, [entry("first")])
-        with pytest.raises(AppendRefused):
+        with pytest.raises(AppendConflict):
             other.append(0, [entry("second")])
         assert texts(one.read().entries) == ["first"]
         other.append(1, [entry("second")])
@@ -80,7 +80,7 @@ class StateLogConformance(ABC):
         """Appending beyond the end would hide what comes between: an error, and not one to read on from."""
         with pytest.raises(StateError) as caught:
             logs[0].append(3, [entry()])
-        assert not isinstance(caught.value, AppendRefused)
+        assert not isinstance(caught.value, AppendConflict)
         assert logs[1].read().next == 0
 
     def test_an_entry_needs_an_id(self, logs: Logs) -> None:
@@ -112,7 +112,7 @@ class StateLogConformance(ABC):
                     try:
                         log.append(position, [entry(f"{racer}:{number}")])
                         break
-                    except AppendRefused:
+                    except AppendConflict:
                         continue
 
         with ThreadPoolExecutor(APPENDERS) as pool:
@@ -160,7 +160,7 @@ class StateLogConformance(ABC):
             if number % 3 == 2:
                 one.snapshot(number + 1, {"at": number + 1})
         for position in range(12):
-            with pytest.raises(AppendRefused):
+            with pytest.raises(AppendConflict):
                 other.append(position, [entry("late")])
         assert other.read().snapshot == {"at": 12}
         assert [one_entry["text"] for one_entry in other.replay()] == [str(n) for n in range(12)]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from trainctl.errors import NodeUnreachable
-from trainctl.remote.programs import Feed
-from trainctl.spi.transport import Transport
+from trainctl.plugin_api.transport import Transport
+from trainctl.remote.processes import InputFeed
 
 _PIECE = 2**16
 _ARGUMENTS = (
@@ -25,7 +25,7 @@ _ASK = (
 )
 
 
-class _Greeter(socketserver.BaseRequestHandler):
+class _HelloHandler(socketserver.BaseRequestHandler):
     """Says hello to whoever connects."""
 
     def handle(self) -> None:
@@ -33,7 +33,7 @@ class _Greeter(socketserver.BaseRequestHandler):
         self.request.sendall(b"hello")
 
 
-class Reached:
+class TransportFixtures:
     """Fixtures to override: ``transport``; ``python`` where ``python3`` is not the name of one there."""
 
     @pytest.fixture
@@ -47,7 +47,7 @@ class Reached:
         return "python3"
 
 
-class TransportConformance(Reached):
+class TransportConformance(TransportFixtures):
     """The suite."""
 
     def test_output_error_and_exit_code_come_back(self, transport: Transport) -> None:
@@ -113,7 +113,7 @@ class TransportConformance(Reached):
     def test_what_is_said_while_input_waits_is_heard(self, transport: Transport) -> None:
         """Input that is made of what the program said reaches it: neither side waits for the other for ever."""
         seen: list[bytes] = []
-        feed = Feed()
+        feed = InputFeed()
 
         def told(data: bytes) -> None:
             seen.append(data)
@@ -130,7 +130,7 @@ class TransportConformance(Reached):
     def test_what_leads_goes_before_what_is_put(self, transport: Transport) -> None:
         """All of it, though it is more than a pipe holds; what is said after it is heard while input waits."""
         seen: list[bytes] = []
-        feed = Feed()
+        feed = InputFeed()
         feed.lead(bytes(_PIECE) for _ in range(4))
 
         def told(data: bytes) -> None:
@@ -198,7 +198,7 @@ class TransportConformance(Reached):
         self, transport: Transport, python: str
     ) -> None:
         """What listens on this machine's loopback answers on the node's; afterwards, and for others, as before."""
-        with socketserver.TCPServer(("127.0.0.1", 0), _Greeter) as server:
+        with socketserver.TCPServer(("127.0.0.1", 0), _HelloHandler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             with transport.expose(server.server_address[1]) as outer:
                 with transport.expose(server.server_address[1]) as port:

@@ -11,9 +11,9 @@ from typing import ClassVar
 import pytest
 
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.errors import SourceDenied, SourceError, SourceGone
+from trainctl.errors import SourceDenied, SourceError, SourceNotFound
+from trainctl.plugin_api.sources import ByteRange, RangeSource, SourceCredential, WeightSource
 from trainctl.sources.client import SourceClient
-from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
 
 PIECE_BYTES = 2**20
 CONTENT = {
@@ -28,13 +28,13 @@ CONTENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamFixture:
     """A source and where its files are. ``private`` is a URI that only ``credential`` opens, if the scheme has such."""
 
     source: WeightSource
     uri: str
     missing: str
-    credential: Credential | None = None
+    credential: SourceCredential | None = None
     private: str | None = None
 
 
@@ -47,7 +47,7 @@ class WeightSourceConformance(ABC):
     one_file: ClassVar[bool] = False
 
     @abstractmethod
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
         """Put exactly these files upstream, in the place of those before, and say how to reach them."""
 
     def test_resolve_lists_every_file_with_its_size(self) -> None:
@@ -98,12 +98,14 @@ class WeightSourceConformance(ABC):
     def test_a_part_is_exactly_what_was_asked_for(self) -> None:
         """A source that hands out parts gives those bytes, in whatever portions, or says that upstream has only whole files."""
         upstream, resolved, file = self._opened()
-        if not isinstance(upstream.source, PartSource):
+        if not isinstance(upstream.source, RangeSource):
             return
         for offset, length in ((0, 1), (255, 2**20 + 1), (2**20, 2**20), (2_559_999, 1)):
             for portion in (length, 1000):
                 found = bytearray(length)
-                with upstream.source.part(resolved, file, Span(offset, length), None) as fill:
+                with upstream.source.read_range(
+                    resolved, file, ByteRange(offset, length), None
+                ) as fill:
                     if fill is None:
                         return
                     for at in range(0, length, portion):
@@ -120,9 +122,9 @@ class WeightSourceConformance(ABC):
         assert whole == CONTENT["weights.bin"]
 
     def test_a_missing_source_is_gone(self) -> None:
-        """What does not exist is SourceGone and named."""
+        """What does not exist is SourceNotFound and named."""
         upstream = self.place(self._content("weights.bin"))
-        with pytest.raises(SourceGone) as caught:
+        with pytest.raises(SourceNotFound) as caught:
             upstream.source.resolve(upstream.missing, None, None)
         assert upstream.missing in str(caught.value)
 
@@ -154,11 +156,11 @@ class WeightSourceConformance(ABC):
         upstream = self.place(self._content("weights.bin"))
         if upstream.private is None or upstream.credential is None:
             pytest.skip("the scheme has no credentials")
-        with pytest.raises((SourceDenied, SourceGone)):
+        with pytest.raises((SourceDenied, SourceNotFound)):
             upstream.source.resolve(upstream.private, None, None)
         assert upstream.source.resolve(upstream.private, None, upstream.credential).files
-        wrong = Credential("wrong-" + upstream.credential.value, "test")
-        with pytest.raises((SourceDenied, SourceGone)) as caught:
+        wrong = SourceCredential("wrong-" + upstream.credential.value, "test")
+        with pytest.raises((SourceDenied, SourceNotFound)) as caught:
             upstream.source.resolve(upstream.private, None, wrong)
         assert upstream.credential.value not in str(caught.value)
 
@@ -170,18 +172,18 @@ class WeightSourceConformance(ABC):
             uri = (upstream.private if credential else None) or upstream.uri
             resolved = upstream.source.resolve(uri, None, credential)
             file = self._find(resolved, "weights.bin")
-            link = upstream.source.link(resolved, file, credential)
-            if upstream.source.relays(file, credential):
-                assert link is None
-            if link is not None:
-                assert credential is None or credential.value not in link
-                with SourceClient().get(link, "the link", {}) as response:
+            presigned_url = upstream.source.presigned_url(resolved, file, credential)
+            if upstream.source.needs_relay(file, credential):
+                assert presigned_url is None
+            if presigned_url is not None:
+                assert credential is None or credential.value not in presigned_url
+                with SourceClient().get(presigned_url, "the link", {}) as response:
                     assert response.read(2**24) == CONTENT["weights.bin"]
 
     def _content(self, path: str) -> dict[str, bytes]:
         return {path: CONTENT[path]} if self.one_file else CONTENT
 
-    def _opened(self) -> tuple[Upstream, ResolvedSource, SourceFile]:
+    def _opened(self) -> tuple[UpstreamFixture, ResolvedSource, SourceFile]:
         upstream = self.place(self._content("weights.bin"))
         resolved = upstream.source.resolve(upstream.uri, None, None)
         return upstream, resolved, self._find(resolved, "weights.bin")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainctl.apply.walk import Result
+from trainctl.apply.walk import ApplyResult
 from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
-from trainctl.model.reports import Remain
+from trainctl.model.reports import RetainedData
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.views.problems import error_lines, more_lines
-from trainctl.views.terminal.output import Output
+from trainctl.views.problems import error_lines, explain_hint_lines
+from trainctl.views.terminal.output import TerminalOutput
 
-Followed = Mapping[Address, RunRecord]
+FollowedRuns = Mapping[Address, RunRecord]
 """Runs that apply waited for, as they were when it stopped waiting."""
 
-_NONE: Followed = {}
+_NONE: FollowedRuns = {}
 
 
-def counts(result: Result) -> dict[str, int]:
+def counts(result: ApplyResult) -> dict[str, int]:
     """What was done, counted as plans count: a replacement is one added and one destroyed."""
     actions = [change.action for change in result.done]
     replaced = actions.count(Action.REPLACE)
@@ -32,19 +32,23 @@ def counts(result: Result) -> dict[str, int]:
     }
 
 
-def failure_lines(result: Result, output: Output) -> list[str]:
+def failure_lines(result: ApplyResult, output: TerminalOutput) -> list[str]:
     """What failed and what to do about it: for standard error."""
     lines = []
     for address, error in result.failed.items():
         lines += ["", *error_lines(error, str(address), output.error_style)]
-    return [*lines, *more_lines(result.failed.values(), output.error_style)]
+    return [*lines, *explain_hint_lines(result.failed.values(), output.error_style)]
 
 
 def result_lines(
-    result: Result, output: Output, followed: Followed = _NONE, *, destroy: bool = False
+    result: ApplyResult,
+    output: TerminalOutput,
+    followed: FollowedRuns = _NONE,
+    *,
+    destroy: bool = False,
 ) -> list[str]:
     """What was left alone and why, what was not begun, how runs ended, then the counts: for standard output."""
-    fell = {address: run for address, run in followed.items() if _fell_short(run)}
+    fell = {address: run for address, run in followed.items() if _is_unsuccessful(run)}
     lines = [_run_line(address, run) for address, run in fell.items()]
     for change in result.left_alone:
         run = change.stops
@@ -56,7 +60,7 @@ def result_lines(
         if why.lapses
     ]
     if not all(why.lapses for why in result.deferred.values()):
-        lines.append("What waits goes on with a later apply, or with: trainctl watch")
+        lines.append("What waits goes on with a later apply, or with: trainctl reconcile")
     if result.not_started:
         lines.append(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to go on."
@@ -86,13 +90,13 @@ def follow_lines(jobs: Sequence[Address]) -> list[str]:
     """How to watch the runs that go on after the command."""
     if not jobs:
         return []
-    which = jobs[0].typed
+    which = jobs[0].shell_quoted
     if len(jobs) == 1:
         return [f"To follow it: trainctl logs {which} --follow"]
     return [f"To see them: trainctl status. To follow one: trainctl logs {which} --follow"]
 
 
-def summary_event(result: Result, exit_code: int, followed: Followed = _NONE) -> Event:
+def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = _NONE) -> Event:
     """The last line of ``apply --format json``."""
     data = {
         **counts(result),
@@ -115,19 +119,19 @@ def summary_event(result: Result, exit_code: int, followed: Followed = _NONE) ->
         ],
         "exit_code": exit_code,
     }
-    whole = result.complete and not any(_fell_short(run) for run in followed.values())
+    whole = result.complete and not any(_is_unsuccessful(run) for run in followed.values())
     return Event(EventType.SUMMARY, "complete" if whole else "incomplete", None, data)
 
 
-def _fell_short(run: RunRecord) -> bool:
+def _is_unsuccessful(run: RunRecord) -> bool:
     return not run.status.live and run.status is not RunStatus.COMPLETED
 
 
 def _run_line(address: Address, run: RunRecord) -> str:
-    return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {address.typed}"
+    return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {address.shell_quoted}"
 
 
-def remains_lines(remains: Sequence[Remain]) -> list[str]:
+def retained_lines(remains: Sequence[RetainedData]) -> list[str]:
     """One line for each directory that stays, and how to be rid of checkpoints."""
     if not remains:
         return []

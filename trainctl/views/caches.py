@@ -10,23 +10,29 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.reports import (
-    Away,
-    CacheContent,
+    CacheClearResult,
     CachedFile,
-    CachedListing,
+    CachedListingReport,
     CacheReport,
-    Cleared,
+    CacheUsage,
+    UnreachableNode,
 )
-from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import counted, minute, moment, second, warned
+from trainctl.views.terminal.text import (
+    format_minute,
+    format_timestamp,
+    pluralize,
+    second,
+    warning_text,
+)
 
 MOST_ROWS = 1000
 """Lines of a table that people may still read."""
 
 _HEADERS = ("File Path", "Size (bytes)", "Size (human readable)", "Modified", "Type", "Permissions")
 _UNITS = ("KB", "MB", "GB", "TB")
-_KEYS: dict[str, Callable[[CachedFile], Any]] = {
+_SORT_KEYS: dict[str, Callable[[CachedFile], Any]] = {
     "filepath": lambda one: one.path,
     "size": lambda one: (one.size, one.path),
     "modified": lambda one: (one.modified, one.path),
@@ -35,7 +41,7 @@ _KEYS: dict[str, Callable[[CachedFile], Any]] = {
 }
 
 
-def human(count: int) -> str:
+def decimal_size(count: int) -> str:
     """``1.52 GB``: the service's way, decimal with two digits; ``512 B`` below a thousand."""
     if count < 1000:
         return f"{count} B"
@@ -50,32 +56,32 @@ def file_type(mode: int) -> str:
 
 
 def cache_json(
-    found: CacheContent | None,
+    found: CacheUsage | None,
     project_id: str,
     sort: str,
-    away: Sequence[Away] = (),
+    unreachable: Sequence[UnreachableNode] = (),
     *,
     descending: bool,
 ) -> dict[str, Any]:
     """The service's object, with the cache's address, node, directory and limit; totals of nothing where there is no cache."""
     size = found.bytes if found else 0
     return {
-        "timestamp": moment(found.at) if found else None,
+        "timestamp": format_timestamp(found.at) if found else None,
         "project_id": project_id,
         "total_files": found.files if found else 0,
         "total_size_bytes": size,
-        "total_size_human_readable": human(size),
+        "total_size_human_readable": decimal_size(size),
         "files": [_file_json(one) for one in _sorted(found, sort, descending)] if found else [],
         "cache": found.address if found else None,
         "node": found.node if found else None,
         "directory": found.directory if found else None,
         "limit_bytes": found.limit if found else None,
-        "away": [{"node": one.node, "why": one.why} for one in away],
+        "unreachable": [{"node": one.node, "reason": one.why} for one in unreachable],
     }
 
 
 def cache_csv(
-    found: CacheContent | None, sort: str, *, descending: bool
+    found: CacheUsage | None, sort: str, *, descending: bool
 ) -> tuple[Sequence[str], Iterator[dict[str, Any]]]:
     """The hosted service's columns, and a row for each entry."""
     entries = _sorted(found, sort, descending) if found else []
@@ -84,18 +90,18 @@ def cache_csv(
 
 
 def cache_lines(
-    found: CacheContent, project_id: str, sort: str, *, descending: bool, width: int | None
+    found: CacheUsage, project_id: str, sort: str, *, descending: bool, width: int | None
 ) -> list[str]:
     """Totals, then a table of the first entries in that order."""
     head = [
         f"{found.address}: {escape(found.directory)}",
         f"Snapshot of {second(found.at)} UTC, project {project_id}",
-        f"{counted(found.files, 'file')}, {human(found.bytes)} in all",
+        f"{pluralize(found.files, 'file')}, {decimal_size(found.bytes)} in all",
         "",
     ]
     if not found.entries:
         return head[:-1]
-    shown = _first(found, sort, descending)
+    shown = _first_entries(found, sort, descending)
     rows = [[escape(one.path), *_cells(one)] for one in shown]
     headers = ["File Path", "Size", "Modified", "Type", "Permissions"]
     lines = table(
@@ -106,42 +112,44 @@ def cache_lines(
     return [*head, *lines, *more]
 
 
-def elsewhere_lines(found: CacheContent, away: Sequence[Away]) -> list[str]:
+def other_node_lines(found: CacheUsage, unreachable: Sequence[UnreachableNode]) -> list[str]:
     """Of each node that was to tell and is away a warning that says whose answer this is instead."""
     return [
-        warned(f"{escape(one.why)}: this is what {found.node} has", code="node-unreachable")
-        for one in away
+        warning_text(f"{escape(one.why)}: this is what {found.node} has", code="node-unreachable")
+        for one in unreachable
     ]
 
 
-def too_full(found: CacheContent) -> str | None:
+def cache_full_warning(found: CacheUsage) -> str | None:
     """What is said of a cache that holds more than it is meant to."""
     if found.limit is None or found.bytes <= found.limit:
         return None
-    return f"{found.address} holds {human(found.bytes)}, more than its size of {human(found.limit)}"
+    return f"{found.address} holds {decimal_size(found.bytes)}, more than its size of {decimal_size(found.limit)}"
 
 
-def cleared_json(done: Cleared) -> dict[str, Any]:
+def cleared_json(done: CacheClearResult) -> dict[str, Any]:
     """The object of ``cache clear --format json``."""
     return asdict(done)
 
 
-def cleared_lines(done: Cleared) -> list[str]:
+def cleared_lines(done: CacheClearResult) -> list[str]:
     """What went, or would."""
     if not (done.files or done.left):
         return [f"There is nothing to remove in {escape(done.directory)}."]
-    verb = "Would remove" if done.dry_run else "Removed"
-    what = f"{counted(done.files, 'file')}, {format_bytes(done.bytes)}"
-    lines = [f"{verb} {what} from {escape(done.directory)}."]
+    method = "Would remove" if done.dry_run else "Removed"
+    what = f"{pluralize(done.files, 'file')}, {format_bytes(done.bytes)}"
+    lines = [f"{method} {what} from {escape(done.directory)}."]
     if done.left:
-        lines.append(f"{counted(done.left, 'file')} could not be removed: they belong to another.")
+        lines.append(
+            f"{pluralize(done.left, 'file')} could not be removed: they belong to another."
+        )
     return lines
 
 
 def _cells(one: CachedFile) -> list[str]:
     return [
-        human(one.size),
-        moment(one.modified) or "",
+        decimal_size(one.size),
+        format_timestamp(one.modified) or "",
         file_type(one.mode),
         stat.filemode(one.mode),
     ]
@@ -151,24 +159,24 @@ def _file_json(one: CachedFile) -> dict[str, Any]:
     return {
         "path": one.path,
         "size_bytes": one.size,
-        "size_human_readable": human(one.size),
-        "modified": moment(one.modified),
+        "size_human_readable": decimal_size(one.size),
+        "modified": format_timestamp(one.modified),
         "type": file_type(one.mode),
         "permissions": stat.filemode(one.mode),
     }
 
 
-def _sorted(found: CacheContent, sort: str, descending: bool) -> list[CachedFile]:
-    return sorted(found.entries, key=_KEYS[sort], reverse=descending)
+def _sorted(found: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
+    return sorted(found.entries, key=_SORT_KEYS[sort], reverse=descending)
 
 
-def _first(found: CacheContent, sort: str, descending: bool) -> list[CachedFile]:
+def _first_entries(found: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
     pick = heapq.nlargest if descending else heapq.nsmallest
-    return pick(MOST_ROWS, found.entries, key=_KEYS[sort])
+    return pick(MOST_ROWS, found.entries, key=_SORT_KEYS[sort])
 
 
 EVICT_COLUMNS = ("node", "id", "source", "files", "bytes", "last_used", "leased_by", "outcome")
-VERIFY_COLUMNS = ("node", "id", "source", "files", "bytes", "outcome", "wrong_files", "detail")
+VERIFY_COLUMNS = ("node", "id", "source", "files", "bytes", "outcome", "corrupt_files", "detail")
 
 
 def evict_json(report: CacheReport, *, dry_run: bool) -> dict[str, Any]:
@@ -177,7 +185,7 @@ def evict_json(report: CacheReport, *, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "freed": report.freed,
         "listings": cache_rows(report, EVICT_COLUMNS),
-        "silent": silent_rows(report),
+        "unreachable": unreachable_cache_rows(report),
     }
 
 
@@ -187,26 +195,26 @@ def verify_json(report: CacheReport) -> dict[str, Any]:
         "bytes": report.hashed,
         "freed": report.freed,
         "listings": cache_rows(report, VERIFY_COLUMNS),
-        "silent": silent_rows(report),
+        "unreachable": unreachable_cache_rows(report),
     }
 
 
-def silent_rows(report: CacheReport) -> list[dict[str, str]]:
+def unreachable_cache_rows(report: CacheReport) -> list[dict[str, str]]:
     """The nodes that could not be asked."""
-    return [{"node": node, "why": why} for node, why in report.silent]
+    return [{"node": node, "reason": why} for node, why in report.unreachable]
 
 
-def silent_lines(report: CacheReport) -> list[str]:
+def unreachable_cache_lines(report: CacheReport) -> list[str]:
     """A warning for each of them."""
     return [
-        warned(f"{node} could not be asked: {escape(why)}", code="node-unreachable")
-        for node, why in report.silent
+        warning_text(f"{node} could not be asked: {escape(why)}", code="node-unreachable")
+        for node, why in report.unreachable
     ]
 
 
 def cache_rows(report: CacheReport, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The listings with just these members."""
-    return [{name: _form(row)[name] for name in columns} for row in report.listings]
+    return [{name: _listing_json(row)[name] for name in columns} for row in report.listings]
 
 
 def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None) -> list[str]:
@@ -217,7 +225,7 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
     cells = [
         [
             *_node_cells(row),
-            minute(row.last_used),
+            format_minute(row.last_used),
             said.get(row.outcome, row.outcome),
             ", ".join(map(escape, row.leased_by)),
         ]
@@ -236,18 +244,18 @@ def verify_lines(report: CacheReport, width: int | None = None) -> list[str]:
     headers = ["NODE", "LISTING", "SOURCE", "SIZE", "OUTCOME", "DETAIL"]
     lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
     for row in report.listings:
-        lines += [f"  {row.node}: {escape(name)} was wrong" for name in row.wrong_files]
-    count = counted(len(report.listings), "listing")
+        lines += [f"  {row.node}: {escape(name)} was wrong" for name in row.corrupt_files]
+    count = pluralize(len(report.listings), "listing")
     return [*lines, "", f"{count} verified, {format_bytes(report.hashed)}."]
 
 
 _SHRINKS = frozenset({"SOURCE", "NEEDED BY", "DETAIL"})
 
 
-def _node_cells(row: CachedListing) -> list[str]:
+def _node_cells(row: CachedListingReport) -> list[str]:
     return [row.node, row.id[:12], escape(row.source), format_bytes(row.bytes)]
 
 
-def _form(row: CachedListing) -> dict[str, Any]:
-    found = {**asdict(row), "last_used": moment(row.last_used)}
-    return {**found, "leased_by": list(row.leased_by), "wrong_files": list(row.wrong_files)}
+def _listing_json(row: CachedListingReport) -> dict[str, Any]:
+    found = {**asdict(row), "last_used": format_timestamp(row.last_used)}
+    return {**found, "leased_by": list(row.leased_by), "corrupt_files": list(row.corrupt_files)}

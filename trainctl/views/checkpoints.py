@@ -7,28 +7,35 @@ from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.model.reports import Artifact, Away, Checkpoint
-from trainctl.views.terminal.escape import escape
+from trainctl.model.reports import Checkpoint, CheckpointFile, UnreachableNode
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import away_json, counted, minute, moment
+from trainctl.views.terminal.text import (
+    format_minute,
+    format_timestamp,
+    pluralize,
+    unreachable_json,
+)
 
 CHECKPOINT_COLUMNS = (
-    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "left_out",
+    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "skipped_links",
 )  # fmt: skip
 
 
 def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
     """One row of ``checkpoints list --format json``, without its job."""
-    form = {**asdict(one), "complete": one.complete, "created_at": moment(one.created_at)}
+    form = {**asdict(one), "complete": one.complete, "created_at": format_timestamp(one.created_at)}
     del form["job"]
     return form
 
 
-def checkpoints_json(found: Sequence[Checkpoint], away: Sequence[Away]) -> dict[str, Any]:
-    """The form of ``checkpoints list --format json``; ``away`` are the unreachable nodes."""
+def checkpoints_json(
+    found: Sequence[Checkpoint], unreachable: Sequence[UnreachableNode]
+) -> dict[str, Any]:
+    """The form of ``checkpoints list --format json``; ``unreachable`` are the unreachable nodes."""
     return {
         "checkpoints": [{"job": one.job, **checkpoint_json(one)} for one in found],
-        "away": away_json(away),
+        "unreachable": unreachable_json(unreachable),
     }
 
 
@@ -43,18 +50,18 @@ def checkpoint_table(
             *([escape(one.job.removeprefix("job."))] if jobs else []),
             one.run,
             escape(one.name),
-            *([str(one.rank)] if _ranks(found) else []),
+            *([str(one.rank)] if _rank_count(found) else []),
             "" if one.step is None else str(one.step),
-            _kind(one),
+            _type_text(one),
             escape(one.base_model or ""),
             _count(one.parameters),
             format_bytes(one.bytes),
-            kept_words(one),
-            minute(one.created_at),
+            checkpoint_state_text(one),
+            format_minute(one.created_at),
         ]
         for one in found
     ]
-    rank = ["RANK"] if _ranks(found) else []
+    rank = ["RANK"] if _rank_count(found) else []
     headers = [
         *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
         "CREATED (UTC)",
@@ -63,20 +70,22 @@ def checkpoint_table(
     return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}), drops=drops)
 
 
-def kept_words(one: Checkpoint) -> str:
+def checkpoint_state_text(one: Checkpoint) -> str:
     """Its state, with what isn't kept of it."""
-    return f"{one.state}, {left_out_words(one.left_out)}" if one.left_out else one.state
+    return (
+        f"{one.state}, {skipped_links_text(one.skipped_links)}" if one.skipped_links else one.state
+    )
 
 
-def left_out_words(number: int) -> str:
+def skipped_links_text(number: int) -> str:
     """Links that lead out of the job's checkpoint directory, or nowhere."""
-    return f"{counted(number, 'link')} left out"
+    return f"{pluralize(number, 'link')} left out"
 
 
-def artifacts_json(job: str, made_at: float, found: Sequence[Artifact]) -> dict[str, Any]:
+def artifacts_json(job: str, made_at: float, found: Sequence[CheckpointFile]) -> dict[str, Any]:
     """What ``checkpoints url --format json`` prints: the hosted service's form."""
     return {
-        "timestamp": moment(made_at),
+        "timestamp": format_timestamp(made_at),
         "job": job,
         "checkpoint_artifacts": [
             {
@@ -84,20 +93,20 @@ def artifacts_json(job: str, made_at: float, found: Sequence[Artifact]) -> dict[
                 "relative_file_name": one.path,
                 "node_rank": one.rank,
                 "size_bytes": one.bytes,
-                "last_modified": moment(one.modified),
+                "last_modified": format_timestamp(one.modified),
             }
             for one in found
         ],
     }
 
 
-def _kind(one: Checkpoint) -> str:
+def _type_text(one: Checkpoint) -> str:
     if one.type == "lora" and one.lora_rank is not None:
         return f"lora r={one.lora_rank}"
     return one.type or ""
 
 
-def _ranks(found: Sequence[Checkpoint]) -> bool:
+def _rank_count(found: Sequence[Checkpoint]) -> bool:
     return any(one.rank for one in found)
 
 

@@ -12,19 +12,19 @@ from trainctl.base.units import format_duration
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
-from trainctl.views.terminal.output import Output
-from trainctl.views.terminal.progress import Progress
+from trainctl.views.terminal.output import TerminalOutput
+from trainctl.views.terminal.progress import ProgressDisplay
 
 _PROGRESS = 1.0
 """Seconds between two progress lines of one address."""
 
 
-class EventsJson:
+class JsonEventPrinter:
     """A listener: ``type``, ``time`` (UTC), ``address``, ``message``, and what the event carries as ``data``."""
 
     def __init__(
         self,
-        output: Output,
+        output: TerminalOutput,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._output = output
@@ -46,7 +46,7 @@ class EventsJson:
                 return
             self._over = due[-1].type is EventType.SUMMARY
             try:
-                self._output.json_lines(_object(event, now) for event in due)
+                self._output.json_lines(_event_json(event, now) for event in due)
             except BrokenPipeError:
                 self._over = True  # the reader is gone; that doesn't stop the work
 
@@ -87,7 +87,7 @@ class EventsJson:
         return True
 
 
-def _object(event: Event, now: float) -> dict[str, Any]:
+def _event_json(event: Event, now: float) -> dict[str, Any]:
     when = now if event.time is None else event.time
     time_ = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
     return {
@@ -99,7 +99,7 @@ def _object(event: Event, now: float) -> dict[str, Any]:
     }
 
 
-_WORK = frozenset(
+_UNCOLORED_EVENTS = frozenset(
     {EventType.STEP_STARTED, EventType.STEP_FAILED, EventType.DIAGNOSTIC, EventType.LOG}
 )
 """Told on standard error; what came of it goes to standard output."""
@@ -110,13 +110,13 @@ _COLORS = {
 }
 
 
-class EventsText:
+class TextEventPrinter:
     """A listener: ``job.sft: creating…``, then ``job.sft: created (3.2 s)``. Called from many threads.
 
     A closed reader doesn't stop the work: after a broken pipe nothing more is printed.
     """
 
-    def __init__(self, output: Output, progress: Progress) -> None:
+    def __init__(self, output: TerminalOutput, progress: ProgressDisplay) -> None:
         self._output = output
         self._progress = progress
         self._lock = threading.Lock()
@@ -135,9 +135,9 @@ class EventsText:
                 self._closed = True
 
     def _line(self, event: Event) -> None:
-        text = _words(event)
-        with self._progress.aside():
-            if event.type in _WORK:
+        text = _event_text(event)
+        with self._progress.suspended():
+            if event.type in _UNCOLORED_EVENTS:
                 self._output.note(text)
             else:
                 self._output.print(self._colored(event, text))
@@ -148,7 +148,7 @@ class EventsText:
         return self._output.style(text, color) if color else text
 
 
-def _words(event: Event) -> str:
+def _event_text(event: Event) -> str:
     text = f"{event.address}: {event.message}" if event.address else event.message
     data = event.data
     if event.type is EventType.STEP_FAILED:

@@ -8,34 +8,34 @@ from typing import Any
 from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
-from trainctl.model.reports import Away, Piece
-from trainctl.views.events import EventsJson
-from trainctl.views.terminal.escape import escape
-from trainctl.views.terminal.output import Output
-from trainctl.views.terminal.text import away_json, away_words, warned
+from trainctl.model.reports import LogBatch, UnreachableNode
+from trainctl.views.events import JsonEventPrinter
+from trainctl.views.terminal.output import TerminalOutput
+from trainctl.views.terminal.sanitize import escape
+from trainctl.views.terminal.text import unreachable_json, unreachable_text, warning_text
 
-_LONGEST = 2**20
+_MAX_LINE = 2**20
 
 
-class LogText:
+class TextLogPrinter:
     """Lines as the job wrote them; with the rank before each where there are ``several``."""
 
-    def __init__(self, output: Output, *, several: bool) -> None:
+    def __init__(self, output: TerminalOutput, *, several: bool) -> None:
         self._output = output
         self._several = several
         self._open: int | None = None
         self._begun = False
         self._held = ""
 
-    def show(self, piece: Piece) -> None:
+    def show(self, piece: LogBatch) -> None:
         """Print more lines."""
-        if piece.left_out or piece.rank != self._open:
+        if piece.skipped_bytes or piece.rank != self._open:
             self.close()
-        if piece.left_out:
+        if piece.skipped_bytes:
             whose = f" of rank {piece.rank}" if self._several else ""
-            self._output.note(warned(_left_out(piece, whose), code="log-cut"))
+            self._output.note(warning_text(_gap_text(piece, whose), code="log-truncated"))
         if piece.prepared_by:
-            self._output.note(_prepared(piece))
+            self._output.note(_prepared_elsewhere_text(piece))
         if not piece.lines:
             return
         self._open = piece.rank
@@ -66,19 +66,19 @@ class LogText:
         return "" if self._begun else self._mark
 
 
-class LogJson:
+class JsonLogPrinter:
     """An event for each line, with the time at which it was written."""
 
-    def __init__(self, emit: EventsJson, address: Address, run: str) -> None:
+    def __init__(self, emit: JsonEventPrinter, address: Address, run: str) -> None:
         self._emit = emit
         self._address = address
         self._run = run
         self._open: dict[int, str] = {}
 
-    def show(self, piece: Piece) -> None:
+    def show(self, piece: LogBatch) -> None:
         """Print more lines. An unfinished line waits; a line that is rewritten in place is printed as it is now."""
         events: list[Event] = []
-        if piece.left_out:
+        if piece.skipped_bytes:
             events = [*self._rest(piece.rank, piece.time), self._gap(piece)]
         if piece.prepared_by:
             events.append(self._elsewhere(piece))
@@ -87,14 +87,14 @@ class LogJson:
             lines = [self._open.pop(piece.rank, "") + first, *rest]
             if piece.open and "\r" in lines[-1]:
                 lines[-1] = lines[-1].rstrip("\r").rpartition("\r")[2]
-            elif piece.open and len(lines[-1]) < _LONGEST:
+            elif piece.open and len(lines[-1]) < _MAX_LINE:
                 self._open[piece.rank] = lines.pop()
             events += [self._event(line, piece.rank, piece.time) for line in lines]
         self._emit.several(events)
 
-    def lacks(self, away: Sequence[Away]) -> None:
+    def show_unreachable(self, unreachable: Sequence[UnreachableNode]) -> None:
         """Report the unreachable nodes, whose ranks' lines are missing."""
-        rows = zip(away, away_json(away), strict=True)
+        rows = zip(unreachable, unreachable_json(unreachable), strict=True)
         self._emit.several([self._missing(one, row) for one, row in rows])
 
     def close(self) -> None:
@@ -104,27 +104,27 @@ class LogJson:
     def _rest(self, rank: int, time: float | None = None) -> list[Event]:
         return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
 
-    def _missing(self, one: Away, row: Mapping[str, Any]) -> Event:
+    def _missing(self, one: UnreachableNode, row: Mapping[str, Any]) -> Event:
         data = {"severity": "warning", "code": "node-unreachable", **row}
-        return Event(EventType.DIAGNOSTIC, away_words(one, "the log"), self._address, data)
+        return Event(EventType.DIAGNOSTIC, unreachable_text(one, "the log"), self._address, data)
 
-    def _gap(self, piece: Piece) -> Event:
-        gone = {"rank": piece.rank, "left_out": piece.left_out}
-        data = {"severity": "warning", "code": "log-cut", **gone}
-        return Event(EventType.DIAGNOSTIC, _left_out(piece), self._address, data, piece.time)
+    def _gap(self, piece: LogBatch) -> Event:
+        gone = {"rank": piece.rank, "skipped_bytes": piece.skipped_bytes}
+        data = {"severity": "warning", "code": "log-truncated", **gone}
+        return Event(EventType.DIAGNOSTIC, _gap_text(piece), self._address, data, piece.time)
 
-    def _elsewhere(self, piece: Piece) -> Event:
+    def _elsewhere(self, piece: LogBatch) -> Event:
         data = {"severity": "note", "rank": piece.rank, "prepared_by": piece.prepared_by}
-        return Event(EventType.DIAGNOSTIC, _prepared(piece), self._address, data)
+        return Event(EventType.DIAGNOSTIC, _prepared_elsewhere_text(piece), self._address, data)
 
     def _event(self, line: str, rank: int, time: float | None) -> Event:
         data = {"rank": rank, "run": self._run}
         return Event(EventType.LOG, line, self._address, data, time)
 
 
-def _left_out(piece: Piece, whose: str = "") -> str:
-    return f"{format_bytes(piece.left_out)} of the log{whose} are gone here: it was too long to be kept whole"
+def _gap_text(piece: LogBatch, whose: str = "") -> str:
+    return f"{format_bytes(piece.skipped_bytes)} of the log{whose} are gone here: it was too long to be kept whole"
 
 
-def _prepared(piece: Piece) -> str:
+def _prepared_elsewhere_text(piece: LogBatch) -> str:
     return f"Its training cache was prepared by {escape(piece.prepared_by)}, which has that log."

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
-from trainctl.model.metrics import VOLUMES, Gpu, Host, Sample, Volume
-from trainctl.model.reports import Away
+from trainctl.model.metrics import VOLUMES, GpuMetrics, HostMetrics, RankSample, VolumeMetrics
+from trainctl.model.reports import UnreachableNode
 from trainctl.model.run import RunRecord
-from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import Style, away_json, moment, pad
+from trainctl.views.terminal.text import Style, format_timestamp, pad, unreachable_json
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9
@@ -22,24 +22,24 @@ _CURVE = 60
 _TITLES = {"ephemeral_storage": "DISK", "checkpoints": "CHECKPOINTS", "cache": "CACHE"}
 
 
-def newest(samples: Iterable[Sample]) -> list[Sample]:
+def latest_samples(samples: Iterable[RankSample]) -> list[RankSample]:
     """The last sample of each rank."""
     found = {one.rank: one for one in samples}
     return [found[rank] for rank in sorted(found)]
 
 
-def peaks(samples: Iterable[Sample]) -> list[Sample]:
+def peak_samples(samples: Iterable[RankSample]) -> list[RankSample]:
     """For each rank one sample with the most that it used of everything, and the rest as it was last."""
-    found: dict[int, Sample] = {}
+    found: dict[int, RankSample] = {}
     for one in samples:
-        found[one.rank] = _more(found.get(one.rank, one), one)
+        found[one.rank] = _peak_sample(found.get(one.rank, one), one)
     return [found[rank] for rank in sorted(found)]
 
 
 def metrics_lines(
     address: Address,
     run: RunRecord,
-    samples: Sequence[Sample],
+    samples: Sequence[RankSample],
     style: Style,
     now: float,
     width: int | None = None,
@@ -52,23 +52,23 @@ def metrics_lines(
     if not samples:
         return [head, "  No sample was taken yet." if run.status.live else "  No sample was taken."]
     if run.status.live:
-        last = newest(samples)
+        last = latest_samples(samples)
         age = max(0.0, now - max(one.time for one in last))
         lines = [f"{head}, {format_duration(age)} ago"]
     else:
-        last = peaks(samples)
+        last = peak_samples(samples)
         lines = [f"{head}, the most that it used"]
-    gpus = _gpus(last, style, width)
-    lines += [*_machines(last, style, width), *(["", *gpus] if gpus else [])]
+    gpus = _gpu_lines(last, style, width)
+    lines += [*_machine_lines(last, style, width), *(["", *gpus] if gpus else [])]
     return [*lines, *(f"  rank {one.rank}: {escape(one.problem)}" for one in last if one.problem)]
 
 
-def sample_json(one: Sample) -> dict[str, Any]:
+def sample_json(one: RankSample) -> dict[str, Any]:
     """One sample under the names that the hosted service uses where it has one."""
     volumes = {name: asdict(one.volumes[name]) if name in one.volumes else None for name in VOLUMES}
     gpus = one.gpus
     return {
-        "time": moment(one.time),
+        "time": format_timestamp(one.time),
         "rank": one.rank,
         "node": one.node,
         "cpu_usage": one.cpu_usage,
@@ -85,20 +85,23 @@ def sample_json(one: Sample) -> dict[str, Any]:
 
 
 def metrics_json(
-    address: Address, run: RunRecord, samples: Sequence[Sample], away: Sequence[Away] = ()
+    address: Address,
+    run: RunRecord,
+    samples: Sequence[RankSample],
+    unreachable: Sequence[UnreachableNode] = (),
 ) -> dict[str, Any]:
-    """What ``metrics --format json`` prints: the history of all ranks, the oldest sample first, but for those of nodes that were ``away``."""
+    """What ``metrics --format json`` prints: the history of all ranks, the oldest sample first, but for those of nodes that were ``unreachable``."""
     return {
         "address": str(address),
         "run": run.id,
         "number": run.number,
         "status": run.status.value,
         "samples": [sample_json(one) for one in samples],
-        "away": away_json(away),
+        "unreachable": unreachable_json(unreachable),
     }
 
 
-def metrics_csv(samples: Sequence[Sample]) -> tuple[Sequence[str], list[dict[str, Any]]]:
+def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict[str, Any]]]:
     """Columns for as many GPUs as a sample has, and a row for each sample."""
     numbers = sorted({number for one in samples for number in one.gpus}, key=lambda n: (len(n), n))
     columns = [
@@ -110,8 +113,8 @@ def metrics_csv(samples: Sequence[Sample]) -> tuple[Sequence[str], list[dict[str
     return columns, [_csv_row(one) for one in samples]
 
 
-def _csv_row(one: Sample) -> dict[str, Any]:
-    parts: dict[str, Volume | Host | Gpu] = {**one.volumes, "host": one.host}
+def _csv_row(one: RankSample) -> dict[str, Any]:
+    parts: dict[str, VolumeMetrics | HostMetrics | GpuMetrics] = {**one.volumes, "host": one.host}
     parts |= {f"gpu{number}": gpu for number, gpu in one.gpus.items()}
     row = sample_json(one)
     for name, part in parts.items():
@@ -119,12 +122,14 @@ def _csv_row(one: Sample) -> dict[str, Any]:
     return row
 
 
-def plot_lines(samples: Sequence[Sample]) -> list[str]:
+def plot_lines(samples: Sequence[RankSample]) -> list[str]:
     """A small curve for each quantity of each rank, all over the same time; each is as high as its largest value."""
     if not samples:
         return []
     begin, end = samples[0].time, samples[-1].time
-    lines = [f"  {(moment(begin) or '')[:19]}Z to {(moment(end) or '')[11:19]}Z"]
+    lines = [
+        f"  {(format_timestamp(begin) or '')[:19]}Z to {(format_timestamp(end) or '')[11:19]}Z"
+    ]
     for rank in sorted({one.rank for one in samples}):
         own = [one for one in samples if one.rank == rank]
         rows = [row for row in _curves(own) if any(value is not None for value in row[1])]
@@ -141,7 +146,7 @@ def plot_lines(samples: Sequence[Sample]) -> list[str]:
 Values = list[float | None]
 
 
-def _curves(own: Sequence[Sample]) -> list[tuple[str, Values, Callable[[float], str]]]:
+def _curves(own: Sequence[RankSample]) -> list[tuple[str, Values, Callable[[float], str]]]:
     rows: list[tuple[str, Values, Callable[[float], str]]] = [
         ("cpu", [one.cpu_usage for one in own], lambda v: f"{v:.1f} cores"),
         ("memory", [one.cpu_memory_usage_bytes for one in own], format_bytes),
@@ -151,7 +156,9 @@ def _curves(own: Sequence[Sample]) -> list[tuple[str, Values, Callable[[float], 
         rows.append((f"gpu {number}", [g.utilization if g else None for g in gpus], _percent))
         used: Values = [g.memory_usage_bytes if g else None for g in gpus]
         rows.append((f"gpu {number} memory", used, format_bytes))
-    disk: Values = [one.volumes.get("ephemeral_storage", Volume()).usage_bytes for one in own]
+    disk: Values = [
+        one.volumes.get("ephemeral_storage", VolumeMetrics()).usage_bytes for one in own
+    ]
     rows.append(("disk", disk, format_bytes))
     return rows
 
@@ -168,38 +175,38 @@ def _curve(points: Sequence[tuple[float, float]], begin: float, end: float, top:
     )
 
 
-def _more(known: Sample, one: Sample) -> Sample:
+def _peak_sample(known: RankSample, one: RankSample) -> RankSample:
     volumes = {
-        name: Volume(
-            _most(volume.usage_bytes, known.volumes.get(name, volume).usage_bytes),
+        name: VolumeMetrics(
+            _larger(volume.usage_bytes, known.volumes.get(name, volume).usage_bytes),
             volume.utilization,
             volume.free_bytes,
         )
         for name, volume in one.volumes.items()
     }
     gpus = {
-        number: Gpu(
+        number: GpuMetrics(
             gpu.name,
-            _most(gpu.utilization, known.gpus.get(number, gpu).utilization),
-            _most(gpu.memory_usage_bytes, known.gpus.get(number, gpu).memory_usage_bytes),
+            _larger(gpu.utilization, known.gpus.get(number, gpu).utilization),
+            _larger(gpu.memory_usage_bytes, known.gpus.get(number, gpu).memory_usage_bytes),
             gpu.memory_total_bytes,
         )
         for number, gpu in {**known.gpus, **one.gpus}.items()
     }
     return replace(
         one,
-        cpu_usage=_most(known.cpu_usage, one.cpu_usage),
+        cpu_usage=_larger(known.cpu_usage, one.cpu_usage),
         cpu_memory_usage_bytes=max(known.cpu_memory_usage_bytes, one.cpu_memory_usage_bytes),
         gpus=gpus,
         volumes=volumes,
     )
 
 
-def _most(one: N | None, other: N | None) -> N | None:
+def _larger(one: N | None, other: N | None) -> N | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
-def _machines(last: Sequence[Sample], style: Style, width: int | None) -> list[str]:
+def _machine_lines(last: Sequence[RankSample], style: Style, width: int | None) -> list[str]:
     shown = [name for name in VOLUMES if any(name in one.volumes for one in last)]
     headers = ["RANK", "NODE", "CPU", "MEMORY", "HOST MEMORY", *(_TITLES[name] for name in shown)]
     rows = []
@@ -214,20 +221,20 @@ def _machines(last: Sequence[Sample], style: Style, width: int | None) -> list[s
                 cpu,
                 format_bytes(one.cpu_memory_usage_bytes),
                 filled,
-                *(_volume(one, name) for name in shown),
+                *(_volume_text(one, name) for name in shown),
             ]
         )
     full = [
         {
             "HOST MEMORY": one.host.memory_utilization,
-            **{_TITLES[name]: one.volumes.get(name, Volume()).utilization for name in shown},
+            **{_TITLES[name]: one.volumes.get(name, VolumeMetrics()).utilization for name in shown},
         }
         for one in last
     ]
-    return _painted(headers, rows, full, style, width)
+    return _colored_table(headers, rows, full, style, width)
 
 
-def _gpus(last: Sequence[Sample], style: Style, width: int | None) -> list[str]:
+def _gpu_lines(last: Sequence[RankSample], style: Style, width: int | None) -> list[str]:
     rows, full = [], []
     for one in last:
         for number, gpu in one.gpus.items():
@@ -241,18 +248,21 @@ def _gpus(last: Sequence[Sample], style: Style, width: int | None) -> list[str]:
     if not rows:
         return []
     headers = ["RANK", "GPU", "NAME", "BUSY", "GPU MEMORY"]
-    return _painted(headers, rows, full, style, width)
+    return _colored_table(headers, rows, full, style, width)
 
 
-def _colour(share: float | None) -> str | None:
+def _load_colour(share: float | None) -> str | None:
     if share is None or share <= _WARN:
         return None
     return "red" if share > _ALARM else "yellow"
 
 
-def _volume(one: Sample, name: str) -> str:
+def _volume_text(one: RankSample, name: str) -> str:
     """What is in use there, and how full the disk is where that isn't the one of the working directory."""
-    volume, first = one.volumes.get(name, Volume()), one.volumes.get(VOLUMES[0], Volume())
+    volume, first = (
+        one.volumes.get(name, VolumeMetrics()),
+        one.volumes.get(VOLUMES[0], VolumeMetrics()),
+    )
     parts = [] if volume.usage_bytes is None else [format_bytes(volume.usage_bytes)]
     if volume.utilization is not None and (
         volume is first or volume.utilization != first.utilization
@@ -265,7 +275,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share * 100:.0f} %"
 
 
-def _painted(
+def _colored_table(
     headers: list[str],
     rows: list[list[str]],
     full: Sequence[Mapping[str, float | None]],
@@ -275,7 +285,7 @@ def _painted(
     """A table, cells coloured by how full each row's columns are."""
 
     def paint(row: int, header: str, text: str) -> str:
-        colour = _colour(full[row].get(header))
+        colour = _load_colour(full[row].get(header))
         return style(text, colour) if colour else text
 
     shrinks = frozenset({"NODE", "NAME"})

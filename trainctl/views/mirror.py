@@ -10,21 +10,21 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.store import keys
-from trainctl.store.gc import GcReport
-from trainctl.store.inventory import Inventory, Row
+from trainctl.store.maintenance.gc import GcReport
+from trainctl.store.maintenance.inventory import InventoryRow, MirrorInventory
+from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.store.references import StoredReference
-from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.plan.tables import short_revision
-from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import counted, minute, moment
+from trainctl.views.terminal.text import format_minute, format_timestamp, pluralize
 
 MIRROR_COLUMNS = (
-    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people", "endpoint", "listing_is",
+    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "users", "endpoint", "listing_status",
 )  # fmt: skip
 
 
-def mirror_json(found: Inventory) -> dict[str, Any]:
+def mirror_json(found: MirrorInventory) -> dict[str, Any]:
     """The object that CONTRACT's ``mirror list --format json`` describes."""
     return {
         "sources": [_row_json(row) for row in found.rows],
@@ -35,20 +35,24 @@ def mirror_json(found: Inventory) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
-    form = {**row._asdict(), "last_used": moment(row.last_used), "listing_is": _listing_is(row)}
+def _row_json(row: InventoryRow) -> dict[str, Any]:
+    form = {
+        **row._asdict(),
+        "last_used": format_timestamp(row.last_used),
+        "listing_status": _listing_status(row),
+    }
     return {name: form[name] for name in MIRROR_COLUMNS}
 
 
-def mirror_lines(found: Inventory, width: int | None = None) -> list[str]:
+def mirror_lines(found: MirrorInventory, width: int | None = None) -> list[str]:
     """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
     if not found.rows:
         is_empty = not (found.unfinished or found.unreferenced)
-        return ["The mirror is empty." if is_empty else _total(found)]
-    return [*_table(found.rows, width), "", _total(found)]
+        return ["The mirror is empty." if is_empty else _total_lines(found)]
+    return [*_table(found.rows, width), "", _total_lines(found)]
 
 
-def _table(rows: Sequence[Row], width: int | None) -> list[str]:
+def _table(rows: Sequence[InventoryRow], width: int | None) -> list[str]:
     headers = ["SOURCE", "SERVER", "REVISION", "FILES", "SIZE", "SHARED", _USED, "PROJECTS", "PEOPLE"]  # fmt: skip
     cells = [_cells(row, server) for row, server in zip(rows, _servers(rows), strict=True)]
     return table(
@@ -62,41 +66,41 @@ def _table(rows: Sequence[Row], width: int | None) -> list[str]:
     )
 
 
-_WHOLE = "whole"
+_COMPLETE = "complete"
 _USED = "LAST USED (UTC)"
 _NARROWEST = {"SOURCE": 32, "KEPT": 32, "PROJECT": 10, "PROJECTS": 10, "OWNER": 10, "PEOPLE": 10}
 """Narrower than that they would tell nothing."""
 
 
-def _listing_is(row: Row) -> str:
-    return row.listing_is or (_WHOLE if row.listing else "not whole")
+def _listing_status(row: InventoryRow) -> str:
+    return row.listing_status or (_COMPLETE if row.listing else "incomplete")
 
 
-def lost_lines(rows: Sequence[Row]) -> list[str]:
+def lost_listing_lines(rows: Sequence[InventoryRow]) -> list[str]:
     """What to do about each listing that is lost, a warning each."""
     return [
-        f"the listing of {row.source} is {row.listing_is} ({row.listing}): the next apply in a project that needs it copies what is missing"
+        f"the listing of {row.source} is {row.listing_status} ({row.listing}): the next apply in a project that needs it copies what is missing"
         for row in rows
-        if row.listing_is
+        if row.listing_status
     ]
 
 
-def _cells(row: Row, server: str) -> list[str]:
-    is_whole = _listing_is(row) == _WHOLE
+def _cells(row: InventoryRow, server: str) -> list[str]:
+    is_whole = _listing_status(row) == _COMPLETE
     return [
         row.source,
         server,
         short_revision(row.revision),
         str(row.files),
         format_bytes(row.bytes),
-        format_bytes(row.bytes_shared) if is_whole else _listing_is(row),
-        minute(row.last_used),
+        format_bytes(row.bytes_shared) if is_whole else _listing_status(row),
+        format_minute(row.last_used),
         ", ".join(row.projects),
-        ", ".join(row.people),
+        ", ".join(row.users),
     ]
 
 
-def _servers(rows: Sequence[Row]) -> Iterator[str]:
+def _servers(rows: Sequence[InventoryRow]) -> Iterator[str]:
     """For each row the server, where its URI stands for sources of several."""
     servers: dict[str, set[str | None]] = {}
     for row in rows:
@@ -106,7 +110,7 @@ def _servers(rows: Sequence[Row]) -> Iterator[str]:
         yield said if len(servers[row.source]) > 1 else ""
 
 
-def _total(found: Inventory) -> str:
+def _total_lines(found: MirrorInventory) -> str:
     stored = format_bytes(sum(row.bytes_stored for row in found.rows))
     saved = sum(row.bytes_saved for row in found.rows)
     coming, left = found.unfinished, found.unreferenced
@@ -119,16 +123,16 @@ def _total(found: Inventory) -> str:
 
 _MOST_LINES = 1000
 """Findings that are shown to people."""
-FINDING_COLUMNS = ("path", "what", "bytes", "sources", "outcome", "detail")
+FINDING_COLUMNS = ("path", "problem", "bytes", "sources", "outcome", "detail")
 GC_COLUMNS = (
     "action", "source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage", "last_used",
 )  # fmt: skip
 
 
-def verified_json(report: VerifyReport) -> dict[str, Any]:
+def mirror_verify_json(report: VerifyReport) -> dict[str, Any]:
     """The form of ``mirror verify --format json``."""
     return {
-        "whole": report.whole,
+        "ok": report.ok,
         "blobs": report.blobs,
         "bytes": report.bytes,
         "findings": [finding_json(finding) for finding in report.findings],
@@ -141,14 +145,14 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     return {name: form[name] for name in FINDING_COLUMNS}
 
 
-def verified_lines(report: VerifyReport, width: int | None = None) -> list[str]:
+def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[str]:
     """What was wrong, as far as somebody may want to read it, and the counts."""
     lines: list[str] = []
     if report.findings:
         cells = [
             [
-                keys.stem(finding.key)[:12],
-                finding.what,
+                keys.key_stem(finding.key)[:12],
+                finding.problem,
                 format_bytes(finding.bytes),
                 finding.outcome.value,
                 escape(", ".join(finding.sources)),
@@ -162,22 +166,22 @@ def verified_lines(report: VerifyReport, width: int | None = None) -> list[str]:
     more = len(report.findings) - _MOST_LINES
     if more > 0:
         lines[-1:] = [f"and {more} more, which --format json or csv name.", ""]
-    looked = f"{counted(report.blobs, 'content')} verified, {format_bytes(report.bytes)}"
-    return [*lines, f"{looked}: {_verdict(report.findings)}"]
+    looked = f"{pluralize(report.blobs, 'content')} verified, {format_bytes(report.bytes)}"
+    return [*lines, f"{looked}: {_verify_summary(report.findings)}"]
 
 
-def _verdict(findings: Sequence[Finding]) -> str:
+def _verify_summary(findings: Sequence[Finding]) -> str:
     if not findings:
         return "all right."
     counts = Counter(one.outcome.value for one in findings)
-    said = ", ".join(f"{counts[one]} {one}" for one in ("wrong", "removed") if counts[one])
-    hints = " mirror verify --repair deletes what is wrong." if counts["wrong"] else ""
-    if any(one.sources for one in findings if one.outcome is Outcome.REMOVED):
+    said = ", ".join(f"{counts[one]} {one}" for one in ("corrupt", "removed") if counts[one])
+    hints = " mirror verify --repair deletes what is corrupt." if counts["corrupt"] else ""
+    if any(one.sources for one in findings if one.outcome is FindingOutcome.REMOVED):
         hints += " The next apply fetches what was removed again."
     return f"{said}.{hints}"
 
 
-def collected_json(report: GcReport) -> dict[str, Any]:
+def gc_json(report: GcReport) -> dict[str, Any]:
     """The form of ``mirror gc --format json``."""
     return {
         "dry_run": report.dry_run,
@@ -190,15 +194,15 @@ def collected_json(report: GcReport) -> dict[str, Any]:
             {"listing": one.listing, "files": one.files, "bytes": one.bytes}
             for one in report.listings
         ],
-        "dropped": [_need(one) for one in report.dropped],
-        "kept": [_need(one) for one in report.kept],
-        "busy": [_need(one) for one in report.busy],
+        "dropped": [_reference_json(one) for one in report.dropped],
+        "kept": [_reference_json(one) for one in report.kept],
+        "busy": [_reference_json(one) for one in report.busy],
     }
 
 
-def collected_rows(report: GcReport) -> list[dict[str, Any]]:
+def gc_rows(report: GcReport) -> list[dict[str, Any]]:
     """The same as one list of rows, each with what became of it."""
-    form = collected_json(report)
+    form = gc_json(report)
     return [
         {"action": name, **row}
         for name in ("removed", "dropped", "kept", "busy")
@@ -206,16 +210,16 @@ def collected_rows(report: GcReport) -> list[dict[str, Any]]:
     ]
 
 
-def collected_lines(report: GcReport, width: int | None = None) -> list[str]:
+def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
     """What was dropped, what is kept for whom, and what was freed."""
     lines = [
-        f"Not used since {minute(one.last_used)} UTC, dropped: {_whose(one)}"
+        f"Not used since {format_minute(one.last_used)} UTC, dropped: {_reference_owner(one)}"
         for one in report.dropped
     ]
     if report.kept:
         lines += table(
             ["KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", _USED],
-            [_kept(one) for one in report.kept],
+            [_kept_cells(one) for one in report.kept],
             width=width,
             right=frozenset({"SIZE"}),
             shrinks=frozenset(_NARROWEST),
@@ -223,15 +227,17 @@ def collected_lines(report: GcReport, width: int | None = None) -> list[str]:
             drops=("OWNER", "REVISION", _USED),
         )
     lines += [
-        f"Being mirrored now: {_whose(one)}. No content goes meanwhile; try again later."
+        f"Being mirrored now: {_reference_owner(one)}. No content goes meanwhile; try again later."
         for one in report.busy
     ]
     done = "would be freed" if report.dry_run else "freed"
-    what = f"{counted(report.blobs, 'content')} of {counted(len(report.listings), 'listing')}"
-    return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {what}."]
+    problem = (
+        f"{pluralize(report.blobs, 'content')} of {pluralize(len(report.listings), 'listing')}"
+    )
+    return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {problem}."]
 
 
-def _kept(need: StoredReference) -> list[str]:
+def _kept_cells(need: StoredReference) -> list[str]:
     record = need.record
     return [
         escape(str(record.get("source"))),
@@ -239,18 +245,21 @@ def _kept(need: StoredReference) -> list[str]:
         format_bytes(int(record.get("bytes") or 0)),
         escape(str(record.get("project"))),
         escape(str(record.get("owner"))),
-        minute(need.last_used),
+        format_minute(need.last_used),
     ]
 
 
-def _whose(need: StoredReference) -> str:
+def _reference_owner(need: StoredReference) -> str:
     record = need.record
     return escape(
         f"{record.get('source')} for {record.get('address')} of {record.get('project')} ({record.get('owner')})"
     )
 
 
-def _need(need: StoredReference) -> dict[str, Any]:
+def _reference_json(need: StoredReference) -> dict[str, Any]:
     record = need.record
     named = ("source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage")  # fmt: skip
-    return {**{name: record.get(name) for name in named}, "last_used": moment(need.last_used)}
+    return {
+        **{name: record.get(name) for name in named},
+        "last_used": format_timestamp(need.last_used),
+    }

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.model.reports import NodeReport, run_words
-from trainctl.views.terminal.escape import escape
+from trainctl.model.reports import NodeReport, format_run
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import moment
+from trainctl.views.terminal.text import format_timestamp
 
 COLUMNS = (
-    "cluster", "name", "address", "presence", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",
+    "cluster", "name", "address", "status", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",
     "cache_used", "listings", "runs",
 )  # fmt: skip
 _HEADERS = ["NODE", "STATE", "GPUS", "FREE", "DISK FREE", "CACHED", "RUNS"]
@@ -20,12 +20,12 @@ _HEADERS = ["NODE", "STATE", "GPUS", "FREE", "DISK FREE", "CACHED", "RUNS"]
 
 def nodes_json(reports: Sequence[NodeReport]) -> dict[str, Any]:
     """The form of ``nodes --format json``."""
-    return {"nodes": [_form(one) for one in reports]}
+    return {"nodes": [_node_json(one) for one in reports]}
 
 
 def node_rows(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
     """The rows of ``nodes --format csv``: counts where JSON has lists."""
-    return [_row(_form(one)) for one in reports]
+    return [_row(_node_json(one)) for one in reports]
 
 
 def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list[str]:
@@ -44,16 +44,16 @@ def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list
     return lines
 
 
-def _form(report: NodeReport) -> dict[str, Any]:
+def _node_json(report: NodeReport) -> dict[str, Any]:
     found: Mapping[str, Any] = report.found or {}
     cache = found.get("cache") or {}
     return {
         "cluster": report.cluster,
         "name": report.name,
         "address": report.address,
-        "presence": report.presence,
-        "reachable": report.found is not None or report.presence == "gone",
-        "why": report.why or found.get("gpus_problem"),
+        "status": report.status,
+        "reachable": report.found is not None or report.status == "missing",
+        "reason": report.why or found.get("gpus_problem"),
         "addresses": list(found.get("addresses") or ()),
         "gpus": [_gpu(one) for one in found.get("gpus") or ()],
         "disk": found.get("disk") or {"total": None, "free": None},
@@ -62,7 +62,7 @@ def _form(report: NodeReport) -> dict[str, Any]:
             "used": cache.get("used"),
             "listings": [_listing(one) for one in cache.get("listings") or ()],
         },
-        "runs": [run_words(one) for one in _runs(report)],
+        "runs": [format_run(one) for one in _runs(report)],
         "projects": [one.get("project") for one in _runs(report)],
     }
 
@@ -77,12 +77,12 @@ def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
-    return {**listing, "last_used": moment(listing.get("last_used"))}
+    return {**listing, "last_used": format_timestamp(listing.get("last_used"))}
 
 
 def _run(run: Mapping[str, Any], lineage: str) -> str:
     """For people, who see whose it is where that is another project's."""
-    return run_words(run, lineage)
+    return format_run(run, lineage)
 
 
 def _row(form: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _free(form: Mapping[str, Any]) -> int:
 
 
 def _cells(report: NodeReport) -> list[str]:
-    form = _form(report)
+    form = _node_json(report)
     kinds: dict[str, int] = {}
     for one in form["gpus"]:
         name = one["name"] or "GPU"
@@ -111,7 +111,7 @@ def _cells(report: NodeReport) -> list[str]:
     free, used = form["disk"]["free"], form["cache"]["used"]
     return [
         f"{form['cluster']}/{form['name']}",
-        form["presence"],
+        form["status"],
         ", ".join(f"{count} × {escape(name)}" for name, count in kinds.items()),
         str(_free(form)) if kinds else "",
         "" if free is None else format_bytes(free),

@@ -8,11 +8,11 @@ from dataclasses import replace
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.manifest import excerpt as manifest
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
-from trainctl.views.terminal.escape import escape, escape_lines
-from trainctl.views.terminal.text import Style, columns, plain
+from trainctl.views.terminal.sanitize import escape, escape_lines
+from trainctl.views.terminal.text import Style, display_width, plain
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
-_SAID = frozenset({"failed", "interrupted", "wrong-usage"})
+_GENERIC_CODES = frozenset({"failed", "interrupted", "wrong-usage"})
 """Codes about which there is no more to read than the message says."""
 _EXCERPTS = 50
 """How many diagnostics are shown with their line."""
@@ -27,10 +27,10 @@ def problem_lines(
         return [
             *diagnostic_lines(found, style, width),
             count_line(found),
-            *more_lines(found, style),
+            *explain_hint_lines(found, style),
         ]
     address = str(error.address) if error.address else None
-    return [*error_lines(error, address, style), *more_lines([error], style)]
+    return [*error_lines(error, address, style), *explain_hint_lines([error], style)]
 
 
 def error_lines(error: TrainctlError, address: str | None, style: Style = plain) -> list[str]:
@@ -79,13 +79,15 @@ def count_line(diagnostics: Sequence[Diagnostic]) -> str:
     return ", ".join(f"{n} {word}{'s' if n != 1 else ''}" for n, word in counts if n)
 
 
-def more_lines(problems: Iterable[Diagnostic | TrainctlError], style: Style = plain) -> list[str]:
+def explain_hint_lines(
+    problems: Iterable[Diagnostic | TrainctlError], style: Style = plain
+) -> list[str]:
     """How to read more about what went wrong, once for all; nothing where only warnings were shown."""
     codes = {
         one.code
         for one in problems
         if isinstance(one, TrainctlError) or one.severity is Severity.ERROR
-    } - _SAID
+    } - _GENERIC_CODES
     if not codes:
         return []
     which = next(iter(codes)) if len(codes) == 1 else "CODE"
@@ -130,23 +132,23 @@ def _escaped_line(text: str) -> str:
 
 def _window(before: str, after: str, width: int) -> tuple[str, int]:
     """Both parts in so many columns, the end of the first kept, and how many columns it takes."""
-    if columns(before) + columns(after) > width:
-        before = _last(before, max(width // 2, width - columns(after)))
-        after = _first(after, width - columns(before))
-    return before + after, columns(before)
+    if display_width(before) + display_width(after) > width:
+        before = _last(before, max(width // 2, width - display_width(after)))
+        after = _first(after, width - display_width(before))
+    return before + after, display_width(before)
 
 
 def _first(text: str, width: int) -> str:
-    return text if columns(text) <= width else _cut(text, width) + "…"
+    return text if display_width(text) <= width else _cut(text, width) + "…"
 
 
 def _last(text: str, width: int) -> str:
-    return text if columns(text) <= width else "…" + _cut(text[::-1], width)[::-1]
+    return text if display_width(text) <= width else "…" + _cut(text[::-1], width)[::-1]
 
 
 def _cut(text: str, width: int) -> str:
     """The beginning of a text in fewer columns than that."""
     text = text[:width]
-    while columns(text) >= width:
+    while display_width(text) >= width:
         text = text[:-1]
     return text

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainctl.jobs.secret_origins import Checked, Pushed, Used
+from trainctl.jobs.secret_sources import SecretCheck, SecretPush, SecretUseCheck
 from trainctl.views.terminal.tables import table
 
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")
 
 
-def secrets_json(checked: Sequence[Checked]) -> dict[str, Any]:
+def secrets_json(checked: Sequence[SecretCheck]) -> dict[str, Any]:
     """The object that ``secrets check --format json`` prints."""
     return {
         "secrets": [
             {
-                **_of_secret(one),
-                "uses": [_of_use(used) for used in one.uses],
+                **_secret_cells(one),
+                "uses": [_use_cells(used) for used in one.uses],
                 "problems": [problem.to_json() for problem in one.problems],
             }
             for one in checked
@@ -25,17 +25,17 @@ def secrets_json(checked: Sequence[Checked]) -> dict[str, Any]:
     }
 
 
-def secret_rows(checked: Sequence[Checked]) -> list[dict[str, Any]]:
+def secret_rows(checked: Sequence[SecretCheck]) -> list[dict[str, Any]]:
     """A row for each use, and one for each unused secret."""
     unused = dict.fromkeys(("by", "purpose", "to", "allowed"))
     return [
-        {**_of_secret(one), **use}
+        {**_secret_cells(one), **use}
         for one in checked
-        for use in [_of_use(used) for used in one.uses] or [unused]
+        for use in [_use_cells(used) for used in one.uses] or [unused]
     ]
 
 
-def secret_lines(checked: Sequence[Checked], width: int | None = None) -> list[str]:
+def secret_lines(checked: Sequence[SecretCheck], width: int | None = None) -> list[str]:
     """A line for each use; in so many columns if they must fit."""
     if not checked:
         return ["The manifest declares no secrets."]
@@ -43,7 +43,7 @@ def secret_lines(checked: Sequence[Checked], width: int | None = None) -> list[s
     return table(headers, [*_cells(checked)], width=width, shrinks=frozenset({"FROM"}))
 
 
-def pushed_lines(pushed: Pushed) -> list[str]:
+def pushed_lines(pushed: SecretPush) -> list[str]:
     """What was stored, and what to write so that plans show it."""
     if not pushed.changed:
         return [f"Secret {pushed.spec.name!r} has this value already in {pushed.place}."]
@@ -52,28 +52,34 @@ def pushed_lines(pushed: Pushed) -> list[str]:
         versions += f" in place of {pushed.before}"
     return [
         f"Stored secret {pushed.spec.name!r} in {pushed.place}{versions}.",
-        f"Runs get it when they start. To make it a change that plans show: secrets.{pushed.spec.name}.version: {_next(pushed)}",
+        f"Runs get it when they start. To make it a change that plans show: secrets.{pushed.spec.name}.version: {_version_hint(pushed)}",
     ]
 
 
-def _next(pushed: Pushed) -> str:
+def _version_hint(pushed: SecretPush) -> str:
     version = pushed.spec.version
     if version is None:
         return "1"
     return str(int(version) + 1) if version.isdecimal() else "another than " + version
 
 
-def _cells(checked: Sequence[Checked]) -> Iterator[list[str]]:
+def _cells(checked: Sequence[SecretCheck]) -> Iterator[list[str]]:
     for one in checked:
-        first = [one.spec.name, f"{one.spec.origin} {one.spec.source}", _word(one.readable)]
+        first = [one.spec.name, f"{one.spec.origin} {one.spec.source}", _bool_text(one.readable)]
         if not one.uses:
             yield [*first, "-", "-", "-", "-"]
         for used in one.uses:
-            yield [*first, used.use.by, used.use.purpose, _to(used), _word(used.allowed)]
+            yield [
+                *first,
+                used.use.by,
+                used.use.purpose,
+                _recipient(used),
+                _bool_text(used.allowed),
+            ]
             first = ["", "", ""]
 
 
-def _of_secret(one: Checked) -> dict[str, Any]:
+def _secret_cells(one: SecretCheck) -> dict[str, Any]:
     return {
         "name": one.spec.name,
         "from": one.spec.origin,
@@ -83,18 +89,18 @@ def _of_secret(one: Checked) -> dict[str, Any]:
     }
 
 
-def _of_use(used: Used) -> dict[str, Any]:
+def _use_cells(used: SecretUseCheck) -> dict[str, Any]:
     return {
         "by": used.use.by,
         "purpose": used.use.purpose,
-        "to": _to(used),
+        "to": _recipient(used),
         "allowed": used.allowed,
     }
 
 
-def _to(used: Used) -> str:
+def _recipient(used: SecretUseCheck) -> str:
     return str(used.use.to.host) if used.use.to else f"nodes of cluster.{used.use.cluster}"
 
 
-def _word(value: bool) -> str:
+def _bool_text(value: bool) -> str:
     return "yes" if value else "no"

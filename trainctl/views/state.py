@@ -7,18 +7,27 @@ from typing import Any
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.ledger.codec import recorded_to_json, state_to_json
-from trainctl.ledger.history import Row
-from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.ledger.history import HistoryRow
+from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import Delivered
+from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.views.plan.changes import brief
-from trainctl.views.plan.rows import added
+from trainctl.views.plan.rows import added_rows
 from trainctl.views.plan.tables import short_revision
-from trainctl.views.status import through_operator
-from trainctl.views.terminal.escape import escape, literal
+from trainctl.views.status import through_client_text
+from trainctl.views.terminal.sanitize import escape, literal
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import Style, columns, counted, moment, pad, plain, second, wrap
+from trainctl.views.terminal.text import (
+    Style,
+    display_width,
+    format_timestamp,
+    pad,
+    plain,
+    pluralize,
+    second,
+    wrap,
+)
 
 _HIDDEN = frozenset({"runs", "nodes"})
 
@@ -42,7 +51,7 @@ def state_lines(state: State) -> list[str]:
     return lines
 
 
-def resource_lines(recorded: Recorded, style: Style = plain) -> list[str]:
+def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str]:
     """One resource in full: its values, what came out of it, what it depends on."""
     values = {**recorded.outputs, **recorded.attributes}
     shown = {key: value for key, value in values.items() if key not in _HIDDEN}
@@ -58,7 +67,7 @@ def resource_lines(recorded: Recorded, style: Style = plain) -> list[str]:
 
 
 def history_lines(
-    rows: Sequence[Row], address: Address | None = None, width: int | None = None
+    rows: Sequence[HistoryRow], address: Address | None = None, width: int | None = None
 ) -> list[str]:
     """What was done, when and by whom, the oldest first; without looks that found what was known.
 
@@ -70,24 +79,24 @@ def history_lines(
         [
             str(row.serial),
             second(row.time),
-            escape(row.who),
+            escape(row.actor),
             row.address or "",
             escape(row.action),
             " ".join(part for part in (_status(row.status), row.run) if part),
             escape((row.reason or "").replace("_", " ")),
-            _moved(row),
+            _transfer_text(row),
         ]
-        for row in _telling(rows)
+        for row in _relevant_rows(rows)
     ]
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
-    return _fitting(headers, cells, width)
+    return _fit_table(headers, cells, width)
 
 
-def _fitting(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
+def _fit_table(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
     """The table; in a window that is too narrow what moved stands below its row."""
     right = frozenset({"SERIAL"})
     whole = table(headers, cells, right=right)
-    if width is None or max(map(columns, whole)) <= width:
+    if width is None or max(map(display_width, whole)) <= width:
         return whole
     below = [row.pop() for row in cells]
     may = frozenset({"WHO", "ADDRESS", "REASON"})
@@ -98,7 +107,7 @@ def _fitting(headers: list[str], cells: list[list[str]], width: int | None) -> l
     return lines
 
 
-def _telling(rows: Iterable[Row]) -> Iterator[Row]:
+def _relevant_rows(rows: Iterable[HistoryRow]) -> Iterator[HistoryRow]:
     last: dict[str | None, tuple[str | None, str]] = {}
     for row in rows:
         now = (row.run, row.status)
@@ -107,16 +116,16 @@ def _telling(rows: Iterable[Row]) -> Iterator[Row]:
         last[row.address] = now
 
 
-def _moved(row: Row) -> str:
+def _transfer_text(row: HistoryRow) -> str:
     """What came into the mirror, or onto a run's nodes."""
     one = row.mirrored
     if one is None or not one.bytes:
-        return _delivered(row.deliveries)
+        return _delivery_text(row.deliveries)
     took = f"{format_bytes(one.bytes)} in {format_duration(one.seconds)}"
-    return took + through_operator(one.bytes_through_operator)
+    return took + through_client_text(one.bytes_through_client)
 
 
-def _delivered(rows: Sequence[Delivered]) -> str:
+def _delivery_text(rows: Sequence[DeliveryRecord]) -> str:
     """What moved to a run's nodes, and how long the slowest rank took, beside what the plan said of it."""
     moved = [row for row in rows if row.moved]
     if not moved:
@@ -128,10 +137,10 @@ def _delivered(rows: Sequence[Delivered]) -> str:
     forecasts = [row.forecast_seconds for row in slowest if row.forecast_seconds is not None]
     if len(forecasts) == len(slowest):
         words += f", forecast {format_duration(sum(forecasts))}"
-    return words + through_operator(sum(row.bytes_through_operator for row in moved))
+    return words + through_client_text(sum(row.bytes_through_client for row in moved))
 
 
-def summary(recorded: Recorded) -> str:
+def summary(recorded: RecordedResource) -> str:
     """How a resource stands, in a few words."""
     values = {**recorded.attributes, **recorded.outputs}
     kind = recorded.address.kind
@@ -142,7 +151,7 @@ def summary(recorded: Recorded) -> str:
     if kind is Kind.WEIGHTS:
         return _weights(values)
     if kind is Kind.CLUSTER:
-        return counted(len(values.get("nodes") or ()), "node")
+        return pluralize(len(values.get("nodes") or ()), "node")
     return escape(str(values.get("directory") or ""))
 
 
@@ -157,21 +166,21 @@ def _weights(values: Mapping[str, Any]) -> str:
     files = values.get("files")
     if size is None or files is None:
         return revision
-    return f"{revision}, {counted(files, 'file')}, {format_bytes(size)}"
+    return f"{revision}, {pluralize(files, 'file')}, {format_bytes(size)}"
 
 
 def _values(values: Mapping[str, Any]) -> list[str]:
-    rows = list(added(values))
-    size = max((columns(row.name) for row in rows), default=0)
+    rows = list(added_rows(values))
+    size = max((display_width(row.name) for row in rows), default=0)
     return [f"  {pad(row.name, size)} = {brief(row.after)}" for row in rows]
 
 
-def _nodes(recorded: Recorded) -> Iterator[str]:
+def _nodes(recorded: RecordedResource) -> Iterator[str]:
     for node in recorded.outputs.get("nodes") or ():
         yield f"{node.get('name')} at {node.get('address')}, {node.get('root')}"
 
 
-def _runs(recorded: Recorded) -> Iterator[str]:
+def _runs(recorded: RecordedResource) -> Iterator[str]:
     for value in recorded.outputs.get("runs") or ():
         run = RunRecord.from_json(value)
         when = second(run.created_at)
@@ -183,7 +192,7 @@ def _runs(recorded: Recorded) -> Iterator[str]:
 
 def _intent(intent: Intent) -> str:
     began = second(intent.time)
-    return f"{intent.action} {intent.address} by {literal(intent.holder.who)} since {began} UTC"
+    return f"{intent.action} {intent.address} by {literal(intent.holder.actor)} since {began} UTC"
 
 
 def state_json(state: State) -> dict[str, Any]:
@@ -191,7 +200,7 @@ def state_json(state: State) -> dict[str, Any]:
     return state_to_json(state)
 
 
-def resource_json(recorded: Recorded) -> dict[str, Any]:
+def resource_json(recorded: RecordedResource) -> dict[str, Any]:
     """One resource, as it stands among the state's."""
     return {
         "address": str(recorded.address),
@@ -200,6 +209,6 @@ def resource_json(recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def history_json(rows: Iterable[Row]) -> dict[str, Any]:
+def history_json(rows: Iterable[HistoryRow]) -> dict[str, Any]:
     """The object that CONTRACT's ``history --format json`` describes; times are RFC 3339 in UTC."""
-    return {"entries": [{**row.to_json(), "time": moment(row.time)} for row in rows]}
+    return {"entries": [{**row.to_json(), "time": format_timestamp(row.time)} for row in rows]}

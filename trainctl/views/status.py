@@ -6,14 +6,14 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
-from trainctl.base.checkpoints.ranking import standing
+from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
-from trainctl.model.reports import Beginner, JobStatus
+from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
+from trainctl.model.reports import JobStatus, PendingApply
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.views.checkpoints import checkpoint_json, kept_words
-from trainctl.views.terminal.escape import escape
-from trainctl.views.terminal.text import moment, second
+from trainctl.views.checkpoints import checkpoint_json, checkpoint_state_text
+from trainctl.views.terminal.sanitize import escape
+from trainctl.views.terminal.text import format_timestamp, second
 
 _CHECKPOINTS = 3
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
@@ -29,7 +29,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "status": run.status.value,
         "error": run.error,
         "image_digest": run.image_digest,
-        "stale": status.stale or None,
+        "refresh_error": status.refresh_error or None,
         "waiting": run.waiting,
         "matrix": dict(status.matrix) or None,
         "ranks": [
@@ -39,23 +39,24 @@ def status_json(status: JobStatus) -> dict[str, Any]:
                 "status": rank.status.value,
                 "exit_code": rank.exit_code,
                 "error": rank.error,
-                "work": status.work.get(rank.rank),
+                "workdir": status.workdir.get(rank.rank),
             }
             for rank in run.ranks
         ],
-        "created_at": moment(run.created_at),
-        "started_at": moment(run.started_at),
-        "ended_at": moment(run.ended_at),
+        "created_at": format_timestamp(run.created_at),
+        "started_at": format_timestamp(run.started_at),
+        "ended_at": format_timestamp(run.ended_at),
         "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
         "mirrored": [
-            {"weights": row["weights"], **Mirrored.from_json(row).to_json()} for row in run.mirrored
+            {"weights": row["weights"], **MirroringRecord.from_json(row).to_json()}
+            for row in run.mirrored
         ],
-        "deliveries": [Delivered.from_json(row).to_json() for row in run.deliveries],
+        "deliveries": [DeliveryRecord.from_json(row).to_json() for row in run.deliveries],
         "checkpoint_sync_status": run.sync.get("state"),
         "checkpoint_sync_error": run.sync.get("error"),
         "loaded_checkpoints": [dict(one) for one in run.loaded],
         "forecast": dict(status.forecast) or None,
-        "deadline_at": moment(status.deadline),
+        "deadline_at": format_timestamp(status.deadline),
         "retries": run.retries,
         "rerun_of": run.rerun_of,
         "checkpoints": [checkpoint_json(one) for one in status.checkpoints],
@@ -63,28 +64,28 @@ def status_json(status: JobStatus) -> dict[str, Any]:
     }
 
 
-def _apply_json(apply: Beginner | None) -> dict[str, Any] | None:
+def _apply_json(apply: PendingApply | None) -> dict[str, Any] | None:
     if apply is None:
         return None
-    since = moment(apply.since)
-    return {"who": apply.who, "since": since, "interrupted": apply.interrupted}
+    since = format_timestamp(apply.since)
+    return {"actor": apply.actor, "since": since, "interrupted": apply.interrupted}
 
 
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
     """One job in full; ``named`` if the run is one that was asked for, and perhaps not the newest."""
     run = status.run
     lines = [f"{status.address}  run {run.number} ({run.id})  {run.status.words}"]
-    if status.stale:
-        lines.append(f"  as last seen: {status.stale}")
-    lines += [f"  {word:<13} {text}" for word, text in _remarks(run)]
+    if status.refresh_error:
+        lines.append(f"  as last seen: {status.refresh_error}")
+    lines += [f"  {word:<13} {text}" for word, text in _remark_lines(run)]
     if status.apply:
-        lines.append(f"  {'apply':<13} {_apply_words(status.apply)}")
+        lines.append(f"  {'apply':<13} {_apply_text(status.apply)}")
     for rank in run.ranks:
-        lines.append(f"  {f'rank {rank.rank}':<13} {_rank_words(rank, len(run.ranks))}")
-        if rank.rank in status.work:
-            lines.append(f"  {'files':<13} {escape(status.work[rank.rank])}")
+        lines.append(f"  {f'rank {rank.rank}':<13} {_rank_text(rank, len(run.ranks))}")
+        if rank.rank in status.workdir:
+            lines.append(f"  {'files':<13} {escape(status.workdir[rank.rank])}")
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
-    lines += [f"  {word:<13} {second(when)} UTC" for word, when in times if moment(when)]
+    lines += [f"  {word:<13} {second(when)} UTC" for word, when in times if format_timestamp(when)]
     lines += _phase_lines(status, now)
     lines += [*_mirrored_lines(run), *_delivery_lines(run)]
     return [*lines, *_checkpoint_lines(status, named=named)]
@@ -93,11 +94,13 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
 def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
     """The newest few of them, in the order of the list that has all: a long training leaves hundreds."""
     found = status.checkpoints
-    shown = sorted(found, key=lambda one: standing(asdict(one)))[-_CHECKPOINTS:]
+    shown = sorted(found, key=lambda one: recency_key(asdict(one)))[-_CHECKPOINTS:]
     lines = []
     for one in found:
         if one in shown:
-            state = "" if one.complete and not one.left_out else f", {kept_words(one)}"
+            state = (
+                "" if one.complete and not one.skipped_links else f", {checkpoint_state_text(one)}"
+            )
             lines.append(
                 f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
             )
@@ -109,12 +112,15 @@ def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
     return lines
 
 
-def _remarks(run: RunRecord) -> list[tuple[str, str]]:
+def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
     """What there is to say of a run beside its state."""
     upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
     said = [
         ("error", run.error),
-        ("stop", "asked for, and not all of its nodes have told its end" if _to_end(run) else None),
+        (
+            "stop",
+            "asked for, and not all of its nodes have told its end" if _end_text(run) else None,
+        ),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         (run.status.words, run.waiting),
@@ -125,17 +131,17 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
     return [(word, escape(text)) for word, text in said if text]
 
 
-def _apply_words(apply: Beginner) -> str:
+def _apply_text(apply: PendingApply) -> str:
     """Whose apply it is that has the run to record."""
-    whose = f"of {escape(apply.who)}, since {second(apply.since)} UTC"
+    whose = f"of {escape(apply.actor)}, since {second(apply.since)} UTC"
     return f"{whose}: interrupted; the next one goes on with it" if apply.interrupted else whose
 
 
-def _to_end(run: RunRecord) -> bool:
-    return run.stop_asked and run.status.live
+def _end_text(run: RunRecord) -> bool:
+    return run.stop_requested and run.status.live
 
 
-def _rank_words(rank: RankRecord, ranks: int) -> str:
+def _rank_text(rank: RankRecord, ranks: int) -> str:
     """Where it is; of several also how each stands, and why it ended if that was another's doing."""
     said = [rank.node]
     if ranks > 1:
@@ -170,36 +176,36 @@ def _mirrored_lines(run: RunRecord) -> list[str]:
     """What was brought into the mirror for it, how long that took, and how much of it went through the operator's machine."""
     lines = []
     for one in run.mirrored:
-        row = Mirrored.from_json(one)
+        row = MirroringRecord.from_json(one)
         if row.bytes:
             took = f"{format_bytes(row.bytes)} in {format_duration(row.seconds)}"
-            through = through_operator(row.bytes_through_operator)
+            through = through_client_text(row.bytes_through_client)
             lines.append(f"  {'mirrored':<13} {one['weights']}: {took}{through}")
     return lines
 
 
-def through_operator(size: int) -> str:
+def through_client_text(size: int) -> str:
     """``, 2 GB through the operator's machine``; empty for nothing."""
     return f", {format_bytes(size)} through the operator's machine" if size else ""
 
 
 def _delivery_lines(run: RunRecord) -> list[str]:
     """What moved to each rank's node, the way it took, and how long that took beside what the plan said."""
-    rows = [row for row in map(Delivered.from_json, run.deliveries) if row.moved]
+    rows = [row for row in map(DeliveryRecord.from_json, run.deliveries) if row.moved]
     lines = []
     for row in rows:
         rank = f", rank {row.rank}" if len(run.ranks) > 1 else ""
         took = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
         forecast = row.forecast_seconds
         beside = f", forecast {format_duration(forecast)}" if forecast is not None else ""
-        crossed = row.bytes_through_operator if row.path != THROUGH_OPERATOR else 0
-        through = through_operator(crossed)
+        crossed = row.bytes_through_client if row.path != THROUGH_CLIENT else 0
+        through = through_client_text(crossed)
         lines.append(
             f"  {'delivered':<13} {row.weights}{rank}: {took} ({row.path}){through}{beside}"
         )
     return lines
 
 
-def ended_code(run: RunRecord) -> int:
+def run_exit_code(run: RunRecord) -> int:
     """The exit code of a command that followed a run to its end: 12 unless it completed."""
     return 0 if run.status is RunStatus.COMPLETED else 12

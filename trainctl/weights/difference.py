@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby
 
+from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.listing import SourceFile
-from trainctl.base.safe_path import shown
 
 _SHOWN = 5
 
 
-def difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[str]:
+def describe_difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[str]:
     """A line for what was added, what was changed and what was removed, with some of the names and how many more.
 
     Both are sorted by path, and may be millions: neither is ever held.
@@ -22,7 +22,7 @@ def difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[
     for what, path in _changes(before, now):
         counts[what] += 1
         if len(names[what]) < _SHOWN:
-            names[what].append(shown(path))
+            names[what].append(display_path(path))
     return [
         f"{what}: {', '.join(names[what])}"
         + (f" and {more} more" if (more := count - _SHOWN) > 0 else "")

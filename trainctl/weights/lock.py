@@ -13,16 +13,16 @@ from typing import Any, TypeAlias
 
 from trainctl.base.lease import FileLease
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.model.json_form import OMIT_EMPTY, JsonForm
+from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable
 
 FILE_NAME = "trainctl.lock"
 _VERSION = 1
 
-Key: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, str | None]
+LockKey: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LockEntry(JsonForm):
+class LockEntry(JsonSerializable):
     """One source with its patterns, and what it resolved to. ``source`` and ``endpoint_url`` are as the manifest writes them."""
 
     source: str
@@ -35,13 +35,13 @@ class LockEntry(JsonForm):
     endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> LockKey:
         """What the entry is found by."""
         return self.source, self.allow_patterns, self.ignore_patterns, self.endpoint_url
 
 
-def locked_as(
-    entries: Mapping[Key, LockEntry], key: Key, wanted: Container[Key]
+def find_locked(
+    entries: Mapping[LockKey, LockEntry], key: LockKey, wanted: Container[LockKey]
 ) -> LockEntry | None:
     """What is locked under a key; ``wanted`` are those of the whole manifest.
 
@@ -57,7 +57,7 @@ class LockFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
 
-    def entries(self) -> dict[Key, LockEntry]:
+    def entries(self) -> dict[LockKey, LockEntry]:
         """Everything that is locked. TrainctlError with the line when the file can't be read."""
         return {entry.key: entry for entry, _ in self._read()[1]}
 
@@ -66,7 +66,7 @@ class LockFile:
         entries: Iterable[LockEntry],
         *,
         replace: bool = False,
-        wanted: Collection[Key] | None = None,
+        wanted: Collection[LockKey] | None = None,
     ) -> None:
         """Add entries, and with ``replace`` change those that are there; of the others those go that aren't ``wanted``, if that is told."""
         new = {entry.key: entry for entry in entries}
@@ -81,15 +81,15 @@ class LockFile:
             ) from None
 
     def _merge(
-        self, new: Mapping[Key, LockEntry], wanted: Collection[Key] | None, *, replace: bool
+        self, new: Mapping[LockKey, LockEntry], wanted: Collection[LockKey] | None, *, replace: bool
     ) -> None:
         document, present = self._read()
-        raw: dict[Key, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
+        raw: dict[LockKey, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
         for key, entry in new.items():
             if replace or key not in raw:
                 raw[key] = {**raw.get(key, {}), **entry.to_json()}
-        stays = raw if wanted is None else _named(raw, wanted)
-        rows = [raw[key] for key in sorted(raw, key=_order) if key in stays or key in new]
+        stays = raw if wanted is None else _named_keys(raw, wanted)
+        rows = [raw[key] for key in sorted(raw, key=_sort_key) if key in stays or key in new]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
         before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
         if before != text and (rows or before is not None):
@@ -112,41 +112,43 @@ class LockFile:
         except FileNotFoundError:
             return {}, []
         except (OSError, UnicodeDecodeError) as error:
-            raise self._broken(None, str(error)) from None
+            raise self._lock_error(None, str(error)) from None
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith(("<<<<<<<", ">>>>>>>")):
-                raise self._broken(number, "it holds an unfinished merge")
+                raise self._lock_error(number, "it holds an unfinished merge")
         try:
             document = json.loads(text)
         except json.JSONDecodeError as error:
-            raise self._broken(error.lineno, error.msg) from None
+            raise self._lock_error(error.lineno, error.msg) from None
         except (ValueError, RecursionError):
-            raise self._broken(None, "its numbers are too long, or it is nested too deep") from None
+            raise self._lock_error(
+                None, "its numbers are too long, or it is nested too deep"
+            ) from None
         return document, self._rows(document)
 
     def _rows(self, document: Any) -> list[tuple[LockEntry, dict[str, Any]]]:
         version = document.get("version") if isinstance(document, dict) else None
         if isinstance(version, int) and version > _VERSION:
-            raise self._broken(
+            raise self._lock_error(
                 1, f"it has version {version}, made by a newer trainctl", "Use that one."
             )
         if version != _VERSION or not isinstance(document.get("sources"), list):
-            raise self._broken(1, 'it is no object with "version": 1 and "sources": [...]')
+            raise self._lock_error(1, 'it is no object with "version": 1 and "sources": [...]')
         rows = enumerate(document["sources"], 1)
         return [(self._entry(number, row), row) for number, row in rows]
 
     def _entry(self, number: int, row: Any) -> LockEntry:
         if not isinstance(row, dict):
-            raise self._broken(None, f"entry {number} of sources is no object")
+            raise self._lock_error(None, f"entry {number} of sources is no object")
         for name, kinds in _FORM.items():
             value = row.get(name, None if name == "endpoint_url" else ...)
             texts = value if isinstance(value, list) else ()
             if not isinstance(value, kinds) or not all(isinstance(one, str) for one in texts):
                 how = "is of another kind" if name in row else "is missing"
-                raise self._broken(None, f"entry {number} of sources: {name} {how}")
+                raise self._lock_error(None, f"entry {number} of sources: {name} {how}")
         return LockEntry.from_json(row)
 
-    def _broken(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
+    def _lock_error(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
         place = f"{self.path}:{line}" if line else str(self.path)
         return TrainctlError(
             f"{place}: the lock file can't be read: {why}",
@@ -169,10 +171,10 @@ _FORM: dict[str, type | tuple[type, ...]] = {
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
 
 
-def _named(present: Collection[Key], wanted: Collection[Key]) -> set[Key]:
-    """What a manifest names: also what holds for a source until that has a row of its own, see ``locked_as``."""
+def _named_keys(present: Collection[LockKey], wanted: Collection[LockKey]) -> set[LockKey]:
+    """What a manifest names: also what holds for a source until that has a row of its own, see ``find_locked``."""
     return {*wanted, *((*key[:3], None) for key in wanted if key not in present)}
 
 
-def _order(key: Key) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
+def _sort_key(key: LockKey) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
     return key[0], key[1] or (), key[2] or (), key[3] or ""

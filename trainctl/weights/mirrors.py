@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Protocol
 
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.model.delivery import TO_ALL, MirrorSite, Serving
-from trainctl.spi.provider import Node
-from trainctl.spi.sources import Credential, Fill, PartSource, Span, TellingSource, WeightSource
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.store import Store
+from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
+from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.sources import (
+    ByteRange,
+    Fill,
+    HeadSource,
+    RangeSource,
+    SourceCredential,
+    WeightSource,
+)
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.store import MirrorStore
 
 
 @dataclass(frozen=True)
-class Place:
+class HostMirrorLocation:
     """On which host, of which provider, and in which directory (None: below its data) a mirror is."""
 
     provider: str
@@ -45,7 +52,7 @@ class Mirror(Protocol):
     """A store in a directory of this machine, in one of a host, or in a bucket. A host's properties may raise NodeError."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> MirrorStore:
         """What is stored. Operations on a host's may also raise NodeError."""
         ...
 
@@ -60,7 +67,7 @@ class Mirror(Protocol):
         ...
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> HostMirrorLocation | None:
         """Its host and directory, if it is on a host."""
         ...
 
@@ -80,7 +87,7 @@ class Mirror(Protocol):
         ...
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServingCapability:
         """How its host hands weights to nodes."""
         ...
 
@@ -93,12 +100,12 @@ class Mirror(Protocol):
 class DirectMirror:
     """A mirror that this process reads and writes itself: a directory of this machine, or a bucket."""
 
-    store: Store
+    store: MirrorStore
     endpoint: str = ""
 
     on_a_host = False
     place = None
-    serving = TO_ALL
+    serving = SERVES_ALL
 
     @property
     def in_a_bucket(self) -> bool:
@@ -125,7 +132,7 @@ _: type[Mirror] = DirectMirror
 
 def directory_of(mirror: Mirror) -> Path | None:
     """The directory of a mirror on this machine."""
-    return None if is_far(mirror) or mirror.path is None else Path(mirror.path)
+    return None if is_remote(mirror) or mirror.path is None else Path(mirror.path)
 
 
 def site_of(mirror: Mirror) -> MirrorSite:
@@ -133,7 +140,7 @@ def site_of(mirror: Mirror) -> MirrorSite:
     return MirrorSite(mirror.url, mirror.endpoint)
 
 
-def is_far(mirror: Mirror) -> bool:
+def is_remote(mirror: Mirror) -> bool:
     """Whether a mirror is not on this machine."""
     return mirror.on_a_host or mirror.in_a_bucket
 
@@ -145,7 +152,7 @@ class SourceUpstream:
     """
 
     def __init__(
-        self, weights: WeightSource, resolved: ResolvedSource, credential: Credential | None
+        self, weights: WeightSource, resolved: ResolvedSource, credential: SourceCredential | None
     ) -> None:
         self._weights = weights
         self._resolved = resolved
@@ -165,28 +172,28 @@ class SourceUpstream:
             yield map(self._counted, pieces)
 
     @contextmanager
-    def part(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
+    def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
         """See Upstream."""
-        if not isinstance(self._weights, PartSource):
+        if not isinstance(self._weights, RangeSource):
             yield None
             return
-        span = Span(offset, length)
-        with self._weights.part(self._resolved, file, span, self._credential) as fill:
+        span = ByteRange(offset, length)
+        with self._weights.read_range(self._resolved, file, span, self._credential) as fill:
             yield fill and self._counting(fill)
 
     def checksum(self, file: SourceFile) -> str:
         """See Upstream."""
-        if isinstance(self._weights, TellingSource):
-            return self._weights.told(self._resolved, file, self._credential)
+        if isinstance(self._weights, HeadSource):
+            return self._weights.stat(self._resolved, file, self._credential)
         return file.checksum
 
-    def relays(self, file: SourceFile) -> bool:
+    def needs_relay(self, file: SourceFile) -> bool:
         """Whether a host can't read the file by a link, as far as that is known without a request."""
-        return self._weights.relays(file, self._credential)
+        return self._weights.needs_relay(file, self._credential)
 
-    def link(self, file: SourceFile) -> str | None:
+    def presigned_url(self, file: SourceFile) -> str | None:
         """A URL by which a host may read the file for a while; None if there is none."""
-        return self._weights.link(self._resolved, file, self._credential)
+        return self._weights.presigned_url(self._resolved, file, self._credential)
 
     def _counting(self, fill: Fill) -> Fill:
         def counted(view: memoryview) -> None:

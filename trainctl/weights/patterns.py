@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Callable, Iterable, Iterator, Sequence, Set
 
-from trainctl.base.listing import SourceFile, in_order
-from trainctl.base.safe_path import is_unusable
+from trainctl.base.filesystem.safe_path import is_unusable
+from trainctl.base.listing import SourceFile, sort_files
 
-_MOST_COMPARED = 1000
+_MAX_COMPARED = 1000
 _LITERAL = re.compile(r"[^*?\[]*")
 Matcher = Callable[[str], object]
 
@@ -30,8 +30,8 @@ def select(
     Without ``allow`` every file is wanted; with an empty ``allow`` none is. ``ignore`` wins. What the source can't give is among them
     unless they surely leave it out.
     """
-    allowing = None if allow is None else {pattern: matcher(pattern) for pattern in allow}
-    ignoring = {pattern: matcher(pattern) for pattern in ignore or ()}
+    allowing = None if allow is None else {pattern: compile_pattern(pattern) for pattern in allow}
+    ignoring = {pattern: compile_pattern(pattern) for pattern in ignore or ()}
     used: set[str] = set()
 
     def hit(matchers: dict[str, Matcher], path: str) -> bool:
@@ -52,7 +52,7 @@ def select(
             if allowed and not ignored:
                 yield file
 
-    wanted = in_order(chosen())
+    wanted = sort_files(chosen())
     everything = [*(allow or ()), *(ignore or ())]
     unmatched = tuple(dict.fromkeys(pattern for pattern in everything if pattern not in used))
     return wanted, unmatched
@@ -68,7 +68,7 @@ def _any_below(patterns: Iterable[str], directory: str) -> bool:
 def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:
     """What was probably meant by a pattern that matches nothing: a path, a name or an ending that files have."""
     found: set[str] = set()
-    for file in islice(files, _MOST_COMPARED):
+    for file in islice(files, _MAX_COMPARED):
         name = file.path.rpartition("/")[2]
         found |= {file.path, name, f"*{PurePosixPath(name).suffix}"}
         found |= {f"{part}/*" for part in PurePosixPath(file.path).parts[:-1]}
@@ -76,13 +76,13 @@ def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:
     return near[0] if near else None
 
 
-def matcher(pattern: str) -> Matcher:
+def compile_pattern(pattern: str) -> Matcher:
     """A function that tells whether a path matches the pattern."""
     text = pattern.replace("\\", "/")
     if text.endswith("/"):
         text += "**" if text.startswith("/") else "*"
     if text.startswith("/"):
-        return _anchored(text[1:])
+        return _compile_anchored(text[1:])
     return re.compile(fnmatch.translate(text)).match
 
 
@@ -91,7 +91,7 @@ _Step = Callable[[str, Set[int]], Set[int]]
 """From where in a path one may be before a token to where one may be behind it."""
 
 
-def _anchored(pattern: str) -> Matcher:
+def _compile_anchored(pattern: str) -> Matcher:
     """Token by token, for all ways at once: a regular expression would try one after another, for hours where there are many."""
     steps = [_step(token) for token in _TOKEN.findall(pattern)]
 
@@ -111,15 +111,15 @@ def _step(token: str) -> _Step:
         return _WILD[token]
     if len(token) > 2 and token.startswith("["):
         fits = re.compile(fnmatch.translate(token)).match
-        return lambda path, at: {n + 1 for n in _one(path, at) if fits(path[n])}
+        return lambda path, at: {n + 1 for n in _match_character(path, at) if fits(path[n])}
     return lambda path, at: {n + len(token) for n in at if path.startswith(token, n)}
 
 
-def _one(path: str, at: set[int]) -> set[int]:
+def _match_character(path: str, at: set[int]) -> set[int]:
     return {place for place in at if path[place : place + 1] not in ("", "/")}
 
 
-def _directories(path: str, at: set[int]) -> set[int]:
+def _match_directories(path: str, at: set[int]) -> set[int]:
     found = set(at)
     for place in at:
         while (slash := path.find("/", place)) > place and slash + 1 not in found:
@@ -128,7 +128,7 @@ def _directories(path: str, at: set[int]) -> set[int]:
     return found
 
 
-def _name(path: str, at: set[int]) -> set[int]:
+def _match_name(path: str, at: set[int]) -> set[int]:
     found: set[int] = set()
     for place in at:
         if place not in found:
@@ -137,13 +137,13 @@ def _name(path: str, at: set[int]) -> set[int]:
     return found
 
 
-def _anything(path: str, at: set[int]) -> set[int]:
+def _match_anything(path: str, at: set[int]) -> set[int]:
     return set(range(min(at), len(path) + 1))
 
 
 _WILD: dict[str, _Step] = {
-    "**/": _directories,
-    "**": _anything,
-    "*": _name,
-    "?": lambda path, at: {place + 1 for place in _one(path, at)},
+    "**/": _match_directories,
+    "**": _match_anything,
+    "*": _match_name,
+    "?": lambda path, at: {place + 1 for place in _match_character(path, at)},
 }

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import is_alive, wait_for
+from tests.support.node_program.nodes import is_alive, wait_for
 from trainctl.errors import NodeError
-from trainctl.spi.provider import Cluster, Presence
+from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
 from trainctl.testing.transport import TransportConformance
 from trainctl_local import LocalProvider, LocalTransport
 
-TWO = Cluster("lab", {"nodes": 2, "gpus": 0})
+TWO = ClusterSettings("lab", {"nodes": 2, "gpus": 0})
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ class TestLocalProvider(ProviderConformance):
         return LocalProvider()
 
     @pytest.fixture
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterSettings:
         """Two directories."""
         return TWO
 
@@ -84,7 +84,7 @@ def test_two_states_share_a_directory_and_the_last_removes_it(tmp_path: Path) ->
     between = provider.read(second)
     provider.delete(second)
 
-    assert (between, provider.read(second)) == (Presence.PRESENT, Presence.GONE)
+    assert (between, provider.read(second)) == (ResourceStatus.PRESENT, ResourceStatus.MISSING)
 
 
 @pytest.mark.parametrize("place", ["runs/run-1/spec.json", "cache/references/other-lineage"])
@@ -97,7 +97,7 @@ def test_a_directory_with_anothers_things_is_left(place: str) -> None:
     provider.delete(node)
 
     assert (Path(node.root) / place).is_dir()
-    assert provider.read(node) is Presence.GONE
+    assert provider.read(node) is ResourceStatus.MISSING
 
 
 def test_a_directory_that_cant_be_made_is_an_error(tmp_path: Path) -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sshd import Sshd, User, make_key, require_sshd, sshd
+from tests.support.machines.sshd import Sshd, SshUser, make_key, require_sshd, sshd
 from tests.support.tiers import one_day_in
 from trainctl.errors import NodeUnreachable
-from trainctl.spi.provider import Cluster, decline
-from trainctl.spi.transport import Transport
+from trainctl.plugin_api.provider import ClusterSettings, never_confirm
+from trainctl.plugin_api.transport import Transport
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
 from trainctl.testing.transport import TransportConformance
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import Login
-from trainctl_ssh.pure import Paramiko
+from trainctl_ssh.hosts import SshLogin
+from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def user(place: Path) -> User:
+def user(place: Path) -> SshUser:
     """Who logs in."""
-    return User(place / "user")
+    return SshUser(place / "user")
 
 
 @pytest.fixture(scope="module")
-def hosts(place: Path, user: User) -> Iterator[list[Sshd]]:
+def hosts(place: Path, user: SshUser) -> Iterator[list[Sshd]]:
     """Two hosts that the user knows."""
     with ExitStack() as stack:
         found = [
@@ -49,7 +49,7 @@ def hosts(place: Path, user: User) -> Iterator[list[Sshd]]:
 
 
 @pytest.fixture(scope="module")
-def provider(user: User) -> Iterator[SshProvider]:
+def provider(user: SshUser) -> Iterator[SshProvider]:
     """One provider for all tests, with its connections, as a command has; closed at the end."""
     with pytest.MonkeyPatch.context() as monkeypatch, closing(SshProvider()) as provider:
         user.become(monkeypatch)
@@ -57,9 +57,9 @@ def provider(user: User) -> Iterator[SshProvider]:
 
 
 @pytest.fixture
-def cluster(hosts: list[Sshd]) -> Cluster:
+def cluster(hosts: list[Sshd]) -> ClusterSettings:
     """Two hosts."""
-    return Cluster("lab", {"hosts": [host.settings for host in hosts]})
+    return ClusterSettings("lab", {"hosts": [host.settings for host in hosts]})
 
 
 class TestSshProvider(ProviderConformance):
@@ -71,13 +71,13 @@ class TestSshProvider(ProviderConformance):
         return provider
 
     @pytest.fixture
-    def cluster(self, cluster: Cluster) -> Cluster:
+    def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
         """Two hosts."""
         return cluster
 
 
 @pytest.fixture
-def openssh(provider: SshProvider, cluster: Cluster) -> Iterator[Transport]:
+def openssh(provider: SshProvider, cluster: ClusterSettings) -> Iterator[Transport]:
     """A transport to the first host, over the system's ssh."""
     transport = provider.transport(provider.plan(cluster)[0])
     yield transport
@@ -85,11 +85,15 @@ def openssh(provider: SshProvider, cluster: Cluster) -> Iterator[Transport]:
 
 
 @pytest.fixture
-def paramiko(user: User, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
+def paramiko(
+    user: SshUser, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Transport]:
     """A transport to the first host where there is no ssh program, for a user whose home has the configuration."""
     user.become(monkeypatch)
     monkeypatch.setenv("HOME", str(user.place))
-    link = Paramiko(Login(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, decline)
+    link = ParamikoConnection(
+        SshLogin(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, never_confirm
+    )
     transport = link.transport()
     yield transport
     transport.close()
@@ -139,7 +143,7 @@ class TestParamikoSessions(SessionConformance):
 def test_a_host_shows_its_pinned_key_or_is_left(
     program: str,
     pinned: str,
-    user: User,
+    user: SshUser,
     hosts: list[Sshd],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -163,9 +167,11 @@ def _pinned(program: str, host: Sshd, key: str, stack: ExitStack) -> Transport:
     if program == "openssh":
         provider = SshProvider()
         stack.callback(provider.close)
-        cluster = Cluster("lab", {"hosts": [{**host.settings, "host_key": key}]})
+        cluster = ClusterSettings("lab", {"hosts": [{**host.settings, "host_key": key}]})
         return provider.transport(provider.plan(cluster)[0])
-    link = Paramiko(Login(host.address, port=host.port, host_key=key), "lab/gpu-0", {}, decline)
+    link = ParamikoConnection(
+        SshLogin(host.address, port=host.port, host_key=key), "lab/gpu-0", {}, never_confirm
+    )
     stack.callback(link.close)
     return link.transport()
 

@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, azure
-from tests.support.google_xml import GoogleXml, google_xml
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
+from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, AzureAccount, azure
+from tests.support.servers.google_xml import GoogleXml, google_xml
 from tests.support.tiers import one_day_in
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.objects.access import AwsKeys
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket as Store
+from trainctl.objects.bucket_client import Bucket as Store
+from trainctl.objects.credentials import AwsKeys
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import ByteRange, Fill, RangeSource, SourceCredential
 from trainctl.sources.bucket import BucketSource
-from trainctl.spi.sources import Credential, Fill, PartSource, Span
-from trainctl.testing.weight_source import Upstream, WeightSourceConformance
+from trainctl.testing.weight_source import UpstreamFixture, WeightSourceConformance
 
 KEYS = json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET})
 
@@ -26,60 +26,70 @@ KEYS = json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
 class Opened:
     """Opens ``open/`` with a key where the test has none: S3's servers here let nobody in without one."""
 
-    def __init__(self, inner: PartSource) -> None:
+    def __init__(self, inner: RangeSource) -> None:
         self._inner = inner
 
     def resolve(
-        self, uri: str, revision: str | None, credential: Credential | None
+        self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
         return self._inner.resolve(uri, revision, self._key_for(uri, credential))
 
-    def server(self, uri: str, credential: Credential | None) -> str | None:
-        return self._inner.server(uri, self._key_for(uri, credential))
+    def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
+        return self._inner.custom_endpoint(uri, self._key_for(uri, credential))
 
-    def link(
-        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    def presigned_url(
+        self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        return self._inner.link(resolved, file, self._key_for(resolved.source, credential))
+        return self._inner.presigned_url(resolved, file, self._key_for(resolved.source, credential))
 
-    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
-        return self._inner.relays(file, credential)
+    def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
+        return self._inner.needs_relay(file, credential)
 
     def open(
-        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        credential: SourceCredential | None,
     ) -> AbstractContextManager[Iterator[bytes]]:
         key = self._key_for(resolved.source, credential)
         return self._inner.open(resolved, file, offset, key)
 
-    def part(
-        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
+    def read_range(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        span: ByteRange,
+        credential: SourceCredential | None,
     ) -> AbstractContextManager[Fill | None]:
         key = self._key_for(resolved.source, credential)
-        return self._inner.part(resolved, file, span, key)
+        return self._inner.read_range(resolved, file, span, key)
 
-    def _key_for(self, uri: str, credential: Credential | None) -> Credential | None:
-        return Credential(KEYS, "test") if "/open" in uri and not credential else credential
+    def _key_for(self, uri: str, credential: SourceCredential | None) -> SourceCredential | None:
+        return SourceCredential(KEYS, "test") if "/open" in uri and not credential else credential
 
 
 class OfS3(WeightSourceConformance):
     scheme = "s3://"
-    server: Bucket
+    custom_endpoint: BucketServer
     answers_anybody = False
     """Whether listing needs no credential, as with moto."""
 
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
         for directory in ("open", "closed"):
-            where = location_of(f"s3://models/{directory}", self.server.endpoint, {})
+            where = parse_bucket_location(
+                f"s3://models/{directory}", self.custom_endpoint.endpoint, {}
+            )
             store = Store(where, AwsKeys(KEY_ID, SECRET), environ={})
             for gone in [*store.list()]:
                 store.delete(gone.key)
             for path, data in files.items():
                 store.put(path, data)
-        environ = {"AWS_ENDPOINT_URL": self.server.endpoint}
+        environ = {"AWS_ENDPOINT_URL": self.custom_endpoint.endpoint}
         uri = f"{self.scheme}models/"
-        credential = None if self.answers_anybody else Credential(KEYS, "test")
+        credential = None if self.answers_anybody else SourceCredential(KEYS, "test")
         private = None if self.answers_anybody else f"{uri}closed"
-        return Upstream(
+        return UpstreamFixture(
             Opened(BucketSource(self.scheme[:2], silence=20, environ=environ)),
             f"{uri}open",
             f"{uri}open/none",
@@ -94,7 +104,7 @@ class TestS3(OfS3):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls) -> Iterator[None]:
-        with moto() as cls.server:
+        with moto() as cls.custom_endpoint:
             yield
 
 
@@ -110,55 +120,55 @@ class TestS3Signed(OfS3):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with rclone(tmp_path_factory.mktemp("server") / "rclone") as cls.server:
+        with rclone(tmp_path_factory.mktemp("server") / "rclone") as cls.custom_endpoint:
             yield
 
 
 @one_day_in(3)
 class TestGoogle(WeightSourceConformance):
-    server: GoogleXml
+    custom_endpoint: GoogleXml
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls) -> Iterator[None]:
-        with google_xml() as cls.server:
+        with google_xml() as cls.custom_endpoint:
             yield
 
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
-        environ = {"STORAGE_EMULATOR_HOST": self.server.url}
-        bucket = Store(location_of("gs://models/open", None, environ), environ=environ)
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
+        environ = {"STORAGE_EMULATOR_HOST": self.custom_endpoint.url}
+        bucket = Store(parse_bucket_location("gs://models/open", None, environ), environ=environ)
         for found in [*bucket.list()]:
             bucket.delete(found.key)
         for path, data in files.items():
             bucket.put(path, data)
         source = BucketSource("gs", silence=20, environ=environ)
-        return Upstream(source, "gs://models/open", "gs://models/none")
+        return UpstreamFixture(source, "gs://models/open", "gs://models/none")
 
 
 @one_day_in(3)
 class TestAzure(WeightSourceConformance):
-    server: Azure
+    custom_endpoint: AzureAccount
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with azure(tmp_path_factory.mktemp("server")) as cls.server:
+        with azure(tmp_path_factory.mktemp("server")) as cls.custom_endpoint:
             yield
 
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
-        server = self.server
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
+        custom_endpoint = self.custom_endpoint
         for container in ("open", "closed"):
-            store = server.bucket(container, "dir")
+            store = custom_endpoint.bucket(container, "dir")
             for gone in [*store.list()]:
                 store.delete(gone.key)
             for path, data in files.items():
                 store.put(path, data)
-        environ = {"AZURE_STORAGE_ENDPOINT": server.endpoint.rpartition("/")[0]}
+        environ = {"AZURE_STORAGE_ENDPOINT": custom_endpoint.endpoint.rpartition("/")[0]}
         uri = f"azure://{ACCOUNT}"
-        return Upstream(
+        return UpstreamFixture(
             BucketSource("azure", silence=20, environ=environ),
             f"{uri}/open/dir",
             f"{uri}/open/none",
-            Credential(json.dumps({"account_key": ACCOUNT_KEY}), "test"),
+            SourceCredential(json.dumps({"account_key": ACCOUNT_KEY}), "test"),
             f"{uri}/closed/dir",
         )

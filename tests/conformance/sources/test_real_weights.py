@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import serve
-from tests.support.minilm import minilm_files
-from tests.support.mirrors import assert_sound, contents, impatient, ingest, leftovers, mirror_at
-from tests.support.olah import serve_git
+from tests.support.servers.hub import serve
+from tests.support.servers.olah import serve_git
+from tests.support.storage.minilm import minilm_files
+from tests.support.storage.mirrors import (
+    assert_sound,
+    contents,
+    immediate_retry,
+    ingest,
+    leftovers,
+    mirror_at,
+)
 from tests.support.tiers import one_day_in
 from trainctl.base.listing import Listing
 from trainctl.errors import SourceError
 from trainctl.sources.hf import HubSource
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolution import SourceRequest, resolve
 
 pytestmark = one_day_in(5)
 
@@ -31,8 +38,8 @@ def expected(files: Path) -> dict[str, bytes]:
 
 def mirrored(endpoint: str, root: Path) -> tuple[Listing, str]:
     source = HubSource(endpoint)
-    wanted = Wanted("hf://acme/minilm@main", root, ignore=IGNORED)
-    found = resolve(wanted, retry=impatient(), open_source=lambda scheme: source).resolved
+    wanted = SourceRequest("hf://acme/minilm@main", root, ignore=IGNORED)
+    found = resolve(wanted, retry=immediate_retry(), open_source=lambda scheme: source).resolved
     listing = ingest(mirror_at(root), found, source)
     (known,) = mirror_at(root).survey([found]).sources
     assert (known.here, known.listing) == (found.size, listing.id)

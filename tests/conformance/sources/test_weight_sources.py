@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.hub import Hub, serve
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import Hub, serve
+from tests.support.servers.web_server import MODIFIED, STRONG, WEAK, serve_web
 from tests.support.tiers import one_day_in
-from tests.support.web import MODIFIED, STRONG, WEAK, served
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.file import FileSource
 from trainctl.sources.hf import HubSource
 from trainctl.sources.https import HttpsSource
-from trainctl.spi.sources import Credential
-from trainctl.testing.weight_source import Upstream, WeightSourceConformance
+from trainctl.testing.weight_source import UpstreamFixture, WeightSourceConformance
 
 
 class TestFile(WeightSourceConformance):
@@ -21,14 +21,14 @@ class TestFile(WeightSourceConformance):
     def _directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path / "up stream"
 
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
         for path, data in files.items():
             target = self.directory / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             target.write_bytes(data)
         uri = f"file://{self.directory}"
-        return Upstream(FileSource(), uri, f"{uri}/none")
+        return UpstreamFixture(FileSource(), uri, f"{uri}/none")
 
 
 class TestHub(WeightSourceConformance):
@@ -43,16 +43,16 @@ class TestHub(WeightSourceConformance):
             self.hub = hub
             yield
 
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
         hub: Hub = self.hub
         hub.add("acme/model", files, dataset=self.dataset)
         hub.add("acme/closed", files, dataset=self.dataset, private=True)
         prefix = "hf://datasets/" if self.dataset else "hf://"
-        return Upstream(
+        return UpstreamFixture(
             HubSource(hub.url, silence=5),
             f"{prefix}acme/model",
             f"{prefix}acme/none",
-            Credential(hub.token, "test"),
+            SourceCredential(hub.token, "test"),
             f"{prefix}acme/closed",
         )
 
@@ -83,7 +83,7 @@ class TestHubWithStorage(TestHub):
         self.hub.seen.clear()
 
         links = {
-            file.path: upstream.source.link(resolved, file, upstream.credential)
+            file.path: upstream.source.presigned_url(resolved, file, upstream.credential)
             for file in resolved.files
         }
 
@@ -102,19 +102,19 @@ class TestHttps(WeightSourceConformance):
     @pytest.fixture(autouse=True)
     def _web(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
-        with served(authority().server) as web:
+        with serve_web(authority().server) as web:
             web.tells, web.ranges, web.head = self.tells, self.ranges, self.head
             self.web = web
             yield
 
-    def place(self, files: Mapping[str, bytes]) -> Upstream:
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
         self.web.pages = {one: self.web.pages[one] for one in self.web.pages if files}
         uri = private = missing = f"{self.web.url}/open/none"
         for path, data in files.items():
             uri = self.web.put(f"/open/{path}", data)
             private = self.web.put(f"/closed/{path}", data)
-        credential = Credential(self.web.token, "test")
-        return Upstream(HttpsSource(silence=5), uri, missing, credential, private)
+        credential = SourceCredential(self.web.token, "test")
+        return UpstreamFixture(HttpsSource(silence=5), uri, missing, credential, private)
 
 
 @one_day_in(3)

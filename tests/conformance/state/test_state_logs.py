@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_log import MemoryLog
-from trainctl.spi.discovery import open_state
-from trainctl.spi.state import StateLog
+from trainctl.plugin_api.discovery import open_state
+from trainctl.plugin_api.state import StateLog
 from trainctl.testing.state_log import StateLogConformance
 
 

@@ -10,14 +10,14 @@ from typing import cast
 
 import pytest
 
-from tests.support.bucket_stores import SERVERS, Server, objects_in
-from tests.support.host_agent import HostAgent
+from tests.support.node_program.host_agent import HostAgent
+from tests.support.servers.bucket_stores import SERVERS, Server, objects_in
 from trainctl.base.objects import ObjectStore
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.store import lease
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.memory import MemoryObjects
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.backends.memory import MemoryObjects
 
 MakeObjects = Callable[[str], ObjectStore]
 _IN_MEMORY = Path("/dev/shm")

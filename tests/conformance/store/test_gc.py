@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from tests.support.store_contents import (
+from tests.support.storage.store_contents import (
     CHUNK,
     OTHER,
     REFERENCE,
-    Dying,
-    dies,
+    FailingObjects,
     kill_points,
     leave_unfinished,
     publish,
+    raises_killed,
     source_of,
     stored,
 )
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
-from trainctl.errors import Busy, StorageError
+from trainctl.errors import LockHeld, StorageError
 from trainctl.store import documents, keys, references
-from trainctl.store.access import Deleting, deleting
-from trainctl.store.gc import GcOptions, GcReport, gc
 from trainctl.store.lease import ObjectLease
-from trainctl.store.verify import verify
+from trainctl.store.maintenance.exclusive_access import ExclusiveAccess, hold_exclusive_access
+from trainctl.store.maintenance.gc import GcOptions, GcReport, gc
+from trainctl.store.maintenance.verify import verify_store
 
 LARGE = os.urandom(5 * CHUNK + 7)
 FILES = {"large": LARGE, "alone": b"x" * 300, "small": b"small", "other": b"other", "empty": b""}
@@ -51,7 +51,7 @@ def test_what_references_name_stays(objects: ObjectStore) -> None:
 
 def test_what_no_reference_names_goes(objects: ObjectStore) -> None:
     listing = publish(objects, FILES)
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     report = collect(objects)
     assert stored(objects) == {}
     assert [(one.listing, one.files) for one in report.listings] == [(listing.id, len(FILES))]
@@ -62,15 +62,15 @@ def test_what_no_reference_names_goes(objects: ObjectStore) -> None:
 def test_shared_content_stays_for_the_other(objects: ObjectStore) -> None:
     publish(objects, {"large": LARGE, "gone": b"y" * 500})
     listing = publish(objects, {"large": LARGE}, OTHER, text="memory://other")
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert collect(objects).bytes == 500
-    assert verify(objects).whole
+    assert verify_store(objects).ok
     assert keys.listing(listing.id) in stored(objects)
 
 
 def test_the_previous_version_stays_until_the_next_is_complete(objects: ObjectStore) -> None:
     publish(objects, FILES)
-    references.put(objects, REFERENCE, source_of({"a": b"new"}, "memory://model", "2"))
+    references.put_reference(objects, REFERENCE, source_of({"a": b"new"}, "memory://model", "2"))
     before = stored(objects)
     assert collect(objects).bytes == 0
     assert stored(objects) == before
@@ -86,21 +86,21 @@ def test_unfinished_content_stays_as_long_as_a_reference_names_its_source(
     collect(objects)
     assert stored(objects) == before
     publish(objects, {"a": b"new"}, OTHER, text="memory://other")
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert collect(objects).bytes == SIZE
     assert not [key for key in stored(objects) if key.startswith(keys.PARTIAL)]
 
 
 def test_marks_of_another_source_keep_nothing(objects: ObjectStore) -> None:
     leave_unfinished(objects, FILES)
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
-    references.put(objects, OTHER, source_of(FILES, "memory://other", "1"))
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
+    references.put_reference(objects, OTHER, source_of(FILES, "memory://other", "1"))
     assert collect(objects).bytes == SIZE
 
 
 def test_a_dry_run_deletes_nothing_and_reports_the_same(objects: ObjectStore) -> None:
     publish(objects, FILES)
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     before = stored(objects)
     preview = collect(objects, dry_run=True)
     assert stored(objects) == before
@@ -124,9 +124,9 @@ def test_unused_references_are_dropped(objects: ObjectStore) -> None:
 
 def test_nothing_goes_while_a_writer_lives(objects: ObjectStore) -> None:
     publish(objects, FILES, OTHER, text="memory://other")
-    references.drop(objects, OTHER.lineage, OTHER.address)
+    references.drop_reference(objects, OTHER.lineage, OTHER.address)
     resolved = source_of(FILES, "memory://model", "1")
-    references.put(objects, REFERENCE, resolved)
+    references.put_reference(objects, REFERENCE, resolved)
     before = stored(objects)
     with ObjectLease(objects, keys.lease(resolved), {"source": resolved.source}) as lease:
         assert lease.try_acquire(Liveness())
@@ -147,7 +147,7 @@ def test_a_writer_elsewhere_is_waited_for_until_it_is_certain(objects: ObjectSto
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    with deleting(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
+    with hold_exclusive_access(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
         assert held.writers == {}
     assert now[0] >= 30
     assert stored(objects) == {}
@@ -163,25 +163,25 @@ def test_a_writer_elsewhere_that_renews_its_lease_lives(objects: ObjectStore) ->
         if now[0] == 5:
             objects.put(key, documents.encode({**FOREIGN, "renewals": 1}))
 
-    with deleting(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
+    with hold_exclusive_access(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as held:
         assert list(held.writers) == [key]
     assert now[0] == 5
 
 
 def test_one_collection_at_a_time(objects: ObjectStore) -> None:
-    with deleting(objects), pytest.raises(Busy):
+    with hold_exclusive_access(objects), pytest.raises(LockHeld):
         collect(objects)
     collect(objects)
 
 
 def test_a_collection_that_was_suspended_stops(objects: ObjectStore) -> None:
     publish(objects, FILES)
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     now = [0.0]
     lease = ObjectLease(objects, keys.GC_LEASE, {}, clock=lambda: now[0])
     with lease:
         assert lease.try_acquire(Liveness())
-        held = Deleting(0.0, {}, lease)
+        held = ExclusiveAccess(0.0, {}, lease)
         held.require()
         now[0] = 60
         with pytest.raises(StorageError, match="suspended"):
@@ -219,7 +219,7 @@ def test_the_rest_of_a_damaged_source_stays_after_a_repair(objects: ObjectStore)
     chunks = next(file.chunks for file in listing.files if file.path == "large")
     damaged = keys.blob(chunks[2])
     objects.put(damaged, b"x")
-    verify(objects, repair=True)
+    verify_store(objects, repair=True)
     before = stored(objects)
     assert damaged not in before
     assert collect(objects).bytes == 0
@@ -230,13 +230,13 @@ def test_a_collection_killed_at_every_step_loses_nothing(objects: ObjectStore) -
     publish(objects, {"large": LARGE, "kept": b"kept"}, OTHER, text="memory://other")
     for last in kill_points(objects):
         publish(objects, FILES)
-        references.drop(objects, REFERENCE.lineage, REFERENCE.address)
-        if not dies(partial(gc, Dying(objects, last), GcOptions())):
+        references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
+        if not raises_killed(partial(gc, FailingObjects(objects, last), GcOptions())):
             break
-        assert verify(objects).whole
+        assert verify_store(objects).ok
         collect(objects)
-        assert verify(objects).whole
-        references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+        assert verify_store(objects).ok
+        references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert last > 20
     kinds = {key.partition("/")[0] for key in stored(objects)} - {"leases"}
     assert kinds == {"blobs", "chunked", "listings", "packs", "records", "references", "slices"}
@@ -245,7 +245,7 @@ def test_a_collection_killed_at_every_step_loses_nothing(objects: ObjectStore) -
 def test_collections_at_once(objects: ObjectStore) -> None:
     publish(objects, {"large": LARGE}, OTHER, text="memory://other")
     publish(objects, FILES)
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     errors: list[Exception] = []
 
     def run() -> None:
@@ -259,6 +259,6 @@ def test_collections_at_once(objects: ObjectStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(isinstance(error, Busy) for error in errors)
-    assert verify(objects).whole
+    assert all(isinstance(error, LockHeld) for error in errors)
+    assert verify_store(objects).ok
     assert collect(objects).bytes == 0

@@ -10,52 +10,53 @@ from typing import Any
 
 import pytest
 
-from tests.support.store_contents import (
+from tests.support.storage.store_contents import (
     CHUNK,
     OTHER,
     REFERENCE,
     SMALL,
-    Counting,
-    Dying,
-    dies,
+    CountingObjects,
+    FailingObjects,
     kill_points,
+    raises_killed,
     read_file,
     sha256,
     source_of,
     stored,
 )
-from tests.support.store_upstream import MemoryUpstream, announced_as
+from tests.support.storage.store_upstream import MemoryUpstream, announced_as
 from trainctl.base.lease import Liveness
 from trainctl.base.listing import Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
-from trainctl.base.retry import Retry
-from trainctl.errors import Interrupted, SourceCut, SourceWrong, StorageError
-from trainctl.store import access, keys, known, lease, transfer
-from trainctl.store.access import deleting
-from trainctl.store.gc import GcOptions
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import SourceInterrupted, SourceMismatch, StorageError, UserInterrupt
+from trainctl.store import keys, lease
+from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.ingestion import coverage, file_transfer
 from trainctl.store.lease import ObjectLease
-from trainctl.store.memory import MemoryObjects
-from trainctl.store.reader import Locator
+from trainctl.store.maintenance import exclusive_access
+from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.reader import BlobLocator
 from trainctl.store.references import Reference
-from trainctl.store.store import Store
+from trainctl.store.store import MirrorStore
 
 LARGE = os.urandom(5 * CHUNK + 7)
 FILES = {"large": LARGE, "alone": b"x" * 300, "small": b"small", "other": b"other", "empty": b""}
 SIZE = sum(map(len, FILES.values()))
-RETRY = Retry(attempts=3, wait=lambda *_: None)
+RETRY = RetryPolicy(attempts=3, wait=lambda *_: None)
 KINDS = ("sha256", "git", "md5")
 
 
 @pytest.fixture(autouse=True)
 def _small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "PACKED_BYTES", SMALL)
-    monkeypatch.setattr(transfer, "_PIECE", CHUNK)
-    monkeypatch.setattr(access, "_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(access, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(coverage, "PACKED_BYTES", SMALL)
+    monkeypatch.setattr(file_transfer, "_BUFFER_BYTES", CHUNK)
+    monkeypatch.setattr(exclusive_access, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(exclusive_access, "_TELL_SECONDS", 0.0)
 
 
-def store_in(objects: ObjectStore) -> Store:
-    return Store(objects, RETRY, chunk_bytes=CHUNK)
+def store_in(objects: ObjectStore) -> MirrorStore:
+    return MirrorStore(objects, RETRY, chunk_bytes=CHUNK)
 
 
 def ingest(
@@ -70,7 +71,7 @@ def ingest(
 
 
 def contents(objects: ObjectStore, listing: Listing) -> dict[str, bytes]:
-    locator = Locator(objects, listing, CHUNK)
+    locator = BlobLocator(objects, listing, CHUNK)
     return {file.path: read_file(locator, file) for file in listing.files}
 
 
@@ -83,13 +84,13 @@ def test_a_source_is_copied_whole(objects: ObjectStore) -> None:
     upstream = MemoryUpstream(FILES)
     listing = ingest(objects, upstream, progress=lambda *row: told.append(row))
     assert contents(objects, listing) == FILES
-    assert store_in(objects).verify().whole
+    assert store_in(objects).verify().ok
     assert told[-1] == (SIZE, SIZE, len(FILES))
     assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
     assert (named(objects, keys.PARTIAL), named(objects, keys.LEASES)) == ([], [])
     chunks = {file.path: len(file.chunks) for file in listing.files}
     assert chunks == {"large": 6, "alone": 0, "small": 0, "other": 0, "empty": 0}
-    assert len(named(objects, keys.SLICES)) == 1
+    assert len(named(objects, keys.PACK_INDEXES)) == 1
 
 
 def test_a_survey_tells_what_is_there(objects: ObjectStore) -> None:
@@ -112,7 +113,7 @@ def test_a_survey_tells_what_is_there(objects: ObjectStore) -> None:
 
 def test_a_repeat_asks_upstream_nothing_and_the_store_little(objects: ObjectStore) -> None:
     listing = ingest(objects, MemoryUpstream(FILES))
-    counting = Counting(objects)
+    counting = CountingObjects(objects)
     assert ingest(counting, MemoryUpstream({}), source_of(FILES, "memory://model", "1")) == listing
     assert counting.calls.total() <= 5
     upstream = MemoryUpstream({})
@@ -130,7 +131,7 @@ def test_another_version_fetches_only_what_changed(objects: ObjectStore) -> None
     assert sorted(upstream.sent) == ["new", "small"]
     store_in(objects).gc(GcOptions())
     assert contents(objects, listing) == files
-    assert store_in(objects).verify().whole
+    assert store_in(objects).verify().ok
 
 
 def test_announced_content_of_another_source_is_not_fetched(objects: ObjectStore) -> None:
@@ -153,7 +154,7 @@ def test_another_servers_content_is_not_taken_for_ones_own(objects: ObjectStore,
     assert store.survey([here]).sources[0].here == 0
     cancelled = threading.Event()
     cancelled.set()
-    with pytest.raises(Interrupted):
+    with pytest.raises(UserInterrupt):
         ingest(objects, MemoryUpstream(files), here, OTHER, cancelled=cancelled)
     assert store.survey([here]).sources[0].here == 0
     assert store.mirrored(there) == first
@@ -171,7 +172,7 @@ def test_a_version_can_be_had_until_the_next_is_complete(objects: ObjectStore) -
     for revision in ("2", "3", "2"):
         files = {"new": revision.encode()}
         newer = source_of(files, "memory://model", revision)
-        with pytest.raises(Interrupted):
+        with pytest.raises(UserInterrupt):
             ingest(objects, MemoryUpstream(files), newer, cancelled=cancelled)
         store_in(objects).gc(GcOptions())
         assert store_in(objects).mirrored(old) == listing
@@ -192,7 +193,7 @@ def test_the_same_content_comes_once(objects: ObjectStore) -> None:
 def test_an_empty_source(objects: ObjectStore) -> None:
     listing = ingest(objects, MemoryUpstream({}))
     assert listing.files == ()
-    assert store_in(objects).verify().whole
+    assert store_in(objects).verify().ok
 
 
 def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
@@ -201,18 +202,18 @@ def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
     resolved = source_of(FILES, "memory://model", "1")
     for last in kill_points(objects):
         first = MemoryUpstream(FILES)
-        dying = Dying(objects, last)
-        if not dies(lambda dying=dying, first=first: ingest(dying, first)):  # type: ignore[misc]
+        dying = FailingObjects(objects, last)
+        if not raises_killed(lambda dying=dying, first=first: ingest(dying, first)):  # type: ignore[misc]
             break
         store = store_in(objects)
-        assert store.verify().whole
+        assert store.verify().ok
         store.gc(GcOptions())
         marked = sum(".whole." not in key and "/pack." not in key for key in named(objects, keys.PARTIAL))  # fmt: skip
         second = MemoryUpstream(FILES)
         listing = ingest(objects, second)
         assert second.sent.get("large", 0) <= (6 - marked) * CHUNK
         assert contents(objects, listing) == FILES
-        assert store.verify().whole
+        assert store.verify().ok
         store.drop_reference(REFERENCE.lineage, REFERENCE.address)
         store.gc(GcOptions())
         assert stored(objects) == {}
@@ -223,7 +224,7 @@ def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
 def test_the_full_disk_of_a_directory_is_told_before_anything_moves(
     make_objects: Callable[[str], ObjectStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainctl.store.ingest.free_bytes", lambda path: 1000)
+    monkeypatch.setattr("trainctl.store.ingestion.ingest.free_bytes", lambda path: 1000)
     upstream = MemoryUpstream(FILES)
     with pytest.raises(StorageError) as raised:
         ingest(make_objects("directory"), upstream)
@@ -231,7 +232,7 @@ def test_the_full_disk_of_a_directory_is_told_before_anything_moves(
     assert upstream.opened == []
 
 
-class Full(Counting):
+class Full(CountingObjects):
     """Objects on a disk with space for so many blobs."""
 
     def __init__(self, objects: ObjectStore, blobs: int) -> None:
@@ -251,7 +252,7 @@ def test_a_disk_that_fills_up_loses_nothing(objects: ObjectStore, blobs: int) ->
     with pytest.raises(StorageError) as raised:
         ingest(Full(objects, blobs), MemoryUpstream(FILES))
     assert raised.value.code == "disk-full"
-    assert store_in(objects).verify().whole
+    assert store_in(objects).verify().ok
     marked = sum("." in key.rpartition("/")[2][65:] for key in named(objects, keys.PARTIAL))
     upstream = MemoryUpstream(FILES)
     assert contents(objects, ingest(objects, upstream)) == FILES
@@ -265,7 +266,7 @@ def test_wrong_content_of_the_right_size_is_refused_and_named(
 ) -> None:
     resolved = announced_as(kind, FILES)
     wrong = {**FILES, path: FILES[path][:-1] + b"?"}
-    with pytest.raises(SourceWrong, match=path):
+    with pytest.raises(SourceMismatch, match=path):
         ingest(objects, MemoryUpstream(wrong), resolved)
     assert named(objects, keys.LISTINGS) == []
     upstream = MemoryUpstream(FILES)
@@ -290,7 +291,7 @@ def test_an_etag_that_only_looks_like_an_md5_is_no_error(objects: ObjectStore) -
 def test_a_broken_connection_goes_on_where_it_broke(
     objects: ObjectStore, monkeypatch: pytest.MonkeyPatch, parts: bool
 ) -> None:
-    monkeypatch.setattr(transfer, "PARTS_FROM_BYTES", CHUNK)
+    monkeypatch.setattr(file_transfer, "PARALLEL_MIN_BYTES", CHUNK)
     cuts = {"large": {500, 2 * CHUNK, 3 * CHUNK + 100}, "alone": {100}, "small": {2}}
     upstream = MemoryUpstream(FILES, cuts=cuts, parts=parts)
     assert contents(objects, ingest(objects, upstream)) == FILES
@@ -311,9 +312,9 @@ def test_what_nothing_identifies_begins_anew(objects: ObjectStore) -> None:
 @pytest.mark.parametrize("path", ["large", "alone", "small"])
 def test_a_body_of_another_size_is_refused(objects: ObjectStore, path: str) -> None:
     resolved = source_of(FILES, "memory://model", "1")
-    with pytest.raises(SourceCut, match=path):
+    with pytest.raises(SourceInterrupted, match=path):
         ingest(objects, MemoryUpstream({**FILES, path: FILES[path][:-1]}), resolved)
-    with pytest.raises(SourceWrong, match=path):
+    with pytest.raises(SourceMismatch, match=path):
         ingest(objects, MemoryUpstream({**FILES, path: FILES[path] + b"x"}), resolved)
     assert named(objects, keys.LISTINGS) == []
 
@@ -350,7 +351,7 @@ def test_a_writer_waits_for_a_collection(objects: ObjectStore) -> None:
         ingest(objects, MemoryUpstream(FILES), waiting=lambda text: waits.set())
         done.set()
 
-    with deleting(objects):
+    with exclusive_access.hold_exclusive_access(objects):
         writer = threading.Thread(target=write)
         writer.start()
         assert waits.wait(30)
@@ -371,12 +372,12 @@ def test_a_writer_waits_for_one_collection_only(
         ingest(objects, MemoryUpstream(FILES), waiting=lambda text: waits.set())
         done.set()
 
-    with deleting(objects):
+    with exclusive_access.hold_exclusive_access(objects):
         writer = threading.Thread(target=write)
         writer.start()
         assert waits.wait(30)
     while not done.is_set():
-        with deleting(objects) as held:
+        with exclusive_access.hold_exclusive_access(objects) as held:
             assert held.writers or done.wait(30)
     writer.join()
 
@@ -401,7 +402,7 @@ def test_a_writer_that_was_suspended_publishes_nothing(
     objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(lease, "LATE_SECONDS", -1.0)
+        patched.setattr(lease, "LATE_RENEWAL_SECONDS", -1.0)
         with pytest.raises(StorageError, match="suspended"):
             ingest(objects, MemoryUpstream(FILES))
     assert (named(objects, keys.LISTINGS), named(objects, keys.RECORDS)) == ([], [])
@@ -429,11 +430,11 @@ def test_after_a_repair_only_what_is_missing_is_fetched(
 ) -> None:
     listing = ingest(objects, MemoryUpstream(FILES))
     resolved = source_of(FILES, "memory://model", "1")
-    (index,) = named(objects, keys.SLICES)
+    (index,) = named(objects, keys.PACK_INDEXES)
     key, sent = {
         "chunk": (keys.blob(sha256(LARGE[2 * CHUNK : 3 * CHUNK])), {"large": CHUNK}),
         "alone": (keys.blob(sha256(FILES["alone"])), {"alone": 300}),
-        "pack": (keys.blob(keys.stem(index)), {"small": 5, "other": 5}),
+        "pack": (keys.blob(keys.key_stem(index)), {"small": 5, "other": 5}),
         "slices": (index, {"small": 5, "other": 5}),
         "listing": (keys.listing(listing.id), None),
         "record": (keys.record(resolved), None),
@@ -449,9 +450,9 @@ def test_after_a_repair_only_what_is_missing_is_fetched(
     assert ingest(objects, upstream) == listing
     assert sent is None or upstream.sent == sent
     assert contents(objects, listing) == FILES
-    assert store.verify().whole
+    assert store.verify().ok
     store.gc(GcOptions())
-    assert store.verify().whole
+    assert store.verify().ok
     assert named(objects, keys.INCOMPLETE) == []
 
 
@@ -463,7 +464,7 @@ def test_a_cancelled_transfer_goes_on_later(objects: ObjectStore) -> None:
             cancelled.set()
 
     files = {"large": os.urandom(60 * CHUNK)}
-    with pytest.raises(Interrupted):
+    with pytest.raises(UserInterrupt):
         ingest(objects, MemoryUpstream(files), progress=progress, cancelled=cancelled)
     marked = len(named(objects, keys.PARTIAL))
     upstream = MemoryUpstream(files)
@@ -474,7 +475,7 @@ def test_a_cancelled_transfer_goes_on_later(objects: ObjectStore) -> None:
 
 def test_a_wide_source_is_packed(objects: ObjectStore) -> None:
     files = {f"{number:05}": b"%d" % number * 3 for number in range(1000)}
-    counting = Counting(objects)
+    counting = CountingObjects(objects)
     upstream = MemoryUpstream(files)
     listing = ingest(counting, upstream)
     assert len(upstream.opened) == 1000
@@ -493,7 +494,7 @@ def test_parts_come_in_parallel() -> None:
     upstream = MemoryUpstream(files, parts=True)
     objects = MemoryObjects()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(transfer, "PARTS_FROM_BYTES", CHUNK)
+        patched.setattr(file_transfer, "PARALLEL_MIN_BYTES", CHUNK)
         listing = ingest(objects, upstream)
     assert contents(objects, listing) == files
     assert len(upstream.opened) == 40

@@ -4,25 +4,31 @@ import os
 
 import pytest
 
-from tests.support.store_contents import OTHER, REFERENCE, leave_unfinished, publish, source_of
+from tests.support.storage.store_contents import (
+    OTHER,
+    REFERENCE,
+    leave_unfinished,
+    publish,
+    source_of,
+)
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
 from trainctl.store import keys, references
-from trainctl.store.inventory import inventory, stored_bytes
 from trainctl.store.lease import ObjectLease
+from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
 
 LARGE = os.urandom(5000)
 
 
 def test_an_empty_store(objects: ObjectStore) -> None:
-    found = inventory(objects)
+    found = take_inventory(objects)
     assert (found.rows, found.unfinished, found.unreferenced, found.damaged) == ((), 0, 0, ())
 
 
 def test_sources_and_what_they_share(objects: ObjectStore) -> None:
     first = publish(objects, {"large": LARGE, "twice": LARGE, "own": b"x" * 300})
     publish(objects, {"large": LARGE}, OTHER, text="memory://other")
-    one, other = inventory(objects).rows
+    one, other = take_inventory(objects).rows
     assert (one.source, one.revision, one.listing, one.files) == (
         "memory://model",
         "1",
@@ -47,58 +53,61 @@ def test_sources_and_what_they_share(objects: ObjectStore) -> None:
 def test_one_row_for_all_who_need_the_same(objects: ObjectStore) -> None:
     publish(objects, {"a": LARGE})
     publish(objects, {"a": LARGE}, OTHER)
-    (row,) = inventory(objects).rows
+    (row,) = take_inventory(objects).rows
     assert row.projects == ("demo", "second")
-    assert row.people == ("ann@desk", "bob@desk")
+    assert row.users == ("ann@desk", "bob@desk")
     assert row.bytes_shared == 0
 
 
 def test_what_is_unfinished_and_what_nothing_needs(objects: ObjectStore) -> None:
     publish(objects, {"a": LARGE})
     leave_unfinished(objects, {"b": b"y" * 400}, OTHER, text="memory://other")
-    found = inventory(objects)
+    found = take_inventory(objects)
     assert [row.listing is None for row in found.rows] == [False, True]
     assert (found.unfinished, found.unreferenced) == (400, 0)
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
-    found = inventory(objects)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
+    found = take_inventory(objects)
     assert (found.unfinished, found.unreferenced) == (400, 5000)
 
 
 def test_nothing_is_called_unreferenced_while_a_writer_lives(objects: ObjectStore) -> None:
     leave_unfinished(objects, {"b": b"y" * 400})
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
-    assert inventory(objects).unreferenced == 400
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
+    assert take_inventory(objects).unreferenced == 400
     resolved = source_of({}, "memory://other", "1")
     with ObjectLease(objects, keys.lease(resolved), {}) as lease:
         assert lease.try_acquire(Liveness())
-        assert (inventory(objects).unreferenced, inventory(objects).unfinished) == (0, 400)
+        assert (take_inventory(objects).unreferenced, take_inventory(objects).unfinished) == (
+            0,
+            400,
+        )
 
 
 def test_a_version_that_is_replaced_has_its_own_row(objects: ObjectStore) -> None:
     listing = publish(objects, {"a": LARGE})
-    references.put(objects, REFERENCE, source_of({"a": b"z"}, "memory://model", "2"))
-    rows = inventory(objects).rows
+    references.put_reference(objects, REFERENCE, source_of({"a": b"z"}, "memory://model", "2"))
+    rows = take_inventory(objects).rows
     assert [(row.revision, row.listing, row.bytes) for row in rows] == [
         ("1", listing.id, 5000),
         ("2", None, 1),
     ]
 
 
-@pytest.mark.parametrize(("damage", "word"), [(None, "missing"), (b"{}", "damaged")])
+@pytest.mark.parametrize(("damage", "word"), [(None, "missing"), (b"{}", "corrupt")])
 def test_a_lost_listing(objects: ObjectStore, damage: bytes | None, word: str) -> None:
     listing = publish(objects, {"a": LARGE})
     objects.delete([keys.listing(listing.id)])
     if damage:
         objects.put(keys.listing(listing.id), damage)
-    found = inventory(objects)
+    found = take_inventory(objects)
     (row,) = found.rows
-    assert (row.listing, row.listing_is, row.bytes_saved) == (listing.id, word, 0)
+    assert (row.listing, row.listing_status, row.bytes_saved) == (listing.id, word, 0)
     assert (found.unfinished, found.unreferenced) == (5000, 0)
 
 
 def test_a_damaged_reference(objects: ObjectStore) -> None:
     publish(objects, {"a": LARGE})
     objects.put(OTHER.key, b"{}")
-    found = inventory(objects)
+    found = take_inventory(objects)
     assert len(found.rows) == len(found.damaged) == 1
     assert OTHER.key in found.damaged[0]

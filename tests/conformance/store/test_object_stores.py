@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainctl.base.objects import ObjectStore, is_key
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.memory import MemoryObjects
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.backends.memory import MemoryObjects
 from trainctl.testing.object_store import ObjectStoreConformance
 
 

@@ -10,9 +10,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.store_contents import sha256
+from tests.support.storage.store_contents import sha256
 from trainctl.base.objects import ObjectStore
-from trainctl.objects.bucket import BucketObjects
+from trainctl.objects.bucket_store import BucketObjects
 from trainctl.store import keys
 
 DATA = bytes(range(256)) * 300

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.store_contents import CHUNK, publish, read_file, sha256
+from tests.support.storage.store_contents import CHUNK, publish, read_file, sha256
 from trainctl.base.listing import Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
 from trainctl.store import keys
-from trainctl.store.reader import GAP_BYTES, Locator, Piece, runs
+from trainctl.store.reader import GAP_BYTES, BlobLocator, ChunkLocation, coalesce
 
 LARGE = os.urandom(2 * CHUNK + 7)
 FILES = {"a": b"small", "b": b"other", "alone": b"x" * 300, "empty": b"", "large": LARGE}
@@ -33,14 +33,14 @@ class Counting:
         return getattr(self._objects, name)
 
 
-def located(objects: ObjectStore, listing: Listing) -> dict[str, list[Piece]]:
-    locator = Locator(objects, listing, CHUNK)
+def located(objects: ObjectStore, listing: Listing) -> dict[str, list[ChunkLocation]]:
+    locator = BlobLocator(objects, listing, CHUNK)
     return {file.path: list(locator.pieces(file)) for file in listing.files}
 
 
 def test_all_files_are_read_as_they_were_written(objects: ObjectStore) -> None:
     listing = publish(objects, FILES)
-    locator = Locator(objects, listing, CHUNK)
+    locator = BlobLocator(objects, listing, CHUNK)
     assert {file.path: read_file(locator, file) for file in listing.files} == FILES
 
 
@@ -48,7 +48,7 @@ def test_pieces_say_where_their_bytes_are(objects: ObjectStore) -> None:
     pieces = located(objects, publish(objects, FILES))
     chunks = [LARGE[at : at + CHUNK] for at in range(0, len(LARGE), CHUNK)]
     assert pieces["large"] == [
-        Piece(sha256(chunk), keys.blob(sha256(chunk)), 0, len(chunk)) for chunk in chunks
+        ChunkLocation(sha256(chunk), keys.blob(sha256(chunk)), 0, len(chunk)) for chunk in chunks
     ]
     assert pieces["alone"][0].key == keys.blob(sha256(FILES["alone"]))
     (a,), (b,) = pieces["a"], pieces["b"]
@@ -59,21 +59,21 @@ def test_pieces_say_where_their_bytes_are(objects: ObjectStore) -> None:
 def test_indexes_are_read_once_and_only_for_small_content(objects: ObjectStore) -> None:
     listing = publish(objects, FILES)
     counting = Counting(objects)
-    locator = Locator(counting, listing, CHUNK)
+    locator = BlobLocator(counting, listing, CHUNK)
     list(locator.pieces(next(file for file in listing.files if file.path == "large")))
     assert counting.read == []
     for file in listing.files:
         list(locator.pieces(file))
     assert counting.read == [
         keys.packs(listing.id),
-        keys.slices(sha256(b"smallother")),
+        keys.pack_index(sha256(b"smallother")),
     ]
 
 
 def test_only_keys_of_the_listing_are_readable(objects: ObjectStore) -> None:
     other = publish(objects, {"alone": b"y" * 300}, text="memory://other")
     listing = publish(objects, FILES)
-    readable = Locator(objects, listing, CHUNK).readable_keys()
+    readable = BlobLocator(objects, listing, CHUNK).readable_keys()
     pieces = [piece for pieces in located(objects, listing).values() for piece in pieces]
     assert {piece.key for piece in pieces if piece.length} < readable
     assert not readable & {keys.listing(other.id), keys.blob(sha256(b"y" * 300))}
@@ -82,7 +82,7 @@ def test_only_keys_of_the_listing_are_readable(objects: ObjectStore) -> None:
 
 def test_a_missing_index_is_named(objects: ObjectStore) -> None:
     listing = publish(objects, FILES)
-    index = keys.slices(sha256(b"smallother"))
+    index = keys.pack_index(sha256(b"smallother"))
     objects.delete([index])
     with pytest.raises(StorageError, match=index):
         located(objects, listing)
@@ -90,12 +90,16 @@ def test_a_missing_index_is_named(objects: ObjectStore) -> None:
 
 def test_neighbours_are_read_by_one_request(objects: ObjectStore) -> None:
     pieces = located(objects, publish(objects, FILES))
-    found = list(runs([*pieces["b"], *pieces["a"], *pieces["alone"]]))
+    found = list(coalesce([*pieces["b"], *pieces["a"], *pieces["alone"]]))
     assert sorted(len(run) for run in found) == [1, 2]
 
 
 def test_runs_are_neither_sparse_nor_long() -> None:
-    far = [Piece("a", "k", 0, 10), Piece("b", "k", 11 + GAP_BYTES, 10)]
-    assert list(runs(far)) == [[far[0]], [far[1]]]
-    long = [Piece("a", "k", 0, 10), Piece("b", "k", 10, 10), Piece("c", "k", 20, 10)]
-    assert list(runs(reversed(long), limit=25)) == [long[:2], long[2:]]
+    far = [ChunkLocation("a", "k", 0, 10), ChunkLocation("b", "k", 11 + GAP_BYTES, 10)]
+    assert list(coalesce(far)) == [[far[0]], [far[1]]]
+    long = [
+        ChunkLocation("a", "k", 0, 10),
+        ChunkLocation("b", "k", 10, 10),
+        ChunkLocation("c", "k", 20, 10),
+    ]
+    assert list(coalesce(reversed(long), limit=25)) == [long[:2], long[2:]]

@@ -9,15 +9,15 @@ from functools import partial
 
 import pytest
 
-from tests.support.store_contents import (
+from tests.support.storage.store_contents import (
     CHUNK,
     OTHER,
     REFERENCE,
-    Dying,
-    dies,
+    FailingObjects,
     kill_points,
     leave_unfinished,
     publish,
+    raises_killed,
     sha256,
     source_of,
     stored,
@@ -25,15 +25,15 @@ from tests.support.store_contents import (
 from tests.support.tiers import offset
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
-from trainctl.base.retry import Retry
-from trainctl.errors import Busy, StorageError
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import LockHeld, StorageError
 from trainctl.store import documents, keys, references
-from trainctl.store.access import deleting
-from trainctl.store.gc import GcOptions, gc
+from trainctl.store.backends.memory import MemoryObjects
 from trainctl.store.lease import ObjectLease
-from trainctl.store.memory import MemoryObjects
-from trainctl.store.store import Store
-from trainctl.store.verify import Outcome, VerifyReport, verify
+from trainctl.store.maintenance.exclusive_access import hold_exclusive_access
+from trainctl.store.maintenance.gc import GcOptions, gc
+from trainctl.store.maintenance.verify import FindingOutcome, VerifyReport, verify_store
+from trainctl.store.store import MirrorStore
 
 LARGE = os.urandom(5 * CHUNK + 7)
 FILES = {"large": LARGE, "alone": b"x" * 300, "small": b"small", "other": b"other", "empty": b""}
@@ -71,7 +71,7 @@ def damage(objects: ObjectStore, key: str, how: str) -> None:
 
 
 def found(report: VerifyReport) -> dict[str, str]:
-    return {finding.key: finding.what for finding in report.findings}
+    return {finding.key: finding.problem for finding in report.findings}
 
 
 def deleted(objects: ObjectStore, before: dict[str, bytes]) -> set[str]:
@@ -80,20 +80,20 @@ def deleted(objects: ObjectStore, before: dict[str, bytes]) -> set[str]:
 
 def test_what_is_right_is_reported_so(objects: ObjectStore) -> None:
     publish(objects, FILES)
-    report = verify(objects)
+    report = verify_store(objects)
     assert (report.blobs, report.bytes, report.findings) == (5, SIZE, ())
-    assert report.whole
+    assert report.ok
 
 
 def test_an_empty_store_is_right(objects: ObjectStore) -> None:
-    assert verify(objects, repair=True) == VerifyReport(0, 0)
+    assert verify_store(objects, repair=True) == VerifyReport(0, 0)
 
 
 def test_content_of_unfinished_sources_is_verified(objects: ObjectStore) -> None:
     leave_unfinished(objects, FILES)
-    assert verify(objects).whole
+    assert verify_store(objects).ok
     damage(objects, keys.blob(sha256(CHUNKS[1])), "flipped")
-    assert not verify(objects).whole
+    assert not verify_store(objects).ok
 
 
 def test_a_damaged_chunk(objects: ObjectStore, how: str) -> None:
@@ -102,14 +102,18 @@ def test_a_damaged_chunk(objects: ObjectStore, how: str) -> None:
     before = stored(objects)
     key = keys.blob(sha256(CHUNKS[2]))
     damage(objects, key, how)
-    told = verify(objects)
+    told = verify_store(objects)
     assert found(told) == {key: "missing" if how == "missing" else "changed"}
     assert told.findings[0].sources == ("memory://model",)
     assert stored(objects).keys() == before.keys() - ({key} if how == "missing" else set())
-    report = verify(objects, repair=True)
-    assert [finding.outcome for finding in report.findings] == [Outcome.REMOVED]
-    assert not report.whole
-    assert deleted(objects, before) == {key, keys.chunked(sha256(LARGE)), keys.listing(listing.id)}
+    report = verify_store(objects, repair=True)
+    assert [finding.outcome for finding in report.findings] == [FindingOutcome.REMOVED]
+    assert not report.ok
+    assert deleted(objects, before) == {
+        key,
+        keys.chunk_list(sha256(LARGE)),
+        keys.listing(listing.id),
+    }
     assert stored(objects)[keys.incomplete(listing.id)] == listing.to_bytes()
 
 
@@ -118,7 +122,7 @@ def test_a_damaged_blob(objects: ObjectStore, how: str) -> None:
     before = stored(objects)
     key = keys.blob(sha256(FILES["alone"]))
     damage(objects, key, how)
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert found(report) == {key: "missing" if how == "missing" else "changed"}
     assert deleted(objects, before) == {key, keys.listing(listing.id)}
 
@@ -127,12 +131,12 @@ def test_a_damaged_pack(objects: ObjectStore, how: str) -> None:
     listing = publish(objects, FILES)
     before = stored(objects)
     damage(objects, keys.blob(PACK), how)
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert report.findings[0].sources == ("memory://model",)
     assert len(report.findings) == 1
     assert deleted(objects, before) == {
         keys.blob(PACK),
-        keys.slices(PACK),
+        keys.pack_index(PACK),
         keys.listing(listing.id),
     }
 
@@ -140,28 +144,28 @@ def test_a_damaged_pack(objects: ObjectStore, how: str) -> None:
 def test_a_damaged_index_of_a_pack(objects: ObjectStore, how: str) -> None:
     listing = publish(objects, FILES)
     before = stored(objects)
-    damage(objects, keys.slices(PACK), how)
-    report = verify(objects, repair=True)
+    damage(objects, keys.pack_index(PACK), how)
+    report = verify_store(objects, repair=True)
     assert len(report.findings) == 1
     gone = deleted(objects, before)
-    assert {keys.slices(PACK), keys.listing(listing.id)} <= gone
-    assert gone <= {keys.slices(PACK), keys.listing(listing.id), keys.blob(PACK)}
+    assert {keys.pack_index(PACK), keys.listing(listing.id)} <= gone
+    assert gone <= {keys.pack_index(PACK), keys.listing(listing.id), keys.blob(PACK)}
 
 
 def test_damaged_names_of_packs(objects: ObjectStore, how: str) -> None:
     listing = publish(objects, FILES)
     before = stored(objects)
     damage(objects, keys.packs(listing.id), how)
-    assert not verify(objects, repair=True).whole
+    assert not verify_store(objects, repair=True).ok
     assert deleted(objects, before) == {keys.packs(listing.id), keys.listing(listing.id)}
 
 
 def test_damaged_chunks_of_large_content(objects: ObjectStore, how: str) -> None:
     listing = publish(objects, FILES)
     before = stored(objects)
-    key = keys.chunked(sha256(LARGE))
+    key = keys.chunk_list(sha256(LARGE))
     damage(objects, key, how)
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert found(report) == {key: "missing" if how == "missing" else "chunks changed"}
     assert deleted(objects, before) == {key, keys.listing(listing.id)}
 
@@ -171,11 +175,11 @@ def test_a_damaged_listing(objects: ObjectStore, how: str) -> None:
     before = stored(objects)
     key = keys.listing(listing.id)
     damage(objects, key, how)
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert report.findings[0].sources == ("memory://model",)
     if how == "missing":
         assert found(report) == {key: "listing missing"}
-        assert report.findings[0].outcome is Outcome.WRONG
+        assert report.findings[0].outcome is FindingOutcome.CORRUPT
     else:
         assert found(report) == {key: "listing changed"}
         assert deleted(objects, before) == {key, keys.packs(listing.id)}
@@ -187,9 +191,9 @@ def test_a_damaged_reference_stays(objects: ObjectStore, how: str) -> None:
     publish(objects, FILES)
     damage(objects, REFERENCE.key, how)
     before = stored(objects)
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert found(report) == {REFERENCE.key: "reference changed"}
-    assert report.findings[0].outcome is Outcome.WRONG
+    assert report.findings[0].outcome is FindingOutcome.CORRUPT
     assert stored(objects) == before
 
 
@@ -199,13 +203,13 @@ def test_a_damaged_record_goes(objects: ObjectStore, how: str) -> None:
     before = stored(objects)
     key = keys.record(source_of(FILES, "memory://model", "1"))
     damage(objects, key, how)
-    assert found(verify(objects, repair=True)) == {key: "record changed"}
+    assert found(verify_store(objects, repair=True)) == {key: "record changed"}
     assert deleted(objects, before) == {key}
-    assert verify(objects).whole
+    assert verify_store(objects).ok
 
 
 def unnoticed_flips(step: int) -> list[tuple[str, int]]:
-    """Flip one bit of every ``step``-th byte of a store, of all kinds of objects: those that ``verify`` doesn't report."""
+    """Flip one bit of every ``step``-th byte of a store, of all kinds of objects: those that ``verify_store`` doesn't report."""
     objects = MemoryObjects()
     publish(objects, FILES)
     leave_unfinished(objects, {"part": os.urandom(2 * CHUNK)}, OTHER, text="memory://other")
@@ -215,10 +219,10 @@ def unnoticed_flips(step: int) -> list[tuple[str, int]]:
         each = 16 * step if key.startswith(keys.BLOBS) else step
         for at in range(offset(each), 0 if key.startswith(keys.PARTIAL) else len(data), each):
             objects.put(key, data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
-            if key not in found(verify(objects)):
+            if key not in found(verify_store(objects)):
                 unnoticed.append((key, at))
         objects.put(key, data)
-    assert verify(objects).whole
+    assert verify_store(objects).ok
     return unnoticed
 
 
@@ -256,12 +260,12 @@ def test_nonsense_in_a_listing_is_damage(nonsense: dict[str, object]) -> None:
     forged = sha256(data)
     objects.put(keys.listing(forged), data)
     resolved = source_of(FILES, "memory://model", "1")
-    references.put(objects, REFERENCE, resolved, forged)
+    references.put_reference(objects, REFERENCE, resolved, forged)
     document = {"version": 1, "source": resolved.source, "pin": resolved.pin, "listing": forged}
     objects.put(keys.record(resolved), documents.encode(document))
-    store = Store(objects, Retry(), CHUNK)
+    store = MirrorStore(objects, RetryPolicy(), CHUNK)
     assert found(store.verify()) == {keys.listing(forged): "listing changed"}
-    assert [row.listing_is for row in store.inventory().rows] == ["damaged"]
+    assert [row.listing_status for row in store.inventory().rows] == ["corrupt"]
     assert store.mirrored(resolved) is None
     assert store.survey([resolved]).sources[0].listing is None
     with pytest.raises(StorageError, match=forged):
@@ -272,17 +276,17 @@ def test_listings_that_name_nothing_wrong_stay(objects: ObjectStore) -> None:
     publish(objects, FILES)
     other = publish(objects, {"small": b"another"}, OTHER, text="memory://other")
     damage(objects, keys.blob(sha256(CHUNKS[0])), "flipped")
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert report.findings[0].sources == ("memory://model",)
     assert keys.listing(other.id) in stored(objects)
 
 
 def test_content_that_nothing_names_goes_if_it_is_damaged(objects: ObjectStore) -> None:
     objects.put(keys.blob(sha256(b"a")), b"b")
-    report = verify(objects, repair=True)
+    report = verify_store(objects, repair=True)
     assert report.findings[0].sources == ()
     assert stored(objects) == {}
-    assert verify(objects).whole
+    assert verify_store(objects).ok
 
 
 def test_after_a_repair_and_copying_again_all_is_right(objects: ObjectStore, how: str) -> None:
@@ -291,12 +295,12 @@ def test_after_a_repair_and_copying_again_all_is_right(objects: ObjectStore, how
     for key in before:
         if key.partition("/")[0] in ("blobs", "chunked", "slices", "packs"):
             damage(objects, key, how)
-    verify(objects, repair=True)
-    again = verify(objects)
+    verify_store(objects, repair=True)
+    again = verify_store(objects)
     assert set(found(again).values()) == {"listing missing"}
     publish(objects, FILES)
     gc(objects, GcOptions())
-    assert verify(objects).whole
+    assert verify_store(objects).ok
     assert stored(objects) == before
 
 
@@ -307,8 +311,8 @@ def test_a_repair_waits_for_no_writer(objects: ObjectStore) -> None:
     resolved = source_of(FILES, "memory://other", "1")
     with ObjectLease(objects, keys.lease(resolved), {"source": resolved.source}) as lease:
         assert lease.try_acquire(Liveness())
-        report = verify(objects, repair=True)
-    assert [finding.outcome for finding in report.findings] == [Outcome.WRONG]
+        report = verify_store(objects, repair=True)
+    assert [finding.outcome for finding in report.findings] == [FindingOutcome.CORRUPT]
     assert "memory://other" in report.findings[0].detail
     assert stored(objects) == before
 
@@ -316,13 +320,13 @@ def test_a_repair_waits_for_no_writer(objects: ObjectStore) -> None:
 def test_no_repair_beside_a_collection(objects: ObjectStore) -> None:
     publish(objects, FILES)
     damage(objects, keys.blob(sha256(CHUNKS[0])), "flipped")
-    with deleting(objects):
-        assert not verify(objects).whole
-        with pytest.raises(Busy):
-            verify(objects, repair=True)
+    with hold_exclusive_access(objects):
+        assert not verify_store(objects).ok
+        with pytest.raises(LockHeld):
+            verify_store(objects, repair=True)
 
 
-class Meanwhile(Dying):
+class Meanwhile(FailingObjects):
     """Objects with which something happens before the first lease is taken."""
 
     def __init__(self, objects: ObjectStore, act: Callable[[], object]) -> None:
@@ -338,7 +342,7 @@ def test_what_was_written_again_meanwhile_stays(objects: ObjectStore) -> None:
     publish(objects, FILES)
     key = keys.blob(sha256(CHUNKS[0]))
     damage(objects, key, "flipped")
-    verify(Meanwhile(objects, lambda: objects.put(key, CHUNKS[0])), repair=True)
+    verify_store(Meanwhile(objects, lambda: objects.put(key, CHUNKS[0])), repair=True)
     assert stored(objects)[key] == CHUNKS[0]
 
 
@@ -356,7 +360,7 @@ def test_listings_that_were_written_meanwhile_and_name_something_wrong_go(
         ids.append(publish(objects, {"again": LARGE}, OTHER, text="memory://other").id)
         objects.put(key, wrong)
 
-    verify(Meanwhile(objects, write), repair=True)
+    verify_store(Meanwhile(objects, write), repair=True)
     assert keys.listing(ids[0]) not in stored(objects)
     assert keys.incomplete(ids[0]) in stored(objects)
 
@@ -369,15 +373,17 @@ def test_a_repair_killed_at_every_step_leaves_no_listing_without_content(
         listing = publish(objects, FILES)
         for key in damaged:
             damage(objects, key, "flipped")
-        was_killed = dies(partial(verify, Dying(objects, last), repair=True))
+        was_killed = raises_killed(
+            partial(verify_store, FailingObjects(objects, last), repair=True)
+        )
         if keys.listing(listing.id) in stored(objects):
             assert all(key in stored(objects) for key in damaged)
-        verify(objects, repair=True)
-        assert set(found(verify(objects)).values()) == {"listing missing"}
+        verify_store(objects, repair=True)
+        assert set(found(verify_store(objects)).values()) == {"listing missing"}
         if not was_killed:
             break
     assert last > 20
-    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     gc(objects, GcOptions())
     assert stored(objects) == {}
 
@@ -385,5 +391,5 @@ def test_a_repair_killed_at_every_step_leaves_no_listing_without_content(
 def test_progress_reaches_the_total(objects: ObjectStore) -> None:
     publish(objects, FILES)
     told: list[tuple[int, int, int]] = []
-    verify(objects, progress=lambda *values: told.append(values))
+    verify_store(objects, progress=lambda *values: told.append(values))
     assert told[-1] == (SIZE, SIZE, 5)

@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from tests.support.manifests import problems
+from tests.support.projects.manifests import problems
 from trainctl.errors import ManifestError
 from trainctl.views.problems import problem_lines
 

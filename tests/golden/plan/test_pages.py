@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden.plan.test_screens import NOW, PLANS, hostile
 from trainctl.plan.values import Plan
-from trainctl.views.plan.pages import page, plan_html, plan_markdown, preformatted
+from trainctl.views.plan.pages import html_page, plan_html, plan_markdown, preformatted
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body"),
@@ -80,7 +80,7 @@ def test_a_page_says_what_the_comment_says(make: Callable[[], Plan]) -> None:
 def test_names_that_are_markup_are_text() -> None:
     """Elements and references in a name are shown as they are written, and what can't be seen is written out."""
     evil = "<script>alert('&amp;')</script>\x1b[31m\u202e"
-    found = Reader("\n".join(page(evil, [preformatted([evil], ["add"])])))
+    found = Reader("\n".join(html_page(evil, [preformatted([evil], ["add"])])))
     shown = "<script>alert('&amp;')</script>\\u001b[31m\\u202e"
 
     assert found.text.count(shown) == 3

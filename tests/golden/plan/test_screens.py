@@ -10,22 +10,22 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from tests.support.plans import (
-    World,
-    a_run,
-    applied,
+from tests.support.projects.plans import (
+    PlanScenario,
     at,
     desired,
     intent_of,
     resource,
+    run_record,
     source_of,
+    state_after,
 )
 from trainctl.ledger.state import State
-from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunStatus
+from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import CodeTree, Inputs, Observation, Options, Plan, WeightsFacts
-from trainctl.spi.provider import Presence
+from trainctl.plan.values import CodeTree, Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
+from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.views.plan.pages import plan_markdown
 from trainctl.views.plan.text import plan_text
 from trainctl.views.problems import diagnostic_lines
@@ -60,15 +60,17 @@ def shown(plan: Plan, width: int) -> str:
 
 def first_apply() -> Plan:
     """Everything is new; the code left something out; nothing is pinned yet."""
-    world = World(code=CodeTree("sha256:" + "5e" * 32, 12, 34_100, (".venv", "data\x1b[31m")))
+    world = PlanScenario(
+        code=CodeTree("sha256:" + "5e" * 32, 12, 34_100, (".venv", "data\x1b[31m"))
+    )
     facts = {at("weights.qwen3"): WeightsFacts(world.resolved, 0)}
     return make_plan(world.inputs(weights=facts))
 
 
-def settled(status: RunStatus = RunStatus.COMPLETED) -> tuple[World, State]:
+def settled(status: RunStatus = RunStatus.COMPLETED) -> tuple[PlanScenario, State]:
     """A world after its first apply, with everything mirrored and delivered."""
-    world = World()
-    state = applied(make_plan(world.inputs()), status=status, started_at=NOW - 187_300)
+    world = PlanScenario()
+    state = state_after(make_plan(world.inputs()), status=status, started_at=NOW - 187_300)
     world.mirrored = world.on_node = world.resolved.size
     return world, state
 
@@ -84,7 +86,7 @@ def changed_rate() -> Plan:
     world, state = settled()
     command = "torchrun --nnodes $BT_GROUP_SIZE --node-rank $BT_NODE_RANK train.py --lr"
     world.job["runtime"] = {"start_commands": [f"{command} 1e-4"], "environment_variables": {}}
-    state = applied(make_plan(world.inputs(state)), state)
+    state = state_after(make_plan(world.inputs(state)), state)
     world.job = copy.deepcopy(world.job)
     world.job["runtime"]["start_commands"] = [f"{command} 2e-4"]
     world.job["runtime"]["environment_variables"] = {"WANDB_API_KEY": {"secret": "wandb"}}
@@ -97,7 +99,7 @@ def changed_script() -> Plan:
     world, state = settled()
     script = "set -eu\npython prepare.py\npython train.py --lr {}\n"
     world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
-    state = applied(make_plan(world.inputs(state)), state)
+    state = state_after(make_plan(world.inputs(state)), state)
     world.job = copy.deepcopy(world.job)
     world.job["runtime"]["start_commands"] = [script.format("2e-4")]
     return make_plan(world.inputs(state))
@@ -108,7 +110,7 @@ def changed_list() -> Plan:
     world, state = settled()
     script = "cat <<E\n- kept\n+ kept\nE\npython train.py --lr {}\n"
     world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
-    state = applied(make_plan(world.inputs(state)), state)
+    state = state_after(make_plan(world.inputs(state)), state)
     world.job = copy.deepcopy(world.job)
     world.job["runtime"]["start_commands"] = [script.format("2e-4")]
     return make_plan(world.inputs(state))
@@ -124,12 +126,12 @@ def moved_weights() -> Plan:
 
 def live_run_stop() -> Plan:
     """A change of a job that trains at the moment on sixteen GPUs, which also cost money."""
-    world = World()
+    world = PlanScenario()
     world.cluster["price_per_hour"] = 12
     world.job["compute"] = {"node_count": 2, "accelerator": "H100:8"}
     names = {at("cluster.lab"): ("lab-0", "lab-1")}
-    state = applied(make_plan(world.inputs(node_names=names)))
-    run = a_run(7, RunStatus.RUNNING, started_at=NOW - 187_300)
+    state = state_after(make_plan(world.inputs(node_names=names)))
+    run = run_record(7, RunStatus.RUNNING, started_at=NOW - 187_300)
     run = replace(run, ranks=(run.ranks[0], replace(run.ranks[0], rank=1, node="lab/lab-1")))
     job = replace(state.resources[at("job.sft")], outputs={"runs": [run.to_json()]})
     state = replace(state, resources={**state.resources, at("job.sft"): job})
@@ -147,8 +149,8 @@ def destroyed() -> Plan:
         "cache.demo-lab", {"project": "demo", "cluster": "lab"}, "project.demo", "cluster.lab"
     )
     wish = desired(*world.resources(), cache)
-    state = applied(make_plan(world.inputs(state, desired=wish)), state, RunStatus.RUNNING)
-    return make_plan(world.inputs(state, Options(destroy=True), desired=wish))
+    state = state_after(make_plan(world.inputs(state, desired=wish)), state, RunStatus.RUNNING)
+    return make_plan(world.inputs(state, PlanOptions(destroy=True), desired=wish))
 
 
 def removed_from_manifest() -> Plan:
@@ -165,7 +167,7 @@ def errors() -> Plan:
     world.job["compute"] = {"node_count": 3, "accelerator": None}
     kept = [one for one in world.resources() if str(one.address) != "project.demo"]
     project = replace(
-        state.resources[at("project.demo")], lifecycle=Lifecycle(prevent_destroy=True)
+        state.resources[at("project.demo")], lifecycle=LifecycleSpec(prevent_destroy=True)
     )
     state = replace(state, resources={**state.resources, at("project.demo"): project})
     return make_plan(world.inputs(state, desired=desired(*kept)))
@@ -176,18 +178,22 @@ def drift() -> Plan:
     world, state = settled(RunStatus.RUNNING)
     world.code = CodeTree("sha256:" + "77" * 32, 13, 35_000)
     world.mirrored = 0
-    ended = a_run(1, RunStatus.COMPLETED).to_json()
+    ended = run_record(1, RunStatus.COMPLETED).to_json()
     observed = {
-        at("weights.qwen3"): Observation(Presence.GONE, detail="the mirror has no such listing"),
-        at("cluster.lab"): Observation(Presence.UNREACHABLE, detail="lab/lab-0 is unreachable"),
-        at("job.sft"): Observation(Presence.PRESENT, {"run": ended}),
+        at("weights.qwen3"): Observation(
+            ResourceStatus.MISSING, detail="the mirror has no such listing"
+        ),
+        at("cluster.lab"): Observation(
+            ResourceStatus.UNREACHABLE, detail="lab/lab-0 is unreachable"
+        ),
+        at("job.sft"): Observation(ResourceStatus.PRESENT, {"run": ended}),
     }
     return make_plan(world.inputs(state, observed=observed))
 
 
 def interrupted() -> Plan:
     """An apply was killed while it mirrored."""
-    world = World(mirrored=700_000_000)
+    world = PlanScenario(mirrored=700_000_000)
     plan = make_plan(world.inputs())
     weights = next(one for one in plan.changes if one.address == at("weights.qwen3"))
     return make_plan(world.inputs(State(open_intents={weights.address: intent_of(weights)})))
@@ -199,7 +205,7 @@ def hostile() -> Plan:
         "weights.evil",
         {"source": "file:./\u202egnp.exe\x1b]0;owned\x07", "mount_location": "a\nb"},
     )
-    return make_plan(Inputs(desired(evil), State()))
+    return make_plan(PlanInputs(desired(evil), State()))
 
 
 PLANS = [

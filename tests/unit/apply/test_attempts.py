@@ -7,32 +7,32 @@ from typing import Any
 
 import pytest
 
-from tests.support.desk import SFT, Desk, change
-from tests.support.ledgers import dead_here
-from trainctl.apply.engine import Permit
+from tests.support.projects.fake_engine import SFT, FakeEngine, change
+from tests.support.storage.ledgers import dead_here
+from trainctl.apply.engine import ApplyPermissions
 from trainctl.apply.step import Lookup, MayStop
 from trainctl.errors import (
     NodeUnreachable,
     TrainctlError,
 )
 from trainctl.ledger.state import Intent
-from trainctl.model.action import Action, Reason
+from trainctl.model.action import Action, ActionReason
 
 
 @pytest.fixture
-def desk() -> Desk:
+def desk() -> FakeEngine:
     """An empty state and a willing handler."""
-    return Desk()
+    return FakeEngine()
 
 
-def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: Desk) -> None:
+def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: FakeEngine) -> None:
     """Its holder is dead; the same key twice has one effect, so nothing is undone."""
     desk.attempt("old", dead_here())
     assert desk.run(change(resumes="old")).complete
     assert desk.fake.calls == ["make job.sft old"]
 
 
-def test_an_attempt_begun_since_the_plan_is_carried_on(desk: Desk) -> None:
+def test_an_attempt_begun_since_the_plan_is_carried_on(desk: FakeEngine) -> None:
     """Though the plan knows nothing of it: undone and made again, a run would have run twice."""
     desk.attempt("since", dead_here())
     assert desk.run(change(resumes=None)).complete
@@ -40,15 +40,15 @@ def test_an_attempt_begun_since_the_plan_is_carried_on(desk: Desk) -> None:
     assert desk.ledger.state().resources[SFT].key == "since"
 
 
-def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: Desk) -> None:
+def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: FakeEngine) -> None:
     """What another began since is undone, and the run is a new one."""
     desk.attempt("theirs", dead_here())
-    assert desk.run(change(reason=Reason.BY_REQUEST)).complete
+    assert desk.run(change(reason=ActionReason.BY_REQUEST)).complete
     assert desk.fake.calls[0] == "abandon job.sft theirs"
     assert desk.ledger.state().resources[SFT].key != "theirs"
 
 
-def test_an_attempt_at_something_else_is_undone_first(desk: Desk) -> None:
+def test_an_attempt_at_something_else_is_undone_first(desk: FakeEngine) -> None:
     """By its key, and so are earlier ones that failed; after the outcome they are forgotten."""
     failed = desk.attempt("first", dead_here())
     failed.fail(failed.state().open_intents[SFT], "no")
@@ -60,22 +60,24 @@ def test_an_attempt_at_something_else_is_undone_first(desk: Desk) -> None:
         "abandon job.sft second",
         f"make job.sft {key}",
     ]
-    assert desk.ledger.state().unfinished == {}
+    assert desk.ledger.state().orphaned_intents == {}
 
 
-def test_an_attempt_whose_run_is_live_is_left_alone(desk: Desk) -> None:
+def test_an_attempt_whose_run_is_live_is_left_alone(desk: FakeEngine) -> None:
     """Though no plan knew of it; its key is kept, and once it may be stopped it is undone."""
     desk.attempt("live", dead_here())
     desk.fake.live.add("live")
     failed = desk.run(change(after={"v": 2}))
     assert (failed.failed[SFT].code, desk.fake.calls) == ("live-run", [])
-    assert "live" in [one.key for one in desk.ledger.state().unfinished[SFT]]
-    assert desk.run(change(after={"v": 2}), permit=Permit(runs=frozenset({"live"}))).complete
+    assert "live" in [one.key for one in desk.ledger.state().orphaned_intents[SFT]]
+    assert desk.run(
+        change(after={"v": 2}), permit=ApplyPermissions(runs=frozenset({"live"}))
+    ).complete
     assert desk.fake.calls[0] == "abandon job.sft live"
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_what_an_undone_attempt_leaves_is_of_the_record(desk: Desk, recorded: bool) -> None:
+def test_what_an_undone_attempt_leaves_is_of_the_record(desk: FakeEngine, recorded: bool) -> None:
     """As if it was recorded when it ended, for the change that follows; where there is a record it is kept although that fails."""
     if recorded:
         desk.run(change(after={"v": 0}))
@@ -91,7 +93,7 @@ def test_what_an_undone_attempt_leaves_is_of_the_record(desk: Desk, recorded: bo
     assert (kept is not None and "runs" in kept.outputs) is recorded
 
 
-def test_what_cannot_be_undone_keeps_its_key(desk: Desk) -> None:
+def test_what_cannot_be_undone_keeps_its_key(desk: FakeEngine) -> None:
     """The new change is not begun, and the next apply tries again."""
     desk.attempt("old", dead_here())
 
@@ -101,4 +103,4 @@ def test_what_cannot_be_undone_keeps_its_key(desk: Desk) -> None:
     desk.fake.abandon = unreachable  # type: ignore[method-assign]
     desk.run(change(after={"v": 2}))
     assert desk.fake.calls == []
-    assert [one.key for one in desk.ledger.state().unfinished[SFT]] == ["old"]
+    assert [one.key for one in desk.ledger.state().orphaned_intents[SFT]] == ["old"]

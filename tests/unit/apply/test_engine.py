@@ -7,34 +7,34 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.desk import DIGEST, EVAL, LAB, SFT, TEAM, Desk, change
-from tests.support.ledgers import elsewhere, ledger_on
-from trainctl.apply.engine import Engine, Permit
+from tests.support.projects.fake_engine import DIGEST, EVAL, LAB, SFT, TEAM, FakeEngine, change
+from tests.support.storage.ledgers import elsewhere, ledger_on
+from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.step import Step, StepFailed
+from trainctl.apply.step import ApplyStep, StepFailed
 from trainctl.errors import (
-    Busy,
-    Interrupted,
+    LockHeld,
     NodeUnreachable,
     StalePlan,
     StorageError,
     TrainctlError,
+    UserInterrupt,
 )
-from trainctl.ledger.ledger import Start
+from trainctl.ledger.ledger import IntentRequest
 from trainctl.ledger.state import Intent
-from trainctl.model.action import Action, Reason
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import EventType
-from trainctl.plan.values import LiveRun, Plan
+from trainctl.plan.values import AffectedRun, Plan
 
 
 @pytest.fixture
-def desk() -> Desk:
+def desk() -> FakeEngine:
     """An empty state and a willing handler."""
-    return Desk()
+    return FakeEngine()
 
 
-def test_the_outcome_is_what_the_handler_gave(desk: Desk) -> None:
+def test_the_outcome_is_what_the_handler_gave(desk: FakeEngine) -> None:
     """Attributes are the plan's, outputs the handler's, and the key is the one the effect was caused with."""
     result = desk.run(change(depends_on=(LAB,)))
     record = desk.ledger.state().resources[SFT]
@@ -46,11 +46,11 @@ def test_the_outcome_is_what_the_handler_gave(desk: Desk) -> None:
     assert desk.said(EventType.STEP_DONE) == ["job.sft: created"]
 
 
-def test_the_intent_is_written_before_the_effect(desk: Desk) -> None:
+def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
     """With what whoever comes after a crash needs: the key, the values, the cluster, the plan."""
     seen: list[Intent] = []
 
-    def look(step: Step) -> None:
+    def look(step: ApplyStep) -> None:
         seen.append(ledger_on(desk.log).state().open_intents[SFT])
 
     desk.fake.does[SFT] = look
@@ -65,11 +65,11 @@ def test_the_intent_is_written_before_the_effect(desk: Desk) -> None:
     assert intent.key == desk.fake.steps[SFT].key
 
 
-def test_later_steps_see_what_earlier_ones_made(desk: Desk) -> None:
+def test_later_steps_see_what_earlier_ones_made(desk: FakeEngine) -> None:
     """Their records, and how long they took."""
     found: list[object] = []
 
-    def look(step: Step) -> None:
+    def look(step: ApplyStep) -> None:
         found.extend([step.needed(LAB).outputs, step.seconds_of(LAB) >= 0, step.seconds_of(EVAL)])
 
     desk.fake.does[SFT] = look
@@ -78,7 +78,7 @@ def test_later_steps_see_what_earlier_ones_made(desk: Desk) -> None:
     assert found == [{"nodes": [1]}, True, 0.0]
 
 
-def test_a_removal_takes_the_record_away(desk: Desk) -> None:
+def test_a_removal_takes_the_record_away(desk: FakeEngine) -> None:
     """Delete asks the handler, forget doesn't."""
     desk.run(change(), change(EVAL))
     gone = [
@@ -92,7 +92,7 @@ def test_a_removal_takes_the_record_away(desk: Desk) -> None:
     assert desk.fake.steps[SFT].attributes == {"v": 1}
 
 
-def test_records_are_made_together(desk: Desk) -> None:
+def test_records_are_made_together(desk: FakeEngine) -> None:
     """What is nowhere but in the state needs no handler and shares an append; what stands on it follows, and it goes as it came."""
     teams = [change(Address.parse(f"project.p{number}")) for number in range(50)]
     before = desk.log.read().next
@@ -107,32 +107,32 @@ def test_records_are_made_together(desk: Desk) -> None:
     assert len(desk.ledger.state().resources) == 44
 
 
-def test_a_record_that_another_holds_is_a_step_like_any(desk: Desk) -> None:
+def test_a_record_that_another_holds_is_a_step_like_any(desk: FakeEngine) -> None:
     """It is waited for, and undone is what the other left, while the records beside it are made at once."""
     other = ledger_on(desk.log, holder=elsewhere("ann"))
-    hers = other.begin(Start(TEAM, "create", "local", "hers", {"attributes": {"v": 2}}))
+    hers = other.begin(IntentRequest(TEAM, "create", "local", "hers", {"attributes": {"v": 2}}))
     ending = threading.Timer(0.2, lambda: other.fail(hers, "no"))
     ending.start()
     beside = change(Address.parse("project.beside"))
-    assert desk.run(change(TEAM), beside, permit=Permit(lease_timeout=10)).complete
+    assert desk.run(change(TEAM), beside, permit=ApplyPermissions(lock_timeout=10)).complete
     ending.join()
     assert desk.said(EventType.STEP_DONE) == ["project.beside: created", "project.team: created"]
     assert desk.fake.calls[0] == "abandon project.team hers"
 
 
-def test_a_record_that_moved_is_refused(desk: Desk) -> None:
+def test_a_record_that_moved_is_refused(desk: FakeEngine) -> None:
     """As any change that was planned on another version, and the records beside it are made."""
     desk.run(change(TEAM))
     late = change(TEAM, Action.UPDATE, before={"v": 0}, after={"v": 2}, seen=0)
     other = Plan("", 0, "", (late, change(Address.parse("project.beside"))), digest="sha256:other")
     kinds = dict.fromkeys(Kind, desk.fake)
-    engine = Engine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
-    result = engine.run(other, Permit())
+    engine = ApplyEngine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
+    result = engine.run(other, ApplyPermissions())
     assert isinstance(result.failed[TEAM], StalePlan)
     assert [one.address.name for one in result.done] == ["beside"]
 
 
-def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: Desk) -> None:
+def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: FakeEngine) -> None:
     """The lease ends, the key is kept, dependants are skipped and told why, the rest goes on."""
     desk.fail(StorageError("disk full", "Free some."), LAB)
     result = desk.run(change(LAB), change(SFT, depends_on=(LAB,)), change(EVAL))
@@ -141,12 +141,12 @@ def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: Desk) -> None:
     assert (list(result.failed), result.skipped) == ([LAB], {SFT: LAB})
     assert result.failed[LAB].address == "cluster.lab"
     assert state.open_intents == {}
-    assert len(state.unfinished[LAB]) == 1
+    assert len(state.orphaned_intents[LAB]) == 1
     assert desk.said(EventType.STEP_FAILED) == ["cluster.lab: disk full"]
     assert desk.said(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
 
 
-def test_what_the_system_refuses_is_a_failure_like_others(desk: Desk) -> None:
+def test_what_the_system_refuses_is_a_failure_like_others(desk: FakeEngine) -> None:
     """A full disk while code is packed fails its own step, with its place, and ends no other."""
     desk.fail(OSError(28, "No space left on device", "/tmp/spool"))
     result = desk.run(change(), change(EVAL))
@@ -155,7 +155,7 @@ def test_what_the_system_refuses_is_a_failure_like_others(desk: Desk) -> None:
     assert desk.ledger.state().open_intents == {}
 
 
-def test_a_fault_of_ours_is_not_swallowed(desk: Desk) -> None:
+def test_a_fault_of_ours_is_not_swallowed(desk: FakeEngine) -> None:
     """It is raised when the other steps have ended; the intent stays open for the next apply."""
     desk.fail(ZeroDivisionError("a mistake"))
     with pytest.raises(ZeroDivisionError):
@@ -166,16 +166,16 @@ def test_a_fault_of_ours_is_not_swallowed(desk: Desk) -> None:
     assert desk.ledger.held() == ()
 
 
-def test_a_failed_step_may_have_something_to_record(desk: Desk) -> None:
+def test_a_failed_step_may_have_something_to_record(desk: FakeEngine) -> None:
     """A run that could not be deployed is in the history, and the step has failed all the same."""
     desk.fail(StepFailed(TrainctlError("no mount", "Move it."), {"runs": [1]}))
     result = desk.run(change())
     assert result.failed[SFT].detail == "Move it."
     assert desk.ledger.state().resources[SFT].outputs == {"runs": [1]}
-    assert desk.ledger.state().unfinished == {}
+    assert desk.ledger.state().orphaned_intents == {}
 
 
-def test_an_effect_of_which_nobody_knows_stays_open(desk: Desk) -> None:
+def test_an_effect_of_which_nobody_knows_stays_open(desk: FakeEngine) -> None:
     """The next apply, of this process or another, finds the intent and may take it at once."""
     desk.fail(NodeUnreachable("silent"))
     assert SFT in desk.run(change()).failed
@@ -187,62 +187,62 @@ def test_an_effect_of_which_nobody_knows_stays_open(desk: Desk) -> None:
     assert desk.ledger.state().resources[SFT].key == intent.key
 
 
-def test_an_address_that_another_changes_is_refused(desk: Desk) -> None:
+def test_an_address_that_another_changes_is_refused(desk: FakeEngine) -> None:
     """With exit code 10 where nothing else was done, and nothing is asked of the handler."""
     desk.attempt("other", elsewhere("ann"))
     result = desk.run(change())
-    assert isinstance(result.failed[SFT], Busy)
+    assert isinstance(result.failed[SFT], LockHeld)
     assert result.exit_code == 10
     assert desk.fake.calls == []
 
 
-def test_what_another_left_while_one_waited_is_undone(desk: Desk) -> None:
+def test_what_another_left_while_one_waited_is_undone(desk: FakeEngine) -> None:
     """The lease is waited for, and only then it is looked what there is to undo."""
     ann = desk.attempt("hers", elsewhere("ann"))
     ending = threading.Timer(0.2, lambda: ann.fail(ann.state().open_intents[SFT], "no"))
     ending.start()
-    assert desk.run(change(after={"v": 2}), permit=Permit(lease_timeout=10)).complete
+    assert desk.run(change(after={"v": 2}), permit=ApplyPermissions(lock_timeout=10)).complete
     ending.join()
     assert desk.fake.calls[0] == "abandon job.sft hers"
 
 
-def test_an_address_that_moved_is_refused(desk: Desk) -> None:
+def test_an_address_that_moved_is_refused(desk: FakeEngine) -> None:
     """The plan saw another version: exit code 11."""
     desk.run(change())
-    desk.ledger.release(desk.ledger.begin(Start(SFT, "update", "local", "k", {})).id)
+    desk.ledger.release(desk.ledger.begin(IntentRequest(SFT, "update", "local", "k", {})).id)
     result = desk.run(change(after={"v": 2}, seen=1))
     assert isinstance(result.failed[SFT], StalePlan)
     assert result.exit_code == 11
 
 
-def test_a_run_that_was_asked_for_is_not_anothers(desk: Desk) -> None:
+def test_a_run_that_was_asked_for_is_not_anothers(desk: FakeEngine) -> None:
     """Another apply made the same values so meanwhile: that is what was wanted, unless it was a run of one's own."""
     desk.run(change())
     late = change(seen=0)
     other = Plan("", 0, "", (late,), digest="sha256:other")
     kinds = dict.fromkeys(Kind, desk.fake)
-    engine = Engine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
-    assert engine.run(other, Permit()).complete
-    asked = replace(late, reason=Reason.BY_REQUEST, action=Action.REPLACE)
-    result = engine.run(replace(other, changes=(asked,)), Permit())
+    engine = ApplyEngine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
+    assert engine.run(other, ApplyPermissions()).complete
+    asked = replace(late, reason=ActionReason.BY_REQUEST, action=Action.REPLACE)
+    result = engine.run(replace(other, changes=(asked,)), ApplyPermissions())
     assert isinstance(result.failed[SFT], StalePlan)
     assert len(desk.fake.calls) == 1
 
 
-LIVE = LiveRun("abc1234", 3, None, 1)
+LIVE = AffectedRun("abc1234", 3, None, 1)
 
 
 @pytest.mark.parametrize(
     ("permit", "made"),
     [
-        (Permit(), False),
-        (Permit(runs=frozenset({"other"})), False),
-        (Permit(stop_running=True), True),
-        (Permit(runs=frozenset({"abc1234"})), True),
+        (ApplyPermissions(), False),
+        (ApplyPermissions(runs=frozenset({"other"})), False),
+        (ApplyPermissions(stop_running=True), True),
+        (ApplyPermissions(runs=frozenset({"abc1234"})), True),
     ],
 )
 def test_a_live_run_is_left_alone_without_permission(
-    desk: Desk, permit: Permit, made: bool
+    desk: FakeEngine, permit: ApplyPermissions, made: bool
 ) -> None:
     """By the flag, or by a plan that names that very run."""
     result = desk.run(change(stops=LIVE), change(EVAL, depends_on=(SFT,)), permit=permit)
@@ -254,10 +254,10 @@ def test_a_live_run_is_left_alone_without_permission(
         assert desk.said(EventType.STEP_SKIPPED) == ["job.eval: skipped, as job.sft was left alone"]
 
 
-def test_the_first_interrupt_finishes_what_is_in_flight(desk: Desk) -> None:
+def test_the_first_interrupt_finishes_what_is_in_flight(desk: FakeEngine) -> None:
     """It has its outcome; what had not begun is named, and the exit code is 130."""
 
-    def interrupt(step: Step) -> None:
+    def interrupt(step: ApplyStep) -> None:
         desk.interrupt.stopping.set()
 
     desk.fake.does[LAB] = interrupt
@@ -268,10 +268,10 @@ def test_the_first_interrupt_finishes_what_is_in_flight(desk: Desk) -> None:
     assert desk.ledger.state().open_intents == {}
 
 
-def test_the_second_interrupt_ends_what_steps_wait_for(desk: Desk) -> None:
+def test_the_second_interrupt_ends_what_steps_wait_for(desk: FakeEngine) -> None:
     """A step that waits gets its transport closed; its intent stays open, whatever it then raises."""
 
-    def wait(step: Step) -> None:
+    def wait(step: ApplyStep) -> None:
         desk.interrupt.stopping.set()
         desk.interrupt.cancelled.set()
         assert desk.given_up.wait(10)
@@ -279,31 +279,31 @@ def test_the_second_interrupt_ends_what_steps_wait_for(desk: Desk) -> None:
 
     desk.fake.does[SFT] = wait
     result = desk.run(change())
-    assert isinstance(result.failed[SFT], Interrupted)
+    assert isinstance(result.failed[SFT], UserInterrupt)
     assert result.exit_code == 130
     state = desk.ledger.state()
-    assert (list(state.open_intents), state.unfinished) == ([SFT], {})
+    assert (list(state.open_intents), state.orphaned_intents) == ([SFT], {})
 
 
-def test_a_step_can_ask_whether_to_give_up(desk: Desk) -> None:
+def test_a_step_can_ask_whether_to_give_up(desk: FakeEngine) -> None:
     """Between its parts, where nothing would be half done."""
 
-    def part(step: Step) -> None:
+    def part(step: ApplyStep) -> None:
         step.stop_if_cancelled()
         desk.interrupt.cancelled.set()
         step.stop_if_cancelled()
 
     desk.fake.does[SFT] = part
-    assert isinstance(desk.run(change()).failed[SFT], Interrupted)
+    assert isinstance(desk.run(change()).failed[SFT], UserInterrupt)
     assert list(desk.ledger.state().open_intents) == [SFT]
 
 
-def test_a_lost_lease_begins_nothing_more(desk: Desk) -> None:
+def test_a_lost_lease_begins_nothing_more(desk: FakeEngine) -> None:
     """As the second Ctrl-C, but said so: others may act on what this process was changing."""
     told: list[str] = []
     desk.interrupt = Interrupt(told.append)
 
-    def lose(step: Step) -> None:
+    def lose(step: ApplyStep) -> None:
         desk.interrupt.cancel("the lease was lost")
         step.stop_if_cancelled()
 
@@ -314,33 +314,33 @@ def test_a_lost_lease_begins_nothing_more(desk: Desk) -> None:
     assert told == ["Stopping: the lease was lost."]
 
 
-def test_an_outcome_after_the_lease_was_taken_is_refused(desk: Desk) -> None:
+def test_an_outcome_after_the_lease_was_taken_is_refused(desk: FakeEngine) -> None:
     """Whoever took it over decides; the state says what they did, not what this process did."""
 
-    def meanwhile(step: Step) -> None:
+    def meanwhile(step: ApplyStep) -> None:
         other = ledger_on(desk.log, holder=elsewhere())
         other.release(other.state().open_intents[SFT].id)
 
     desk.fake.does[SFT] = meanwhile
-    assert isinstance(desk.run(change()).failed[SFT], Busy)
+    assert isinstance(desk.run(change()).failed[SFT], LockHeld)
     assert desk.ledger.state().resources == {}
 
 
-def test_as_many_at_once_as_allowed(desk: Desk) -> None:
+def test_as_many_at_once_as_allowed(desk: FakeEngine) -> None:
     """Independent changes run side by side: each of these ends only when both have begun."""
     both = threading.Barrier(2)
 
-    def meet(step: Step) -> None:
+    def meet(step: ApplyStep) -> None:
         both.wait(10)
 
     desk.fake.does = {SFT: meet, EVAL: meet}
     assert desk.run(change(SFT), change(EVAL), parallelism=2).complete
 
 
-def test_progress_is_told_as_it_comes(desk: Desk) -> None:
+def test_progress_is_told_as_it_comes(desk: FakeEngine) -> None:
     """Phase, bytes done and bytes in all, at the address."""
 
-    def move(step: Step) -> None:
+    def move(step: ApplyStep) -> None:
         step.progress("mirroring", 5, 10)
 
     desk.fake.does[SFT] = move
@@ -349,10 +349,10 @@ def test_progress_is_told_as_it_comes(desk: Desk) -> None:
     assert (event.address, event.data) == (SFT, {"phase": "mirroring", "done": 5, "total": 10})
 
 
-def test_what_is_needed_and_missing_is_named(desk: Desk) -> None:
+def test_what_is_needed_and_missing_is_named(desk: FakeEngine) -> None:
     """With the command that makes it."""
 
-    def need(step: Step) -> None:
+    def need(step: ApplyStep) -> None:
         step.needed(LAB)
 
     desk.fake.does[SFT] = need

@@ -51,7 +51,7 @@ def test_while_only_watching_once_is_enough() -> None:
     """There is nothing to finish, and nothing to say."""
     told: list[str] = []
     with Interrupt(told.append) as interrupt:
-        interrupt.only_watching()
+        interrupt.begin_watch_only()
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupt.stopping.wait(10)
     assert told == []

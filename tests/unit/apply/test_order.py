@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from trainctl.apply.walk import Result, Walk, effective, waits_for
-from trainctl.errors import Busy, Forbidden, Interrupted, StalePlan, TrainctlError
-from trainctl.ledger.state import Recorded, State
+from trainctl.apply.walk import ApplyResult, GraphWalk, change_dependencies, effective_changes
+from trainctl.errors import LockHeld, PermissionDenied, StalePlan, TrainctlError, UserInterrupt
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.plan.graph import ordered
+from trainctl.plan.graph import order_changes
 from trainctl.plan.values import Change
 
 
@@ -27,19 +27,21 @@ def change(name: str, action: Action = Action.CREATE, needs: str = "") -> Change
 
 def recorded(**needs: str) -> State:
     """A state in which each resource depends on others."""
-    records = [Recorded(at(a), "local", {}, {}, tuple(map(at, on))) for a, on in needs.items()]
+    records = [
+        RecordedResource(at(a), "local", {}, {}, tuple(map(at, on))) for a, on in needs.items()
+    ]
     return State(resources={one.address: one for one in records})
 
 
-def walk_of(changes: Iterable[Change], state: State | None = None) -> tuple[Walk, Result]:
+def walk_of(changes: Iterable[Change], state: State | None = None) -> tuple[GraphWalk, ApplyResult]:
     """A walk through changes in the order in which the planner puts them."""
     known = state or State()
-    todo = effective(ordered(changes, known.resources))
-    result = Result()
-    return Walk(todo, waits_for(todo, known), result), result
+    todo = effective_changes(order_changes(changes, known.resources))
+    result = ApplyResult()
+    return GraphWalk(todo, change_dependencies(todo, known), result), result
 
 
-def taken(walk: Walk, most: int = 9) -> str:
+def taken(walk: GraphWalk, most: int = 9) -> str:
     """The names of what is handed out now."""
     return "".join(one.address.name for one in walk.take_ready(most))
 
@@ -47,7 +49,7 @@ def taken(walk: Walk, most: int = 9) -> str:
 def test_what_does_nothing_is_not_walked() -> None:
     """No-ops and reads are in a plan for the reader."""
     changes = [change("a", Action.NOOP), change("b", Action.READ), change("c", Action.FORGET)]
-    assert list(effective(changes)) == [at("c")]
+    assert list(effective_changes(changes)) == [at("c")]
 
 
 def test_what_is_needed_comes_first() -> None:
@@ -130,23 +132,26 @@ def test_what_was_never_begun_is_named() -> None:
 @pytest.mark.parametrize(
     ("result", "code"),
     [
-        (Result(), 0),
-        (Result(done=[change("a")]), 0),
-        (Result(failed={at("a"): TrainctlError("x")}), 1),
-        (Result(done=[change("a")], failed={at("b"): TrainctlError("x")}), 12),
-        (Result(left_alone=[change("a")]), 12),
-        (Result(failed={at("a"): Busy("x")}), 10),
-        (Result(failed={at("a"): StalePlan("x")}), 11),
-        (Result(failed={at("a"): Forbidden("x")}), 13),
-        (Result(failed={at("a"): Busy("x"), at("b"): StalePlan("x")}), 1),
-        (Result(done=[change("a")], failed={at("b"): Busy("x")}), 12),
-        (Result(done=[change("a")], not_started=[at("b")], interrupted=True), 130),
-        (Result(failed={at("b"): Interrupted("x")}, interrupted=True), 130),
-        (Result(done=[change("a")], failed={at("b"): Busy("x")}, not_started=[at("c")]), 12),
-        (Result(done=[change("a")], interrupted=True), 0),
+        (ApplyResult(), 0),
+        (ApplyResult(done=[change("a")]), 0),
+        (ApplyResult(failed={at("a"): TrainctlError("x")}), 1),
+        (ApplyResult(done=[change("a")], failed={at("b"): TrainctlError("x")}), 12),
+        (ApplyResult(left_alone=[change("a")]), 12),
+        (ApplyResult(failed={at("a"): LockHeld("x")}), 10),
+        (ApplyResult(failed={at("a"): StalePlan("x")}), 11),
+        (ApplyResult(failed={at("a"): PermissionDenied("x")}), 13),
+        (ApplyResult(failed={at("a"): LockHeld("x"), at("b"): StalePlan("x")}), 1),
+        (ApplyResult(done=[change("a")], failed={at("b"): LockHeld("x")}), 12),
+        (ApplyResult(done=[change("a")], not_started=[at("b")], interrupted=True), 130),
+        (ApplyResult(failed={at("b"): UserInterrupt("x")}, interrupted=True), 130),
+        (
+            ApplyResult(done=[change("a")], failed={at("b"): LockHeld("x")}, not_started=[at("c")]),
+            12,
+        ),
+        (ApplyResult(done=[change("a")], interrupted=True), 0),
     ],
 )
-def test_exit_codes(result: Result, code: int) -> None:
+def test_exit_codes(result: ApplyResult, code: int) -> None:
     """Those of the contract: part of it is 12, an interrupt 130, one kind of refusal its own."""
     assert result.exit_code == code
     assert result.complete is (code == 0)

@@ -18,15 +18,15 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.support.buckets import PART_BYTES, Bucket, moto, rclone
-from tests.support.cutting import proxy
+from tests.support.network.disconnecting_proxy import proxy
+from tests.support.servers.buckets import PART_BYTES, BucketServer, moto, rclone
 from trainctl.base import sigv4
-from trainctl.base.checkpoints.directory import DirectoryStore
-from trainctl.base.checkpoints.s3 import S3Store, _Multipart, _uploads
-from trainctl.base.checkpoints.stores import CheckpointStore, open_store
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
+from trainctl.base.checkpoints.s3_store import S3CheckpointStore, _MultipartUpload, _uploads
+from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
 from trainctl.base.failure import Failure
-from trainctl.base.pace import Pace
-from trainctl.base.retry import Retry
+from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.retry import RetryPolicy
 
 pytestmark = pytest.mark.integration
 
@@ -35,23 +35,23 @@ BIG = os.urandom(12 * 2**20 + 5)
 
 
 @pytest.fixture(scope="module")
-def moto_bucket() -> Iterator[Bucket]:
+def moto_bucket() -> Iterator[BucketServer]:
     """A bucket of moto."""
     with moto() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def rclone_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+def rclone_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
     """A bucket of rclone."""
     with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
         yield one
 
 
 @pytest.fixture(params=["moto", "rclone"])
-def bucket(request: pytest.FixtureRequest) -> Bucket:
+def bucket(request: pytest.FixtureRequest) -> BucketServer:
     """A bucket of each server."""
-    found: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    found: BucketServer = request.getfixturevalue(f"{request.param}_bucket")
     return found
 
 
@@ -59,9 +59,9 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStore]:
     """A store of each kind; every test has a place of its own."""
     if request.param == "directory":
-        yield DirectoryStore(tmp_path / "store")
+        yield DirectoryCheckpointStore(tmp_path / "store")
         return
-    bucket: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    bucket: BucketServer = request.getfixturevalue(f"{request.param}_bucket")
     with closing(bucket.store(prefix=tmp_path.name)) as found:
         yield found
 
@@ -93,7 +93,7 @@ def test_what_is_put_is_got_listed_and_deleted(store: CheckpointStore) -> None:
 
 def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: CheckpointStore) -> None:
     """12 MiB in parts of 5; nothing unfinished is left."""
-    store.put_file(f"{RUN}/big", io.BytesIO(BIG), len(BIG), Pace())
+    store.put_file(f"{RUN}/big", io.BytesIO(BIG), len(BIG), RateLimiter())
 
     assert everything(store, f"{RUN}/big") == BIG
     assert everything(store, f"{RUN}/big", 7_000_001) == BIG[7_000_001:]
@@ -111,7 +111,7 @@ def test_reading_what_is_gone_says_so(store: CheckpointStore) -> None:
 def test_a_file_that_becomes_shorter_is_not_kept(store: CheckpointStore) -> None:
     """Half of it under its name would be a lie."""
     with pytest.raises(Failure) as caught:
-        store.put_file(f"{RUN}/big", io.BytesIO(BIG[:6_000_000]), len(BIG), Pace())
+        store.put_file(f"{RUN}/big", io.BytesIO(BIG[:6_000_000]), len(BIG), RateLimiter())
     store.abandon(f"{RUN}/")
 
     assert caught.value.kind == "changed"
@@ -121,25 +121,25 @@ def test_a_file_that_becomes_shorter_is_not_kept(store: CheckpointStore) -> None
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "a//b", "/x", "a/./b", "a\0b"])
 def test_no_key_leaves_a_directory(tmp_path: Path, key: str) -> None:
     """A name that would lead out is refused and nothing is written."""
-    store = DirectoryStore(tmp_path / "store")
+    store = DirectoryCheckpointStore(tmp_path / "store")
     for call in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete(key)):
         with pytest.raises(Failure):
             call()  # type: ignore[no-untyped-call]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parts_of_a_killed_upload_are_taken_up(bucket: Bucket) -> None:
+def test_parts_of_a_killed_upload_are_taken_up(bucket: BucketServer) -> None:
     """The part that is there is not sent again, those of older attempts are given up, and the object is right."""
     store = bucket.store(prefix="resumed")
-    assert isinstance(store, S3Store)
+    assert isinstance(store, S3CheckpointStore)
     client, key = store._client, "resumed/a/big"
-    abandoned = _Multipart(client, "resumed/a/other", PART_BYTES)
-    first = _Multipart(client, key, PART_BYTES)
-    first._part(1, BIG[:PART_BYTES], Pace())
+    abandoned = _MultipartUpload(client, "resumed/a/other", PART_BYTES)
+    first = _MultipartUpload(client, key, PART_BYTES)
+    first._part(1, BIG[:PART_BYTES], RateLimiter())
 
-    again = _Multipart(client, key, PART_BYTES)
-    sent = len(again._there)
-    store.put_file("a/big", io.BytesIO(BIG), len(BIG), Pace())
+    again = _MultipartUpload(client, key, PART_BYTES)
+    sent = len(again._uploaded_parts)
+    store.put_file("a/big", io.BytesIO(BIG), len(BIG), RateLimiter())
     store.abandon("a/")
 
     assert (again._upload, sent) == (first._upload, 1)
@@ -149,7 +149,7 @@ def test_parts_of_a_killed_upload_are_taken_up(bucket: Bucket) -> None:
     store.close()
 
 
-def test_a_presigned_url_needs_nothing_else(bucket: Bucket) -> None:
+def test_a_presigned_url_needs_nothing_else(bucket: BucketServer) -> None:
     """A plain GET has the bytes; with another signature it has not."""
     store = bucket.store(prefix="signed")
     store.put("a b/ü.bin", b"weights")
@@ -170,7 +170,7 @@ def test_a_wrong_credential_is_refused_at_once(tmp_path: Path) -> None:
         place = {**bucket.place(), "endpoint_url": between.endpoint}
         wrong = json.dumps({**bucket.credential, "aws_secret_access_key": "another"})
         with (
-            closing(open_store(place, {"bucket": wrong})) as store,
+            closing(open_checkpoint_store(place, {"bucket": wrong})) as store,
             pytest.raises(Failure) as caught,
         ):
             store.put("x", b"1")
@@ -187,19 +187,19 @@ REGION = '{"aws_access_key_id": "AK", "aws_secret_access_key": "s", "aws_region"
 def test_a_secret_in_another_form_is_named_without_its_value(text: str) -> None:
     """The message says which keys belong into it."""
     with pytest.raises(Failure) as caught:
-        open_store({"url": "s3://models/x", "secret": "bucket"}, {"bucket": text})
+        open_checkpoint_store({"url": "s3://models/x", "secret": "bucket"}, {"bucket": text})
     assert "aws_secret_access_key" in caught.value.detail
     assert not text or text not in caught.value.summary + caught.value.detail
 
 
 @pytest.mark.parametrize("after", [0, 300, 3_000_000])
-def test_cut_connections_are_made_again(bucket: Bucket, after: int) -> None:
+def test_cut_connections_are_made_again(bucket: BucketServer, after: int) -> None:
     """Uploads and downloads that die twice arrive whole."""
     with proxy(bucket.endpoint) as between:
         place = {**bucket.place(prefix=f"cut{after}"), "endpoint_url": between.endpoint}
-        store = open_store(place, bucket.secrets)
+        store = open_checkpoint_store(place, bucket.secrets)
         between.cuts, between.after = 2, after
-        store.put_file("big", io.BytesIO(BIG), len(BIG), Pace())
+        store.put_file("big", io.BytesIO(BIG), len(BIG), RateLimiter())
         store.close()
         between.cuts = 2
 
@@ -208,14 +208,15 @@ def test_cut_connections_are_made_again(bucket: Bucket, after: int) -> None:
 
 
 def test_a_store_that_is_gone_says_where_it_was(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After several attempts; when it is back the same client works."""
     monkeypatch.setattr(
-        "trainctl.base.checkpoints.s3_client.RETRY", Retry(attempts=5, base=0.001, unanswered=5)
+        "trainctl.base.checkpoints.s3_client.RETRY",
+        RetryPolicy(attempts=5, base=0.001, unanswered=5),
     )
     with proxy(bucket.endpoint) as between:
-        store = open_store(
+        store = open_checkpoint_store(
             {**bucket.place(prefix="gone"), "endpoint_url": between.endpoint}, bucket.secrets
         )
         between.gone = True
@@ -230,7 +231,7 @@ def test_a_store_that_is_gone_says_where_it_was(
         store.close()
 
 
-def test_a_name_that_is_no_utf8_fits_no_bucket(bucket: Bucket) -> None:
+def test_a_name_that_is_no_utf8_fits_no_bucket(bucket: BucketServer) -> None:
     """It is said, and nothing is sent."""
     with pytest.raises(Failure) as caught:
         bucket.store().put(os.fsdecode(b"caf\xe9"), b"x")
@@ -244,15 +245,13 @@ def test_signatures_are_those_of_another_implementation(
 ) -> None:
     """botocore signs the same request in the same way."""
     now = 1_790_000_000.0
-    target = sigv4.Target(
+    target = sigv4.RequestTarget(
         "PUT", "s3.eu-west-1.amazonaws.com", f"/models/{key}", [("partNumber", "1"), ("uploadId", "a b")]
     )  # fmt: skip
-    ours = sigv4.headers(
-        target, sigv4.Credential("AKID", "secret", token), "eu-west-1", "ab" * 32, now
+    ours = sigv4.signed_headers(
+        target, sigv4.S3Credential("AKID", "secret", token), "eu-west-1", "ab" * 32, now
     )
-    url = (
-        f"https://{target.host}{sigv4.quoted_path(target.path)}?{sigv4.quoted_query(target.query)}"
-    )
+    url = f"https://{target.host}{sigv4.quote_path(target.path)}?{sigv4.quote_query(target.query)}"
     request = AWSRequest("PUT", url, headers={"X-Amz-Content-SHA256": "ab" * 32})
     _at(now, monkeypatch)
     auth = S3SigV4Auth(Credentials("AKID", "secret", token), "s3", "eu-west-1")
@@ -270,7 +269,7 @@ def _at(now: float, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rate_is_kept() -> None:
     """Of five times 500 bytes at 1000 a second the last begins after two seconds, by a clock that stands still."""
     slept: list[float] = []
-    pace = Pace(1000.0, clock=lambda: 100.0, sleep=slept.append)
+    rate_limiter = RateLimiter(1000.0, clock=lambda: 100.0, sleep=slept.append)
     for _ in range(5):
-        pace.spend(500)
+        rate_limiter.acquire(500)
     assert slept == [0.5, 1.0, 1.5, 2.0]

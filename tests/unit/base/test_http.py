@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.hub import FaultyHandler, listening
-from tests.support.liar import Heard, said, telling
-from trainctl.base.failure import Stranger
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import FaultyHandler, listen
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
+from trainctl.base.failure import PeerAuthError
 from trainctl.base.http import (
     HttpClient,
-    HttpCut,
     HttpError,
+    HttpInterrupted,
     HttpUnreachable,
     UnsafeRedirect,
     UntrustedCertificate,
@@ -50,17 +50,17 @@ def get(client: HttpClient, url: str, **headers: str) -> bytes:
 @pytest.mark.parametrize(
     "answer",
     [
-        said(b"0123456789"),
+        raw_response(b"0123456789"),
         [CHUNKED, b"4;x=y\r\n0123\r\n6\r\n456789\r\n0\r\nT: 1\r\n\r\n"],
         [CLOSED, b"0123456789"],
-        [b"HTTP/1.1 100 Continue\r\n\r\n", said(b"0123456789")],
+        [b"HTTP/1.1 100 Continue\r\n\r\n", raw_response(b"0123456789")],
     ],
 )
 def test_a_body_is_read_however_it_is_framed(
     client: HttpClient, answer: bytes | list[bytes]
 ) -> None:
     """By length, in chunks, up to the end of the connection, or behind an interim response."""
-    with telling(lambda heard: answer) as server:
+    with serve_responses(lambda heard: answer) as server:
         with client.request("GET", server.url) as response:
             view = memoryview(bytearray(4))
             response.fill(view)
@@ -71,17 +71,17 @@ def test_a_body_is_read_however_it_is_framed(
 @pytest.mark.parametrize(
     "answer",
     [
-        [said(b"abc", Content_Length="10")],
+        [raw_response(b"abc", Content_Length="10")],
         [CHUNKED, b"4\r\nab"],
         [CHUNKED, b"zz\r\nab\r\n"],
     ],
 )
 def test_a_short_or_malformed_body_is_cut(client: HttpClient, answer: list[bytes]) -> None:
     """Neither counts as the end of the body."""
-    with telling(lambda heard: answer) as server:
-        with pytest.raises(HttpCut):
+    with serve_responses(lambda heard: answer) as server:
+        with pytest.raises(HttpInterrupted):
             get(client, server.url)
-        with client.request("GET", server.url) as response, pytest.raises(HttpCut):
+        with client.request("GET", server.url) as response, pytest.raises(HttpInterrupted):
             response.fill(memoryview(bytearray(8)))
 
 
@@ -90,13 +90,13 @@ def test_a_short_or_malformed_body_is_cut(client: HttpClient, answer: list[bytes
 )
 def test_nonsense_is_no_response(client: HttpClient, answer: bytes) -> None:
     """Another protocol, a closed connection, or a length that is no number."""
-    with telling(lambda heard: [answer]) as server, pytest.raises(HttpCut):
+    with serve_responses(lambda heard: [answer]) as server, pytest.raises(HttpInterrupted):
         get(client, server.url)
 
 
 def test_headers_have_no_case_and_the_first_counts(client: HttpClient) -> None:
     """As HTTP says."""
-    with telling(lambda heard: [b"HTTP/1.1 404 No\r\nX-A: 1\r\nx-a: 2\r\n\r\n"]) as server:
+    with serve_responses(lambda heard: [b"HTTP/1.1 404 No\r\nX-A: 1\r\nx-a: 2\r\n\r\n"]) as server:
         with client.request("GET", server.url) as response:
             pass
         assert (response.status, response.headers.get("X-a"), response.headers.get("y")) == (
@@ -108,7 +108,7 @@ def test_headers_have_no_case_and_the_first_counts(client: HttpClient) -> None:
 
 def test_a_request_can_not_smuggle_another(client: HttpClient) -> None:
     """Line ends in a path or header are refused before anything is sent."""
-    with telling(lambda heard: said()) as server:
+    with serve_responses(lambda heard: raw_response()) as server:
         for url, value in ((f"{server.url}/a b", "x"), (server.url, "x\r\nY: z")):
             with pytest.raises((ValueError, HttpError)):
                 get(client, url, A=value)
@@ -136,7 +136,7 @@ def test_connections_are_reused_and_reopened(client: HttpClient) -> None:
                 self.answer(200, b"x")
                 self.close_connection = self.path == "/last"
 
-    with listening(Counting) as url:
+    with listen(Counting) as url:
         for path in ("/", "/away", "/", "/last", "/"):
             assert get(client, url + path) == b"x"
         with client.request("HEAD", url):
@@ -147,7 +147,7 @@ def test_connections_are_reused_and_reopened(client: HttpClient) -> None:
 
 def test_an_unread_body_does_not_run_into_the_next(client: HttpClient) -> None:
     """Its connection is closed."""
-    with telling(lambda heard: said(b"a" * 100)) as server:
+    with serve_responses(lambda heard: raw_response(b"a" * 100)) as server:
         for _ in range(2):
             with client.request("GET", server.url) as response:
                 assert response.read(1) == b"a"
@@ -165,7 +165,7 @@ def test_a_body_is_sent_and_sent_again(client: HttpClient) -> None:
             self.answer(200, b"")
             self.close_connection = True
 
-    with listening(Taking) as url:
+    with listen(Taking) as url:
         for body in (b"the whole", [b"in ", b"blocks"]):
             with client.request("PUT", url, {"Content-Length": "9"}, body=body) as response:
                 response.drain()
@@ -187,13 +187,13 @@ def test_silence_ends_a_request() -> None:
     """Before the response it is unreachable, within the body a cut; a request may allow less than its client."""
     release = threading.Event()
 
-    def tell(heard: Heard) -> Iterator[bytes]:
+    def tell(heard: RawRequest) -> Iterator[bytes]:
         if heard.target == "/body":
-            yield said(b"abc", Content_Length="10")
+            yield raw_response(b"abc", Content_Length="10")
         release.wait(10)
 
     client = HttpClient(silence=10)
-    with telling(tell) as server:
+    with serve_responses(tell) as server:
         with (
             pytest.raises(HttpUnreachable, match="did not respond"),
             client.request("GET", f"{server.url}/", silence=0.05),
@@ -201,26 +201,28 @@ def test_silence_ends_a_request() -> None:
             pass
         with (
             client.request("GET", f"{server.url}/body", silence=0.05) as response,
-            pytest.raises(HttpCut, match="silent"),
+            pytest.raises(HttpInterrupted, match="silent"),
         ):
             list(response.pieces())
         release.set()
 
 
-@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", said(b"", Content_Length="100000")])
+@pytest.mark.parametrize(
+    "begin", [b"HTTP/1.1 200 OK\r\nX: ", raw_response(b"", Content_Length="100000")]
+)
 def test_a_trickle_ends_a_request(begin: bytes) -> None:
     """Although each byte comes in time."""
     ended = threading.Event()
 
-    def tell(heard: Heard) -> Iterator[bytes]:
+    def tell(heard: RawRequest) -> Iterator[bytes]:
         yield begin
         while not ended.wait(0.01):
             yield b"x"
 
-    with telling(tell) as server, pytest.raises(HttpError) as caught:
+    with serve_responses(tell) as server, pytest.raises(HttpError) as caught:
         get(HttpClient(silence=0.2), server.url)
     ended.set()
-    assert isinstance(caught.value, HttpCut if b"Length" in begin else HttpUnreachable)
+    assert isinstance(caught.value, HttpInterrupted if b"Length" in begin else HttpUnreachable)
 
 
 def test_abort_wakes_who_waits(client: HttpClient) -> None:
@@ -228,7 +230,7 @@ def test_abort_wakes_who_waits(client: HttpClient) -> None:
     asked = threading.Event()
     caught: list[HttpError] = []
 
-    def tell(heard: Heard) -> Iterator[bytes]:
+    def tell(heard: RawRequest) -> Iterator[bytes]:
         asked.set()
         yield b""
         ended.wait(10)
@@ -240,7 +242,7 @@ def test_abort_wakes_who_waits(client: HttpClient) -> None:
             caught.append(error)
 
     ended = threading.Event()
-    with telling(tell) as server:
+    with serve_responses(tell) as server:
         thread = threading.Thread(target=ask)
         thread.start()
         assert asked.wait(10)
@@ -253,18 +255,18 @@ def test_abort_wakes_who_waits(client: HttpClient) -> None:
 class TestRedirects:
     def test_secrets_stay_with_their_host(self, client: HttpClient) -> None:
         """They are not sent to another port, and not again when that one sends back."""
-        with telling(lambda heard: said(b"x")) as home:
+        with serve_responses(lambda heard: raw_response(b"x")) as home:
 
-            def back(heard: Heard) -> bytes:
-                return said(status="302 Found", Location=f"{home.url}/back")
+            def back(heard: RawRequest) -> bytes:
+                return raw_response(status="302 Found", Location=f"{home.url}/back")
 
-            def away(heard: Heard) -> bytes:
+            def away(heard: RawRequest) -> bytes:
                 there = {"/": "/same", "/same": f"{other.url}/"}
-                return said(status="307 Go", Location=there[heard.target])
+                return raw_response(status="307 Go", Location=there[heard.target])
 
             with (
-                telling(back) as other,
-                telling(away) as first,
+                serve_responses(back) as other,
+                serve_responses(away) as first,
                 client.request("GET", first.url + "/", secret_headers={"A": "s"}) as found,
             ):
                 assert found.url == f"{home.url}/back"
@@ -278,14 +280,18 @@ class TestRedirects:
     def test_unsafe_ones_are_refused(self, client: HttpClient, location: str, says: str) -> None:
         """Circles, other schemes, and what is no URL."""
         with (
-            telling(lambda heard: said(status="302 Found", Location=location)) as server,
+            serve_responses(
+                lambda heard: raw_response(status="302 Found", Location=location)
+            ) as server,
             pytest.raises(UnsafeRedirect, match=says),
         ):
             get(client, f"{server.url}/")
 
     def test_an_endless_chain_is_refused(self, client: HttpClient) -> None:
         """After ten."""
-        with telling(lambda one: said(status="302 Found", Location=f"{one.target}x")) as server:
+        with serve_responses(
+            lambda one: raw_response(status="302 Found", Location=f"{one.target}x")
+        ) as server:
             with pytest.raises(UnsafeRedirect):
                 get(client, f"{server.url}/")
             assert len(server.heard) == 11
@@ -295,7 +301,7 @@ class TestRedirects:
     ) -> None:
         """Nothing is asked there."""
         monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
-        with telling(lambda heard: said(b"x")) as plain:
+        with serve_responses(lambda heard: raw_response(b"x")) as plain:
 
             class Sending(FaultyHandler):
                 closing = threading.Event()
@@ -303,13 +309,15 @@ class TestRedirects:
                 def do_GET(self) -> None:
                     self.answer(302, b"", {"Location": plain.url})
 
-            with listening(Sending, authority().server) as url, pytest.raises(UnsafeRedirect):
+            with listen(Sending, authority().server) as url, pytest.raises(UnsafeRedirect):
                 get(client, url)
             assert plain.heard == []
 
     def test_they_are_not_followed_unasked(self, client: HttpClient) -> None:
         """The caller sees where it would go."""
-        with telling(lambda heard: said(status="302 Found", Location="/x")) as server:
+        with serve_responses(
+            lambda heard: raw_response(status="302 Found", Location="/x")
+        ) as server:
             with client.request("GET", server.url, follow=False) as response:
                 assert (response.status, response.redirect) == (302, f"{server.url}/x")
             assert len(server.heard) == 1
@@ -324,7 +332,7 @@ class TestTls:
             def do_GET(self) -> None:
                 self.answer(200, b"secured")
 
-        with listening(Answering, authority().server) as url:
+        with listen(Answering, authority().server) as url:
             yield url
 
     def test_an_unknown_authority_is_refused(
@@ -342,14 +350,17 @@ class TestTls:
         host, _, port = url.rpartition("/")[2].partition(":")
         shown = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port))))
         assert get(HttpClient(pin=hashlib.sha256(shown).hexdigest()), url) == b"secured"
-        with pytest.raises(Stranger):
+        with pytest.raises(PeerAuthError):
             get(HttpClient(pin="0" * 64), url)
 
 
 class TestProxies:
     def test_http_is_asked_for_by_absolute_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With the login that its URL holds; hosts in NO_PROXY are reached directly."""
-        with telling(lambda heard: said(b"proxied")) as proxy, telling(lambda h: said()) as direct:
+        with (
+            serve_responses(lambda heard: raw_response(b"proxied")) as proxy,
+            serve_responses(lambda h: raw_response()) as direct,
+        ):
             monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:pass%21@"))
             monkeypatch.setenv("no_proxy", "127.0.0.1")
             assert get(HttpClient(), "http://hub.example/x?y=1") == b"proxied"
@@ -369,7 +380,7 @@ class TestProxies:
                 self.answer(200, b"x" * 100_000)
 
         monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
-        with listening(Answering, authority().server) as url, tunnel() as (port, asked):
+        with listen(Answering, authority().server) as url, tunnel() as (port, asked):
             monkeypatch.setenv("all_proxy", f"http://u:p@127.0.0.1:{port}")
             assert len(get(HttpClient(), url)) == 100_000
         assert asked[0].startswith(f"CONNECT {url[8:]} HTTP/1")
@@ -377,7 +388,7 @@ class TestProxies:
 
     def test_a_login_that_is_required_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The variable is named, and its password never shown."""
-        with telling(lambda heard: said(status="407 Login")) as proxy:
+        with serve_responses(lambda heard: raw_response(status="407 Login")) as proxy:
             monkeypatch.setenv("ALL_PROXY", proxy.url.replace("//", "//u:s3cr3t@"))
             with pytest.raises(UnusableProxy, match="login") as caught:
                 get(HttpClient(), "https://hub.example/")

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from tests.support.hub import http_date
-from tests.support.liar import Heard, said, telling
-from trainctl.base.http import HostPaused, HttpClient
-from trainctl.base.http.limits import MOST_AT_ONCE, HostLimit, HostLimits, retry_after
+from tests.support.servers.hub import http_date
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
+from trainctl.base.http import HostThrottled, HttpClient
+from trainctl.base.http.limits import MAX_CONCURRENT, HostLimit, HostLimits, retry_after
 
 
 def get(client: HttpClient, url: str) -> bytes:
@@ -26,14 +26,14 @@ def test_a_pause_holds_every_client_back() -> None:
     assert not limit.pause(10.5)
     assert limit.pause(20)
     now[0] = 119.5
-    with pytest.raises(HostPaused) as caught, limit.slot("host"):
+    with pytest.raises(HostThrottled) as caught, limit.slot("host"):
         pass
     assert caught.value.retry_after == 0.5
     now[0] = 120.0
     with limit.slot("host"):
         pass
     assert limit.pause(None)
-    with pytest.raises(HostPaused), limit.slot("host"):
+    with pytest.raises(HostThrottled), limit.slot("host"):
         pass
 
 
@@ -51,22 +51,22 @@ def test_a_host_has_so_many_requests_at_a_time() -> None:
     at_once: list[int] = []
     lock = threading.Lock()
 
-    def tell(heard: Heard) -> bytes:
+    def tell(heard: RawRequest) -> bytes:
         with lock:
             at_once.append(1)
-            if len(at_once) == MOST_AT_ONCE:
+            if len(at_once) == MAX_CONCURRENT:
                 full.set()
             over.append(len(at_once))
         release.wait(10)
         with lock:
             at_once.pop()
-        return said(b"x")
+        return raw_response(b"x")
 
     limits = HostLimits()
-    with telling(tell) as server:
+    with serve_responses(tell) as server:
         threads = [
             threading.Thread(target=get, args=(HttpClient(limits=limits), server.url))
-            for _ in range(MOST_AT_ONCE + 5)
+            for _ in range(MAX_CONCURRENT + 5)
         ]
         for thread in threads:
             thread.start()
@@ -74,7 +74,7 @@ def test_a_host_has_so_many_requests_at_a_time() -> None:
         release.set()
         for thread in threads:
             thread.join(10)
-    assert (max(over), len(over)) == (MOST_AT_ONCE, MOST_AT_ONCE + 5)
+    assert (max(over), len(over)) == (MAX_CONCURRENT, MAX_CONCURRENT + 5)
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

@@ -15,10 +15,10 @@ from trainctl.base.lease import (
     STALE_SECONDS,
     FileLease,
     Liveness,
-    clear_dead,
     holder_name,
-    known_alive,
-    known_dead,
+    is_process_alive,
+    is_process_dead,
+    remove_stale_leases,
 )
 
 
@@ -40,17 +40,17 @@ def test_a_holders_name_tells_whether_it_runs() -> None:
     place, pid, _ = mine.split("-")
     assert re.fullmatch(r"[\w.-]{1,120}", mine)
     assert int(pid) == os.getpid()
-    assert known_alive(mine)
-    assert not known_dead(mine)
+    assert is_process_alive(mine)
+    assert not is_process_dead(mine)
     reused = f"{place}-{pid}-1"
-    assert known_dead(reused)
-    assert not known_alive(reused)
+    assert is_process_dead(reused)
+    assert not is_process_alive(reused)
 
 
 @pytest.mark.parametrize("name", ["", "nonsense", "a.b-1-1", "a.b-c-d", "a-1-1", "--"])
 def test_a_holder_elsewhere_is_neither_dead_nor_alive(name: str) -> None:
-    assert not known_dead(name)
-    assert not known_alive(name)
+    assert not is_process_dead(name)
+    assert not is_process_alive(name)
 
 
 def test_a_holder_is_stale_once_its_sign_was_unchanged_for_long_enough(clock: FakeClock) -> None:
@@ -170,5 +170,5 @@ def test_only_the_leases_of_dead_processes_are_cleared(tmp_path: Path) -> None:
     (tmp_path / "dead.lock").write_text(dead_holder())
     (tmp_path / "other").write_text(dead_holder())
     with FileLease(tmp_path / "held.lock"):
-        clear_dead(tmp_path)
+        remove_stale_leases(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {"held.lock", "other"}

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from trainctl.base.json import digest, hex_digest
-from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile, in_order
+from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile, sort_files
 
 MOST_BYTES = 300
 """Of memory, for each file."""
@@ -75,7 +75,7 @@ def test_a_file_takes_little_memory() -> None:
 def test_a_pin_is_the_digest_of_the_files_in_order() -> None:
     files = [SourceFile(f"f{n % 7}/{n}", n, f"git:{n}") for n in range(100)]
 
-    found = in_order(reversed(files))
+    found = sort_files(reversed(files))
 
     assert found == tuple(sorted(files))
     rows = tuple((file.path, file.size, file.validator) for file in found)

@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.blob_server import asked, served
-from tests.support.nodes import Mirror
-from tests.support.storm import until
-from trainctl.base.addresses import family
+from tests.support.node_program.nodes import MirrorFixture
+from tests.support.projects.kill_storm import until
+from tests.support.servers.blob_server import send_request, serve_mirror
 from trainctl.base.failure import Failure
-from trainctl.base.object_server import Content, ObjectServer, OpenObject, serving
-from trainctl.store.served import MirrorContent
+from trainctl.base.network.addresses import address_family
+from trainctl.base.network.object_server import (
+    ObjectServer,
+    ObjectSource,
+    OpenObject,
+    serve_in_thread,
+)
+from trainctl.store.mirror_objects import MirrorObjectSource
 
 DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
 NAME = hashlib.sha256(DATA).hexdigest()
@@ -26,7 +31,7 @@ KEY = f"/blobs/sha256/{NAME[:2]}/{NAME}"
 ABSENT = f"/blobs/sha256/00/{'0' * 64}"
 
 
-class Files(Content):
+class Files(ObjectSource):
     """Small contents in a directory, by their digests."""
 
     def __init__(self, root: Path, contents: list[bytes]) -> None:
@@ -34,26 +39,26 @@ class Files(Content):
         for data in contents:
             (root / hashlib.sha256(data).hexdigest()).write_bytes(data)
 
-    def open_content(self, sha256: str) -> OpenObject | None:
+    def open_blob(self, sha256: str) -> OpenObject | None:
         path = self._root / sha256
         return OpenObject.whole(path.open("rb", buffering=0)) if path.exists() else None
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> Mirror:
+def mirror(tmp_path: Path) -> MirrorFixture:
     """A mirror with one blob, and a secret beside its blobs."""
-    mirror = Mirror(tmp_path / "mirror")
+    mirror = MirrorFixture(tmp_path / "mirror")
     mirror.add("model.bin", DATA)
     (mirror.path / "secret").write_text("nothing of yours")
     return mirror
 
 
-def test_a_blob_and_its_ranges(mirror: Mirror) -> None:
+def test_a_blob_and_its_ranges(mirror: MirrorFixture) -> None:
     """The whole blob and any range of it, byte for byte, with the length announced."""
-    with served(mirror) as server:
-        whole = asked(server, "GET", KEY)
-        part = asked(server, "GET", KEY, headers={"Range": "bytes=5-104"})
-        end = asked(server, "GET", KEY, headers={"Range": "bytes=299990-400000"})
+    with serve_mirror(mirror) as server:
+        whole = send_request(server, "GET", KEY)
+        part = send_request(server, "GET", KEY, headers={"Range": "bytes=5-104"})
+        end = send_request(server, "GET", KEY, headers={"Range": "bytes=299990-400000"})
 
     assert (whole[0], whole[2]) == (200, DATA)
     assert (part[0], part[2]) == (206, DATA[5:105])
@@ -62,23 +67,23 @@ def test_a_blob_and_its_ranges(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("text", ["bytes=9-5", "bytes=300000-300001", "lines=1-2", "bytes=-5"])
-def test_ranges_that_are_none(mirror: Mirror, text: str) -> None:
+def test_ranges_that_are_none(mirror: MirrorFixture, text: str) -> None:
     """Backward, past the end, in other units: 416 and no bytes."""
-    with served(mirror) as server:
-        status, _, body = asked(server, "GET", KEY, headers={"Range": text})
+    with serve_mirror(mirror) as server:
+        status, _, body = send_request(server, "GET", KEY, headers={"Range": text})
 
     assert (status, body) == (416, b"")
 
 
 @pytest.mark.parametrize("token", ["", "Bearer ", "Bearer wrong", "Basic abc", "Bearer \xe9"])
-def test_without_the_token_nothing_is_said(mirror: Mirror, token: str) -> None:
+def test_without_the_token_nothing_is_said(mirror: MirrorFixture, token: str) -> None:
     """403 for what is there and for what isn't alike."""
-    with served(mirror) as server:
+    with serve_mirror(mirror) as server:
         headers = {"Authorization": token}
         answers = [
-            asked(server, "GET", KEY, headers=headers),
-            asked(server, "GET", ABSENT, headers=headers),
-            asked(server, "POST", "/pack", body=b"[]", headers=headers),
+            send_request(server, "GET", KEY, headers=headers),
+            send_request(server, "GET", ABSENT, headers=headers),
+            send_request(server, "POST", "/pack", body=b"[]", headers=headers),
         ]
 
     assert [(status, body) for status, _, body in answers] == [(403, b"")] * 3
@@ -104,10 +109,10 @@ def test_without_the_token_nothing_is_said(mirror: Mirror, token: str) -> None:
         ABSENT,
     ],
 )
-def test_nothing_but_what_a_digest_names(mirror: Mirror, path: str) -> None:
+def test_nothing_but_what_a_digest_names(mirror: MirrorFixture, path: str) -> None:
     """Whatever else is asked for isn't there."""
-    with served(mirror) as server:
-        status, _, body = asked(server, "GET", path)
+    with serve_mirror(mirror) as server:
+        status, _, body = send_request(server, "GET", path)
 
     assert (status, body) == (404, b"")
 
@@ -120,8 +125,8 @@ def test_a_pack(tmp_path: Path) -> None:
         for data in (b"small", b"nowhere", b"", bytes(2**20), b"small")
     ]
 
-    with serving(ObjectServer(content, "token")) as server:
-        status, _, body = asked(server, "POST", "/pack", body=json.dumps(digests).encode())
+    with serve_in_thread(ObjectServer(content, "token")) as server:
+        status, _, body = send_request(server, "POST", "/pack", body=json.dumps(digests).encode())
         until(
             lambda: server.sent == 10, "what was sent to be counted, which comes after sending it"
         )
@@ -135,48 +140,51 @@ def test_a_pack(tmp_path: Path) -> None:
     "body",
     [b"", b"{}", b'["../../secret"]', b'["x"]', b"[1]", b"\xff", json.dumps([NAME] * 257).encode()],
 )
-def test_packs_that_are_none(mirror: Mirror, body: bytes) -> None:
+def test_packs_that_are_none(mirror: MirrorFixture, body: bytes) -> None:
     """400, and the connection ends."""
-    with served(mirror) as server:
-        status, headers, _ = asked(server, "POST", "/pack", body=body)
+    with serve_mirror(mirror) as server:
+        status, headers, _ = send_request(server, "POST", "/pack", body=body)
 
     assert (status, headers["Connection"]) == (400, "close")
 
 
-def test_a_pack_of_too_many_bytes_is_not_read(mirror: Mirror) -> None:
+def test_a_pack_of_too_many_bytes_is_not_read(mirror: MirrorFixture) -> None:
     """A request that announces more than a megabyte is refused before it is sent."""
-    with served(mirror) as server, socket.create_connection(("127.0.0.1", server.port), 20) as peer:
+    with (
+        serve_mirror(mirror) as server,
+        socket.create_connection(("127.0.0.1", server.port), 20) as peer,
+    ):
         head = f"POST /pack HTTP/1.1\r\nAuthorization: Bearer {server.token}\r\nContent-Length: 9999999\r\n\r\n"
         peer.sendall(head.encode())
 
         assert peer.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_silent_client_is_not_waited_for(mirror: Mirror) -> None:
+def test_a_silent_client_is_not_waited_for(mirror: MirrorFixture) -> None:
     """Its connection ends after the time that clients are given, though it never asked for anything."""
-    server = ObjectServer(MirrorContent(mirror.path), "token", silence_seconds=0.1)
-    with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as peer:
+    server = ObjectServer(MirrorObjectSource(mirror.path), "token", silence_seconds=0.1)
+    with serve_in_thread(server), socket.create_connection(("127.0.0.1", server.port), 20) as peer:
         assert peer.recv(1) == b""
 
 
-def test_more_connections_than_allowed_are_sent_away(mirror: Mirror) -> None:
+def test_more_connections_than_allowed_are_sent_away(mirror: MirrorFixture) -> None:
     """They are told to come again, and find room once others have gone."""
-    server = ObjectServer(MirrorContent(mirror.path), "token", most_connections=1)
-    with serving(server):
+    server = ObjectServer(MirrorObjectSource(mirror.path), "token", most_connections=1)
+    with serve_in_thread(server):
         with socket.create_connection(("127.0.0.1", server.port), 20) as first:
             first.sendall(b"GET /")
             status = 0
             while status != 503:  # until the first connection has been given its thread
-                status = asked(server, "GET", KEY)[0]
+                status = send_request(server, "GET", KEY)[0]
         while status == 503:
-            status = asked(server, "GET", KEY)[0]
+            status = send_request(server, "GET", KEY)[0]
 
     assert status == 200
 
 
-def test_a_server_that_ended_cuts_what_is_under_way(mirror: Mirror) -> None:
+def test_a_server_that_ended_cuts_what_is_under_way(mirror: MirrorFixture) -> None:
     """Clients that keep their connection get nothing more by it."""
-    with served(mirror) as server:
+    with serve_mirror(mirror) as server:
         peer = socket.create_connection(("127.0.0.1", server.port), 20)
         peer.sendall(b"GET / HTTP/1.1\r\n")
 
@@ -188,11 +196,11 @@ def test_a_server_that_ended_cuts_what_is_under_way(mirror: Mirror) -> None:
 def test_a_server_listens_on_one_address(address: object) -> None:
     """Never on all at once or as one of a group, nor by a name that nobody looked up."""
     with pytest.raises(Failure):
-        family(address)
+        address_family(address)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "203.0.113.7", "2001:4860:4860::8888"])
-def test_nothing_is_served_to_the_world_without_tls(mirror: Mirror, address: str) -> None:
+def test_nothing_is_served_to_the_world_without_tls(mirror: MirrorFixture, address: str) -> None:
     """Before anything listens there."""
     with pytest.raises(Failure, match="without TLS"):
-        ObjectServer(MirrorContent(mirror.path), "token", [address])
+        ObjectServer(MirrorObjectSource(mirror.path), "token", [address])

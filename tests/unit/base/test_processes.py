@@ -9,23 +9,23 @@ import sys
 
 import pytest
 
-from trainctl.base import processes
-from trainctl.base.processes import alive, identity, is_dead, process
+from trainctl.base.system import processes
+from trainctl.base.system.processes import describe_process, is_alive, is_dead, process_record
 
 
 def test_this_process_and_its_parent_are_alive() -> None:
-    assert process() == process(os.getpid())
-    assert is_dead(process()) is False
-    assert is_dead(process(os.getppid())) is False
-    assert alive(identity())
+    assert describe_process() == describe_process(os.getpid())
+    assert is_dead(describe_process()) is False
+    assert is_dead(describe_process(os.getppid())) is False
+    assert is_alive(process_record())
 
 
 def test_a_forked_child_is_another_process() -> None:
-    parent = process()
+    parent = describe_process()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, str(process().pid).encode())
+        os.write(writer, str(describe_process().pid).encode())
         os._exit(0)
     os.waitpid(child, 0)
     assert int(os.read(reader, 20)) == child != parent.pid
@@ -36,12 +36,12 @@ def test_a_forked_child_is_another_process() -> None:
 def test_an_ended_process_is_dead_even_before_it_is_reaped() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
-        known = process(child.pid)
+        known = describe_process(child.pid)
         assert is_dead(known) is False
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert is_dead(known) is True
-        assert not alive(known._asdict())
+        assert not is_alive(known._asdict())
     finally:
         child.kill()
         child.wait()
@@ -49,47 +49,55 @@ def test_an_ended_process_is_dead_even_before_it_is_reaped() -> None:
 
 
 def test_a_reused_pid_is_another_process() -> None:
-    assert is_dead(process()._replace(started=1)) is True
+    assert is_dead(describe_process()._replace(started=1)) is True
 
 
 def test_an_earlier_boot_is_dead_and_another_machine_unknown() -> None:
-    mine = process()
+    mine = describe_process()
     assert is_dead(mine._replace(boot="another")) is True
     assert is_dead(mine._replace(boot="another", machine="another")) is None
     assert is_dead(mine._replace(machine="renamed since")) is False
-    assert not alive(mine._replace(boot="another", machine="another")._asdict())
+    assert not is_alive(mine._replace(boot="another", machine="another")._asdict())
 
 
 def test_a_hidden_process_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = process()
-    monkeypatch.setattr(processes, "_started", lambda pid: None)
+    known = describe_process()
+    monkeypatch.setattr(processes, "_start_time", lambda pid: None)
     assert is_dead(known) is None
-    assert is_dead(process()) is None
+    assert is_dead(describe_process()) is None
 
 
-@pytest.mark.parametrize("record", [None, {}, {"pid": 1}, {**identity(), "pid": "1"}])
+@pytest.mark.parametrize("record", [None, {}, {"pid": 1}, {**process_record(), "pid": "1"}])
 def test_what_is_not_an_identity_is_not_alive(record: dict[str, object] | None) -> None:
-    assert not alive(record)
+    assert not is_alive(record)
 
 
 def test_without_proc_the_start_comes_from_ps(monkeypatch: pytest.MonkeyPatch) -> None:
     if not processes._output("ps", "-o", "lstart=", "-p", str(os.getpid())):
         pytest.skip("this machine has no ps")
     monkeypatch.setattr(processes, "_namespace", lambda: "")
-    known = process()
+    known = describe_process()
     assert known.started > 1_000_000_000
     assert is_dead(known._replace(boot=processes._boot())) is False
-    assert process(2**22 + 1).started == 0
+    assert describe_process(2**22 + 1).started == 0
 
 
 def test_pids_are_not_compared_across_namespaces() -> None:
     """In another pid namespace of the same machine, this pid is another process, and neither alive nor dead is known."""
     code = (
-        "import json, sys; from trainctl.base.processes import Process, is_dead;"
+        "import json, sys; from trainctl.base.system.processes import Process, is_dead;"
         "print(is_dead(Process(**json.loads(sys.argv[1]))))"
     )
     done = subprocess.run(
-        ["unshare", "-rpf", "--mount-proc", sys.executable, "-c", code, json.dumps(identity())],
+        [
+            "unshare",
+            "-rpf",
+            "--mount-proc",
+            sys.executable,
+            "-c",
+            code,
+            json.dumps(process_record()),
+        ],
         capture_output=True,
         text=True,
     )

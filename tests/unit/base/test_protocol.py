@@ -7,26 +7,26 @@ from typing import get_type_hints
 
 import pytest
 
-from tests.support.program import ROOT
-from trainctl.base.protocol.verbs import VERBS
+from tests.support.projects.program import ROOT
+from trainctl.base.protocol.methods import METHODS
 from trainctl.node import __main__ as program
 
-WHERE = {verb: where for verbs in program._KNOWN for verb, where in verbs.items()}
+WHERE = {method: where for methods in program._ALL_METHODS for method, where in methods.items()}
 
 
 def test_the_program_has_the_verbs_of_the_protocol() -> None:
     """No more and no fewer."""
-    assert WHERE.keys() == VERBS.keys()
+    assert WHERE.keys() == METHODS.keys()
 
 
-@pytest.mark.parametrize("name", sorted(VERBS))
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_verb_takes_and_returns_what_the_protocol_says(name: str) -> None:
     """The function is annotated with the very types; one that streams writes bytes."""
-    verb, hints = VERBS[name], get_type_hints(program._function(WHERE[name]))
+    method, hints = METHODS[name], get_type_hints(program._find_function(WHERE[name]))
 
-    assert hints["request"] is verb.request
-    assert hints["return"] is (type(None) if verb.answer is bytes else verb.answer)
-    assert (name in program._RAW) is (verb.answer is bytes)
+    assert hints["request"] is method.request
+    assert hints["return"] is (type(None) if method.answer is bytes else method.answer)
+    assert (name in program._RAW_METHODS) is (method.answer is bytes)
 
 
 def test_the_page_of_the_protocol_is_the_generated_one() -> None:

@@ -4,12 +4,18 @@ import threading
 
 import pytest
 
-from trainctl.base.retry import Attempts, Retry
-from trainctl.errors import Interrupted, SourceBusy, SourceGone, SourceResting, TrainctlError
+from trainctl.base.retry import RetryPolicy, RetryState
+from trainctl.errors import (
+    SourceNotFound,
+    SourceThrottled,
+    SourceUnavailable,
+    TrainctlError,
+    UserInterrupt,
+)
 
 
-def failing(retry: Retry, error: TrainctlError, tries: int) -> None:
-    attempts = Attempts(retry, threading.Event())
+def failing(retry: RetryPolicy, error: TrainctlError, tries: int) -> None:
+    attempts = RetryState(retry, threading.Event())
     for _ in range(tries):
         attempts.failed(error)
 
@@ -17,38 +23,38 @@ def failing(retry: Retry, error: TrainctlError, tries: int) -> None:
 def test_waits_grow_up_to_the_longest() -> None:
     """The wait doubles each time and stays below the longest."""
     waited: list[float] = []
-    retry = Retry(
+    retry = RetryPolicy(
         8, 1.0, 10.0, wait=lambda event, seconds: waited.append(seconds), jitter=lambda: 1.0
     )
-    failing(retry, SourceBusy("busy"), 7)
+    failing(retry, SourceUnavailable("busy"), 7)
     assert waited == [1, 2, 4, 8, 10, 10, 10]
 
 
 def test_jitter_keeps_half() -> None:
     """Waits of many clients differ, and none is below half."""
     waited: list[float] = []
-    retry = Retry(wait=lambda event, seconds: waited.append(seconds))
+    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds))
     for _ in range(50):
-        failing(retry, SourceBusy("busy"), 1)
+        failing(retry, SourceUnavailable("busy"), 1)
     assert len(set(waited)) > 10
     assert 0.5 <= min(waited) <= max(waited) <= 1.0
 
 
 def test_the_last_error_is_raised() -> None:
     """After as many failures as attempts the error itself comes out."""
-    retry = Retry(3, wait=lambda event, seconds: None)
-    failing(retry, SourceBusy("busy"), 2)
-    with pytest.raises(SourceBusy):
-        failing(retry, SourceBusy("busy"), 3)
-    with pytest.raises(SourceGone):
-        failing(retry, SourceGone("gone"), 1)
+    retry = RetryPolicy(3, wait=lambda event, seconds: None)
+    failing(retry, SourceUnavailable("busy"), 2)
+    with pytest.raises(SourceUnavailable):
+        failing(retry, SourceUnavailable("busy"), 3)
+    with pytest.raises(SourceNotFound):
+        failing(retry, SourceNotFound("gone"), 1)
 
 
 def test_advancing_starts_anew() -> None:
     """What was achieved between failures renews the patience."""
-    attempts = Attempts(Retry(2, wait=lambda event, seconds: None), threading.Event())
+    attempts = RetryState(RetryPolicy(2, wait=lambda event, seconds: None), threading.Event())
     for _ in range(5):
-        attempts.failed(SourceBusy("busy"))
+        attempts.failed(SourceUnavailable("busy"))
         attempts.advanced()
 
 
@@ -56,23 +62,23 @@ def test_a_cancelled_wait_ends_at_once() -> None:
     """Cancelling interrupts the wait instead of trying again."""
     cancelled = threading.Event()
     cancelled.set()
-    with pytest.raises(Interrupted):
-        Attempts(Retry(), cancelled).failed(SourceBusy("busy", retry_after=100.0))
+    with pytest.raises(UserInterrupt):
+        RetryState(RetryPolicy(), cancelled).failed(SourceUnavailable("busy", retry_after=100.0))
 
 
 def test_what_upstream_asks_for_is_no_failed_attempt() -> None:
     """Waits that it asks for go on until patience ends, longer each time; then the error says how long it would be."""
     waited: list[float] = []
-    retry = Retry(
+    retry = RetryPolicy(
         2, patience=300, wait=lambda event, seconds: waited.append(seconds), jitter=lambda: 1.0
     )
-    with pytest.raises(SourceBusy, match="wait 20 s"):
-        failing(retry, SourceBusy("busy", retry_after=20.0), 99)
+    with pytest.raises(SourceUnavailable, match="wait 20 s"):
+        failing(retry, SourceUnavailable("busy", retry_after=20.0), 99)
     assert waited[:3] == [21, 21, 21]
     assert 300 - 21 < sum(waited) <= 300
     waited.clear()
-    with pytest.raises(SourceBusy, match="wait 1"):
-        failing(retry, SourceBusy("busy", retry_after=1.0), 99)
+    with pytest.raises(SourceUnavailable, match="wait 1"):
+        failing(retry, SourceUnavailable("busy", retry_after=1.0), 99)
     assert waited[:6] == [2, 2, 3, 5, 9, 17]
 
 
@@ -80,8 +86,8 @@ def test_a_pause_is_told_by_who_was_asked_for_it() -> None:
     """A window of the Hub is waited for, and told once, however many wait."""
     waited: list[float] = []
     told: list[str] = []
-    retry = Retry(wait=lambda event, seconds: waited.append(seconds), tell=told.append)
-    failing(retry, SourceBusy("busy", retry_after=299.0), 1)
-    failing(retry, SourceResting("resting", retry_after=298.0), 1)
+    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds), tell=told.append)
+    failing(retry, SourceUnavailable("busy", retry_after=299.0), 1)
+    failing(retry, SourceThrottled("resting", retry_after=298.0), 1)
     assert [299 < one <= 300 for one in waited] == [True, False]
     assert told == ["busy; trying again in 5m"]

@@ -8,16 +8,16 @@ import pty
 
 import pytest
 
-from trainctl.cli.session import Session
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, require_terminal
 from trainctl.errors import UsageError
 from trainctl.model.redaction import Redactor
-from trainctl.views.terminal.output import Output
+from trainctl.views.terminal.output import TerminalOutput
 
 
-def session(stdin: io.TextIOBase) -> Session:
+def session(stdin: io.TextIOBase) -> CliSession:
     redactor = Redactor()
-    return Session(redactor, Output(io.StringIO(), io.StringIO(), redactor, {}), stdin)  # type: ignore[arg-type]
+    return CliSession(redactor, TerminalOutput(io.StringIO(), io.StringIO(), redactor, {}), stdin)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from trainctl.cli import app, invoke
-from trainctl.cli.app import Command
+from trainctl.cli.app import CommandRow
 
 
 class Size(StrEnum):
@@ -40,7 +40,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("trainctl.cli.commands.made_up")
     module.take_command = command  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(app, "COMMANDS", (Command("take", "made_up", "Take."),))
+    monkeypatch.setattr(app, "COMMANDS", (CommandRow("take", "made_up", "Take."),))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr("threading.excepthook", sys.excepthook)
 

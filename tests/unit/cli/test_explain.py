@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.program import ROOT, trainctl
+from tests.support.projects.program import ROOT, trainctl
 from trainctl.manifest.fields import fields, find, nearest_path
 from trainctl.model.diagnostics import explanations
 from trainctl_schemas import schema

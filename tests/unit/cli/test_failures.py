@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from trainctl.cli import app, invoke
-from trainctl.cli.app import Command
-from trainctl.errors import Busy, Interrupted, ManifestError, PartlyDone, TrainctlError
+from trainctl.cli.app import CommandRow
+from trainctl.errors import LockHeld, ManifestError, PartialApply, TrainctlError, UserInterrupt
 from trainctl.model.diagnostics import Position, error, warning
 
 SECRET = "hf_planted_secret_value"
@@ -38,7 +38,7 @@ class Runner:
         module = ModuleType("trainctl.cli.commands.made_up")
         module.fail_command = command  # type: ignore[attr-defined]
         self._monkeypatch.setitem(sys.modules, module.__name__, module)
-        self._monkeypatch.setattr(app, "COMMANDS", (Command("fail", "made_up", "Fail."),))
+        self._monkeypatch.setattr(app, "COMMANDS", (CommandRow("fail", "made_up", "Fail."),))
         self._monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         self._monkeypatch.setattr("threading.excepthook", sys.excepthook)
         code = invoke.invoke(["fail", *words])
@@ -52,7 +52,7 @@ def test_the_exit_code_is_the_commands(run: Runner) -> None:
 
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [(TrainctlError("no"), 1), (Busy("held by ana"), 10), (PartlyDone("one of two failed"), 12), (Interrupted("stopped"), 130)],
+    [(TrainctlError("no"), 1), (LockHeld("held by ana"), 10), (PartialApply("one of two failed"), 12), (UserInterrupt("stopped"), 130)],
 )  # fmt: skip
 def test_errors_have_their_exit_code(run: Runner, raised: TrainctlError, code: int) -> None:
     """Each class means its exit code; summary and code are shown, and where to read more unless the code says nothing more."""
@@ -119,7 +119,7 @@ def command(ctx: typer.Context) -> int:
 module = ModuleType("trainctl.cli.commands.made_up")
 module.fail_command = command
 sys.modules[module.__name__] = module
-app.COMMANDS = (app.Command("fail", "made_up", "Fail."),)
+app.COMMANDS = (app.CommandRow("fail", "made_up", "Fail."),)
 sys.exit(main(["fail", *sys.argv[1:]]))
 """
     done = subprocess.run(

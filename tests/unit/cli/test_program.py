@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.program import ROOT, trainctl
+from tests.support.projects.program import ROOT, trainctl
 from trainctl import __version__
 
 
@@ -129,7 +129,7 @@ def command(ctx: typer.Context) -> int:
 module = ModuleType("trainctl.cli.commands.made_up")
 module.where_command = command
 sys.modules[module.__name__] = module
-app.COMMANDS = (app.Command("where", "made_up", "Where."),)
+app.COMMANDS = (app.CommandRow("where", "made_up", "Where."),)
 code = main(sys.argv[1:])
 print(os.getcwd(), file=sys.stderr)
 sys.exit(code)

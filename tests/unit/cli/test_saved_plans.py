@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainctl.cli.plans import load_plan, save_plan
-from trainctl.desired.values import Desired
+from trainctl.desired.values import DesiredState
 from trainctl.errors import StorageError, UsageError
 from trainctl.plan.diff import plan_digest
 from trainctl.plan.values import Plan
@@ -17,7 +17,7 @@ PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest(()))
 
 def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     """Nobody else may read it, and nothing lies beside it."""
-    desired = Desired(tmp_path, {}, {})
+    desired = DesiredState(tmp_path, {}, {})
     save_plan(tmp_path / "p.bin", PLAN, desired)
     save_plan(tmp_path / "p.bin", PLAN, desired)
     assert load_plan(tmp_path / "p.bin").plan == PLAN
@@ -31,7 +31,7 @@ def test_where_it_cannot_be_saved_nothing_is_left(tmp_path: Path, name: str) -> 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "x").touch()
     with pytest.raises(StorageError, match="can't be written"):
-        save_plan(tmp_path / name, PLAN, Desired(tmp_path, {}, {}))
+        save_plan(tmp_path / name, PLAN, DesiredState(tmp_path, {}, {}))
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 

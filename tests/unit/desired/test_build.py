@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.manifests import attributes, desired, problems, schema_of
+from tests.support.projects.manifests import attributes, desired, problems, schema_of
 from trainctl.base.json import canonical
 from trainctl.desired.build import build, directory_name
 from trainctl.desired.values import SecretSpec
 from trainctl.manifest.read import read
-from trainctl.model.resource import Lifecycle
+from trainctl.model.specs.resource import LifecycleSpec
 
 JOB = "runtime: {start_commands: [x]}"
 CACHED = "runtime: {start_commands: [x], cache_config: {enabled: true}}"
@@ -226,8 +226,8 @@ def test_dependencies_lifecycle_and_places(project: Path) -> None:
         "cluster.lab",
     ]
     assert resources["weights.qwen3"].depends_on == ()
-    assert job.lifecycle == Lifecycle(True, ("image",), ("config", "code"))
-    assert resources["weights.data"].lifecycle == Lifecycle()
+    assert job.lifecycle == LifecycleSpec(True, ("image",), ("config", "code"))
+    assert resources["weights.data"].lifecycle == LifecycleSpec()
     assert (job.provider, resources["weights.data"].provider) == ("local", "trainctl")
     assert str(job.where) == "trainctl.yaml:22:3"
     assert str(resources["weights.sft-0"].where) == "trainctl.yaml:27:28"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.manifests import attributes, desired, problems
+from tests.support.projects.manifests import attributes, desired, problems
 from trainctl.desired.variables import values
 from trainctl.manifest.tree import SourceFloat, mapping_node, scalar_node
 from trainctl.model.diagnostics import Diagnostic, Position

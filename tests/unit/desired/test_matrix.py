@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.manifests import attributes, desired, problems
-from trainctl.desired.values import Desired
+from tests.support.projects.manifests import attributes, desired, problems
+from trainctl.desired.values import DesiredState
 from trainctl.model.address import Kind
 
 
@@ -21,7 +21,7 @@ def sweep(matrix: str, command: str = "train", rest: str = "") -> str:
     )
 
 
-def keys(wish: Desired) -> list[str]:
+def keys(wish: DesiredState) -> list[str]:
     """What is in the brackets of the jobs' addresses."""
     return [one.key or "" for one in wish.resources if one.kind is Kind.JOB]
 
@@ -217,7 +217,7 @@ def test_declared_weights_may_be_chosen_by_the_matrix(tmp_path: Path) -> None:
     assert chosen == [["weights.big", "weights.sweep-1"], ["weights.small", "weights.sweep-1"]]
 
 
-def depends(tmp_path: Path, wish: Desired, job: str) -> set[str]:
+def depends(tmp_path: Path, wish: DesiredState, job: str) -> set[str]:
     """The jobs that a job depends on."""
     del tmp_path
     resource = next(one for address, one in wish.resources.items() if str(address) == job)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.desired.expand import command_text
-from trainctl.desired.expression import BadExpression, Scope
+from trainctl.desired.expression import ExpressionScope, InvalidExpression
 
 SHELLS = [shell for shell in ("/bin/sh", shutil.which("bash")) if shell]
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
@@ -20,7 +20,7 @@ NASTY = st.one_of(WORDS, st.text(alphabet="'\"`$(){}\\ \n;|&<>#*?~!a1", max_size
 
 def expanded(command: str, value: str = "x") -> str:
     """A command with ``var.x`` put in."""
-    return command_text(command, Scope({"x": value}))
+    return command_text(command, ExpressionScope({"x": value}))
 
 
 def run(shell: str, script: str) -> bytes:
@@ -80,7 +80,7 @@ def test_a_value_reaches_the_program_as_one_word(shell: str, value: str) -> None
 )
 def test_where_the_shell_quotes_already_a_word_is_refused(command: str, why: str) -> None:
     """The message says where it stands and what else to write."""
-    with pytest.raises(BadExpression) as refusal:
+    with pytest.raises(InvalidExpression) as refusal:
         expanded(command)
     assert why in str(refusal.value)
     assert "environment_variables" in refusal.value.detail
@@ -94,7 +94,7 @@ def test_raw_inserts_the_value_as_it_is() -> None:
 
 def test_a_raw_value_counts_as_read_by_the_shell() -> None:
     """A quote that it opens is open."""
-    with pytest.raises(BadExpression, match="inside single quotes"):
+    with pytest.raises(InvalidExpression, match="inside single quotes"):
         expanded("echo ${{ raw(var.x) }} ${{ var.x }}", "'")
 
 
@@ -117,7 +117,7 @@ def test_whatever_stands_before_the_value_is_never_run(
         before = before.replace(">", "").replace("<", "")
     try:
         script = expanded(f"{before}${{{{ var.x }}}}", value)
-    except BadExpression:
+    except InvalidExpression:
         return
     for shell in SHELLS:
         subprocess.run(

@@ -10,9 +10,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from trainctl.jobs.registry import registry_login
-from trainctl.model.job_spec import DockerAuth
-from trainctl.model.json_form import from_json
+from trainctl.model.json_codec import from_json
 from trainctl.model.redaction import Redactor
+from trainctl.model.specs.job_spec import DockerAuthSpec
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +22,7 @@ VALUES = {"id": "AKIAIOSFODNN7EXAMPLE", "secret": "not-a-real-secret-key"}
 
 def login(auth: dict[str, Any], redactor: Redactor) -> Any:
     """The login that a job's ``docker_auth`` gives."""
-    return registry_login(from_json(DockerAuth, auth), VALUES.__getitem__, redactor)
+    return registry_login(from_json(DockerAuthSpec, auth), VALUES.__getitem__, redactor)
 
 
 @pytest.fixture

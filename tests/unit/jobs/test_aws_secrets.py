@@ -11,11 +11,11 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.support.buckets import free_port
+from tests.support.servers.buckets import free_port
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import SecretWithheld, TrainctlError
-from trainctl.jobs.secret_origins import STORES
-from trainctl.jobs.secrets import Secrets
+from trainctl.errors import SecretUnavailable, TrainctlError
+from trainctl.jobs.secret_sources import SECRET_STORES
+from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
 
@@ -43,8 +43,10 @@ def aws(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
 
-def secrets(spec: SecretSpec) -> Secrets:
-    return Secrets({spec.name: spec}, Path(), os.environ, Redactor(), lambda: Trust("trust.toml"))
+def secrets(spec: SecretSpec) -> SecretResolver:
+    return SecretResolver(
+        {spec.name: spec}, Path(), os.environ, Redactor(), lambda: Trust("trust.toml")
+    )
 
 
 def failure(spec: SecretSpec) -> TrainctlError:
@@ -82,13 +84,13 @@ def test_aws_that_does_not_answer_withholds_a_secret(
     """Who was asked and doesn't give it is told from what isn't there."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     error = failure(in_aws("prod/plain", region="us-east-1"))
-    assert isinstance(error, SecretWithheld)
+    assert isinstance(error, SecretUnavailable)
     assert "AWS Secrets Manager doesn't answer" in error.summary
 
 
 def test_storing_in_aws(aws: None) -> None:
     """Made where there is none, a new version where there is one; other members of an object stay."""
-    store = STORES["aws-secrets-manager"]
+    store = SECRET_STORES["aws-secrets-manager"]
     plain, part = in_aws("new/plain"), in_aws("new/json", "token")
     assert store.look(plain) is None
     first = store.put(plain, VALUE)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import Code, packed, scan
+from trainctl.jobs.code import CodeSource, pack, scan
 
 
-def archive(code: Code) -> list[bytes]:
+def archive(code: CodeSource) -> list[bytes]:
     """The pieces of the tar that travels."""
-    with packed(code) as pieces:
+    with pack(code) as pieces:
         return list(pieces)
 
 
@@ -50,7 +50,7 @@ def any_tree(request: pytest.FixtureRequest, tree: Path) -> Path:
     return tree
 
 
-def paths(code: Code) -> list[str]:
+def paths(code: CodeSource) -> list[str]:
     """What travels."""
     return [file.path for file in code.files]
 
@@ -124,7 +124,7 @@ def test_outside_git_a_short_list_is_left_out_and_told(tree: Path) -> None:
     write(tree, {"__pycache__/x.pyc": "", "venv/bin/python": "", "lib/a.pyc": ""})
     code = scan(tree, ".")
     assert paths(code) == ["lib/model.py", "train.py"]
-    assert code.left_out == ("__pycache__/", "lib/a.pyc", "venv/")
+    assert code.excluded == ("__pycache__/", "lib/a.pyc", "venv/")
 
 
 def test_an_ignore_file_leaves_out(any_tree: Path) -> None:
@@ -148,11 +148,11 @@ def test_keys_and_dotenv_files_must_be_asked_for(any_tree: Path) -> None:
     write(any_tree, {".env": "A=1", ".env.local": "A=1", "id_ed25519": "k", "tls/a.pem": "k"})
     code = scan(any_tree, ".")
     assert paths(code) == ["lib/model.py", "train.py"]
-    assert code.left_out == (".env", ".env.local", "id_ed25519", "tls/a.pem")
+    assert code.excluded == (".env", ".env.local", "id_ed25519", "tls/a.pem")
     write(any_tree, {".trainctlignore": "!.env\n"})
     asked = scan(any_tree, ".")
     assert ".env" in paths(asked)
-    assert asked.left_out == (".env.local", "id_ed25519", "tls/a.pem")
+    assert asked.excluded == (".env.local", "id_ed25519", "tls/a.pem")
 
 
 def test_what_is_never_code(any_tree: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_is_never_code(any_tree: Path) -> None:
     )
     code = scan(any_tree, ".", [(any_tree / "aws.json").resolve()])
     assert paths(code) == ["lib/model.py", "train.py"]
-    assert code.left_out == ()
+    assert code.excluded == ()
 
 
 def test_a_link_to_a_secret_is_no_way_around(any_tree: Path) -> None:
@@ -189,9 +189,9 @@ def test_where_trainctl_keeps_things_is_no_code(any_tree: Path) -> None:
     write(any_tree, {"keep/mirror/blobs/x": "x", "keep/mirror-code.py": "pass"})
     write(any_tree, {".trainctlignore": "!keep/mirror/\n"})
     after = scan(any_tree, ".", withheld)
-    assert before.left_out == ()
+    assert before.excluded == ()
     assert paths(after) == ["keep/mirror-code.py", "lib/model.py", "train.py"]
-    assert after.left_out == ("keep/mirror/",)
+    assert after.excluded == ("keep/mirror/",)
 
 
 def test_what_trainctl_keeps_in_the_very_directory_of_the_code_is_an_error(any_tree: Path) -> None:
@@ -235,16 +235,16 @@ def test_other_repositories_inside_are_told(tree: Path) -> None:
     git(tree / "vendor", "add", ".")
     git(tree / "vendor", "commit", "-qm", "x")
     code = scan(tree, ".")
-    assert (paths(code), code.left_out) == (["lib/model.py", "train.py"], ("vendor/",))
+    assert (paths(code), code.excluded) == (["lib/model.py", "train.py"], ("vendor/",))
     write(tree, {".trainctlignore": "vendor/\n"})
-    assert scan(tree, ".").left_out == ()
+    assert scan(tree, ".").excluded == ()
 
 
 def test_what_is_no_file_is_not_opened(tree: Path) -> None:
     """A pipe that nobody writes to doesn't hold up a plan; it is left out, and told."""
     os.mkfifo(tree / "pipe")
     code = scan(tree, ".")
-    assert (paths(code), code.left_out) == (["lib/model.py", "train.py"], ("pipe",))
+    assert (paths(code), code.excluded) == (["lib/model.py", "train.py"], ("pipe",))
 
 
 def test_names_with_controls_are_refused(any_tree: Path) -> None:

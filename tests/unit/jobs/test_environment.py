@@ -11,23 +11,23 @@ import pytest
 
 from trainctl.jobs import environment as module
 from trainctl.jobs.environment import (
-    RunPlaces,
+    RunPaths,
     checkpoint_directory,
+    directory_links,
     environment,
     file_name,
-    links,
-    places,
+    run_paths,
     weights_variable,
 )
 from trainctl.model.address import Address
-from trainctl.model.job_spec import JobSpec
 from trainctl.model.run import RunRecord
-from trainctl.spi.provider import Node
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.plugin_api.provider import Node
 
 JOB = Address.parse("job.sft")
 NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3", gpus=2)
 RUN = RunRecord("abc1234", 3, "key", generation=2)
-WHERE = places(NODE, JOB, "demo", RUN, 0)
+WHERE = run_paths(NODE, JOB, "demo", RUN, 0)
 
 
 def job(
@@ -55,7 +55,7 @@ def job(
     )
 
 
-def made(spec: JobSpec, address: Address = JOB, where: RunPlaces = WHERE) -> dict[str, str]:
+def made(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict[str, str]:
     """The environment of the run."""
     return environment(address, spec, RUN, where, "lineage", gpus=NODE.gpus)
 
@@ -94,7 +94,7 @@ def test_directories_that_are_off_have_no_variable() -> None:
     """A script can ask whether there is a cache or a checkpoint directory."""
     found = made(job())
     assert not {"BT_CHECKPOINT_DIR", "BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"} & set(found)
-    assert links(job(), WHERE) == []
+    assert directory_links(job(), WHERE) == []
 
 
 def test_kept_directories_are_named_where_they_lie() -> None:
@@ -104,7 +104,7 @@ def test_kept_directories_are_named_where_they_lie() -> None:
     assert found["BT_CHECKPOINT_DIR"] == "/data/checkpoints/demo/sft/3-abc1234/rank-0"
     assert found["BT_PROJECT_CACHE_DIR"] == found["BT_RW_CACHE_DIR"] == "/cache/lab-0/caches/demo"
     assert found["BT_TEAM_CACHE_DIR"] == "/cache/lab-0/caches/.team"
-    assert links(spec, WHERE) == []
+    assert directory_links(spec, WHERE) == []
 
 
 def test_kept_directories_are_where_the_job_wants_them() -> None:
@@ -117,7 +117,7 @@ def test_kept_directories_are_where_the_job_wants_them() -> None:
     assert found["BT_CHECKPOINT_DIR"] == f"{WHERE.work}/out"
     assert found["BT_RW_CACHE_DIR"] == "/root/.cache/user_artifacts"
     assert found["BT_TEAM_CACHE_DIR"] == "/root/.cache/team_artifacts"
-    assert links(spec, WHERE) == [
+    assert directory_links(spec, WHERE) == [
         {"path": "out", "target": WHERE.checkpoints},
         {"path": "/root/.cache/user_artifacts", "target": WHERE.project_cache},
         {"path": "/root/.cache/team_artifacts", "target": WHERE.team_cache},
@@ -157,4 +157,4 @@ def test_one_of_many_has_places_of_its_own() -> None:
 
 def test_a_declared_cache_directory_is_used() -> None:
     """The cache's own place, where the manifest names one."""
-    assert places(NODE, JOB, "demo", RUN, 0, cache="/mnt/cache").project_cache == "/mnt/cache"
+    assert run_paths(NODE, JOB, "demo", RUN, 0, cache="/mnt/cache").project_cache == "/mnt/cache"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.identities import POOL, identity_servers
+from tests.support.servers.identity_servers import POOL, identity_servers
 from trainctl.errors import TrainctlError
 from trainctl.jobs.registry import registry_login
-from trainctl.model.job_spec import DockerAuth
-from trainctl.model.json_form import from_json
+from trainctl.model.json_codec import from_json
 from trainctl.model.redaction import Redactor
+from trainctl.model.specs.job_spec import DockerAuthSpec
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 VALUES = {
@@ -27,7 +27,7 @@ VALUES = {
 
 def login(auth: dict[str, Any], redactor: Redactor | None = None) -> Any:
     """The login that a job's ``docker_auth`` gives."""
-    parsed = from_json(DockerAuth, auth)
+    parsed = from_json(DockerAuthSpec, auth)
     return registry_login(parsed, VALUES.__getitem__, redactor or Redactor())
 
 

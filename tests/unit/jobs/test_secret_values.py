@@ -10,14 +10,14 @@ import pytest
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
-from trainctl.jobs.secrets import Secrets
+from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import MASK, Redactor
 
 
-def secrets_of(tmp_path: Path, value: str, redactor: Redactor) -> Secrets:
+def secrets_of(tmp_path: Path, value: str, redactor: Redactor) -> SecretResolver:
     (tmp_path / "value").write_text(value, encoding="utf-8")
     spec = SecretSpec("one", "file", "value")
-    return Secrets({"one": spec}, tmp_path, {}, redactor)
+    return SecretResolver({"one": spec}, tmp_path, {}, redactor)
 
 
 @pytest.mark.parametrize("write", [json.dumps, repr, ascii, quote_plus, str.strip])

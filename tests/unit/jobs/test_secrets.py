@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import Forbidden, TrainctlError
-from trainctl.jobs.secrets import Secrets
+from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import MASK, Redactor
-from trainctl.model.resource import SourceAuth, WeightsSpec
-from trainctl.spi.sources import Credential
+from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.plugin_api.sources import SourceCredential
 
 VALUE = "hf_0123456789abcdef"
 
 
 def secrets(
     directory: Path, *specs: SecretSpec, redactor: Redactor | None = None, **environ: str
-) -> Secrets:
+) -> SecretResolver:
     """Declared secrets."""
-    return Secrets({spec.name: spec for spec in specs}, directory, environ, redactor or Redactor())
+    return SecretResolver(
+        {spec.name: spec for spec in specs}, directory, environ, redactor or Redactor()
+    )
 
 
 def test_a_value_from_the_environment(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_a_file_outside_is_forbidden(tmp_path: Path, source: str) -> None:
     home.mkdir()
     (tmp_path / "outside").write_text(VALUE)
     (home / "link").symlink_to("../outside")
-    with pytest.raises(Forbidden, match="outside the manifest's directory"):
+    with pytest.raises(PermissionDenied, match="outside the manifest's directory"):
         secrets(home, SecretSpec("a", "file", source)).value("a")
 
 
@@ -108,12 +110,12 @@ def test_what_opens_a_source(tmp_path: Path) -> None:
     A host that only the manifest names gets none.
     """
     found = secrets(tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), HF_TOKEN=f" {VALUE}\n")
-    auth = SourceAuth("CUSTOM_SECRET", "hf")
+    auth = SourceAuthSpec("CUSTOM_SECRET", "hf")
     hub = WeightsSpec("hf://a/b", auth=auth)
-    assert found.declared_credential(hub) == Credential(VALUE, "secret hf")
+    assert found.declared_credential(hub) == SourceCredential(VALUE, "secret hf")
     assert found.declared_credential(WeightsSpec(hub.source)) is None
     web = WeightsSpec("https://files.example:8443/w.bin", auth=auth)
-    with pytest.raises(Forbidden, match=r"secret 'hf' is not sent to files\.example:8443"):
+    with pytest.raises(PermissionDenied, match=r"secret 'hf' is not sent to files\.example:8443"):
         found.declared_credential(web)
     assert found.declared_credential(WeightsSpec(web.source)) is None
 
@@ -121,7 +123,7 @@ def test_what_opens_a_source(tmp_path: Path) -> None:
 def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:
     """A token that a library found in its usual place."""
     redactor = Redactor()
-    found = secrets(tmp_path, redactor=redactor).registered(Credential(VALUE, "~/.cache"))
+    found = secrets(tmp_path, redactor=redactor).registered(SourceCredential(VALUE, "~/.cache"))
     assert found is not None
     assert redactor.redact(VALUE) == MASK
 
@@ -130,7 +132,7 @@ def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:
 def test_what_no_header_can_hold_is_not_used(tmp_path: Path, value: str) -> None:
     """The library that would refuse it repeats it in its message. The error names where the token came from, only."""
     with pytest.raises(TrainctlError) as caught:
-        secrets(tmp_path).registered(Credential(value, "~/.cache/token"))
+        secrets(tmp_path).registered(SourceCredential(value, "~/.cache/token"))
 
     assert caught.value.code == "unusable-secret"
     assert "~/.cache/token" in caught.value.summary

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from trainctl.errors import Forbidden
-from trainctl.jobs.destinations import of_bucket, of_registry, of_source
-from trainctl.model.job_spec import DockerAuth
-from trainctl.model.resource import SourceAuth, WeightsSpec
-from trainctl.model.trust import Allow, Destination, Host, Trust, host_of_url
+from trainctl.errors import PermissionDenied
+from trainctl.jobs.destinations import bucket_destination, registry_destination, source_destination
+from trainctl.model.specs.job_spec import DockerAuthSpec
+from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.model.trust import AllowEntry, HostPattern, SecretDestination, Trust, host_of_url
 
 
 def trusting(*hosts: str, secret: str = "corp") -> Trust:
-    return Trust("trust.toml", (Allow(secret, tuple(Host.parse(one) for one in hosts)),))
+    return Trust(
+        "trust.toml", (AllowEntry(secret, tuple(HostPattern.parse(one) for one in hosts)),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,15 +47,17 @@ def trusting(*hosts: str, secret: str = "corp") -> Trust:
 )
 def test_which_hosts_an_entry_speaks_of(entry: str, url: str, *, allowed: bool) -> None:
     """Exactly the host, or what lies below a domain; nothing that only looks like it."""
-    assert trusting(entry).sends("corp", Destination(host_of_url(url))) is allowed
+    assert trusting(entry).may_send("corp", SecretDestination(host_of_url(url))) is allowed
 
 
 def test_an_entry_is_for_its_secret() -> None:
     """Another secret needs its own; ``*`` is every one."""
-    to = Destination(Host("a.example", 443))
-    assert not trusting("a.example").sends("other", to)
-    assert trusting("a.example", secret="*").sends("other", to)
-    with pytest.raises(Forbidden, match=r"secret 'other' is not sent to a\.example") as caught:
+    to = SecretDestination(HostPattern("a.example", 443))
+    assert not trusting("a.example").may_send("other", to)
+    assert trusting("a.example", secret="*").may_send("other", to)
+    with pytest.raises(
+        PermissionDenied, match=r"secret 'other' is not sent to a\.example"
+    ) as caught:
         trusting("a.example").require_host("other", to)
     assert 'secret = "other"\n    hosts = ["a.example"]' in caught.value.detail
 
@@ -81,8 +85,8 @@ def test_who_receives_what_opens_a_source(
     source: str, auth: dict[str, Any], environ: dict[str, str], host: str, *, given: bool
 ) -> None:
     """The platform of its scheme and what the environment names are given; what only the manifest names is not."""
-    weights = WeightsSpec(source, auth=SourceAuth(auth_secret_name="a", **auth))
-    to = of_source(weights, environ)
+    weights = WeightsSpec(source, auth=SourceAuthSpec(auth_secret_name="a", **auth))
+    to = source_destination(weights, environ)
     assert (str(to.host), to.given) == (host, given)
 
 
@@ -108,20 +112,20 @@ def test_who_receives_what_opens_a_source(
 )
 def test_who_receives_a_registrys_login(method: str, registry: str, *, given: bool) -> None:
     """A key goes to its own platform, a login to registries for everybody's images; all else needs an entry."""
-    assert of_registry(DockerAuth(method, registry)).given is given
+    assert registry_destination(DockerAuthSpec(method, registry)).given is given
 
 
 def test_an_endpoint_of_the_environment_is_that_server_only() -> None:
     """The same host at another port is another server."""
     environ = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9000", "AWS_ENDPOINT_URL": "http://other"}
     url = "s3://bucket/p"
-    assert of_bucket(url, None, environ).given
-    assert of_bucket(url, "http://127.0.0.1:9000/", environ).given
-    assert not of_bucket(url, "http://127.0.0.1:9001", environ).given
-    assert not of_bucket(url, "http://other", environ).given
+    assert bucket_destination(url, None, environ).given
+    assert bucket_destination(url, "http://127.0.0.1:9000/", environ).given
+    assert not bucket_destination(url, "http://127.0.0.1:9001", environ).given
+    assert not bucket_destination(url, "http://other", environ).given
 
 
 def test_what_names_no_server_is_trusted_with_nothing() -> None:
     """A URL that is no bucket's, and an endpoint that is none."""
-    assert not of_bucket("s3://x/p", None, {}).given
-    assert not of_bucket("s3://bucket/p", "http://", {}).given
+    assert not bucket_destination("s3://x/p", None, {}).given
+    assert not bucket_destination("s3://bucket/p", "http://", {}).given

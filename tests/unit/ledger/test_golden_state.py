@@ -12,8 +12,8 @@ import pytest
 from trainctl.errors import StateError
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import from_json, to_json
-from trainctl.ledger.fold import Fold
 from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.reducer import StateReducer
 from trainctl_state import open_directory
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"
@@ -27,14 +27,14 @@ def test_entries_are_read_and_written_alike() -> None:
     """Every type of entry of version 1: read, and written again as it was."""
     entries = load("entries.v1.json")
     assert {raw["type"] for raw in entries} == {
-        "born", "intent", "renewed", "outcome", "failed", "released", "observed", "note", "approved",
+        "created", "intent", "lease_renewed", "outcome", "failed", "unlocked", "refreshed", "comment", "approved",
     }  # fmt: skip
     assert [to_json(from_json(raw)) for raw in entries] == entries
 
 
 def test_the_fold_of_the_entries() -> None:
     """The golden entries fold to the golden state, and that is read and written alike."""
-    fold = Fold()
+    fold = StateReducer()
     for raw in load("entries.v1.json"):
         fold.apply(from_json(raw))
     fold.move_to(7)
@@ -50,7 +50,7 @@ def test_a_directory_of_version_1(tmp_path: Path) -> None:
     ledger = Ledger(open_directory((tmp_path / "state").as_uri()), str)
     assert ledger.state() == state_from_json(load("state.v1.json"))
     assert [row.status for row in ledger.history()] == [
-        "done", "TRAINING_JOB_RUNNING", "TRAINING_JOB_COMPLETED", "noted", "failed", "released",
+        "done", "TRAINING_JOB_RUNNING", "TRAINING_JOB_COMPLETED", "commented", "failed", "released",
     ]  # fmt: skip
     assert len(ledger.state_at(1).resources) == 1
     shutil.rmtree(tmp_path / "state" / "snapshots")

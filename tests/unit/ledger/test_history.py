@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.ledgers import PREP, SFT, begin, elsewhere, ledger_on, record
 from tests.support.memory_log import MemoryLog
+from tests.support.storage.ledgers import PREP, SFT, begin, elsewhere, ledger_on, record
 from trainctl.errors import UsageError
 
 
@@ -30,14 +30,14 @@ def test_everything_that_happened_is_a_row() -> None:
         (2, "job.prep", "create", None, None, "failed"),
         (3, "job.prep", "release", None, None, "released"),
         (4, "job.sft", "create", None, None, "removed"),
-        (4, None, "hello", None, None, "noted"),
+        (4, None, "hello", None, None, "commented"),
     ]
-    assert {row.who for row in ledger.history()} == {"ann@far"}
+    assert {row.actor for row in ledger.history()} == {"ann@far"}
     assert [row.serial for row in ledger.history(SFT)] == [1, 1, 4]
     assert set(ledger.history()[0].to_json()) == {
         "serial",
         "time",
-        "who",
+        "actor",
         "address",
         "action",
         "reason",

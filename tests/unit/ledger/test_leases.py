@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from tests.support.ledgers import SFT, FakeClock, begin, elsewhere, ledger_on, record
-from tests.support.log_faults import Fault, Faults, FaultyLog
 from tests.support.memory_log import MemoryLog
-from trainctl.errors import Busy
-from trainctl.ledger.leases import LeaseKeeper
+from tests.support.storage.ledgers import SFT, FakeClock, begin, elsewhere, ledger_on, record
+from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
+from trainctl.errors import LockHeld
+from trainctl.ledger.leases import LeaseRenewer
 
 
 def renewals(log: MemoryLog) -> int:
-    return sum(entry["type"] == "renewed" for entry in log.replay())
+    return sum(entry["type"] == "lease_renewed" for entry in log.replay())
 
 
 def test_all_leases_are_renewed_in_one_append() -> None:
@@ -35,7 +35,7 @@ def test_the_keeper_renews_while_it_is_entered() -> None:
     log = MemoryLog()
     ledger = ledger_on(log)
     begin(ledger)
-    with LeaseKeeper(ledger, lambda: None, interval=0.01):
+    with LeaseRenewer(ledger, lambda: None, interval=0.01):
         while renewals(log) < 3:
             threading.Event().wait(0.01)
     threading.Event().wait(0.05)
@@ -49,7 +49,7 @@ def test_a_holder_that_can_not_renew_is_told() -> None:
     clock, told = FakeClock(), []
     ledger = ledger_on(MemoryLog(), clock)
     begin(ledger)
-    keeper = LeaseKeeper(ledger, lambda: told.append(clock.at))
+    keeper = LeaseRenewer(ledger, lambda: told.append(clock.at))
     clock.at += 29
     keeper.check()
     assert told == []
@@ -66,10 +66,10 @@ def test_a_holder_that_can_not_renew_is_told() -> None:
 def test_it_is_told_while_an_append_hangs() -> None:
     """A dead disk holds the renewing thread; the looking thread still sees the clock."""
     clock, lost = FakeClock(), threading.Event()
-    faults = Faults({2: Fault.STALL})
+    faults = StoreFaults({2: StoreFault.STALL})
     ledger = ledger_on(FaultyLog(MemoryLog(), faults), clock)
     begin(ledger)
-    with LeaseKeeper(ledger, lost.set, interval=0.01):
+    with LeaseRenewer(ledger, lost.set, interval=0.01):
         assert faults.stalled.wait(10)
         clock.at += 31
         assert lost.wait(10)
@@ -79,11 +79,11 @@ def test_it_is_told_while_an_append_hangs() -> None:
 def test_it_is_told_when_the_disk_refuses() -> None:
     """Renewals that fail are tried again, and once the lease is over its holder is told."""
     clock, lost = FakeClock(), threading.Event()
-    faults = Faults()
+    faults = StoreFaults()
     ledger = ledger_on(FaultyLog(MemoryLog(), faults), clock)
     begin(ledger)
-    faults.always = Fault.FAIL
-    with LeaseKeeper(ledger, lost.set, interval=0.01):
+    faults.always = StoreFault.FAIL
+    with LeaseRenewer(ledger, lost.set, interval=0.01):
         while faults.calls < 3:
             threading.Event().wait(0.01)
         assert not lost.is_set()
@@ -97,9 +97,9 @@ def test_it_is_told_when_another_took_over() -> None:
     ledger = ledger_on(log)
     intent = begin(ledger)
     ledger_on(log, holder=elsewhere()).release(intent.id)
-    with LeaseKeeper(ledger, lost.set, interval=0.01):
+    with LeaseRenewer(ledger, lost.set, interval=0.01):
         assert lost.wait(10)
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         ledger.finish(intent, record())
 
 
@@ -108,13 +108,13 @@ def test_a_watcher_never_takes_over_before_the_holder_knows() -> None:
     log, clock, told = MemoryLog(), FakeClock(), []
     holder, watcher = ledger_on(log, clock, elsewhere()), ledger_on(log, clock)
     begin(holder)
-    keeper = LeaseKeeper(holder, lambda: told.append(clock.at))
+    keeper = LeaseRenewer(holder, lambda: told.append(clock.at))
     taken = False
     while not taken:
         try:
             begin(watcher)
             taken = True
-        except Busy:
+        except LockHeld:
             clock.at += 0.5
             keeper.check()
     assert told
@@ -125,7 +125,7 @@ def test_an_intent_without_an_end_is_left_open() -> None:
     log = MemoryLog()
     ledger = ledger_on(log)
     intent = begin(ledger)
-    with pytest.raises(ZeroDivisionError), LeaseKeeper(ledger, lambda: None).holding(intent):
+    with pytest.raises(ZeroDivisionError), LeaseRenewer(ledger, lambda: None).holding(intent):
         raise ZeroDivisionError
     assert ledger.held() == ()
     assert ledger.state().open_intents[SFT].id == intent.id

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.ledgers import (
+from tests.support.memory_log import MemoryLog
+from tests.support.storage.ledgers import (
     PREP,
     SFT,
     FakeClock,
@@ -19,15 +20,21 @@ from tests.support.ledgers import (
     ledger_on,
     record,
 )
-from tests.support.log_faults import Fault, Faults, FaultyLog
-from tests.support.memory_log import MemoryLog
-from trainctl.errors import Busy, DoneByTwin, Forbidden, StalePlan, StateError, UsageError
-from trainctl.ledger.entries import Note
-from trainctl.ledger.leases import this_process
-from trainctl.ledger.ledger import Start
+from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
+from trainctl.errors import (
+    AlreadyApplied,
+    LockHeld,
+    PermissionDenied,
+    StalePlan,
+    StateError,
+    UsageError,
+)
+from trainctl.ledger.entries import CommentEntry
+from trainctl.ledger.leases import current_holder
+from trainctl.ledger.ledger import IntentRequest
 from trainctl.model.address import Address
 from trainctl.model.redaction import MASK, Redactor
-from trainctl.spi.state import LogSlice
+from trainctl.plugin_api.state import LogSlice
 
 
 def test_lineage_is_born_with_the_first_append() -> None:
@@ -52,7 +59,7 @@ def test_an_effect_from_intent_to_outcome() -> None:
         "sha256:p",
         "because",
     )
-    assert intent.holder == this_process()
+    assert intent.holder == current_holder()
     ledger.finish(intent, record(outputs={"o": 1}, key="k1"))
     state = ledger_on(log).state()
     assert state == ledger.state()
@@ -65,7 +72,7 @@ def test_an_address_that_another_holds_is_refused() -> None:
     """Busy, exit code 10, with who, since when, until when and how to end it; another address is free."""
     log = MemoryLog()
     holding = begin(ledger_on(log, holder=elsewhere("ann")))
-    with pytest.raises(Busy) as caught:
+    with pytest.raises(LockHeld) as caught:
         begin(ledger_on(log))
     assert caught.value.exit_code == 10
     text = str(caught.value)
@@ -81,7 +88,7 @@ def test_the_same_process_does_not_hold_twice() -> None:
     """Two steps of one command on one address: the second is refused."""
     ledger = ledger_on(MemoryLog())
     begin(ledger)
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         begin(ledger)
 
 
@@ -91,7 +98,7 @@ def test_a_dead_holder_is_taken_over_at_once() -> None:
     gone = ledger_on(log, holder=dead_here())
     old = begin(gone)
     new = begin(ledger_on(log), key="k2")
-    with pytest.raises(Busy, match="taken over"):
+    with pytest.raises(LockHeld, match="taken over"):
         gone.finish(old, record())
     state = gone.state()
     assert state.open_intents[SFT].id == new.id
@@ -101,15 +108,15 @@ def test_a_dead_holder_is_taken_over_at_once() -> None:
 def test_a_holder_of_an_earlier_boot_is_dead() -> None:
     """The same process id after a reboot is somebody else."""
     log = MemoryLog()
-    begin(ledger_on(log, holder=replace(this_process(), boot="earlier")))
-    assert begin(ledger_on(log)).holder == this_process()
+    begin(ledger_on(log, holder=replace(current_holder(), boot="earlier")))
+    assert begin(ledger_on(log)).holder == current_holder()
 
 
 def test_a_live_holder_of_this_machine_is_not() -> None:
     """A process that can be seen to live is refused for, and only its silence for a lease ends that."""
     log, clock = MemoryLog(), FakeClock()
     begin(ledger_on(log, clock, holder=alive_here()))
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         begin(ledger_on(log, clock))
 
 
@@ -119,10 +126,10 @@ def test_silence_is_measured_by_the_watchers_own_clock() -> None:
     begin(ledger_on(log, FakeClock(1.0), holder=elsewhere()))
     clock = FakeClock(9e9)
     watcher = ledger_on(log, clock)
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         begin(watcher)
     clock.at += 29.9
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         begin(watcher)
     clock.at += 0.2
     begin(watcher)
@@ -135,11 +142,11 @@ def test_a_renewal_starts_the_silence_anew() -> None:
     begin(holder)
     watcher = ledger_on(log, clock)
     for _ in range(5):
-        with pytest.raises(Busy):
+        with pytest.raises(LockHeld):
             begin(watcher)
         clock.at += 20
         assert holder.renew() == ()
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         begin(watcher)
     clock.at += 31
     begin(watcher)
@@ -159,9 +166,9 @@ def test_a_slow_read_is_no_silence() -> None:
 
     log = MemoryLog()
     begin(ledger_on(log, holder=elsewhere()))
-    watcher = ledger_on(Slow(log, Faults()), clock)
+    watcher = ledger_on(Slow(log, StoreFaults()), clock)
     for _ in range(2):
-        with pytest.raises(Busy):
+        with pytest.raises(LockHeld):
             begin(watcher)
     begin(watcher)
 
@@ -172,7 +179,7 @@ def test_a_silent_holder_loses_its_lease() -> None:
     begin(ledger_on(log, holder=elsewhere()))
     ledger = ledger_on(log, clock)
     for _ in range(2):
-        with pytest.raises(Busy):
+        with pytest.raises(LockHeld):
             begin(ledger)
         clock.sleep(20)
     begin(ledger)
@@ -198,7 +205,7 @@ def test_an_address_that_moved_is_stale() -> None:
     other.finish(begin(other, plan="p", seen=0), record())
     with pytest.raises(StalePlan, match=r"job\.sft"):
         begin(ledger, plan="q", seen=0)
-    with pytest.raises(DoneByTwin):
+    with pytest.raises(AlreadyApplied):
         begin(ledger, plan="p", seen=0)
     assert ledger.held() == ()
     assert ledger.state().open_intents == {}
@@ -214,7 +221,7 @@ def test_records_are_made_in_one_append() -> None:
     free = [Address.parse(f"project.p{number}") for number in range(100)]
     before = log.read().next
     made = [
-        (Start(one, "create", "local", "k", {}, "p", seen=0), record(one))
+        (IntentRequest(one, "create", "local", "k", {}, "p", seen=0), record(one))
         for one in (*free, held, moved)
     ]
     assert ledger.record(made) == set(free)
@@ -230,19 +237,19 @@ def test_a_failure_keeps_the_key_for_who_comes_next() -> None:
     """After fail the address is free, and the key is in the state until the next outcome."""
     ledger = ledger_on(MemoryLog())
     ledger.fail(begin(ledger), "no space")
-    assert [one.key for one in ledger.state().unfinished[SFT]] == ["k1"]
+    assert [one.key for one in ledger.state().orphaned_intents[SFT]] == ["k1"]
     ledger.finish(begin(ledger), record())
-    assert ledger.state().unfinished == {}
+    assert ledger.state().orphaned_intents == {}
 
 
 def test_what_is_left_open_may_be_taken_at_once_by_oneself() -> None:
     """An intent of unknown end isn't renewed any more; this process may begin there again, others wait for the lease."""
     log = MemoryLog()
     ledger = ledger_on(log)
-    ledger.leave(begin(ledger))
+    ledger.abandon(begin(ledger))
     assert ledger.held() == ()
     assert ledger.renew() == ()
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         begin(ledger_on(log, holder=elsewhere()))
     begin(ledger)
 
@@ -258,7 +265,7 @@ def test_release_ends_a_lease_by_hand() -> None:
     assert intent.id in caught.value.detail
     assert ledger.release(intent.id).address == SFT
     begin(ledger)
-    with pytest.raises(Busy):
+    with pytest.raises(LockHeld):
         other.finish(intent, record())
 
 
@@ -279,10 +286,12 @@ def test_secrets_do_not_enter() -> None:
     redactor, log = Redactor(), MemoryLog()
     redactor.register("hunter2-hunter2")
     ledger = ledger_on(
-        log, redact=redactor.redact, holder=replace(elsewhere(), who="hunter2-hunter2@x")
+        log, redact=redactor.redact, holder=replace(elsewhere(), actor="hunter2-hunter2@x")
     )
     intent = ledger.begin(
-        Start(SFT, "create", "local", "k", {"deep": [{"hunter2-hunter2": "xhunter2-hunter2"}]})
+        IntentRequest(
+            SFT, "create", "local", "k", {"deep": [{"hunter2-hunter2": "xhunter2-hunter2"}]}
+        )
     )
     assert intent.inputs == {"deep": [{MASK: f"x{MASK}"}]}
     ledger.finish(
@@ -301,10 +310,10 @@ def test_a_name_that_holds_a_secret_is_refused() -> None:
     redactor, log = Redactor(), MemoryLog()
     redactor.register("hunter2-hunter2")
     ledger = ledger_on(log, redact=redactor.redact)
-    with pytest.raises(Forbidden) as caught:
+    with pytest.raises(PermissionDenied) as caught:
         begin(ledger, Address.parse("job.hunter2-hunter2"))
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(Forbidden):
+    with pytest.raises(PermissionDenied):
         ledger.finish(begin(ledger), record(depends_on=(Address.parse("job.hunter2-hunter2"),)))
     assert "hunter2" not in repr(list(log.replay()))
 
@@ -315,11 +324,11 @@ def test_append_asks_again_on_the_newest_state() -> None:
     ledger, other = ledger_on(log), ledger_on(log, holder=elsewhere())
     asked: list[int] = []
 
-    def build(state: object) -> list[Note]:
+    def build(state: object) -> list[CommentEntry]:
         asked.append(log.read().next)
         if len(asked) == 1:
             begin(other)
-        return [Note(ledger.stamp(), "mine")]
+        return [CommentEntry(ledger.header(), "mine")]
 
     state = ledger.append(build)
     assert asked == [0, 1]
@@ -329,14 +338,14 @@ def test_append_asks_again_on_the_newest_state() -> None:
 def test_a_lost_answer_is_found_out() -> None:
     """An append that raises and happened is a success; one that raises and didn't is the error, and can be repeated."""
     log = MemoryLog()
-    ledger = ledger_on(FaultyLog(log, Faults({1: Fault.LOSE, 2: Fault.FAIL})))
+    ledger = ledger_on(FaultyLog(log, StoreFaults({1: StoreFault.LOSE, 2: StoreFault.FAIL})))
     intent = begin(ledger)
     with pytest.raises(StateError, match="planted"):
         ledger.finish(intent, record())
     assert [one.intent.id for one in ledger.held()] == [intent.id]
     ledger.finish(intent, record())
     assert ledger.state().serial == 1
-    assert [one["type"] for one in log.replay()] == ["born", "intent", "outcome"]
+    assert [one["type"] for one in log.replay()] == ["created", "intent", "outcome"]
 
 
 def test_an_append_thought_failed_is_taken_over_by_its_own_process() -> None:
@@ -354,7 +363,7 @@ def test_an_append_thought_failed_is_taken_over_by_its_own_process() -> None:
 
     held: list[tuple[int, object]] = []
     log = MemoryLog()
-    ledger = ledger_on(Late(log, Faults()))
+    ledger = ledger_on(Late(log, StoreFaults()))
     with pytest.raises(StateError):
         begin(ledger)
     log.append(*held[0])  # type: ignore[arg-type]
@@ -382,7 +391,7 @@ def test_many_threads_lose_nothing() -> None:
 
 def test_what_waits_for_an_append_shares_the_next() -> None:
     """While one append hangs five threads want one on addresses of their own: they get one for all of them."""
-    faults = Faults({1: Fault.STALL})
+    faults = StoreFaults({1: StoreFault.STALL})
     log = MemoryLog()
     ledger = ledger_on(FaultyLog(log, faults))
     with ThreadPoolExecutor(6) as pool:
@@ -406,7 +415,7 @@ def test_threads_on_one_address_get_it_in_turn() -> None:
         gate.wait()
         try:
             begin(ledger)
-        except Busy:
+        except LockHeld:
             return False
         return True
 
@@ -416,7 +425,7 @@ def test_threads_on_one_address_get_it_in_turn() -> None:
 
 def test_requests_for_one_address_never_share_an_append() -> None:
     """Several threads wait for one address while an append hangs: what comes next is still decided one after the other."""
-    faults = Faults({1: Fault.STALL})
+    faults = StoreFaults({1: StoreFault.STALL})
     ledger = ledger_on(FaultyLog(MemoryLog(), faults))
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(begin, ledger, PREP)
@@ -427,13 +436,13 @@ def test_requests_for_one_address_never_share_an_append() -> None:
         faults.release()
         first.result()
         errors = [other.exception() for other in others]
-    assert [isinstance(error, Busy) for error in errors].count(True) == 4
+    assert [isinstance(error, LockHeld) for error in errors].count(True) == 4
     assert errors.count(None) == 1
 
 
 def test_an_append_that_fails_is_an_error_to_each() -> None:
     """Threads that shared an append get an error of their own each, with what to do."""
-    faults = Faults({1: Fault.STALL}, always=Fault.FAIL)
+    faults = StoreFaults({1: StoreFault.STALL}, always=StoreFault.FAIL)
     ledger = ledger_on(FaultyLog(MemoryLog(), faults))
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(begin, ledger)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainctl.ledger.fold import merge_outputs
+from trainctl.ledger.reducer import merge_outputs
 
 
 def run(name: str, status: str = "RUNNING", **more: Any) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def test_nothing_new_is_the_same_object() -> None:
 
 def test_that_an_end_was_wanted_is_kept() -> None:
     """Who looked before that was said, and tells it afterwards, doesn't take it back; a later attempt is another."""
-    outputs = {"runs": [run("a", stop_asked=True)]}
+    outputs = {"runs": [run("a", stop_requested=True)]}
     seen = merge_outputs(outputs, {"run": run("a", "LOST")})["runs"][0]
-    assert (seen["status"], seen["stop_asked"]) == ("LOST", True)
+    assert (seen["status"], seen["stop_requested"]) == ("LOST", True)
     again = merge_outputs(outputs, {"run": run("a", generation=2)})["runs"][0]
-    assert "stop_asked" not in again
+    assert "stop_requested" not in again

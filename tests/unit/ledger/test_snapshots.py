@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.ledgers import SFT, begin, ledger_on, record
-from tests.support.log_faults import Fault, Faults, FaultyLog
 from tests.support.memory_log import MemoryLog
+from tests.support.storage.ledgers import SFT, begin, ledger_on, record
+from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
 from trainctl.errors import StateError
 from trainctl.ledger.commit import SNAPSHOT_APPENDS
-from trainctl.ledger.ledger import Start
+from trainctl.ledger.ledger import IntentRequest
 from trainctl.model.address import Address
 
 
@@ -33,25 +33,25 @@ def test_who_appended_much_leaves_little_to_read() -> None:
     """In few appends or many; who appended little takes no snapshot, nor does who took one already."""
     log = MemoryLog()
     ledger = ledger_on(log)
-    ledger.record([(Start(SFT, "create", "local", "k", {}), record())])
-    ledger.rest()
+    ledger.record([(IntentRequest(SFT, "create", "local", "k", {}), record())])
+    ledger.flush()
     assert log.read().snapshot is None
     many = [Address.parse(f"project.p{number}") for number in range(300)]
-    ledger.record([(Start(one, "create", "local", "k", {}), record(one)) for one in many])
-    ledger.rest()
+    ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
+    ledger.flush()
     found = log.read()
     assert (found.snapshot is not None, found.entries) == (True, ())
     assert ledger_on(log).state() == ledger.state()
     ledger.note("little")
-    ledger.rest()
+    ledger.flush()
     assert len(log.read().entries) == 1
 
 
 def test_a_snapshot_that_fails_harms_nobody() -> None:
     """It is only a cache: the append it follows has succeeded."""
     log = MemoryLog()
-    ledger = ledger_on(FaultyLog(log, Faults(), snapshots=True))
-    faulty = FaultyLog(log, Faults(always=None), snapshots=True)
+    ledger = ledger_on(FaultyLog(log, StoreFaults(), snapshots=True))
+    faulty = FaultyLog(log, StoreFaults(always=None), snapshots=True)
     broken = ledger_on(_NoSnapshots(faulty))
     for number in range(SNAPSHOT_APPENDS + 5):
         broken.note(str(number))
@@ -62,20 +62,20 @@ def test_a_snapshot_that_fails_harms_nobody() -> None:
 
 def test_what_can_be_read_no_more_is_left_as_it_is() -> None:
     """Coming to an end fails nobody, whatever has become of the log meanwhile."""
-    faults = Faults()
+    faults = StoreFaults()
     log = MemoryLog()
     ledger = ledger_on(FaultyLog(log, faults, reads=True))
     many = [Address.parse(f"project.p{number}") for number in range(300)]
-    ledger.record([(Start(one, "create", "local", "k", {}), record(one)) for one in many])
-    faults.always = Fault.FAIL
-    ledger.rest()
+    ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
+    faults.always = StoreFault.FAIL
+    ledger.flush()
     assert log.read().snapshot is None
     assert set(ledger_on(log).state().resources) == set(many)
 
 
 class _NoSnapshots(FaultyLog):
     def __init__(self, log: FaultyLog) -> None:
-        super().__init__(log, Faults())
+        super().__init__(log, StoreFaults())
 
     def snapshot(self, position: int, fold: object) -> None:
         raise StateError("no room")

@@ -10,7 +10,7 @@ import pytest
 from trainctl.errors import ManifestError
 from trainctl.manifest.files import MAX_FILE_BYTES
 from trainctl.manifest.read import read
-from trainctl.manifest.tree import plain
+from trainctl.manifest.tree import to_plain
 from trainctl.model.diagnostics import Diagnostic
 
 
@@ -31,7 +31,7 @@ def test_all_files_are_one_manifest(tmp_path: Path) -> None:
     (tmp_path / "x.trainctl.yaml").mkdir()
     documents = read(tmp_path)
     assert documents.files == ("more.trainctl.toml", "trainctl.yaml", "vars.trainctl.yml")
-    assert plain(documents.root) == {"version": 1, "jobs": {"a": {}, "b": {}}, "vars": {"x": 1}}
+    assert to_plain(documents.root) == {"version": 1, "jobs": {"a": {}, "b": {}}, "vars": {"x": 1}}
     assert documents.problems == ()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.manifests import problems, told
+from tests.support.projects.manifests import problems, summaries_by_position
 
 JOB = "jobs:\n  sft:\n    runtime: {start_commands: [x]}\n"
 
@@ -32,7 +32,7 @@ jobs:
   "bad name": {runtime: {start_commands: [x]}}
 surprise: 1
 """
-    found = told(problems(tmp_path, text))
+    found = summaries_by_position(problems(tmp_path, text))
     assert found == {
         "1:10": "version: expected 1",
         "3:33": "nodes is at least 1",
@@ -83,7 +83,7 @@ def test_problems_say_what_to_write(tmp_path: Path) -> None:
 def test_what_is_wrong_hides_nothing_beside_it(tmp_path: Path) -> None:
     """A wrong item shifts no other's place; what a section can't do without is missing alone."""
     text = "jobs:\n  a:\n    weights: [5, nope, {sorce: x}]\n    cluster: nowhere\n"
-    assert told(problems(tmp_path, text)) == {
+    assert summaries_by_position(problems(tmp_path, text)) == {
         "2:3": "runtime is missing",
         "3:15": "weights[0]: expected text or a mapping",
         "3:18": "weights: no weights is called 'nope'",
@@ -96,7 +96,7 @@ def test_what_is_wrong_hides_nothing_beside_it(tmp_path: Path) -> None:
 def test_values_that_no_manifest_can_have_hide_nothing(tmp_path: Path) -> None:
     """Each is told at its place, beside whatever else is wrong."""
     text = 'jobs:\n  a:\n    labels: {x: "a\\0b", y: .inf}\n    cluster: nowhere\n    runtime: {start_commands: ["c\\0d"]}\n'
-    found = told(problems(tmp_path, text))
+    found = summaries_by_position(problems(tmp_path, text))
     assert list(found) == ["3:17", "3:28", "4:14", "5:32"]
     assert ["NUL" in said for said in found.values()] == [True, False, False, True]
 

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from trainctl.manifest.files import Unreadable
+from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.toml_text import parse_toml
-from trainctl.manifest.tree import MAX_DEPTH, Node, SourceFloat, plain
+from trainctl.manifest.tree import MAX_DEPTH, ManifestNode, SourceFloat, to_plain
 
 
-def root(text: str) -> Node:
+def root(text: str) -> ManifestNode:
     """The tree of a text that is TOML."""
     node = parse_toml(text, "f.toml", [])
     assert node is not None
@@ -26,12 +26,12 @@ def test_values_know_where_they_stand() -> None:
         "f.toml: jobs.sft.weights.1.source"
     )
     assert str(node.entries["many"].items[0].entries["x"].where) == "f.toml: many.0.x"
-    assert str(node.entries["jobs"].key_place("sft")) == "f.toml: jobs.sft"
+    assert str(node.entries["jobs"].key_position("sft")) == "f.toml: jobs.sft"
 
 
 def test_floats_keep_their_spelling() -> None:
     """As in YAML."""
-    found = plain(root("a = 1.0e-5"))["a"]
+    found = to_plain(root("a = 1.0e-5"))["a"]
     assert isinstance(found, SourceFloat)
     assert found.text == "1.0e-5"
 
@@ -55,14 +55,14 @@ def test_what_is_not_a_manifest_is_refused_where_it_stands(
     text: str, summary: str, where: str
 ) -> None:
     """Each with its line or its path."""
-    with pytest.raises(Unreadable, match=re.escape(summary)) as stop:
+    with pytest.raises(UnreadableManifest, match=re.escape(summary)) as stop:
         parse_toml(text, "f.toml", [])
     assert str(stop.value.diagnostic.where) == where
 
 
 def test_a_repeated_name_names_both_places() -> None:
     """TOML's parser knows the second place only; the message has the first too."""
-    with pytest.raises(Unreadable) as stop:
+    with pytest.raises(UnreadableManifest) as stop:
         parse_toml("[jobs.a]\nx = 1\n[jobs.a]\n", "f.toml", [])
     assert "f.toml:1:1" in stop.value.diagnostic.detail
 
@@ -81,7 +81,7 @@ def test_a_repeated_name_names_both_places() -> None:
 )
 def test_depth_is_bounded_before_anything_recurses(text: str) -> None:
     """However it is spelled."""
-    with pytest.raises(Unreadable, match="nested too deep"):
+    with pytest.raises(UnreadableManifest, match="nested too deep"):
         parse_toml(text, "f.toml", [])
 
 

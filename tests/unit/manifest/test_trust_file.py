@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from trainctl.errors import TrustError
 from trainctl.manifest.trust_file import read_trust
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.model.trust import Allow, Host, Policy, Trust
+from trainctl.model.trust import AllowEntry, HostPattern, PlanPolicy, Trust
 from trainctl_schemas import schema
 
 RIGHT = """\
@@ -23,7 +23,7 @@ hosts = ["models.example.com", "*.lan:9000", "[::1]:8443"]
 [[allow]]
 secret = "*"
 commands = [["pass", "show", "hf"]]
-files_outside = true
+allow_paths_outside_project = true
 
 [[policy]]
 name = "ours"
@@ -53,14 +53,20 @@ def fits_schema(text: str) -> bool:
 
 def test_everything_it_may_say(tmp_path: Path) -> None:
     """Entries and policies become values; a policy knows where it stands."""
-    hosts = (Host("models.example.com"), Host("*.lan", 9000), Host("::1", 8443))
+    hosts = (
+        HostPattern("models.example.com"),
+        HostPattern("*.lan", 9000),
+        HostPattern("::1", 8443),
+    )
     trust = read(tmp_path, RIGHT)
     assert trust.allowed == (
-        Allow("corp", hosts=hosts),
-        Allow("*", commands=(("pass", "show", "hf"),), files_outside=True),
+        AllowEntry("corp", hosts=hosts),
+        AllowEntry("*", commands=(("pass", "show", "hf"),), allow_paths_outside_project=True),
     )
     where = f"{tmp_path / 'trust.toml'}: policy.0"
-    assert trust.policies == (Policy(where, "ours", 40.0, ("ssh",), ("eu-*",), ("hf://acme/*",)),)
+    assert trust.policies == (
+        PlanPolicy(where, "ours", 40.0, ("ssh",), ("eu-*",), ("hf://acme/*",)),
+    )
     assert fits_schema(RIGHT)
 
 
@@ -79,7 +85,11 @@ def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
         ("allow = []\n", "allow", "allow is a list of tables"),
         ("[[allow]]\nhosts = ['b']\n", "allow.0", "'secret' is missing"),
         ("[[allow]]\nsecret = 'a'\n", "allow.0", "this entry says nothing"),
-        ("[[allow]]\nsecret = 'a'\nfiles_outside = false\n", "allow.0", "this entry says nothing"),
+        (
+            "[[allow]]\nsecret = 'a'\nallow_paths_outside_project = false\n",
+            "allow.0",
+            "this entry says nothing",
+        ),
         (
             "[[allow]]\nsecret = 'a b'\nhosts = ['c']\n",
             "allow.0.secret",
@@ -110,9 +120,9 @@ def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
             "commands: expected text",
         ),
         (
-            "[[allow]]\nsecret = 'a'\nfiles_outside = 1\n",
-            "allow.0.files_outside",
-            "files_outside: expected true",
+            "[[allow]]\nsecret = 'a'\nallow_paths_outside_project = 1\n",
+            "allow.0.allow_paths_outside_project",
+            "allow_paths_outside_project: expected true",
         ),
         ("[[policy]]\nname = 'x'\n", "policy.0", "this entry says nothing"),
         (

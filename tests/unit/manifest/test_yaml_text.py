@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.manifest.files import Unreadable
-from trainctl.manifest.tree import MAX_DEPTH, Node, SourceFloat, plain
+from trainctl.manifest.files import UnreadableManifest
+from trainctl.manifest.tree import MAX_DEPTH, ManifestNode, SourceFloat, to_plain
 from trainctl.manifest.yaml_text import parse_yaml
 from trainctl.model.diagnostics import Diagnostic
 
@@ -18,7 +18,7 @@ def value(text: str) -> object:
     """The value of a one-key document."""
     node = parse_yaml(f"k: {text}\n", "f", [])
     assert node is not None
-    return plain(node.entries["k"])
+    return to_plain(node.entries["k"])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_every_quoted_text_is_text(text: str) -> None:
     escaped = "".join(f"\\U{ord(char):08x}" for char in text)
     node = parse_yaml(f'k: "{escaped}"', "f", [])
     assert node is not None
-    assert plain(node) == {"k": text}
+    assert to_plain(node) == {"k": text}
 
 
 def test_keys_are_text() -> None:
@@ -87,7 +87,7 @@ def test_keys_and_values_know_where_they_stand() -> None:
     """Lines and columns count from 1, in characters."""
     node = parse_yaml("ä: {b: [1, 2]}\nc:\n  d: x\n", "f.yaml", [])
     assert node is not None
-    assert str(node.key_place("c")) == "f.yaml:2:1"
+    assert str(node.key_position("c")) == "f.yaml:2:1"
     assert str(node.entries["ä"].entries["b"].items[1].where) == "f.yaml:1:12"
     assert str(node.entries["c"].entries["d"].where) == "f.yaml:3:6"
 
@@ -97,7 +97,7 @@ def test_a_repeated_key_names_both_places() -> None:
     found: list[Diagnostic] = []
     node = parse_yaml("a: 1\nb: 2\na: 3\n", "f.yaml", found)
     assert node is not None
-    assert plain(node) == {"a": 1, "b": 2}
+    assert to_plain(node) == {"a": 1, "b": 2}
     assert str(found[0].where) == "f.yaml:3:1"
     assert "f.yaml:1:1" in found[0].detail
 
@@ -108,8 +108,8 @@ def test_aliases_and_merge_keys() -> None:
         "a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\nc: {<<: [*a, *b], x: 0}\nd: *a\n", "f", []
     )
     assert node is not None
-    assert plain(node.entries["c"]) == {"x": 0, "y": 2, "z": 4}
-    assert plain(node.entries["d"]) == {"x": 1, "y": 2}
+    assert to_plain(node.entries["c"]) == {"x": 0, "y": 2, "z": 4}
+    assert to_plain(node.entries["d"]) == {"x": 1, "y": 2}
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -139,7 +139,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 def test_what_is_not_a_manifest_is_refused_where_it_stands(text: str, summary: str) -> None:
     """Bombs, tags and syntax errors stop the file, with a place."""
-    with pytest.raises(Unreadable, match=re.escape(summary)) as stop:
+    with pytest.raises(UnreadableManifest, match=re.escape(summary)) as stop:
         parse_yaml(text, "f.yaml", [])
     assert stop.value.diagnostic.where is not None
     assert stop.value.diagnostic.where.line is not None
@@ -174,7 +174,7 @@ def test_merged_mappings_are_counted() -> None:
     """Merging over and over is bounded as aliases are."""
     base = "a: &a {" + ", ".join(f"k{n}: {n}" for n in range(1000)) + "}\n"
     text = base + "".join(f"m{n}: {{<<: *a}}\n" for n in range(500))
-    with pytest.raises(Unreadable, match="too large"):
+    with pytest.raises(UnreadableManifest, match="too large"):
         parse_yaml(text, "f", [])
 
 
@@ -188,5 +188,5 @@ def test_nodes_are_shared_by_aliases() -> None:
     """Following an alias costs no memory."""
     node = parse_yaml("a: &a {x: 1}\nb: *a\n", "f", [])
     assert node is not None
-    assert isinstance(node.entries["a"], Node)
+    assert isinstance(node.entries["a"], ManifestNode)
     assert node.entries["a"] is node.entries["b"]

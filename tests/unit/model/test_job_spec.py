@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.manifests import desired
+from tests.support.projects.manifests import desired
 from trainctl.model.address import Address, Kind
-from trainctl.model.job_spec import Compute, JobSpec, SecretReference
+from trainctl.model.specs.job_spec import ComputeSpec, JobSpec, SecretRef
 
 FULL = """\
 secrets: {wandb: {from: env}, id: {from: env}, key: {from: env}}
@@ -50,10 +50,10 @@ def test_nested_values_have_types(tmp_path: Path) -> None:
     """What the manifest says arrives as values with names."""
     job = desired(tmp_path, FULL).resources[Address.read("sft[seed=1]")].job_spec
     assert job.cluster_address == Address(Kind.CLUSTER, "lab")
-    assert job.compute == Compute(memory="64Gi", accelerator="H100:8")
+    assert job.compute == ComputeSpec(memory="64Gi", accelerator="H100:8")
     assert (job.compute.gpus, job.compute.gpu_kind) == (8, "H100")
     assert job.compute.memory_bytes == 64 * 2**30
-    assert job.runtime.environment_variables["WANDB_API_KEY"] == SecretReference("wandb")
+    assert job.runtime.environment_variables["WANDB_API_KEY"] == SecretRef("wandb")
     assert [str(one.address) for one in job.weights] == ["weights.qwen3", "weights.sft-0"]
     assert job.image is not None
     assert job.image.docker_auth is not None

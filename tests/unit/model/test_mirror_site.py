@@ -44,4 +44,4 @@ def test_a_hosts_usual_directory_is_any_of_its_cluster(
     today: str, before: str, *, moved: bool
 ) -> None:
     """Which it is only the host tells, and nobody asks it for that."""
-    assert MirrorSite(today).is_not(MirrorSite(before)) is moved
+    assert MirrorSite(today).differs_from(MirrorSite(before)) is moved

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkpointing import its_store, saved_run, stopped_clock
-from tests.support.container_fixtures import (
+from tests.support.machines.container_fixtures import (
     engine,
     own_apptainer,
     own_docker,
@@ -18,7 +17,8 @@ from tests.support.container_fixtures import (
     own_registry,
     private_registry,
 )
-from tests.support.nodes import TestNode, as_nobody
+from tests.support.node_program.nodes import NodeHarness, nobody_prefix
+from tests.support.node_program.saved_runs import its_store, saved_run, stopped_clock
 from tests.support.tiers import one_day_in
 
 __all__ = [
@@ -35,22 +35,22 @@ __all__ = [
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[TestNode]:
+def node(tmp_path: Path) -> Iterator[NodeHarness]:
     """A node run by this user."""
-    node = TestNode(tmp_path)
+    node = NodeHarness(tmp_path)
     yield node
     node.close()
 
 
 @pytest.fixture(params=[pytest.param("self", marks=one_day_in(3)), "nobody"])
-def any_node(request: pytest.FixtureRequest) -> Iterator[TestNode]:
+def any_node(request: pytest.FixtureRequest) -> Iterator[NodeHarness]:
     """A node run by this user, and one run by a user without privileges, who can't enter pytest's directories."""
-    prefix = as_nobody() if request.param == "nobody" else []
+    prefix = nobody_prefix() if request.param == "nobody" else []
     if request.param == "nobody" and not prefix:
         pytest.skip("needs root and setpriv to become user nobody")
     base = Path(tempfile.mkdtemp(prefix="trainctl-test-node-"))
     base.chmod(0o777)
-    node = TestNode(base, python="/usr/bin/python3" if prefix else None, prefix=prefix)
+    node = NodeHarness(base, python="/usr/bin/python3" if prefix else None, prefix=prefix)
     yield node
     node.close()
     shutil.rmtree(base, ignore_errors=True)

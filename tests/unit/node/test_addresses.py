@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.base.addresses import Serving, is_private, network, own_address
+from trainctl.base.network.addresses import (
+    ServingAddresses,
+    connection_address,
+    is_private,
+    network_id,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +28,7 @@ def test_it_is_where_the_caller_came_to(
     """The server's side of the connection, without its zone; loopback without a connection, or where sshd was given one that is no socket."""
     monkeypatch.setenv("SSH_CONNECTION", connection)
 
-    assert own_address() == address
+    assert connection_address() == address
 
 
 @pytest.mark.parametrize(
@@ -80,15 +85,15 @@ def test_all_addresses_are_offered(
 ) -> None:
     """The caller's first; what isn't private needs TLS. Where nobody on another host would get anything that is said, and why."""
     monkeypatch.setenv("SSH_CONNECTION", f"10.0.0.9 50000 {came_to} 22")
-    monkeypatch.setattr("trainctl.base.addresses.addresses", lambda: others)
+    monkeypatch.setattr("trainctl.base.network.addresses.addresses", lambda: others)
     if lacks_tls:
-        monkeypatch.setattr("trainctl.base.addresses.find_spec", lambda name: None)
+        monkeypatch.setattr("trainctl.base.network.addresses.find_spec", lambda name: None)
 
-    found = Serving.here()
+    found = ServingAddresses.here()
     told = found.to_json()
 
     assert found.addresses == addresses
     assert told["tls"] is tls
     assert told["why"].startswith(why)
     assert bool(told["why"]) == bool(why)
-    assert told["loopback"] == (network() if came_to == LOOPBACK else "")
+    assert told["loopback"] == (network_id() if came_to == LOOPBACK else "")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import TestNode, is_alive, wait_for
-from trainctl.node.runs.log_times import LogKeeper
+from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
+from trainctl.node.runs.log_index import LogTruncator
 
 pytestmark = pytest.mark.integration
 
 
-def test_a_failed_job_is_tried_again_with_its_checkpoints(node: TestNode) -> None:
+def test_a_failed_job_is_tried_again_with_its_checkpoints(node: NodeHarness) -> None:
     """Each attempt begins with the code as it was shipped and finds what earlier ones kept; BT_RETRY_COUNT counts them."""
     kept = node.base / "kept"
     kept.mkdir()
-    node.put_code({"counter": "0"})
+    node.upload_code({"counter": "0"})
 
     status = node.run(
         "cat counter; echo 1 > counter",
@@ -34,7 +34,7 @@ def test_a_failed_job_is_tried_again_with_its_checkpoints(node: TestNode) -> Non
     ]
 
 
-def test_attempts_are_counted(node: TestNode) -> None:
+def test_attempts_are_counted(node: NodeHarness) -> None:
     """The last allowed attempt decides; its command is named."""
     status = node.run("echo once more", "exit 3", retry={"max_attempts": 3, "delay_seconds": 0.01})
 
@@ -43,7 +43,7 @@ def test_attempts_are_counted(node: TestNode) -> None:
     assert node.log() == "once more\n" * 3
 
 
-def test_a_run_that_is_stopped_is_not_tried_again(node: TestNode) -> None:
+def test_a_run_that_is_stopped_is_not_tried_again(node: NodeHarness) -> None:
     """Neither while it runs nor while it waits for its next attempt."""
     node.start(node.spec("exit 1", retry={"max_attempts": 9, "delay_seconds": 600}))
     wait_for(lambda: node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["retries"])
@@ -53,7 +53,7 @@ def test_a_run_that_is_stopped_is_not_tried_again(node: TestNode) -> None:
     assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_STOPPED", 1)
 
 
-def test_a_run_ends_after_its_longest_time(node: TestNode) -> None:
+def test_a_run_ends_after_its_longest_time(node: NodeHarness) -> None:
     """With everything it started; it is a failure, and no reason to try again."""
     mark = node.base / "pid"
     status = node.run(
@@ -69,7 +69,7 @@ def test_a_run_ends_after_its_longest_time(node: TestNode) -> None:
     assert not is_alive(int(mark.read_text()))
 
 
-def test_the_log_says_when_it_was_how_long(node: TestNode) -> None:
+def test_the_log_says_when_it_was_how_long(node: NodeHarness) -> None:
     """The times beside a log grow with it and end at its size."""
     seen = node.base / "seen"
     times = node.directory() / "log" / "rank-0.times"
@@ -86,7 +86,7 @@ def test_the_log_says_when_it_was_how_long(node: TestNode) -> None:
 def test_a_large_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     """The middle's blocks are freed, no offset moves, and what is written on the way stays."""
     log = tmp_path / "rank-0.log"
-    keeper = LogKeeper(log, limit=2**20)
+    keeper = LogTruncator(log, limit=2**20)
     with log.open("ab") as stream:
         for number in range(64):
             stream.write(b"%04d" % number * 2**14)
@@ -113,7 +113,7 @@ def test_a_large_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("by", ["stop", "max_duration"])
 def test_a_run_that_was_ended_has_the_exit_code_of_its_commands(
-    node: TestNode, command: str, code: int, by: str
+    node: NodeHarness, command: str, code: int, by: str
 ) -> None:
     """Of one that cleaned up, that went at once, and that had to be killed."""
     ready = node.base / "ready"

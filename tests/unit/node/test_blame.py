@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.gang.blame import is_consequence
-from trainctl.node.runs.record import Run
+from trainctl.node.rendezvous.root_cause import is_consequence
+from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
 
 SUFFERED = [
@@ -54,7 +54,7 @@ def test_only_the_last_lines_count() -> None:
 
 def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     """However long it is, and whatever bytes are in it; one that isn't there is empty."""
-    run = Run(Layout(str(tmp_path)), "run-1")
+    run = NodeRun(Layout(str(tmp_path)), "run-1")
     log = run.log(0)
     log.parent.mkdir(parents=True)
     log.write_bytes(b"Connection refused\n" + b"\xff" * 100_000 + b"\nAssertionError\n")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode, is_alive, wait_for
+from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def cache(node: TestNode) -> Path:
+def cache(node: NodeHarness) -> Path:
     """An empty cache."""
     directory = node.root / "caches" / "demo"
     request = {"directory": str(directory), "lineage": "one", "owner": "demo-lab"}
@@ -32,20 +32,20 @@ def prepared(cache: Path, *commands: str, key: str = "run-1") -> dict[str, Any]:
     }
 
 
-def printed(node: TestNode, key: str = "run-1") -> str:
+def printed(node: NodeHarness, key: str = "run-1") -> str:
     """What the prepare commands of a run printed."""
     path = node.root / "runs" / key / "log" / "prepare-rank-0.log"
     return path.read_text() if path.exists() else ""
 
 
-def waits(node: TestNode, key: str) -> str:
+def waits(node: NodeHarness, key: str) -> str:
     """What a run waits for, once it does."""
     return str(wait_for(lambda: (node.status(key) or {}).get("waiting")))
 
 
-def test_it_is_done_once_with_all_that_the_job_finds(node: TestNode, cache: Path) -> None:
+def test_it_is_done_once_with_all_that_the_job_finds(node: NodeHarness, cache: Path) -> None:
     """Code, variables and secrets are there; the job finds what was made; the next run doesn't do it again; other commands are done."""
-    node.put_code({"fetch.sh": "echo $A $B > $1/data; echo once >> $1/count"})
+    node.upload_code({"fetch.sh": "echo $A $B > $1/data; echo once >> $1/count"})
     fetch = prepared(cache, "echo fetching", f"sh fetch.sh {cache}")
     given = {"environment": {"A": "plain"}, "secret_environment": {"B": "token"}}
     node.start(node.spec(f"cat {cache}/data", **given, **fetch), {"token": "secret-b"})
@@ -60,7 +60,7 @@ def test_it_is_done_once_with_all_that_the_job_finds(node: TestNode, cache: Path
     assert (cache / "count").read_text() == "once\nother\n"
 
 
-def test_following_what_another_run_has_ends_at_once(node: TestNode, cache: Path) -> None:
+def test_following_what_another_run_has_ends_at_once(node: NodeHarness, cache: Path) -> None:
     """The run may go on for days; who has its log is known before its first command."""
     fetch = prepared(cache, "echo fetching")
     node.run("true", **fetch)
@@ -79,9 +79,9 @@ def test_following_what_another_run_has_ends_at_once(node: TestNode, cache: Path
     assert b"prepared_by" in told
 
 
-def test_two_at_once(node: TestNode, cache: Path) -> None:
+def test_two_at_once(node: NodeHarness, cache: Path) -> None:
     """One prepares, the other waits and says so; both jobs find the result."""
-    node.put_code({"nothing.txt": ""})
+    node.upload_code({"nothing.txt": ""})
     mark, go = node.base / "begun", node.base / "go"
     commands = (
         f"echo x >> {mark}",
@@ -108,14 +108,14 @@ def test_two_at_once(node: TestNode, cache: Path) -> None:
     assert node.log("run-2") == "done\n"
 
 
-def test_whoever_starts_it_is_told_why_it_takes_long(node: TestNode, cache: Path) -> None:
+def test_whoever_starts_it_is_told_why_it_takes_long(node: NodeHarness, cache: Path) -> None:
     """Events come while the caller waits, so that it knows that somebody is alive."""
     node.start(node.spec("true", **prepared(cache, "sleep 3")))
 
     assert {"waiting": "prepares the training cache"} in node.events
 
 
-def test_a_command_that_fails_ends_the_deployment(node: TestNode, cache: Path) -> None:
+def test_a_command_that_fails_ends_the_deployment(node: NodeHarness, cache: Path) -> None:
     """The command, its code and the last lines are told; the job's own command never ran; the next run tries again."""
     marker = node.base / "ran"
     commands = ("echo one; echo two; echo three; echo four >&2; exit 3", "true")
@@ -130,12 +130,12 @@ def test_a_command_that_fails_ends_the_deployment(node: TestNode, cache: Path) -
     assert printed(node, "run-2") == "one\ntwo\nthree\nfour\n"
 
 
-def test_a_killed_supervisor_takes_its_commands_along(node: TestNode, cache: Path) -> None:
+def test_a_killed_supervisor_takes_its_commands_along(node: NodeHarness, cache: Path) -> None:
     """Nothing of them is left, the run is not lost, and the next start does it again, to its end."""
     pid = node.base / "pid"
     command = f"echo $$ > {pid}; test -e {cache}/half || (touch {cache}/half; sleep 600)"
     spec = node.spec(f"echo job; ls {cache}", **prepared(cache, command))
-    node.put_code({"nothing.txt": ""})
+    node.upload_code({"nothing.txt": ""})
     caller = node.popen("start", node.start_request(spec))
     wait_for((cache / "half").exists)
     os.kill(int(node.status()["pid"]), signal.SIGKILL)
@@ -150,11 +150,11 @@ def test_a_killed_supervisor_takes_its_commands_along(node: TestNode, cache: Pat
 
 
 @pytest.mark.parametrize("key", ["run-1", "run-2"])
-def test_a_stop_ends_it(node: TestNode, cache: Path, key: str) -> None:
+def test_a_stop_ends_it(node: NodeHarness, cache: Path, key: str) -> None:
     """The one that prepares, and the one that waits for it: STOPPED, and its job never begins."""
     marker, begun = node.base / "ran", node.base / "begun"
     callers = []
-    node.put_code({"nothing.txt": ""})
+    node.upload_code({"nothing.txt": ""})
     for one in ("run-1", "run-2"):
         spec = node.spec(f"touch {marker}", **prepared(cache, f"touch {begun}; sleep 600", key=one))
         callers.append(node.popen("start", node.start_request(spec)))
@@ -171,7 +171,7 @@ def test_a_stop_ends_it(node: TestNode, cache: Path, key: str) -> None:
     assert not marker.exists()
 
 
-def test_a_cache_that_was_cleared_or_lost_is_prepared_anew(node: TestNode, cache: Path) -> None:
+def test_a_cache_that_was_cleared_or_lost_is_prepared_anew(node: NodeHarness, cache: Path) -> None:
     """The mark lies in the cache itself, and goes when something of it does."""
     count = node.base / "count"
     command = f"echo x >> {count}; touch {cache}/data"
@@ -185,10 +185,10 @@ def test_a_cache_that_was_cleared_or_lost_is_prepared_anew(node: TestNode, cache
     assert node.log("run-3") == "data\n"
 
 
-def test_a_cache_is_not_cleared_while_it_is_prepared(node: TestNode, cache: Path) -> None:
+def test_a_cache_is_not_cleared_while_it_is_prepared(node: NodeHarness, cache: Path) -> None:
     """Somebody else's clearing would take away what is being made."""
     begun = node.base / "begun"
-    node.put_code({"nothing.txt": ""})
+    node.upload_code({"nothing.txt": ""})
     spec = node.spec("true", **prepared(cache, f"touch {begun}; sleep 600"))
     caller = node.popen("start", node.start_request(spec))
     wait_for(begun.exists)
@@ -199,7 +199,7 @@ def test_a_cache_is_not_cleared_while_it_is_prepared(node: TestNode, cache: Path
 
 
 @pytest.mark.parametrize("home", ["none", "ready", "linked"])
-def test_the_hub_cache_of_the_home_directory(node: TestNode, cache: Path, home: str) -> None:
+def test_the_hub_cache_of_the_home_directory(node: NodeHarness, cache: Path, home: str) -> None:
     """``~/.cache/huggingface`` is the cache's directory, for the job alone, wherever the home keeps its caches."""
     if home == "linked":
         (node.base / "large").mkdir()

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from trainctl.node.turns.claims import Claims, await_release, is_held
+from trainctl.node.scheduling.claims import Claims, is_held, wait_for_release
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_release_wakes_who_waits_for_it(names: list[str], at: int) -> None:
     claims = [Claims(), Claims()]
     for one, name in zip(claims, names, strict=False):
         one.take(name)
-    waiter = threading.Thread(target=await_release, args=(names[:2], 3600.0), daemon=True)
+    waiter = threading.Thread(target=wait_for_release, args=(names[:2], 3600.0), daemon=True)
     waiter.start()
 
     claims[at].release()
@@ -83,7 +83,7 @@ def test_a_release_wakes_who_waits_for_it(names: list[str], at: int) -> None:
 
 def test_nobody_waits_for_what_is_free(names: list[str]) -> None:
     """A name that was given up in between ends the wait at once."""
-    waiter = threading.Thread(target=await_release, args=(names, 3600.0), daemon=True)
+    waiter = threading.Thread(target=wait_for_release, args=(names, 3600.0), daemon=True)
     waiter.start()
 
     waiter.join(60)

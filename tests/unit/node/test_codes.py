@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 from trainctl.base.failure import Failure
-from trainctl.node.cache.codes import unpack
+from trainctl.node.cache.code_archives import unpack
 
 
 def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
@@ -74,31 +74,31 @@ def test_nothing_leaves_the_directory(tmp_path: Path, members: list[tarfile.TarI
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 
-def test_a_truncated_upload_is_refused(node: TestNode) -> None:
+def test_a_truncated_upload_is_refused(node: NodeHarness) -> None:
     """What is no tar is not kept under the digest."""
-    with pytest.raises(NodeError):
-        node.call("put_code", {"digest": "sha256:x"}, b"only part of someth")
+    with pytest.raises(NodeProgramError):
+        node.call("upload_code", {"digest": "sha256:x"}, b"only part of someth")
 
     assert node.call("has_code", {"digest": "sha256:x"}) == {"present": False, "sha256": None}
     assert list((node.root / "code").iterdir()) == []
 
 
 @pytest.mark.parametrize("length", [512, 1240, 4000, 5120])
-def test_a_tar_without_its_end_is_refused(node: TestNode, length: int) -> None:
+def test_a_tar_without_its_end_is_refused(node: NodeHarness, length: int) -> None:
     """Whoever sent it was killed in the middle: the next one must send it again, and find nothing under the digest."""
     whole = _tar((_member("a"), b"a" * 2000), (_member("b"), b"b" * 2000)).getvalue()
-    with pytest.raises(NodeError):
-        node.call("put_code", {"digest": "sha256:x"}, whole[:length])
+    with pytest.raises(NodeProgramError):
+        node.call("upload_code", {"digest": "sha256:x"}, whole[:length])
 
     assert node.call("has_code", {"digest": "sha256:x"})["present"] is False
 
 
-def test_code_comes_back_as_it_was_sent(node: TestNode) -> None:
+def test_code_comes_back_as_it_was_sent(node: NodeHarness) -> None:
     """read_code prints the very bytes of the tar; for an unknown digest it is an error."""
     sent = _tar((_member("train.py"), b"print(1)")).getvalue()
-    node.call("put_code", {"digest": "sha256:x"}, sent)
+    node.call("upload_code", {"digest": "sha256:x"}, sent)
 
     assert node.raw("read_code", {"digest": "sha256:x"}) == sent
-    with pytest.raises(NodeError) as raised:
+    with pytest.raises(NodeProgramError) as raised:
         node.raw("read_code", {"digest": "sha256:y"})
     assert raised.value.kind == "missing"

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from trainctl.node.containers import command_line
-from trainctl.node.containers.command_line import Bind, ContainerSpec, first_program
+from trainctl.node.containers.command_line import BindMount, ContainerSpec, init_program
 
 WANTED = ContainerSpec(
     image="sha256:1",
@@ -16,7 +16,7 @@ WANTED = ContainerSpec(
     temporary="/node/runs/key/container",
     name="trainctl-x",
     work="/b10/workspace",
-    binds=[Bind("/data/w", "/w", read_only=True)],
+    binds=[BindMount("/data/w", "/w", read_only=True)],
     variables={"A": "1"},
     gpus=[],
     shm_size=1,
@@ -36,24 +36,27 @@ WANTED = ContainerSpec(
 )  # fmt: skip
 def test_gpus_are_asked_for_by_name(engine: str, gpus: list[str], words: list[str]) -> None:
     """podman by the Container Device Interface, docker by its own option, whose value is CSV and so is quoted."""
-    argv = command_line.arguments(engine, WANTED._replace(gpus=gpus))
+    argv = command_line.engine_arguments(engine, WANTED._replace(gpus=gpus))
     begin = argv.index(words[0])
 
     assert list(argv[begin : begin + len(words)]) == words
-    assert "--gpus" not in command_line.arguments(engine, WANTED)
-    assert "--device" not in command_line.arguments(engine, WANTED)
+    assert "--gpus" not in command_line.engine_arguments(engine, WANTED)
+    assert "--device" not in command_line.engine_arguments(engine, WANTED)
 
 
 def test_a_mount_is_a_line_of_csv() -> None:
     """RFC 4180, for docker as for the others."""
     for bind in (
-        Bind('/a,b "c"', "/x", read_only=True),
-        Bind("/a", "/x,readonly", read_only=False),
+        BindMount('/a,b "c"', "/x", read_only=True),
+        BindMount("/a", "/x,readonly", read_only=False),
     ):
-        (fields,) = csv.reader([command_line.mount(bind)])
+        (fields,) = csv.reader([command_line.mount_option(bind)])
         more = ["readonly"] if bind.read_only else []
         assert fields == ["type=bind", f"source={bind.source}", f"target={bind.target}", *more]
-    assert command_line.mount(Bind("/a", "/x", read_only=False)) == "type=bind,source=/a,target=/x"
+    assert (
+        command_line.mount_option(BindMount("/a", "/x", read_only=False))
+        == "type=bind,source=/a,target=/x"
+    )
 
 
 def test_apptainer_sees_all_gpus_and_is_told_the_claimed() -> None:
@@ -78,8 +81,8 @@ def test_apptainer_makes_root_of_whoever_is_not() -> None:
 
 def test_limits_are_only_told_where_there_are_any() -> None:
     """No limit is the engine's default, and that is none."""
-    free = command_line.arguments("podman", WANTED)
-    bound = command_line.arguments("podman", WANTED._replace(memory=2**30, cpus=4))
+    free = command_line.engine_arguments("podman", WANTED)
+    bound = command_line.engine_arguments("podman", WANTED._replace(memory=2**30, cpus=4))
 
     assert "--memory" not in free
     assert bound[bound.index("--memory") + 1] == str(2**30)
@@ -103,6 +106,6 @@ def test_only_a_directory_of_the_image_itself_is_copied(
     workdir: str, mounted: list[str], copied: bool
 ) -> None:
     """Not the root, not what is mounted over it, not the working directory onto itself."""
-    text = first_program(workdir, PurePosixPath("/b10/workspace"), mounted, asked=False)
+    text = init_program(workdir, PurePosixPath("/b10/workspace"), mounted, asked=False)
 
     assert ("cp -RPn" in text) is copied

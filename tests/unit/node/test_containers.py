@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.containers import Engine, container
-from tests.support.nodes import TestNode, all_text_below, is_alive, wait_for
-from trainctl.base.processes import with_environment
+from tests.support.machines.containers import EngineHarness, container
+from tests.support.node_program.nodes import NodeHarness, all_text_below, is_alive, wait_for
+from trainctl.base.system.processes import find_by_environment
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +23,7 @@ WITH_STORAGE = ("podman", "docker")
 
 
 @pytest.fixture
-def held(node: TestNode, engine: Engine) -> Iterator[TestNode]:
+def held(node: NodeHarness, engine: EngineHarness) -> Iterator[NodeHarness]:
     """A node that finds the engine; no container is there before and after."""
     node.variables = engine.variables
     assert engine.containers() == []
@@ -33,7 +33,7 @@ def held(node: TestNode, engine: Engine) -> Iterator[TestNode]:
 
 
 def lasting(
-    node: TestNode, engine: Engine, *, grace: float = 5, script: str = "sleep 60; :"
+    node: NodeHarness, engine: EngineHarness, *, grace: float = 5, script: str = "sleep 60; :"
 ) -> int:
     """Start a job that lasts, and wait until its command runs; its process, as the host counts."""
     spec = node.spec(
@@ -46,7 +46,7 @@ def lasting(
     return wait_for(lambda: _named(f"MARKED-{node.base.name}"))
 
 
-def said(node: TestNode) -> list[str]:
+def said(node: NodeHarness) -> list[str]:
     """What the job wrote, without what a shell says of children that were ended."""
     return [line for line in node.log().splitlines() if line not in ("Terminated", "Killed")]
 
@@ -63,7 +63,7 @@ def _named(word: str) -> int | None:
     return None
 
 
-def test_a_job_finds_its_places(held: TestNode, engine: Engine) -> None:
+def test_a_job_finds_its_places(held: NodeHarness, engine: EngineHarness) -> None:
     """The service's directories; weights read-only where they are wanted; what it keeps lies in the user's directories."""
     held.mirror.add("model.bin", b"weights")
     held.deliver()
@@ -108,7 +108,7 @@ def test_a_job_finds_its_places(held: TestNode, engine: Engine) -> None:
     assert not (held.directory() / "scratch").exists()
 
 
-def test_links_and_named_places_are_mounts(held: TestNode, engine: Engine) -> None:
+def test_links_and_named_places_are_mounts(held: NodeHarness, engine: EngineHarness) -> None:
     """Where the manifest names a place, absolute or below the working directory, the job finds the directory there."""
     absolute, relative = held.data / "a", held.data / "r"
     done = held.run(
@@ -129,7 +129,9 @@ def test_links_and_named_places_are_mounts(held: TestNode, engine: Engine) -> No
     assert ((absolute / "x").read_text(), (relative / "y").read_text()) == ("1\n", "2\n")
 
 
-def test_nothing_of_the_host_is_in_the_environment(held: TestNode, engine: Engine) -> None:
+def test_nothing_of_the_host_is_in_the_environment(
+    held: NodeHarness, engine: EngineHarness
+) -> None:
     """The job has its own variables and the image's; PATH and HOME are the image's."""
     held.variables = {**held.variables, "FROM_HOST": "leaks"}
     held.run("env | cut -d= -f1 | sort; echo HOME $HOME", container=container(held, engine))
@@ -142,7 +144,7 @@ def test_nothing_of_the_host_is_in_the_environment(held: TestNode, engine: Engin
 SECRET = "line one '\"\n line two $HOME `id`"
 
 
-def test_secrets_are_nowhere_but_in_the_job(held: TestNode, engine: Engine) -> None:
+def test_secrets_are_nowhere_but_in_the_job(held: NodeHarness, engine: EngineHarness) -> None:
     """The job sees the value as it is; no argument, file or description of the container holds it, while it runs and later."""
     spec = held.spec(
         'printf "%s" "$TOKEN" | wc -c; printf "%s" "$TOKEN" | grep -c "two .HOME"',
@@ -165,7 +167,7 @@ def test_secrets_are_nowhere_but_in_the_job(held: TestNode, engine: Engine) -> N
         assert b"two $HOME" not in place
 
 
-def test_a_failing_command_is_named(held: TestNode, engine: Engine) -> None:
+def test_a_failing_command_is_named(held: NodeHarness, engine: EngineHarness) -> None:
     """Exit code and command as on a host; exports survive from one command to the next."""
     done = held.run("export A=5", "exit $A", "echo never", container=container(held, engine))
 
@@ -174,7 +176,9 @@ def test_a_failing_command_is_named(held: TestNode, engine: Engine) -> None:
     assert "never" not in held.log()
 
 
-def test_a_container_that_cannot_start_is_no_failed_job(held: TestNode, engine: Engine) -> None:
+def test_a_container_that_cannot_start_is_no_failed_job(
+    held: NodeHarness, engine: EngineHarness
+) -> None:
     """DEPLOY_FAILED with the engine's own words, and no retry."""
     missing = {**container(held, engine), "image": "sha256:" + 64 * "0", "workdir": ""}
     done = held.run("echo hi", container=missing, retry={"max_attempts": 3, "delay_seconds": 0})
@@ -185,7 +189,7 @@ def test_a_container_that_cannot_start_is_no_failed_job(held: TestNode, engine: 
     assert done["retries"] is None
 
 
-def test_each_attempt_finds_what_was_kept(held: TestNode, engine: Engine) -> None:
+def test_each_attempt_finds_what_was_kept(held: NodeHarness, engine: EngineHarness) -> None:
     """A new container for each attempt, with the same checkpoints; the count goes up."""
     checkpoints = held.data / "ckpts"
     done = held.run(
@@ -205,7 +209,7 @@ SAVES = (
 )
 
 
-def test_a_stopped_job_may_save_first(held: TestNode, engine: Engine) -> None:
+def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) -> None:
     """Every process of the job is asked once; it has its grace; then the run is STOPPED and the container gone."""
     spec = held.spec(f"sh -c '{SAVES}'", container=container(held, engine), grace_seconds=20)
     held.start(spec)
@@ -217,7 +221,7 @@ def test_a_stopped_job_may_save_first(held: TestNode, engine: Engine) -> None:
     assert engine.containers() == []
 
 
-def test_a_job_that_will_not_end_is_made_to(held: TestNode, engine: Engine) -> None:
+def test_a_job_that_will_not_end_is_made_to(held: NodeHarness, engine: EngineHarness) -> None:
     """After the grace nothing of it is left."""
     pid = lasting(held, engine, script='trap "" TERM; while :; do sleep 1; done')
     done = held.call("stop", {"key": "run-1", "grace_seconds": 0.5})
@@ -227,7 +231,7 @@ def test_a_job_that_will_not_end_is_made_to(held: TestNode, engine: Engine) -> N
     assert engine.containers() == []
 
 
-def test_what_a_job_leaves_behind_ends_with_it(held: TestNode, engine: Engine) -> None:
+def test_what_a_job_leaves_behind_ends_with_it(held: NodeHarness, engine: EngineHarness) -> None:
     """A process in the background is asked to end and doesn't outlive the run."""
     saves = "trap 'echo asked; exit' TERM; echo bg; while :; do sleep 0.1; done"
     done = held.run(
@@ -240,7 +244,7 @@ def test_what_a_job_leaves_behind_ends_with_it(held: TestNode, engine: Engine) -
     assert said(held) == ["bg", "asked"]
 
 
-def _chain(node: TestNode) -> list[int]:
+def _chain(node: NodeHarness) -> list[int]:
     """The supervisor, the warden and the engine's program of the node's run, in this order."""
     supervisor = int(node.status()["pid"])
     warden = wait_for(lambda: _children(supervisor))[0]
@@ -258,7 +262,7 @@ def _children(pid: int) -> list[int]:
     "which", [[0], [1], [2], [0, 1, 2]], ids=["supervisor", "warden", "engine", "all"]
 )
 def test_whoever_is_killed_no_container_is_left(
-    held: TestNode, engine: Engine, which: list[int]
+    held: NodeHarness, engine: EngineHarness, which: list[int]
 ) -> None:
     """SIGKILL to any of the processes that hold a run: once the run is looked at, its job and its container are gone."""
     pid = lasting(held, engine)
@@ -272,10 +276,10 @@ def test_whoever_is_killed_no_container_is_left(
     assert done["status"] == ("TRAINING_JOB_LOST" if 0 in which else "TRAINING_JOB_FAILED")
     wait_for(lambda: not is_alive(pid))
     assert engine.containers() == []
-    assert with_environment(f"TRAINCTL_RUN_DIRECTORY={held.directory()}".encode()) == []
+    assert find_by_environment(f"TRAINCTL_RUN_DIRECTORY={held.directory()}".encode()) == []
 
 
-def test_a_removed_run_takes_its_container_along(held: TestNode, engine: Engine) -> None:
+def test_a_removed_run_takes_its_container_along(held: NodeHarness, engine: EngineHarness) -> None:
     """Also one whose supervisor was killed and that nobody looked at since."""
     lasting(held, engine)
     for one in _chain(held):
@@ -289,7 +293,7 @@ def test_a_removed_run_takes_its_container_along(held: TestNode, engine: Engine)
 
 
 def test_the_images_own_directory_is_there_and_the_code_wins(
-    held: TestNode, engine: Engine, own_podman: Engine, tmp_path: Path
+    held: NodeHarness, engine: EngineHarness, own_podman: EngineHarness, tmp_path: Path
 ) -> None:
     """What lies in the image's WORKDIR is copied into the working directory, but for what the code has and what is mounted."""
     text = "FROM localhost/busybox:1\nWORKDIR /app\nRUN echo image >a && echo image >b && mkdir -p d models && echo deep >d/c && echo x >models/big\n"
@@ -304,7 +308,7 @@ def test_the_images_own_directory_is_there_and_the_code_wins(
         str(tmp_path),
     )
     image = engine.offered("localhost/workdir:1")
-    held.put_code({"a": "code"}, "sha256:mine")
+    held.upload_code({"a": "code"}, "sha256:mine")
     held.mirror.add("model.bin", b"weights")
     held.deliver()
     done = held.run(
@@ -321,13 +325,13 @@ def test_the_images_own_directory_is_there_and_the_code_wins(
 
 
 @pytest.mark.parametrize("engine", WITH_STORAGE, indirect=True)
-def test_memory_is_shared_as_asked(held: TestNode, engine: Engine) -> None:
+def test_memory_is_shared_as_asked(held: NodeHarness, engine: EngineHarness) -> None:
     """``/dev/shm`` is as large as asked."""
     held.run("df -k /dev/shm | tail -1", container=container(held, engine, shm_size=64 * 2**20))
     assert held.log().split()[1] == str(64 * 1024)
 
 
-def test_memory_is_shared_and_limited(held: TestNode, engine: Engine) -> None:
+def test_memory_is_shared_and_limited(held: NodeHarness, engine: EngineHarness) -> None:
     """``/dev/shm`` is half of the machine's memory; more memory than allowed ends the job."""
     held.run("df -k /dev/shm | tail -1", container=container(held, engine))
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
@@ -340,7 +344,7 @@ def test_memory_is_shared_and_limited(held: TestNode, engine: Engine) -> None:
     assert done["status"] == "TRAINING_JOB_FAILED"
 
 
-def test_a_job_may_write_more_than_memory_holds(held: TestNode, engine: Engine) -> None:
+def test_a_job_may_write_more_than_memory_holds(held: NodeHarness, engine: EngineHarness) -> None:
     """``/tmp`` and the home are on a disk, new for each attempt, and gone afterwards."""
     done = held.run(
         "grep -E '^tmpfs (/tmp|/root) ' /proc/mounts || :; ls -A /tmp /root",
@@ -357,7 +361,7 @@ def test_a_job_may_write_more_than_memory_holds(held: TestNode, engine: Engine) 
 
 
 @pytest.mark.parametrize("engine", ["podman", "apptainer"], indirect=True)
-def test_any_name_can_be_mounted(held: TestNode, engine: Engine) -> None:
+def test_any_name_can_be_mounted(held: NodeHarness, engine: EngineHarness) -> None:
     """A comma is none between the options of a mount, nor does a quote begin a text there.
 
     (podman's service, which stands behind docker's command here, puts the names together again without quotes.)
@@ -374,7 +378,7 @@ def test_any_name_can_be_mounted(held: TestNode, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", WITH_STORAGE, indirect=True)
-def test_the_record_says_what_was_run(held: TestNode, engine: Engine) -> None:
+def test_the_record_says_what_was_run(held: NodeHarness, engine: EngineHarness) -> None:
     """An engine's list names the run; its label is the run's directory."""
     lasting(held, engine)
     (one,) = engine.containers()
@@ -385,7 +389,7 @@ def test_the_record_says_what_was_run(held: TestNode, engine: Engine) -> None:
     assert told["Config"]["Labels"]["trainctl.run"] == str(held.directory())
 
 
-def test_metrics_are_those_of_the_container(held: TestNode, engine: Engine) -> None:
+def test_metrics_are_those_of_the_container(held: NodeHarness, engine: EngineHarness) -> None:
     """CPU and memory of the job's processes, whoever's children they are, and of none after the end."""
     spec = held.spec("dd if=/dev/zero of=/dev/null bs=150M", container=container(held, engine))
     held.start(spec)
@@ -402,7 +406,7 @@ def _is_busy(sample: dict[str, Any]) -> bool:
     return busy
 
 
-def samples(node: TestNode) -> list[dict[str, Any]]:
+def samples(node: NodeHarness) -> list[dict[str, Any]]:
     """What the node has measured of its run."""
     found: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
     return found

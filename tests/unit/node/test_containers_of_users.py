@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apptainer import Apptainer, anybodys
-from tests.support.containers import Engine, container, rootless
-from tests.support.nodes import TestNode, as_nobody, wait_for
+from tests.support.machines.apptainer import Apptainer, for_all_users
+from tests.support.machines.containers import EngineHarness, container, rootless
+from tests.support.node_program.nodes import NodeHarness, nobody_prefix, wait_for
 from tests.support.tiers import one_day_in
-from trainctl.base.processes import with_environment
+from trainctl.base.system.processes import find_by_environment
 
 pytestmark = pytest.mark.integration
 
@@ -22,21 +22,21 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def base() -> Iterator[Path]:
     """A directory for the node of user nobody, who can't enter pytest's."""
-    if not as_nobody():
+    if not nobody_prefix():
         pytest.skip("needs root and setpriv to become user nobody")
     with tempfile.TemporaryDirectory(prefix="trainctl-test-node-") as made:
         Path(made).chmod(0o777)
         yield Path(made)
 
 
-def nobodys(base: Path, prefix: tuple[str, ...] = ()) -> TestNode:
+def nobodys(base: Path, prefix: tuple[str, ...] = ()) -> NodeHarness:
     """A node that runs as nobody; the words of ``prefix`` go before those that make him the caller."""
-    node = TestNode(base, python="/usr/bin/python3", prefix=[*prefix, *as_nobody()])
+    node = NodeHarness(base, python="/usr/bin/python3", prefix=[*prefix, *nobody_prefix()])
     node.home.chmod(0o777)
     return node
 
 
-def lost(node: TestNode, engine: Engine) -> None:
+def lost(node: NodeHarness, engine: EngineHarness) -> None:
     """A run whose supervisor was killed."""
     node.start(node.spec("echo up; sleep 60; :", key="run-2", container=container(node, engine)))
     wait_for(lambda: "up" in node.log("run-2"))
@@ -44,7 +44,7 @@ def lost(node: TestNode, engine: Engine) -> None:
     wait_for(lambda: node.status("run-2")["status"] == "TRAINING_JOB_LOST")
 
 
-def test_files_are_the_users_though_root_wrote_them(own_docker: Engine, base: Path) -> None:
+def test_files_are_the_users_though_root_wrote_them(own_docker: EngineHarness, base: Path) -> None:
     """An engine that runs as root, called by a user who isn't: what the job wrote is given back to him before the run has ended."""
     Path(own_docker.variables["DOCKER_HOST"].removeprefix("unix://")).chmod(0o666)
     own_docker.top.chmod(0o755)
@@ -73,7 +73,7 @@ def test_files_are_the_users_though_root_wrote_them(own_docker: Engine, base: Pa
 
 
 @one_day_in(3)
-def test_podman_works_without_root(own_podman: Engine, base: Path) -> None:
+def test_podman_works_without_root(own_podman: EngineHarness, base: Path) -> None:
     """A user's own podman: the job is root inside, and what it writes is the user's; nothing is left after its supervisor was killed."""
     node = nobodys(base)
     engine = rootless(own_podman, node)
@@ -83,7 +83,7 @@ def test_podman_works_without_root(own_podman: Engine, base: Path) -> None:
     assert (done["status"], node.log()) == ("TRAINING_JOB_COMPLETED", "0\n"), done
     assert (node.directory() / "work/mine").stat().st_uid == 65534
     lost(node, engine)
-    assert with_environment(f"TRAINCTL_RUN_DIRECTORY={node.directory('run-2')}".encode()) == []
+    assert find_by_environment(f"TRAINCTL_RUN_DIRECTORY={node.directory('run-2')}".encode()) == []
     assert engine.containers() == []
     engine("system", "reset", "--force")
 
@@ -91,7 +91,7 @@ def test_podman_works_without_root(own_podman: Engine, base: Path) -> None:
 @one_day_in(3)
 def test_apptainer_works_without_root(own_apptainer: Apptainer, base: Path) -> None:
     """The job is root inside, as which it finds its cache, and can make nobody else the owner of what it writes; no cache is left in a home."""
-    engine = anybodys(own_apptainer, base)
+    engine = for_all_users(own_apptainer, base)
     node = nobodys(base, engine.prefix)
     node.variables = engine.variables
     cache = node.data / "cache"

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 from trainctl.base.lease import holder_name
 from trainctl.base.listing import CHUNK_BYTES
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 
 
-def test_a_delivered_tree_has_the_listings_bytes_and_is_read_only(node: TestNode) -> None:
+def test_a_delivered_tree_has_the_listings_bytes_and_is_read_only(node: NodeHarness) -> None:
     """Every file of the listing is in the tree, byte for byte, 0444 under 0555, and nothing is left in partial."""
     node.mirror.add("config.json", b"{}")
     node.mirror.add("deep/er/model.bin", BIG)
@@ -34,7 +34,7 @@ def test_a_delivered_tree_has_the_listings_bytes_and_is_read_only(node: TestNode
     assert list((node.root / "cache" / "partial").iterdir()) == []
 
 
-def test_a_second_delivery_takes_nothing_from_the_mirror(node: TestNode) -> None:
+def test_a_second_delivery_takes_nothing_from_the_mirror(node: NodeHarness) -> None:
     """A sealed tree is delivered without its mirror, all bytes from the node."""
     node.mirror.add("model.bin", BIG)
     node.deliver()
@@ -44,7 +44,7 @@ def test_a_second_delivery_takes_nothing_from_the_mirror(node: TestNode) -> None
     assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 0)
 
 
-def test_what_a_dead_holder_left_of_a_lock_goes(node: TestNode) -> None:
+def test_what_a_dead_holder_left_of_a_lock_goes(node: NodeHarness) -> None:
     """With a delivery that has nothing to do, which takes no lock; one that somebody alive holds stays."""
     node.mirror.add("model.bin", BIG)
     node.deliver()
@@ -59,7 +59,7 @@ def test_what_a_dead_holder_left_of_a_lock_goes(node: TestNode) -> None:
     assert list(locks.iterdir()) == [held]
 
 
-def test_contents_are_shared_between_listings(node: TestNode) -> None:
+def test_contents_are_shared_between_listings(node: NodeHarness) -> None:
     """A second listing with one new file takes only that file's bytes."""
     node.mirror.add("model.bin", BIG)
     node.deliver()
@@ -70,7 +70,7 @@ def test_contents_are_shared_between_listings(node: TestNode) -> None:
     assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 4)
 
 
-def test_a_mirror_without_a_hard_link_to_the_cache(node: TestNode) -> None:
+def test_a_mirror_without_a_hard_link_to_the_cache(node: NodeHarness) -> None:
     """The cache never shares an inode with the mirror: they are emptied by different people."""
     node.mirror.add("model.bin", b"content")
     node.deliver()
@@ -80,23 +80,23 @@ def test_a_mirror_without_a_hard_link_to_the_cache(node: TestNode) -> None:
     assert not blob.samefile(node.tree / "model.bin")
 
 
-def test_wrong_bytes_in_the_mirror_are_refused(node: TestNode) -> None:
+def test_wrong_bytes_in_the_mirror_are_refused(node: NodeHarness) -> None:
     """An object of the right length and wrong content is an error, and no tree appears."""
     node.mirror.add("model.bin", BIG)
     node.mirror.corrupt("model.bin", 2)
 
-    with pytest.raises(NodeError, match=r"model\.bin") as raised:
+    with pytest.raises(NodeProgramError, match=r"model\.bin") as raised:
         node.deliver()
 
     assert raised.value.kind == "wrong"
     assert not node.tree.exists()
 
 
-def test_a_resumed_delivery_keeps_the_good_chunks(node: TestNode) -> None:
+def test_a_resumed_delivery_keeps_the_good_chunks(node: NodeHarness) -> None:
     """After wrong bytes in the last chunk only, the next delivery reads the rest from what was kept."""
     node.mirror.add("model.bin", BIG)
     node.mirror.corrupt("model.bin", 2)
-    with pytest.raises(NodeError):
+    with pytest.raises(NodeProgramError):
         node.deliver()
     node.mirror.chunk("model.bin", 2).write_bytes(BIG[2 * CHUNK_BYTES :])
     for number in range(2):
@@ -108,7 +108,7 @@ def test_a_resumed_delivery_keeps_the_good_chunks(node: TestNode) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"short"])
-def test_a_blob_that_the_mirror_lacks_is_named(node: TestNode, content: bytes | None) -> None:
+def test_a_blob_that_the_mirror_lacks_is_named(node: NodeHarness, content: bytes | None) -> None:
     """A missing or truncated blob is an error that names it and the mirror."""
     node.mirror.add("model.bin", b"whole content")
     digest = hashlib.sha256(b"whole content").hexdigest()
@@ -117,14 +117,14 @@ def test_a_blob_that_the_mirror_lacks_is_named(node: TestNode, content: bytes | 
     else:
         node.mirror.blob(digest).write_bytes(content)
 
-    with pytest.raises(NodeError, match=digest) as raised:
+    with pytest.raises(NodeProgramError, match=digest) as raised:
         node.deliver()
 
     assert raised.value.kind == "origin"
 
 
 @pytest.mark.parametrize("size", [1000, 2 * CHUNK_BYTES + 5])
-def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: TestNode, size: int) -> None:
+def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: NodeHarness, size: int) -> None:
     """A cached file that was written to has other times: it is hashed again, and made right in place."""
     content = os.urandom(size)
     node.mirror.add("model.bin", content)
@@ -141,7 +141,7 @@ def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: TestNode, siz
     assert path.read_bytes() == content
 
 
-def test_a_replaced_file_in_a_tree_is_linked_again(node: TestNode) -> None:
+def test_a_replaced_file_in_a_tree_is_linked_again(node: NodeHarness) -> None:
     """A tree's file that is another inode than the blob is replaced by the blob."""
     node.mirror.add("model.bin", b"right")
     node.deliver()
@@ -156,7 +156,7 @@ def test_a_replaced_file_in_a_tree_is_linked_again(node: TestNode) -> None:
     assert not (node.tree / "stranger").exists()
 
 
-def test_touched_but_unchanged_content_costs_no_transfer(node: TestNode) -> None:
+def test_touched_but_unchanged_content_costs_no_transfer(node: NodeHarness) -> None:
     """Other times with the right content: hashed again, believed again, nothing fetched."""
     node.mirror.add("model.bin", b"same")
     node.deliver()
@@ -167,7 +167,7 @@ def test_touched_but_unchanged_content_costs_no_transfer(node: TestNode) -> None
     assert result["bytes_origin"] == 0
 
 
-def test_verify_finds_damage_in_a_large_tree(node: TestNode) -> None:
+def test_verify_finds_damage_in_a_large_tree(node: NodeHarness) -> None:
     """A tree of more files than are looked at every time is looked at whole when ``verify`` says so."""
     for number in range(300):
         node.mirror.add(f"{number:03}", str(number).encode())
@@ -182,7 +182,7 @@ def test_verify_finds_damage_in_a_large_tree(node: TestNode) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "a//x", "", ".", "a\nb", "a/\x00"])
-def test_a_listing_cant_name_a_path_outside_its_tree(node: TestNode, path: str) -> None:
+def test_a_listing_cant_name_a_path_outside_its_tree(node: NodeHarness, path: str) -> None:
     """Names that lead out, or that no file has, are refused before anything is written."""
     document = {
         "version": 1,
@@ -190,14 +190,14 @@ def test_a_listing_cant_name_a_path_outside_its_tree(node: TestNode, path: str) 
         "files": [{"path": path, "size": 0, "sha256": hashlib.sha256().hexdigest(), "chunks": []}],
     }
 
-    with pytest.raises(NodeError) as raised:
+    with pytest.raises(NodeProgramError) as raised:
         node.deliver(listing=document)
 
     assert raised.value.kind == "request"
     assert not (node.root / "cache" / "trees").exists()
 
 
-def test_cache_query_tells_what_is_whole(node: TestNode) -> None:
+def test_cache_query_tells_what_is_whole(node: NodeHarness) -> None:
     """Sealed trees and blobs under their final names are told; others are not."""
     node.mirror.add("model.bin", b"content")
     node.deliver()
@@ -208,7 +208,7 @@ def test_cache_query_tells_what_is_whole(node: TestNode) -> None:
     assert found == {"trees": [node.mirror.listing.id], "blobs": [digest]}
 
 
-def test_progress_ends_at_the_total(node: TestNode) -> None:
+def test_progress_ends_at_the_total(node: NodeHarness) -> None:
     """The last event says that all bytes are there."""
     node.mirror.add("a", b"12345")
     node.mirror.add("b", BIG)
@@ -218,13 +218,13 @@ def test_progress_ends_at_the_total(node: TestNode) -> None:
     assert node.events[-1]["done"] == node.events[-1]["total"] == len(BIG) + 5
 
 
-def test_progress_tells_what_had_to_come(node: TestNode) -> None:
+def test_progress_tells_what_had_to_come(node: NodeHarness) -> None:
     """The first event, before anything comes, says what is here; that never counts as what came, nor do chunks that an earlier delivery left."""
     node.mirror.add("a", b"12345")
     node.deliver()
     node.mirror.add("b", BIG)
     node.mirror.corrupt("b", 2)
-    with pytest.raises(NodeError):
+    with pytest.raises(NodeProgramError):
         node.deliver()
     node.mirror.chunk("b", 2).write_bytes(BIG[2 * CHUNK_BYTES :])
 
@@ -235,7 +235,7 @@ def test_progress_tells_what_had_to_come(node: TestNode) -> None:
     assert told[-1] == (len(BIG) + 5, len(BIG) - 2 * CHUNK_BYTES)
 
 
-def test_forget_frees_what_nobody_else_needs(node: TestNode) -> None:
+def test_forget_frees_what_nobody_else_needs(node: NodeHarness) -> None:
     """One lineage's end leaves what another refers to; the last one's end leaves nothing."""
     node.mirror.add("shared", b"shared")
     node.deliver(lineage="one", lease="run-1")
@@ -253,7 +253,7 @@ def test_forget_frees_what_nobody_else_needs(node: TestNode) -> None:
     assert [path for path in (node.root / "cache").rglob("*") if path.is_file()] == []
 
 
-def test_the_node_computes_the_listings_id_itself(node: TestNode) -> None:
+def test_the_node_computes_the_listings_id_itself(node: NodeHarness) -> None:
     """The id is the digest of the document that came, so a document can't pass for another."""
     node.mirror.add("ünïcode/ä.txt", "ä".encode())
     node.deliver()
@@ -262,7 +262,7 @@ def test_the_node_computes_the_listings_id_itself(node: TestNode) -> None:
     assert kept.read_bytes() == node.mirror.listing.to_bytes()
 
 
-def test_a_large_tree_is_checked_file_by_file_on_request(node: TestNode) -> None:
+def test_a_large_tree_is_checked_file_by_file_on_request(node: NodeHarness) -> None:
     """Files under other names go, those that are missing are linked again, and nothing is fetched."""
     for number in range(300):
         node.mirror.add(f"{number % 7}/{number:03}", str(number % 100).encode())

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from trainctl.base.checkpoints.ranking import is_loadable
-from trainctl.node.checkpoints.describe import (
-    MOST_HEADER_BYTES,
-    describe,
+from trainctl.node.checkpoints.metadata import (
+    MAX_HEADER_BYTES,
+    checkpoint_step,
+    describe_checkpoint,
+    parse_step,
     read_header,
-    step_in,
-    step_of,
 )
 
 
@@ -40,7 +40,7 @@ def test_a_header_counts_tensors_and_parameters(tmp_path: Path) -> None:
     assert read_header(weights(tmp_path / "x", GOOD, 16)) == (2, {"BF16": 6, "F32": 1})
 
 
-@pytest.mark.parametrize("length", [0, 1, MOST_HEADER_BYTES + 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("length", [0, 1, MAX_HEADER_BYTES + 1, 2**63, 2**64 - 1])
 def test_a_hostile_length_is_refused_before_anything_is_read(tmp_path: Path, length: int) -> None:
     """No header of that length is read, or memory taken for it."""
     assert read_header(weights(tmp_path / "x", GOOD, length=length)) is None
@@ -59,7 +59,7 @@ def test_a_header_that_cannot_be_is_not_believed(tmp_path: Path, document: Any) 
     """Nor does it stop anything."""
     path = weights(tmp_path / "model.safetensors", document, 16)
     assert read_header(path) is None
-    assert describe(tmp_path, "x", ["model.safetensors"])["parameters"] == 0
+    assert describe_checkpoint(tmp_path, "x", ["model.safetensors"])["parameters"] == 0
 
 
 def test_deep_json_is_not_believed(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_type_and_base_model_of_a_checkpoint(
     """As trainers write them beside the weights; nonsense says nothing."""
     for name, value in files.items():
         (tmp_path / name).write_text(json.dumps(value))
-    found = describe(tmp_path, "final", [*files, "pytorch_model.bin"])
+    found = describe_checkpoint(tmp_path, "final", [*files, "pytorch_model.bin"])
     assert (found["type"], found["base_model"], found["lora_rank"]) == said
 
 
@@ -103,7 +103,7 @@ def test_the_type_and_base_model_of_a_checkpoint(
 )  # fmt: skip
 def test_the_step_in_a_name(name: str, step: int | None) -> None:
     """As trainers number their checkpoints."""
-    assert step_in(name) == step
+    assert parse_step(name) == step
 
 
 LOG = "events.out.tfevents.1732270272.gpu-1.4711.0"
@@ -136,12 +136,12 @@ def test_what_holds_nothing_to_load_has_no_step(tmp_path: Path, layout: str) -> 
     name, loadable, files = LAYOUTS[layout]
     assert is_loadable(files) == loadable
     if not loadable:
-        assert step_of(tmp_path, name, files) is None
+        assert checkpoint_step(tmp_path, name, files) is None
 
 
 def test_the_step_of_a_checkpoint_whose_name_has_none(tmp_path: Path) -> None:
     """The trainer's state says it."""
     (tmp_path / "trainer_state.json").write_text('{"global_step": 42}')
-    assert describe(tmp_path, "last", ["trainer_state.json"])["step"] == 42
+    assert describe_checkpoint(tmp_path, "last", ["trainer_state.json"])["step"] == 42
     (tmp_path / "trainer_state.json").write_text('{"global_step": true}')
-    assert describe(tmp_path, "last", ["trainer_state.json"])["step"] is None
+    assert describe_checkpoint(tmp_path, "last", ["trainer_state.json"])["step"] is None

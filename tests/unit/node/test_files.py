@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.permissions import unreadable
-from trainctl.base.files import create_once, make_directory, remove_tree, unusable
+from tests.support.machines.permissions import unreadable
+from trainctl.base.filesystem.files import (
+    create_exclusive,
+    make_directory,
+    remove_tree,
+    why_unwritable,
+)
 
 
 def test_who_is_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path) -> None:
@@ -19,7 +24,7 @@ def test_who_is_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path)
     if pid == 0:
         os.link = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         try:
-            create_once(tmp_path / "claim", b"mine")
+            create_exclusive(tmp_path / "claim", b"mine")
         finally:
             os._exit(0)
 
@@ -33,8 +38,8 @@ def test_a_file_is_created_once_where_none_can_be_without_a_name(
     """By a temporary name then, which goes."""
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as from before Linux 3.11: EISDIR
 
-    assert create_once(tmp_path / "claim", b"mine")
-    assert not create_once(tmp_path / "claim", b"yours")
+    assert create_exclusive(tmp_path / "claim", b"mine")
+    assert not create_exclusive(tmp_path / "claim", b"yours")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
 
 
@@ -74,10 +79,12 @@ def test_where_a_directory_can_be_made_is_told_without_making_it(tmp_path: Path)
     """Below a file it can't, nor where the user may not write; what is there already counts as it is."""
     (tmp_path / "file").write_text("")
 
-    assert unusable(tmp_path) == unusable(tmp_path / "a" / "b") == ""
-    assert unusable(tmp_path / "file") == f"{tmp_path / 'file'} is not a directory"
-    assert unusable(tmp_path / "file" / "a" / "b") == f"{tmp_path / 'file'} is not a directory"
-    assert unusable(Path("/dev/null/a")) == "/dev/null is not a directory"
+    assert why_unwritable(tmp_path) == why_unwritable(tmp_path / "a" / "b") == ""
+    assert why_unwritable(tmp_path / "file") == f"{tmp_path / 'file'} is not a directory"
+    assert (
+        why_unwritable(tmp_path / "file" / "a" / "b") == f"{tmp_path / 'file'} is not a directory"
+    )
+    assert why_unwritable(Path("/dev/null/a")) == "/dev/null is not a directory"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -88,7 +95,7 @@ def test_a_directory_that_others_own_is_told(tmp_path: Path) -> None:
         top.chmod(0o755)
         (top / "closed").mkdir()
         with unreadable(top / "closed", top):
-            found = unusable(top / "closed" / "a")
+            found = why_unwritable(top / "closed" / "a")
 
     assert found == f"{top / 'closed'} may not be written by this user"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import wait_for
-from trainctl.base.listening import listen
-from trainctl.node.gang.channel import HelperProcess, Limits
-from trainctl.node.gang.coordinator import Coordinator
-from trainctl.node.gang.link import Link
-from trainctl.node.gang.rules import Policy, Rules
+from tests.support.node_program.nodes import wait_for
+from trainctl.base.network.listener import listen
+from trainctl.node.rendezvous.channel import DisconnectTimeouts, HelperProcess
+from trainctl.node.rendezvous.coordinator import Coordinator
+from trainctl.node.rendezvous.coordinator_connection import CoordinatorConnection
+from trainctl.node.rendezvous.coordinator_state import CoordinatorState, GangPolicy
 
 HERE = "127.0.0.1"
 
@@ -78,11 +78,13 @@ class Ends:
 
     def __init__(self, token: str = "secret", closed: float = 20) -> None:
         listeners = listen([HERE])
-        limits = Limits({"closed_seconds": closed, "silent_seconds": 40})
+        limits = DisconnectTimeouts({"disconnect_timeout": closed, "silence_timeout": 40})
         self.network = Cutter(listeners[0].getsockname()[1])
-        rules = Rules(Policy(2, [HERE]), lambda: 20000, lambda: None, 7)
+        rules = CoordinatorState(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
         coordinator = Coordinator(listeners, "secret", 1, rules, limits)
-        link = Link(1, {"host": "b", "generation": 1}, [HERE], self.network.port, token, limits)
+        link = CoordinatorConnection(
+            1, {"host": "b", "generation": 1}, [HERE], self.network.port, token, limits
+        )
         kept = [one.fileno() for one in listeners]
         self._helpers = [
             HelperProcess(lambda line: coordinator.work(line, "a"), kept),
@@ -132,16 +134,16 @@ def test_cut_connections_lose_nothing_and_no_rank(ends: Ends) -> None:
     ):
         ends.network.cut()
         for rank in range(2) if said != "held" else ():
-            ends.lines[rank].say({"is": said})
+            ends.lines[rank].send_value({"is": said})
         if said == "held":
-            ends.lines[0].say({"is": said})
+            ends.lines[0].send_value({"is": said})
             ends.hears(1, "claim")
-            ends.lines[1].say({"is": said})
+            ends.lines[1].send_value({"is": said})
         ends.hears(0, told)
         if told != "claim":
             ends.hears(1, told)
     for rank in range(2):
-        ends.lines[rank].say({"is": "ended", "status": "TRAINING_JOB_COMPLETED", "code": 0})
+        ends.lines[rank].send_value({"is": "ended", "status": "TRAINING_JOB_COMPLETED", "code": 0})
     ends.network.cut()
 
     assert [ends.hears(rank, "over")["cause"] for rank in range(2)] == [None, None]
@@ -152,9 +154,9 @@ def test_a_stranger_does_not_become_a_rank() -> None:
     """Who has another token is not heard, and gives up; the gang still waits."""
     ends = Ends(token="guess", closed=1)
     try:
-        ends.lines[0].say({"is": "here"})
+        ends.lines[0].send_value({"is": "here"})
         assert ends.hears(0, "wait")["why"] == "waits for rank 1 of 2"
-        ends.lines[1].say({"is": "here"})
+        ends.lines[1].send_value({"is": "here"})
         assert ends.hears(1, "over")["alone"] == "lost"
         assert ends.count(0, "queue") == 0
     finally:

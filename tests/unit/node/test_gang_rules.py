@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainctl.node.gang.rules import COLLECT_SECONDS, Policy, Rules
+from trainctl.node.rendezvous.coordinator_state import COLLECT_SECONDS, CoordinatorState, GangPolicy
 
 FAILED, COMPLETED = "TRAINING_JOB_FAILED", "TRAINING_JOB_COMPLETED"
 LOST, STOPPED = "TRAINING_JOB_LOST", "TRAINING_JOB_STOPPED"
@@ -19,8 +19,8 @@ class Played:
         self.size = size
         self.now = 0.0
         self.ports: list[int] = []
-        self.rules = Rules(
-            Policy(size, ["10.0.0.1", "10.0.1.1"], **policy), self._port, lambda: None, 42
+        self.rules = CoordinatorState(
+            GangPolicy(size, ["10.0.0.1", "10.0.1.1"], **policy), self._port, lambda: None, 42
         )
 
     def _port(self) -> int:
@@ -29,7 +29,7 @@ class Played:
 
     def say(self, rank: int, what: str, **more: Any) -> list[tuple[int, dict[str, Any]]]:
         """One rank says something; what is said then."""
-        self.rules.hear(rank, {"is": what, **more}, self.now)
+        self.rules.receive(rank, {"is": what, **more}, self.now)
         return self.told()
 
     def all_say(self, what: str) -> list[tuple[int, dict[str, Any]]]:
@@ -186,7 +186,7 @@ def test_a_rank_that_is_away_may_be_the_cause() -> None:
     """Those that suffered from its loss are not blamed before it is known whether it was lost."""
     gang = Played()
     gang.run()
-    gang.rules.away({1})
+    gang.rules.set_unreachable({1})
     gang.end(0, consequence=True)
     assert gang.pass_time(COLLECT_SECONDS * 1.5) == []
     gang.rules.lose(1, "silence", gang.now)

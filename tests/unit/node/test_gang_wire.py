@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainctl.node.gang.channel import MOST_BYTES, ReliableChannel, Wire
+from trainctl.node.rendezvous.channel import MAX_BYTES, AuthenticatedConnection, ReliableChannel
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -20,9 +20,14 @@ def ends() -> Iterator[Pair]:
         yield here, there
 
 
-def greeted(ends: Pair, token: str = "secret", other: str = "secret") -> tuple[Wire, Wire]:
+def greeted(
+    ends: Pair, token: str = "secret", other: str = "secret"
+) -> tuple[AuthenticatedConnection, AuthenticatedConnection]:
     """Server and client after both nonces went over."""
-    server, client = Wire(ends[0], token, serves=True), Wire(ends[1], other, serves=False)
+    server, client = (
+        AuthenticatedConnection(ends[0], token, serves=True),
+        AuthenticatedConnection(ends[1], other, serves=False),
+    )
     server.flush()
     client.flush()
     client.arrived()
@@ -63,7 +68,7 @@ def test_a_line_without_an_end_is_cut_off(ends: Pair) -> None:
     server, _ = greeted(ends)
 
     def fill() -> None:
-        for _ in range(MOST_BYTES // 1024 + 20):
+        for _ in range(MAX_BYTES // 1024 + 20):
             ends[1].sendall(b"x" * 1024)
             server.arrived()
 
@@ -82,7 +87,7 @@ def test_the_other_side_s_end_is_an_error(ends: Pair) -> None:
 def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
     """What had not arrived is said again on the next connection; what had is known."""
     ours, theirs = ReliableChannel(), ReliableChannel()
-    lines = [ours.say({"number": number}) for number in range(4)]
+    lines = [ours.send_value({"number": number}) for number in range(4)]
     assert [theirs.take(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]
     again = ours.again(theirs.heard)
     assert [theirs.take(line) for line in again] == [{"number": 2}, {"number": 3}]

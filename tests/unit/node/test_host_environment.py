@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 from tests.support.tiers import one_day_in
 from trainctl.node.system.host import logout_rules
 
@@ -35,15 +35,15 @@ def wheels(tmp_path: Path) -> Path:
     return directory
 
 
-def build(node: TestNode, requirements: str = "requirements.txt") -> dict[str, object]:
+def build(node: NodeHarness, requirements: str = "requirements.txt") -> dict[str, object]:
     """Build the environment of the code that was shipped."""
     return node.call("build_environment", {"code": "sha256:code", "requirements": requirements})
 
 
-def test_requirements_are_installed_once(node: TestNode, wheels: Path) -> None:
+def test_requirements_are_installed_once(node: NodeHarness, wheels: Path) -> None:
     """The same list is the same environment, whatever else the code holds; the job finds it active after its profile."""
     listed = f"--no-index\n--find-links {wheels}\n-r more/other.txt\n"
-    node.put_code({"requirements.txt": listed, "more/other.txt": "tiny\n"})
+    node.upload_code({"requirements.txt": listed, "more/other.txt": "tiny\n"})
     first = build(node)
     second = build(node)
     status = node.run("python -m tiny", "echo $VIRTUAL_ENV", host={"venv": first["venv"]})
@@ -55,9 +55,9 @@ def test_requirements_are_installed_once(node: TestNode, wheels: Path) -> None:
 
 
 @one_day_in(2)
-def test_what_is_half_built_counts_for_nothing(node: TestNode, wheels: Path) -> None:
+def test_what_is_half_built_counts_for_nothing(node: NodeHarness, wheels: Path) -> None:
     """Without its seal an environment is built anew, and it goes with the only lineage that used it."""
-    node.put_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
+    node.upload_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
     place = Path(str(build(node)["venv"]))
     place.with_suffix(".json").unlink()
     (place / "bin" / "python").unlink()
@@ -79,10 +79,10 @@ def test_what_is_half_built_counts_for_nothing(node: TestNode, wheels: Path) -> 
         ),
     ],
 )
-def test_requirements_that_can_not_be_kept(node: TestNode, text: str, said: str) -> None:
+def test_requirements_that_can_not_be_kept(node: NodeHarness, text: str, said: str) -> None:
     """Each says what is wrong, and nothing is left of it."""
-    node.put_code({"requirements.txt": text})
-    with pytest.raises(NodeError, match=said) as failure:
+    node.upload_code({"requirements.txt": text})
+    with pytest.raises(NodeProgramError, match=said) as failure:
         build(node)
 
     assert failure.value.kind == "requirements"
@@ -90,7 +90,7 @@ def test_requirements_that_can_not_be_kept(node: TestNode, text: str, said: str)
     assert list((node.root / "environments").glob("*.json")) == []
 
 
-def test_what_hosts_lack(node: TestNode, tmp_path: Path) -> None:
+def test_what_hosts_lack(node: NodeHarness, tmp_path: Path) -> None:
     """Programs and environments that are missing are reported; what is there is not."""
     made = tmp_path / "made"
     venv.create(made)
@@ -110,7 +110,7 @@ def test_what_hosts_lack(node: TestNode, tmp_path: Path) -> None:
     assert facts["absent"] == ["/none"]
 
 
-def test_directories_of_the_host_are_mounted(node: TestNode, tmp_path: Path) -> None:
+def test_directories_of_the_host_are_mounted(node: NodeHarness, tmp_path: Path) -> None:
     """Read-only unless they say otherwise; at an absolute place for the job alone, or in its working directory."""
     source = tmp_path / "data"
     source.mkdir()

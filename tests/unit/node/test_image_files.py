@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from tests.support.apptainer import Apptainer
-from tests.support.buckets import free_port
-from tests.support.containers import BUSYBOX, Engine, registry
-from tests.support.nodes import TestNode
+from tests.support.machines.apptainer import Apptainer
+from tests.support.machines.containers import BUSYBOX, EngineHarness, registry
+from tests.support.node_program.nodes import NodeHarness
+from tests.support.servers.buckets import free_port
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def held(node: TestNode, own_apptainer: Apptainer) -> TestNode:
+def held(node: NodeHarness, own_apptainer: Apptainer) -> NodeHarness:
     """A node that finds apptainer."""
     node.variables = own_apptainer.variables
     return node
 
 
-def pull(node: TestNode, image: str, lineage: str = "lineage-1") -> dict[str, Any]:
+def pull(node: NodeHarness, image: str, lineage: str = "lineage-1") -> dict[str, Any]:
     """Ask for an image."""
     request = {"lineage": lineage, "image": image, "engine": "apptainer"}
     return node.call("pull_image", request)
 
 
-def moved(podman: Engine, tmp_path: Path, text: str) -> str:
+def moved(podman: EngineHarness, tmp_path: Path, text: str) -> str:
     """A new image under one name; that name."""
     (tmp_path / "Containerfile").write_text(f"FROM {BUSYBOX}\nRUN echo {text} >/file\n")
     podman("build", "--quiet", "--tag", "localhost/moved:1", str(tmp_path))
@@ -38,7 +38,7 @@ def moved(podman: Engine, tmp_path: Path, text: str) -> str:
 
 
 def test_a_tag_becomes_a_file_by_its_content(
-    held: TestNode, own_apptainer: Apptainer, own_podman: Engine, tmp_path: Path
+    held: NodeHarness, own_apptainer: Apptainer, own_podman: EngineHarness, tmp_path: Path
 ) -> None:
     """What is here isn't converted again; a tag that moved is another file, and the run of before keeps its own."""
     name = own_apptainer.offered(moved(own_podman, tmp_path, "one"))
@@ -55,7 +55,7 @@ def test_a_tag_becomes_a_file_by_its_content(
 
 
 def test_without_its_registry_the_file_is_used(
-    held: TestNode, own_podman: Engine, tmp_path: Path
+    held: NodeHarness, own_podman: EngineHarness, tmp_path: Path
 ) -> None:
     """A registry that is away is told, and is no reason not to run what is here."""
     own = replace(own_podman, registries=[f"127.0.0.1:{free_port()}"])
@@ -69,7 +69,7 @@ def test_without_its_registry_the_file_is_used(
     assert away["note"] == f"the registry can't be reached, and {name} is taken as it is here"
 
 
-def test_a_node_says_whether_it_has_the_file(held: TestNode, own_apptainer: Apptainer) -> None:
+def test_a_node_says_whether_it_has_the_file(held: NodeHarness, own_apptainer: Apptainer) -> None:
     """Asked beforehand, and answered without asking a registry."""
     pull(held, own_apptainer.small)
     asked = [{"image": name, "engine": "apptainer"} for name in (own_apptainer.small, "nothing:1")]
@@ -80,7 +80,9 @@ def test_a_node_says_whether_it_has_the_file(held: TestNode, own_apptainer: Appt
     ]
 
 
-def test_the_last_to_need_a_file_takes_all_away(held: TestNode, own_apptainer: Apptainer) -> None:
+def test_the_last_to_need_a_file_takes_all_away(
+    held: NodeHarness, own_apptainer: Apptainer
+) -> None:
     """Also what apptainer downloaded for it, which lies beside it, and what a pull that was killed left."""
     killed = held.root / "images/pulling-999999999-x"
     killed.mkdir(parents=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
-from tests.support.nodes import NodeError, TestNode, all_text_below
+from tests.support.machines.containers import BUSYBOX, LOGIN, ContainerRegistry, EngineHarness
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError, all_text_below
 from tests.support.tiers import one_day_in
-from trainctl.node.containers.engines import Answer
-from trainctl.node.containers.images import refusal, unreachable
+from trainctl.node.containers.engines import ProgramResult
+from trainctl.node.containers.images import is_registry_unreachable, pull_error
 
 pytestmark = pytest.mark.integration
 
@@ -23,24 +23,24 @@ with_storage = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def held(node: TestNode, engine: Engine) -> TestNode:
+def held(node: NodeHarness, engine: EngineHarness) -> NodeHarness:
     """A node that finds the engine."""
     node.variables = engine.variables
     return node
 
 
-def pull(node: TestNode, image: str, engine: str, **more: Any) -> dict[str, Any]:
+def pull(node: NodeHarness, image: str, engine: str, **more: Any) -> dict[str, Any]:
     """Ask for an image."""
     request = {"lineage": "lineage-1", "image": image, "engine": engine, **more}
     return node.call("pull_image", request)
 
 
-def forgotten(engine: Engine, image: str) -> None:
+def forgotten(engine: EngineHarness, image: str) -> None:
     """Make sure the engine doesn't have an image under that name."""
     engine("image", "rm", "--force", image, check=False)
 
 
-def variant(podman: Engine, tmp_path: Path, text: str) -> str:
+def variant(podman: EngineHarness, tmp_path: Path, text: str) -> str:
     """An image that nobody has pulled before; its name."""
     (tmp_path / "file").write_text(text)
     (tmp_path / "Containerfile").write_text(f"FROM {BUSYBOX}\nCOPY file /file\n")
@@ -48,7 +48,9 @@ def variant(podman: Engine, tmp_path: Path, text: str) -> str:
     return "localhost/variant:1"
 
 
-def published(podman: Engine, registry: Registry, tmp_path: Path, name: str, text: str) -> str:
+def published(
+    podman: EngineHarness, registry: ContainerRegistry, tmp_path: Path, name: str, text: str
+) -> str:
     """Put a new image into a registry, and nowhere else; its digest."""
     image = variant(podman, tmp_path, text)
     digest = registry.push(podman, image, name)
@@ -58,7 +60,11 @@ def published(podman: Engine, registry: Registry, tmp_path: Path, name: str, tex
 
 @with_storage
 def test_a_tag_becomes_a_digest(
-    held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry, tmp_path: Path
+    held: NodeHarness,
+    engine: EngineHarness,
+    own_podman: EngineHarness,
+    own_registry: ContainerRegistry,
+    tmp_path: Path,
 ) -> None:
     """The digest is the registry's; what is here isn't fetched again; a tag that moved is another digest."""
     name = f"team/{engine.name}"
@@ -80,7 +86,7 @@ def test_a_tag_becomes_a_digest(
 
 
 def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
-    node: TestNode, own_podman: Engine, own_registry: Registry, tmp_path: Path
+    node: NodeHarness, own_podman: EngineHarness, own_registry: ContainerRegistry, tmp_path: Path
 ) -> None:
     """Podman gives what it builds a manifest of its own, which no registry ever has: layers are compressed as they are pushed."""
     node.variables = own_podman.variables
@@ -97,7 +103,10 @@ def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
 
 @with_storage
 def test_without_a_registry_what_is_here_is_used(
-    held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry
+    held: NodeHarness,
+    engine: EngineHarness,
+    own_podman: EngineHarness,
+    own_registry: ContainerRegistry,
 ) -> None:
     """A tag that nobody can be asked for is taken as it is here, and that is said; so is an image made on this machine."""
     gone = "127.0.0.1:9/team/x:1"
@@ -108,27 +117,31 @@ def test_without_a_registry_what_is_here_is_used(
     assert found["note"] == f"the registry can't be reached, and {gone} is taken as it is here"
     assert pull(held, BUSYBOX, engine.name)["note"] == ""
     assert held.events == []  # nobody was asked
-    with pytest.raises(NodeError, match="its registry can't be reached from the node"):
+    with pytest.raises(NodeProgramError, match="its registry can't be reached from the node"):
         pull(held, gone, engine.name)
 
 
 def test_what_is_wrong_with_a_name_is_said(
-    held: TestNode, engine: Engine, own_registry: Registry
+    held: NodeHarness, engine: EngineHarness, own_registry: ContainerRegistry
 ) -> None:
     """An unknown tag and an unknown name are the registry's; what is no name at all is said to be none."""
     for name in ("nobody/has:1", "nobody/has@sha256:" + 64 * "0"):
         with pytest.raises(
-            NodeError, match="the registry has no such image: Check its name and tag"
+            NodeProgramError, match="the registry has no such image: Check its name and tag"
         ):
             pull(held, f"{own_registry.address}/{name}", engine.name)
-    with pytest.raises(NodeError, match="that is no name of an image"):
+    with pytest.raises(NodeProgramError, match="that is no name of an image"):
         pull(held, "Not//a name", engine.name)
-    with pytest.raises(NodeError, match="is no name of an image"):
+    with pytest.raises(NodeProgramError, match="is no name of an image"):
         pull(held, "--all-tags", engine.name)
 
 
 def test_a_private_registry_wants_a_login(
-    held: TestNode, engine: Engine, own_podman: Engine, private_registry: Registry, tmp_path: Path
+    held: NodeHarness,
+    engine: EngineHarness,
+    own_podman: EngineHarness,
+    private_registry: ContainerRegistry,
+    tmp_path: Path,
 ) -> None:
     """With the right one the image comes; without, or with a wrong one, the registry's refusal is told; no file keeps it."""
     name = f"{private_registry.address}/secret/{engine.name}:1"
@@ -139,7 +152,7 @@ def test_a_private_registry_wants_a_login(
     username, _, password = LOGIN.partition(":")
     login = {"registry": private_registry.address, "username": username, "password": password}
     for wrong in (None, {**login, "password": "guessed it"}):
-        with pytest.raises(NodeError, match=r"the registry refuses it.*image\.docker_auth"):
+        with pytest.raises(NodeProgramError, match=r"the registry refuses it.*image\.docker_auth"):
             pull(held, name, engine.name, login=wrong)
     found = pull(held, name, engine.name, login=login)
 
@@ -151,7 +164,11 @@ def test_a_private_registry_wants_a_login(
 
 @with_storage
 def test_the_last_to_need_an_image_takes_it_away(
-    held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry, tmp_path: Path
+    held: NodeHarness,
+    engine: EngineHarness,
+    own_podman: EngineHarness,
+    own_registry: ContainerRegistry,
+    tmp_path: Path,
 ) -> None:
     """An image that was brought for two projects goes with the second; one that was here before stays."""
     name = f"gone/{engine.name}:1"
@@ -172,7 +189,7 @@ def test_the_last_to_need_an_image_takes_it_away(
 
 
 @with_storage
-def test_a_node_says_which_engine_would_run_what(held: TestNode, engine: Engine) -> None:
+def test_a_node_says_which_engine_would_run_what(held: NodeHarness, engine: EngineHarness) -> None:
     """Asked beforehand: the engine, whether the image is here, or why none works."""
     asked = [
         {"image": BUSYBOX, "engine": engine.name},
@@ -201,8 +218,8 @@ def test_a_node_says_which_engine_would_run_what(held: TestNode, engine: Engine)
 )  # fmt: skip
 def test_refusals_are_told_in_few_words(complaint: str, told: str) -> None:
     """What engines and registries say in many ways is one of few things; their own words follow."""
-    failure = refusal("team/x:1", Answer(1, "", complaint))
+    failure = pull_error("team/x:1", ProgramResult(1, "", complaint))
 
     assert told in failure.summary
-    assert not unreachable(Answer(1, "", complaint))
+    assert not is_registry_unreachable(ProgramResult(1, "", complaint))
     assert not failure.detail.startswith("Error response from daemon")

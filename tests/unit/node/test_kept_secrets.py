@@ -12,17 +12,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode, all_text_below, is_alive, wait_for
+from tests.support.node_program.nodes import NodeHarness, all_text_below, is_alive, wait_for
 
 pytestmark = pytest.mark.integration
 
 SECRET = "Vb3nR8kT5wQ1-kept"
-WANTS_SECRETS, WANTS_CARRYING_ON = "waits for secrets", "waits for apply or watch to carry it on"
+WANTS_SECRETS, WANTS_CARRYING_ON = (
+    "waits for secrets",
+    "waiting for apply or reconcile to resume it",
+)
 COMPLETED, LOST, STOPPED = (f"TRAINING_JOB_{word}" for word in ("COMPLETED", "LOST", "STOPPED"))
 
 
 @pytest.fixture
-def gate(node: TestNode) -> Path:
+def gate(node: NodeHarness) -> Path:
     """A run goes on as long as it is there; the run of the tests waits for that one's end."""
     path = node.base / "gate"
     path.touch()
@@ -30,37 +33,37 @@ def gate(node: TestNode) -> Path:
     return path
 
 
-def queued(node: TestNode, *, keeps: bool = True, then: str = "true") -> dict[str, Any]:
+def queued(node: NodeHarness, *, keeps: bool = True, then: str = "true") -> dict[str, Any]:
     """Start the run with a secret; its status while it waits."""
     spec = node.spec(
         'echo "has $TOKEN" | sha256sum',
         then,
         secret_environment={"TOKEN": "corp"},
         follows=[{"key": "prep", "address": "job.prep"}],
-        **({"keeps_secrets": True} if keeps else {}),
+        **({"persist_secrets": True} if keeps else {}),
     )
     node.start(spec, {"corp": SECRET})
     return node.status()
 
 
-def kill(node: TestNode, pid: int) -> None:
+def kill(node: NodeHarness, pid: int) -> None:
     """End a supervisor as a reboot does."""
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(pid))
 
 
-def carried_on(node: TestNode) -> dict[str, Any]:
+def carried_on(node: NodeHarness) -> dict[str, Any]:
     """Have the run go on with what the node has."""
     request = {"data": str(node.data), "key": "run-1", "secrets": None}
-    return node.call("give_secrets", request)
+    return node.call("set_secrets", request)
 
 
-def held(node: TestNode) -> bool:
+def held(node: NodeHarness) -> bool:
     """Whether any file of the node holds the value."""
     return SECRET.encode() in all_text_below(node.root)
 
 
-def test_a_run_goes_on_with_what_its_node_keeps(node: TestNode, gate: Path) -> None:
+def test_a_run_goes_on_with_what_its_node_keeps(node: NodeHarness, gate: Path) -> None:
     """The value lies in one file that only this user reads, outlives the supervisor, is used, and goes when the first command begins."""
     begun = node.base / "begun"
     waiting = queued(node, then=f"touch {begun}; sleep 60")
@@ -82,7 +85,7 @@ def test_a_run_goes_on_with_what_its_node_keeps(node: TestNode, gate: Path) -> N
     assert hashlib.sha256(f"has {SECRET}\n".encode()).hexdigest() in node.log()
 
 
-def test_without_being_asked_nothing_is_kept(node: TestNode, gate: Path) -> None:
+def test_without_being_asked_nothing_is_kept(node: NodeHarness, gate: Path) -> None:
     """The run waits for its secrets, and can't be had to go on without them."""
     waiting = queued(node, keeps=False)
     nowhere = not held(node)
@@ -94,11 +97,11 @@ def test_without_being_asked_nothing_is_kept(node: TestNode, gate: Path) -> None
     gate.unlink()
 
 
-def test_values_that_are_given_take_the_place_of_kept_ones(node: TestNode, gate: Path) -> None:
+def test_values_that_are_given_take_the_place_of_kept_ones(node: NodeHarness, gate: Path) -> None:
     """Whoever gives a run its secrets anew means these, also for the next time."""
     kill(node, queued(node)["pid"])
     request = {"data": str(node.data), "key": "run-1", "secrets": {"corp": "another-value"}}
-    node.call("give_secrets", request)
+    node.call("set_secrets", request)
 
     assert not held(node)
     assert b"another-value" in all_text_below(node.root)
@@ -109,7 +112,7 @@ def test_values_that_are_given_take_the_place_of_kept_ones(node: TestNode, gate:
 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_a_run_that_is_stopped_while_it_waits_leaves_none(
-    node: TestNode, gate: Path, supervised: bool
+    node: NodeHarness, gate: Path, supervised: bool
 ) -> None:
     """Whether its supervisor ends it or somebody in its stead."""
     waiting = queued(node)
@@ -122,7 +125,7 @@ def test_a_run_that_is_stopped_while_it_waits_leaves_none(
     gate.unlink()
 
 
-def test_a_run_that_is_removed_while_it_waits_leaves_none(node: TestNode, gate: Path) -> None:
+def test_a_run_that_is_removed_while_it_waits_leaves_none(node: NodeHarness, gate: Path) -> None:
     """With its supervisor dead it may be removed as it is."""
     kill(node, queued(node)["pid"])
 
@@ -132,7 +135,7 @@ def test_a_run_that_is_removed_while_it_waits_leaves_none(node: TestNode, gate: 
 
 
 def test_what_a_killed_supervisor_left_behind_goes_when_the_run_is_lost(
-    node: TestNode, gate: Path
+    node: NodeHarness, gate: Path
 ) -> None:
     """Killed between its first command and the removal, it leaves the file, and half of another; a look removes both."""
     queued(node, then="sleep 60")
@@ -146,6 +149,6 @@ def test_what_a_killed_supervisor_left_behind_goes_when_the_run_is_lost(
     assert not held(node)
 
 
-def _running(node: TestNode) -> dict[str, Any] | None:
+def _running(node: NodeHarness) -> dict[str, Any] | None:
     status = node.status()
     return status if status["status"] == "TRAINING_JOB_RUNNING" else None

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
-from trainctl.base.checkpoints.directory import DirectoryStore
+from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun, restored
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.protocol.checkpoints import CheckpointsRequest
-from trainctl.node.checkpoints.verbs import checkpoints
-from trainctl.node.checkpoints.watch import saved_in
+from trainctl.node.checkpoints.methods import checkpoints
+from trainctl.node.checkpoints.monitor import list_saved
 
 WEIGHTS = bytes(range(256)) * 1000
 
@@ -26,21 +26,25 @@ def link(run: SavedRun, path: str, target: str | Path) -> Path:
     return made
 
 
-def left_out(store: DirectoryStore) -> dict[str, int]:
+def skipped_links(store: DirectoryCheckpointStore) -> dict[str, int]:
     """What the manifests say."""
-    return {one["name"]: one["left_out"] for one in RunCheckpoints(store, PREFIX).manifests()}
+    return {one["name"]: one["skipped_links"] for one in RunCheckpoints(store, PREFIX).manifests()}
 
 
-def in_place(tmp_path: Path, **settings: int) -> tuple[SavedRun, DirectoryStore]:
+def in_place(tmp_path: Path, **settings: int) -> tuple[SavedRun, DirectoryCheckpointStore]:
     """A run without a store, and where its checkpoints then are."""
     run = SavedRun(tmp_path / "node", {"url": None, **settings})
-    return run, DirectoryStore(run.data / "checkpoints")
+    return run, DirectoryCheckpointStore(run.data / "checkpoints")
 
 
 @pytest.mark.parametrize("kept_in_place", [False, True])
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_link_to_a_file_of_another_checkpoint_is_kept_as_that_file(
-    run: SavedRun, store: DirectoryStore, tmp_path: Path, kept_in_place: bool, absolute: bool
+    run: SavedRun,
+    store: DirectoryCheckpointStore,
+    tmp_path: Path,
+    kept_in_place: bool,
+    absolute: bool,
 ) -> None:
     """Bit for bit, through links to links, too; also where checkpoints stay where they were saved."""
     if kept_in_place:
@@ -58,11 +62,11 @@ def test_a_link_to_a_file_of_another_checkpoint_is_kept_as_that_file(
         "model.safetensors": content,
         "again": content,
     }
-    assert left_out(store) == {"full": 0, "link": 0}
+    assert skipped_links(store) == {"full": 0, "link": 0}
 
 
 def test_what_a_link_leads_to_elsewhere_is_counted_and_not_kept(
-    run: SavedRun, store: DirectoryStore, tmp_path: Path
+    run: SavedRun, store: DirectoryCheckpointStore, tmp_path: Path
 ) -> None:
     """Outside, by whatever way; nowhere; to a directory; to something that is no file. The uploader waits for none of it."""
     (tmp_path / "secret").write_text("s3cret")
@@ -78,7 +82,7 @@ def test_what_a_link_leads_to_elsewhere_is_counted_and_not_kept(
     run.finish()
 
     assert restored(store)["checkpoint-1"] == {"model.bin": b"1"}
-    assert left_out(store)["checkpoint-1"] == len(targets)
+    assert skipped_links(store)["checkpoint-1"] == len(targets)
 
 
 def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
@@ -98,11 +102,11 @@ def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
     run.finish()
     after = checkpoints(request, lambda _: None)["complete"]
 
-    assert [one["left_out"] for one in (*before, *after)] == [1, 1]
+    assert [one["skipped_links"] for one in (*before, *after)] == [1, 1]
 
 
 def test_a_target_that_the_job_removes_takes_nothing_from_what_is_kept(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """As trainers do that keep their last few, with a link to the best."""
     run.save("checkpoint-1", {"model.bin": b"1"})
@@ -119,7 +123,7 @@ def test_a_target_that_the_job_removes_takes_nothing_from_what_is_kept(
     uploader.finish(run.end())
 
     assert restored(store)["best"] == {"small": b"s", "model.bin": b"1"}
-    assert left_out(store)["best"] == 0
+    assert skipped_links(store)["best"] == 0
 
 
 def test_in_place_retention_spares_what_others_link_to(tmp_path: Path) -> None:
@@ -133,4 +137,8 @@ def test_in_place_retention_spares_what_others_link_to(tmp_path: Path) -> None:
     run.finish()
 
     assert sorted(restored(store)) == ["best", "checkpoint-1", "checkpoint-3"]
-    assert [one.name for one in saved_in(run.directory)] == ["best", "checkpoint-1", "checkpoint-3"]
+    assert [one.name for one in list_saved(run.directory)] == [
+        "best",
+        "checkpoint-1",
+        "checkpoint-3",
+    ]

@@ -12,8 +12,8 @@ import pytest
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
-from trainctl.base.protocol.wire import received, sent
-from trainctl.node.cache.listings import load, receive
+from trainctl.base.protocol.wire import decode_rows, encode_rows
+from trainctl.node.cache.listings import load_listing, receive_listings
 
 Row = tuple[str, int, str, tuple[str, ...]]
 
@@ -32,13 +32,13 @@ def given(rows: Iterator[Row] | Sequence[Row]) -> Listing:
     """A listing that follows a request."""
     rows = list(rows)
     listing_id = Listing(tuple(ListedFile(*row) for row in rows)).id
-    (found,) = receive([listing_id], following(rows))
+    (found,) = receive_listings([listing_id], following(rows))
     return found
 
 
 def following(*lists: Iterator[Row] | Sequence[Row]) -> io.BytesIO:
     """What follows a request."""
-    return io.BytesIO(b"".join(sent(lists)))
+    return io.BytesIO(b"".join(encode_rows(lists)))
 
 
 def test_lists_follow_one_another() -> None:
@@ -46,7 +46,7 @@ def test_lists_follow_one_another() -> None:
     stream = following(list(rows(2500)), [], list(rows(1)))
     stream = io.BytesIO(stream.getvalue() + b"more\n")
 
-    found = [[tuple(row) for row in one] for one in received(stream)]
+    found = [[tuple(row) for row in one] for one in decode_rows(stream)]
 
     assert [len(one) for one in found] == [2500, 0, 1]
     assert found[0][-1][:3] == list(rows(2500))[-1][:3]
@@ -56,15 +56,15 @@ def test_lists_follow_one_another() -> None:
 @pytest.mark.parametrize("cut", [b"", b'{"of": 0, "rows": [[', b"[]\n", b"1\n"])
 def test_what_is_cut_off_is_an_error(cut: bytes) -> None:
     """Nobody takes half a list for a whole one."""
-    data = b"".join(sent([rows(10)])).removesuffix(b"null\n") + cut
+    data = b"".join(encode_rows([rows(10)])).removesuffix(b"null\n") + cut
 
     with pytest.raises(Failure, match="cut off"):
-        receive([name(0)], io.BytesIO(data))
+        receive_listings([name(0)], io.BytesIO(data))
 
 
 def test_another_listing_than_was_named_is_an_error() -> None:
     with pytest.raises(Failure, match="its id is"):
-        receive([name(0)], following(rows(10)))
+        receive_listings([name(0)], following(rows(10)))
 
 
 def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
     followed = given(many)
 
     assert theirs.id == followed.id
-    assert theirs == followed == load(path)
+    assert theirs == followed == load_listing(path)
     assert json.loads(path.read_bytes())["files"][-1]["chunks"] == list(chunks)
-    assert load(path.rename(tmp_path / f"{name(0)}.json")) is None
-    assert load(tmp_path / "none") is None
+    assert load_listing(path.rename(tmp_path / f"{name(0)}.json")) is None
+    assert load_listing(tmp_path / "none") is None
 
 
 def test_one_file_of_each_content() -> None:

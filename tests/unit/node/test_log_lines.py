@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode, lines_wanted, run_spec, wait_for
+from tests.support.node_program.nodes import NodeHarness, lines_wanted, run_spec, wait_for
 from trainctl.base.failure import Failure
-from trainctl.base.syscalls import punch_hole
+from trainctl.base.system.syscalls import punch_hole
 from trainctl.node.runs import log_lines
+from trainctl.node.runs.log_index import LogIndex, LogIndexEntry
 from trainctl.node.runs.log_lines import read_lines
-from trainctl.node.runs.log_times import Mark, Times
-from trainctl.node.runs.record import Run
+from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
-from trainctl.operations.logs import Frames
+from trainctl.operations.jobs.logs import LogFrameParser
 
 pytestmark = pytest.mark.integration
 
@@ -26,8 +26,8 @@ BLOCK = 4096
 
 def frames(raw: bytes) -> list[tuple[list[str], bool, int]]:
     """Of each piece its lines, whether the last goes on, and how much is gone before it."""
-    pieces = Frames(0).take(raw)
-    return [(list(one.lines), one.open, one.left_out) for one in pieces]
+    pieces = LogFrameParser(0).take(raw)
+    return [(list(one.lines), one.open, one.skipped_bytes) for one in pieces]
 
 
 class Log:
@@ -35,7 +35,7 @@ class Log:
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
-        run = Run(Layout(self.root), "run-1")
+        run = NodeRun(Layout(self.root), "run-1")
         run.create(run_spec())
         self.path = run.log(0)
         self.path.parent.mkdir()
@@ -114,7 +114,7 @@ def test_lines_are_timed_by_the_index(log: Log) -> None:
     os.utime(log.path, (300.0, 300.0))
     raw = log.raw()
 
-    assert [(one.time, one.lines) for one in Frames(0).take(raw)] == [
+    assert [(one.time, one.lines) for one in LogFrameParser(0).take(raw)] == [
         (100.0, ("one",)), (200.0, ("two",)), (300.0, ("three",)),
     ]  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_a_pattern_that_is_none_is_refused(log: Log) -> None:
         log.raw(key="run-2")
 
 
-def test_following_shows_lines_that_have_not_ended(node: TestNode) -> None:
+def test_following_shows_lines_that_have_not_ended(node: NodeHarness) -> None:
     """The beginning of a line after a moment, a line that is written over and over as it is now, and the rest at the end."""
     gate = node.base / "gate"
     hold = f"while [ ! -e {gate} ]; do sleep 0.05; done; rm {gate}"
@@ -176,7 +176,7 @@ def test_following_shows_lines_that_have_not_ended(node: TestNode) -> None:
     process = node.popen("read_lines", {"key": "run-1", "rank": 0, "follow": True})
     assert process.stdout is not None
     assert process.stderr is not None
-    reader = Frames(0)
+    reader = LogFrameParser(0)
     seen: list[tuple[tuple[str, ...], bool]] = []
 
     def until(text: str) -> None:
@@ -202,7 +202,7 @@ def test_following_shows_lines_that_have_not_ended(node: TestNode) -> None:
     assert seen[3:] == [(("\r 30%",), False), (("end",), False)]
 
 
-def test_following_waits_for_a_log_and_ends_with_the_run(node: TestNode) -> None:
+def test_following_waits_for_a_log_and_ends_with_the_run(node: NodeHarness) -> None:
     """Nothing is lost between the last look and the end, and a run that never says anything ends it, too."""
     node.start(node.spec("sleep 0.5; seq 100000"))
     raw = node.raw("read_lines", {"key": "run-1", "rank": 0, "follow": True})
@@ -232,24 +232,24 @@ def test_reading_goes_on_where_it_was(log: Log) -> None:
 def test_the_index_is_searched_right(tmp_path: Path, count: int) -> None:
     """By time and by offset, as if it were read from the top; half a line at its end is none."""
     path = tmp_path / "x.times"
-    marks = [Mark(10.0 * n, n * n * n) for n in range(1, count + 1)]
+    marks = [LogIndexEntry(10.0 * n, n * n * n) for n in range(1, count + 1)]
     path.write_text("".join(f"{one.time:.3f} {one.offset}\n" for one in marks) + "99999999.0 1")
 
     for moment in (0.0, 10.0, 15.0, 10.0 * count, 10.0 * count + 1):
         before = [one.offset for one in marks if one.time < moment]
         later = any(one.time >= moment for one in marks)
-        times = Times(path)
+        times = LogIndex(path)
         assert times.before(moment) == (before[-1] if before else 0, later)
         times.close()
     for offset in (0, 1, 7, 8, 9, count**3 - 1, count**3):
-        times = Times(path)
+        times = LogIndex(path)
         assert times.until(offset) == next((one for one in marks if one.offset > offset), None)
         times.close()
 
 
 def test_an_index_that_is_missing_knows_nothing(tmp_path: Path) -> None:
     """A log without one is read as a whole."""
-    times = Times(tmp_path / "x.times")
+    times = LogIndex(tmp_path / "x.times")
 
     assert times.before(5.0) == (0, False)
     assert times.until(0) is None
@@ -257,13 +257,13 @@ def test_an_index_that_is_missing_knows_nothing(tmp_path: Path) -> None:
 
 def test_a_long_search_gives_signs_of_life(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing is found for a long time: else the node would be taken for dead."""
-    monkeypatch.setattr(log_lines, "_SIGN_OF_LIFE_SECONDS", 0.0)
+    monkeypatch.setattr(log_lines, "_HEARTBEAT_SECONDS", 0.0)
     log.write((60.0, b"nothing of that kind\n" * 50_000))
 
     assert log.raw(grep="never") == b"{}\n" * 5
 
 
-def test_a_sign_of_life_finds_out_that_nobody_reads(node: TestNode) -> None:
+def test_a_sign_of_life_finds_out_that_nobody_reads(node: NodeHarness) -> None:
     """A reader of a silent log that has left doesn't leave the node program behind."""
     node.start(node.spec("sleep 60"))
     process = node.popen("read_lines", {"key": "run-1", "rank": 0, "follow": True})

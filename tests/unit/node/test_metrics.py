@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode, wait_for
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base.failure import Failure
-from trainctl.base.processes import identity
-from trainctl.node.containers.leftovers import service_processes
-from trainctl.node.metrics import measure
-from trainctl.node.metrics import samples as metrics
+from trainctl.base.system.processes import process_record
+from trainctl.node.containers.cleanup import container_processes
+from trainctl.node.metrics import resource_usage
+from trainctl.node.metrics import sampler as metrics
 from trainctl.node.system import gpus
 
 pytestmark = pytest.mark.integration
@@ -47,13 +47,13 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def samples(node: TestNode) -> list[dict[str, Any]]:
+def samples(node: NodeHarness) -> list[dict[str, Any]]:
     """All that the node has taken."""
     found: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
     return found
 
 
-def test_a_short_run_has_a_first_and_a_last_sample(node: TestNode, tmp_path: Path) -> None:
+def test_a_short_run_has_a_first_and_a_last_sample(node: NodeHarness, tmp_path: Path) -> None:
     """With what all its processes have used, those that ended included, and what its directories hold."""
     busy = "python3 -c \"import time\nwhile time.process_time() < 0.3: pass\nopen('big', 'wb').write(b'x' * 1000000)\""
     seen = tmp_path / "seen"
@@ -75,7 +75,7 @@ def test_a_short_run_has_a_first_and_a_last_sample(node: TestNode, tmp_path: Pat
     assert node.call("metrics", {"key": "run-1", "since": found[-1]["time"]})["samples"] == []
 
 
-def test_memory_is_that_of_the_whole_tree(node: TestNode) -> None:
+def test_memory_is_that_of_the_whole_tree(node: NodeHarness) -> None:
     """Of processes that left the session, too, and not of what watches over them."""
     hold = "import time; block = b'x' * 80_000_000; time.sleep(60)"
     node.start(node.spec(f'setsid python3 -c "{hold}" & python3 -c "{hold}"'))
@@ -87,7 +87,7 @@ def test_memory_is_that_of_the_whole_tree(node: TestNode) -> None:
     assert 2 <= found["processes"] <= 4
 
 
-def test_gpus_that_the_job_may_use(node: TestNode, bin_: Path) -> None:
+def test_gpus_that_the_job_may_use(node: NodeHarness, bin_: Path) -> None:
     """Busy and memory by number; what the driver doesn't tell is null; those of others are left out."""
     program(bin_, "nvidia-smi", SMI)
     node.start(node.spec("sleep 60", environment={"CUDA_VISIBLE_DEVICES": "0"}))
@@ -101,21 +101,21 @@ def test_gpus_that_the_job_may_use(node: TestNode, bin_: Path) -> None:
 def test_gpus_of_both_vendors(bin_: Path) -> None:
     """By index, by UUID or all."""
     program(bin_, "nvidia-smi", SMI)
-    both = gpus.reported()
+    both = gpus.list_gpus()
     assert [(one.number, one.utilization) for one in both] == [(0, 0.93), (1, None)]
-    assert gpus.visible(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
-    assert gpus.visible(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
-    assert gpus.visible(both, {}) == both
+    assert gpus.visible_gpus(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
+    assert gpus.visible_gpus(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
+    assert gpus.visible_gpus(both, {}) == both
     program(bin_, "nvidia-smi", "#!/bin/sh\nexit 6\n")
     program(bin_, "rocm-smi", ROCM)
-    (card,) = gpus.reported()
+    (card,) = gpus.list_gpus()
     assert (card.utilization, card.memory_used, card.memory_total) == (0.07, 10, 1000)
     program(bin_, "rocm-smi", "#!/bin/sh\nexit 9\n")
     with pytest.raises(Failure, match="rocm-smi exits with 9"):
-        gpus.reported()
+        gpus.list_gpus()
 
 
-def test_a_program_that_hangs_holds_up_nobody(node: TestNode, bin_: Path) -> None:
+def test_a_program_that_hangs_holds_up_nobody(node: NodeHarness, bin_: Path) -> None:
     """The run ends when its command does and has its samples; that the GPUs are silent is said."""
     program(
         bin_, "nvidia-smi", f"#!/bin/sh\necho x >> {bin_}/asked\ntrap '' TERM\nexec sleep 600\n"
@@ -154,11 +154,11 @@ def test_half_a_line_is_no_sample(tmp_path: Path) -> None:
     whole = {"time": 1.0, "cpu_seconds": 2.0, "host": {"cpu_seconds": 5.0}}
     path.write_text(json.dumps(whole) + "\n" + json.dumps(whole)[:20] + "\n")
     now: dict[str, Any] = {"time": 3.0, "cpu_seconds": 6.0, "host": {"cpu_seconds": 6.0}}
-    metrics._add_rates(now, metrics._last(path), 0.0)
+    metrics._add_rates(now, metrics._last_sample(path), 0.0)
     back: dict[str, Any] = {"time": 0.5, "cpu_seconds": 6.0, "host": {"cpu_seconds": 6.0}}
-    metrics._add_rates(back, metrics._last(path), 0.0)
+    metrics._add_rates(back, metrics._last_sample(path), 0.0)
 
-    assert metrics._last(path) == whole
+    assert metrics._last_sample(path) == whole
     assert (now["cpu_usage"], now["host"]["cpu_usage"]) == (2.0, 0.5)
     assert back["cpu_usage"] is None
 
@@ -169,22 +169,22 @@ def test_a_file_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a" / "file").write_bytes(b"x" * 100_000)
     os.link(tmp_path / "a" / "file", tmp_path / "a" / "again")
     (tmp_path / "a" / "away").symlink_to("/usr")
-    found = measure.disk_usage([tmp_path / "a", tmp_path / "none"], float("inf"))
+    found = resource_usage.disk_usage([tmp_path / "a", tmp_path / "none"], float("inf"))
 
     assert found is not None
     assert 100_000 <= found < 200_000
-    assert measure.disk_usage([tmp_path / "a"], 0.0) is None
+    assert resource_usage.disk_usage([tmp_path / "a"], 0.0) is None
 
 
 def test_what_a_container_used_stays_counted(tmp_path: Path) -> None:
     """One that is gone counts as it was last seen, and another one beside it."""
     gone = {"machine": "other", "boot": "none", "pid": 2**22, "started": 1}
     before = {"first": gone, "seconds": 3.0, "earlier_seconds": 2.0}
-    found = service_processes(tmp_path, before)
-    living = service_processes(tmp_path, {**before, "first": identity()})
+    found = container_processes(tmp_path, before)
+    living = container_processes(tmp_path, {**before, "first": process_record()})
 
     assert (found.pids, found.cpu_seconds) == ([], 5.0)
-    assert service_processes(tmp_path, found.record) == found
+    assert container_processes(tmp_path, found.record) == found
     assert living.pids[0] == os.getpid()
     assert living.cpu_seconds > 2.0
-    assert service_processes(tmp_path, None) == ([], 0.0, None)
+    assert container_processes(tmp_path, None) == ([], 0.0, None)

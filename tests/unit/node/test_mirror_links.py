@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from trainctl.base.listing import SourceFile
-from trainctl.base.protocol.conversation import Asking
+from trainctl.base.protocol.callbacks import CallbackClient
 from trainctl.base.protocol.wire import error_to_json
-from trainctl.errors import Interrupted, SourceGone
-from trainctl.node.mirror.upstream import Links
+from trainctl.errors import SourceNotFound, UserInterrupt
+from trainctl.node.mirror.url_upstream import SourceUrlCache
 
 SMALL = [SourceFile(f"{number:03}", 10, "git:1") for number in range(150)]
 LARGE = SourceFile("large", 2**30, "git:2")
@@ -28,14 +28,16 @@ class Caller:
         reader, self._writer = os.pipe()
         self._stream = os.fdopen(reader, "rb")
         self.questions: list[list[str]] = []
-        self.error: SourceGone | None = None
-        self.asking = Asking(self._stream, self._emit)
+        self.error: SourceNotFound | None = None
+        self.callbacks = CallbackClient(self._stream, self._emit)
 
     def _emit(self, event: Mapping[str, Any]) -> None:
         self.questions.append(list(event["paths"]))
         urls = [{"url": f"https://s/{path}?{len(self.questions)}"} for path in event["paths"]]
-        answer = {"error": error_to_json(self.error)} if self.error else {"links": urls}
-        os.write(self._writer, json.dumps({"answer": event["ask"], **answer}).encode() + b"\n")
+        response = {"error": error_to_json(self.error)} if self.error else {"links": urls}
+        os.write(
+            self._writer, json.dumps({"response": event["request"], **response}).encode() + b"\n"
+        )
 
     def leave(self) -> None:
         if self._writer >= 0:
@@ -44,9 +46,9 @@ class Caller:
 
     def close(self) -> None:
         self.leave()
-        assert self.asking.gone.wait(10)
+        assert self.callbacks.gone.wait(10)
         for thread in threading.enumerate():
-            if getattr(thread, "_target", None) == self.asking._listen:
+            if getattr(thread, "_target", None) == self.callbacks._listen:
                 thread.join()
         self._stream.close()
 
@@ -59,7 +61,7 @@ def caller() -> Iterator[Caller]:
 
 
 def test_small_files_are_asked_for_together_and_ahead(caller: Caller) -> None:
-    links = Links(caller.asking, FILES)
+    links = SourceUrlCache(caller.callbacks, FILES)
     urls = [links.find(file).url for file in SMALL]
 
     assert [url.partition("?")[0] for url in urls] == [f"https://s/{file.path}" for file in SMALL]
@@ -69,13 +71,13 @@ def test_small_files_are_asked_for_together_and_ahead(caller: Caller) -> None:
 
 
 def test_the_next_question_comes_before_it_is_needed(caller: Caller) -> None:
-    links = Links(caller.asking, FILES)
+    links = SourceUrlCache(caller.callbacks, FILES)
     links.find(SMALL[0])
     assert [paths[0] for paths in caller.questions] == ["000", "064"]
 
 
 def test_a_forgotten_link_is_made_again(caller: Caller) -> None:
-    links = Links(caller.asking, FILES)
+    links = SourceUrlCache(caller.callbacks, FILES)
     first = links.find(LARGE)
     again = links.find(LARGE)
     assert (first.is_new, again.is_new, again.url) == (True, False, first.url)
@@ -84,19 +86,19 @@ def test_a_forgotten_link_is_made_again(caller: Caller) -> None:
 
 
 def test_an_error_is_raised_and_not_remembered(caller: Caller) -> None:
-    links = Links(caller.asking, FILES)
-    caller.error = SourceGone("it is gone")
-    with pytest.raises(SourceGone):
+    links = SourceUrlCache(caller.callbacks, FILES)
+    caller.error = SourceNotFound("it is gone")
+    with pytest.raises(SourceNotFound):
         links.find(LARGE)
     caller.error = None
     assert links.find(LARGE).is_new
 
 
 def test_a_caller_that_left_makes_no_links(caller: Caller) -> None:
-    links = Links(caller.asking, FILES)
+    links = SourceUrlCache(caller.callbacks, FILES)
     caller.leave()
-    assert caller.asking.gone.wait(10)
+    assert caller.callbacks.gone.wait(10)
     caller._emit = lambda event: None  # type: ignore[method-assign]
-    caller.asking._emit = caller._emit
-    with pytest.raises(Interrupted):
+    caller.callbacks._emit = caller._emit
+    with pytest.raises(UserInterrupt):
         links.find(LARGE)

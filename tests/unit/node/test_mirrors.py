@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-from tests.support.blob_server import asked
-from tests.support.weights_data import noise
+from tests.support.servers.blob_server import send_request
+from tests.support.storage.weights_data import noise
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
-from trainctl.base.object_server import ObjectServer, serving
-from trainctl.base.pace import Pace
-from trainctl.base.protocol.wire import sent
-from trainctl.base.retry import Retry
+from trainctl.base.network.object_server import ObjectServer, serve_in_thread
+from trainctl.base.protocol.wire import encode_rows
+from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceError
-from trainctl.node.cache.deliver import deliver
+from trainctl.node.cache.delivery import deliver
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
-from trainctl.node.transfer.parts import Part, parts_of
-from trainctl.node.transfer.readers import DirectoryReader, Mirror, ObjectReader
-from trainctl.resources.mirror.origins import KeySigner
+from trainctl.node.transfer.object_readers import DirectoryReader, MirrorReader, ObjectReader
+from trainctl.node.transfer.transfer_units import TransferUnit, units_of
+from trainctl.resources.mirror.origins import ObjectUrlSigner
 from trainctl.store import keys
-from trainctl.store.directory import DirectoryObjects
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.mirror_objects import MirrorObjectSource
 from trainctl.store.references import Reference
-from trainctl.store.served import MirrorContent
-from trainctl.store.store import Store
+from trainctl.store.store import MirrorStore
 
 TOKEN = "a-token-of-objects-in-tests"
 FILES = {
@@ -54,7 +54,7 @@ class Upstream:
         yield (data[at : at + 2**20] for at in range(0, len(data), 2**20))
 
     @contextmanager
-    def part(self, file: SourceFile, offset: int, length: int) -> Iterator[None]:
+    def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[None]:
         yield None
 
     def checksum(self, file: SourceFile) -> str:
@@ -78,8 +78,8 @@ class Quiet(SimpleHTTPRequestHandler):
 class Operator:
     """Answers a node's questions in this process."""
 
-    def __init__(self, signer: KeySigner) -> None:
-        self.ask: Callable[[Mapping[str, Any]], Mapping[str, Any]] = signer.answer
+    def __init__(self, signer: ObjectUrlSigner) -> None:
+        self.request: Callable[[Mapping[str, Any]], Mapping[str, Any]] = signer.answer
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Listing]:
         SourceFile(path, len(data), f"sha256:{hashlib.sha256(data).hexdigest()}")
         for path, data in sorted(FILES.items())
     )
-    store = Store(DirectoryObjects(root), Retry())
+    store = MirrorStore(DirectoryObjects(root), RetryPolicy())
     reference = Reference("lineage", "weights.w", "somebody", "project")
     listing = store.ingest(ResolvedSource("file:./weights", "1", files), Upstream(), reference)
     return root, listing
@@ -108,7 +108,7 @@ class Clock:
         self.now += seconds
 
 
-Open = Callable[..., Mirror]
+Open = Callable[..., MirrorReader]
 KINDS = ["directory", "server", "bucket"]
 
 
@@ -118,33 +118,35 @@ def opened(mirror: tuple[Path, Listing]) -> Iterator[Open]:
     root, listing = mirror
     with ExitStack() as stack:
 
-        def reader(kind: str, pace: Pace) -> ObjectReader:
+        def reader(kind: str, rate_limiter: RateLimiter) -> ObjectReader:
             if kind == "directory":
-                return DirectoryReader(str(root), pace)
+                return DirectoryReader(str(root), rate_limiter)
             if kind == "server":
-                server = stack.enter_context(serving(ObjectServer(MirrorContent(root), TOKEN)))
-                return ServerReader({"urls": server.urls, "token": TOKEN}, pace)
+                server = stack.enter_context(
+                    serve_in_thread(ObjectServer(MirrorObjectSource(root), TOKEN))
+                )
+                return ServerReader({"urls": server.urls, "token": TOKEN}, rate_limiter)
             objects = SignedDirectory(root)
             web = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
             stack.callback(web.server_close)
             stack.callback(web.shutdown)
             Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
             objects.port = web.server_port
-            urls = SignedUrls(Operator(KeySigner(objects, listing)))  # type: ignore[arg-type]
+            urls = SignedUrls(Operator(ObjectUrlSigner(objects, listing)))  # type: ignore[arg-type]
             urls.begin(listing.contents)
-            return BucketReader(urls, pace)
+            return BucketReader(urls, rate_limiter)
 
-        def make(kind: str, pace: Pace | None = None) -> Mirror:
-            found = Mirror(reader(kind, pace or Pace()), listing)
+        def make(kind: str, rate_limiter: RateLimiter | None = None) -> MirrorReader:
+            found = MirrorReader(reader(kind, rate_limiter or RateLimiter()), listing)
             stack.callback(found.close)
             return found
 
         yield make
 
 
-def read(opened: Mirror, part: Part) -> bytes:
-    view = memoryview(bytearray(part.chunk.length))
-    opened.read(part, view, lambda piece: None)
+def read(opened: MirrorReader, read_range: TransferUnit) -> bytes:
+    view = memoryview(bytearray(read_range.chunk.length))
+    opened.read(read_range, view, lambda piece: None)
     return bytes(view)
 
 
@@ -155,13 +157,13 @@ def test_every_file_is_read_by_the_keys_of_its_objects(
     """From a bucket's server that ignores ranges, too."""
     _, listing = mirror
     found = opened(kind)
-    parts = [part for file in listing.contents for part in parts_of(file)]
+    parts = [read_range for file in listing.contents for read_range in units_of(file)]
 
     small = found.read_small({p.file.sha256: p.file.size for p in parts if p.is_small})
     content = {path: bytes(small.get(hashlib.sha256(data).hexdigest(), b"")) for path, data in FILES.items()}  # fmt: skip
-    for part in parts:
-        if not part.is_small:
-            content[part.file.path] += read(found, part)
+    for read_range in parts:
+        if not read_range.is_small:
+            content[read_range.file.path] += read(found, read_range)
 
     assert content == FILES
 
@@ -175,7 +177,7 @@ def test_a_missing_object_is_named(mirror: tuple[Path, Listing], opened: Open, k
     (root / key).rename(root / "aside")
     try:
         with pytest.raises(Failure, match=key) as error:
-            read(found, parts_of(big)[0])
+            read(found, units_of(big)[0])
     finally:
         (root / "aside").rename(root / key)
     assert error.value.kind == "origin"
@@ -188,7 +190,7 @@ def test_reads_keep_to_the_rate(mirror: tuple[Path, Listing], opened: Open, kind
     clock = Clock()
     big = next(file for file in listing.files if file.path == "big.bin")
 
-    read(opened(kind, Pace(1_000_000, clock.tell, clock.sleep)), parts_of(big)[0])
+    read(opened(kind, RateLimiter(1_000_000, clock.tell, clock.sleep)), units_of(big)[0])
 
     assert clock.now == pytest.approx((CHUNK_BYTES - 2**20) / 1_000_000)
 
@@ -205,7 +207,7 @@ def test_a_delivery_builds_the_tree_and_refuses_corrupt_objects(
     }
 
     def following() -> io.BytesIO:
-        return io.BytesIO(b"".join(sent([listing.rows()])))
+        return io.BytesIO(b"".join(encode_rows([listing.rows()])))
 
     medium = next(file for file in listing.files if file.path == "medium.bin")
     blob = root / keys.blob(medium.sha256)
@@ -226,13 +228,15 @@ def test_a_server_hands_out_content_and_indexes_only(mirror: tuple[Path, Listing
     root, listing = mirror
     objects = DirectoryObjects(root)
     readable = {"blobs", "slices", "packs"}
-    with serving(ObjectServer(MirrorContent(root), TOKEN)) as server:
+    with serve_in_thread(ObjectServer(MirrorObjectSource(root), TOKEN)) as server:
         found = {
-            stat.key.partition("/")[0]: asked(server, "GET", f"/{stat.key}")[0]
+            stat.key.partition("/")[0]: send_request(server, "GET", f"/{stat.key}")[0]
             for stat in objects.list("")
         }
-        refused = asked(server, "GET", f"/{keys.packs(listing.id)}", headers={"Authorization": "x"})
-        escaped = asked(server, "GET", "/blobs/sha256/../../../etc/passwd")
+        refused = send_request(
+            server, "GET", f"/{keys.packs(listing.id)}", headers={"Authorization": "x"}
+        )
+        escaped = send_request(server, "GET", "/blobs/sha256/../../../etc/passwd")
 
     assert {kind for kind, status in found.items() if status == 200} == readable
     assert set(found) > readable
@@ -241,11 +245,11 @@ def test_a_server_hands_out_content_and_indexes_only(mirror: tuple[Path, Listing
 
 def test_only_the_objects_of_the_listing_are_signed(mirror: tuple[Path, Listing]) -> None:
     root, listing = mirror
-    signer = KeySigner(SignedDirectory(root), listing)  # type: ignore[arg-type]
+    signer = ObjectUrlSigner(SignedDirectory(root), listing)  # type: ignore[arg-type]
     foreign = keys.blob("0" * 64)
 
-    answer = signer.answer({"want": "links", "keys": [keys.packs(listing.id)]})
+    answer = signer.answer({"method": "links", "keys": [keys.packs(listing.id)]})
     with pytest.raises(SourceError):
-        signer.answer({"want": "links", "keys": [keys.packs(listing.id), foreign]})
+        signer.answer({"method": "links", "keys": [keys.packs(listing.id), foreign]})
 
     assert len(answer["links"]) == 1

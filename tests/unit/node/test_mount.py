@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import TestNode
+from tests.support.node_program.nodes import NodeHarness
 
 pytestmark = pytest.mark.integration
 
 TARGETS = ["/app/models/x", "/opt/trainctl-test/x", "/tmp/trainctl-test/x", "/usr/share/trainctl/x"]
 
 
-def _host(node: TestNode) -> tuple[list[str], list[str]]:
+def _host(node: NodeHarness) -> tuple[list[str], list[str]]:
     """What a mount would change: directories, and mounts of this node or where the tests want them. Others mount, too."""
     entries = sorted(
         str(path) for top in ("/", "/opt", "/usr/share") for path in Path(top).iterdir()
@@ -27,7 +27,7 @@ def _host(node: TestNode) -> tuple[list[str], list[str]]:
 
 
 @pytest.fixture
-def private(any_node: TestNode) -> TestNode:
+def private(any_node: NodeHarness) -> NodeHarness:
     """A node on which private mounts work, with one delivered tree."""
     flags = ["-m"] if os.geteuid() == 0 and not any_node.prefix else ["-U", "-r", "-m"]
     if shutil.which("unshare") is None:
@@ -44,7 +44,7 @@ def private(any_node: TestNode) -> TestNode:
     return any_node
 
 
-def _mounted(node: TestNode, *targets: str) -> list[dict[str, str]]:
+def _mounted(node: NodeHarness, *targets: str) -> list[dict[str, str]]:
     listing = node.mirror.listing.id
     return [
         {"name": f"weights.w{number}", "listing": listing, "mount_location": target}
@@ -52,7 +52,7 @@ def _mounted(node: TestNode, *targets: str) -> list[dict[str, str]]:
     ]
 
 
-def test_weights_appear_for_the_job_only(private: TestNode) -> None:
+def test_weights_appear_for_the_job_only(private: NodeHarness) -> None:
     """Mounts below directories that exist and that don't are seen by the job, and the host is as before."""
     before = _host(private)
 
@@ -69,7 +69,7 @@ def test_weights_appear_for_the_job_only(private: TestNode) -> None:
     assert not Path("/app/models/x").exists()
 
 
-def test_mounted_weights_cant_be_written(private: TestNode) -> None:
+def test_mounted_weights_cant_be_written(private: NodeHarness) -> None:
     """Writing, deleting and making files under the mount fail with EROFS, for root as well."""
     script = (
         "import errno, os\n"
@@ -82,7 +82,7 @@ def test_mounted_weights_cant_be_written(private: TestNode) -> None:
         "attempt(os.chmod, '/app/models/x/config.json', 0o777)\n"
         "attempt(open, '/app/models/x/config.json', 'r+')\n"
     )
-    private.put_code({"attempt.py": script})
+    private.upload_code({"attempt.py": script})
 
     private.run("python3 attempt.py", weights=_mounted(private, "/app/models/x"))
 
@@ -95,7 +95,7 @@ def test_mounted_weights_cant_be_written(private: TestNode) -> None:
     assert (private.tree / "config.json").read_bytes() == b"{}"
 
 
-def test_a_relative_mount_is_in_the_working_directory(private: TestNode) -> None:
+def test_a_relative_mount_is_in_the_working_directory(private: NodeHarness) -> None:
     """A relative mount is read-only too, and real to the job, no link."""
     status = private.run(
         "cat weights/w/config.json",
@@ -108,7 +108,7 @@ def test_a_relative_mount_is_in_the_working_directory(private: TestNode) -> None
     assert private.log().startswith("{}")
 
 
-def test_the_job_does_not_see_the_cache(private: TestNode) -> None:
+def test_the_job_does_not_see_the_cache(private: NodeHarness) -> None:
     """The node's cache directory is empty to the job, and can't be written to."""
     cache = private.root / "cache"
 
@@ -119,7 +119,7 @@ def test_the_job_does_not_see_the_cache(private: TestNode) -> None:
     assert (cache / "blobs").is_dir()
 
 
-def test_existing_entries_stay_visible_and_usable(private: TestNode) -> None:
+def test_existing_entries_stay_visible_and_usable(private: NodeHarness) -> None:
     """Beside the mount, what /, /tmp and the rest held is still there; /proc, /dev and /tmp work."""
     marker = Path("/tmp") / f"trainctl-test-{os.getpid()}"
     marker.write_text("beside")
@@ -143,7 +143,7 @@ def test_existing_entries_stay_visible_and_usable(private: TestNode) -> None:
     assert not Path("/tmp/made-by-the-job").exists()
 
 
-def test_the_job_stays_who_it_is(private: TestNode) -> None:
+def test_the_job_stays_who_it_is(private: NodeHarness) -> None:
     """User and group inside are those outside."""
     private.run("id -u; id -g", weights=_mounted(private, "/app/w"))
 
@@ -151,7 +151,7 @@ def test_the_job_stays_who_it_is(private: TestNode) -> None:
     assert private.log() == (expected if os.geteuid() == 0 else f"{os.getuid()}\n{os.getgid()}\n")
 
 
-def test_absolute_links_are_bound_and_writable(private: TestNode) -> None:
+def test_absolute_links_are_bound_and_writable(private: NodeHarness) -> None:
     """A link at an absolute path is the target's directory, and what the job writes stays there."""
     target = private.base / "kept"
     target.mkdir()
@@ -166,9 +166,9 @@ def test_absolute_links_are_bound_and_writable(private: TestNode) -> None:
     assert not Path("/mnt/trainctl-ckpts").exists()
 
 
-def test_weights_never_hide_code(private: TestNode) -> None:
+def test_weights_never_hide_code(private: NodeHarness) -> None:
     """Where the code has files at the mount, the deployment fails and says so."""
-    private.put_code({"weights/w/own.txt": "own"})
+    private.upload_code({"weights/w/own.txt": "own"})
 
     status = private.run("true", weights=_mounted(private, "weights/w"))
 
@@ -176,7 +176,7 @@ def test_weights_never_hide_code(private: TestNode) -> None:
     assert "weights/w" in status["error"]
 
 
-def test_undelivered_weights_fail_the_deployment(private: TestNode) -> None:
+def test_undelivered_weights_fail_the_deployment(private: NodeHarness) -> None:
     """A listing without a sealed tree is never mounted."""
     weights = [{"name": "weights.other", "listing": "0" * 64, "mount_location": "/app/w"}]
 
@@ -189,7 +189,7 @@ def test_undelivered_weights_fail_the_deployment(private: TestNode) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/proc/x", "/sys/x", "/dev/x", "/etc/passwd", "/etc/passwd/x"]
 )
-def test_impossible_mounts_are_blocked_beforehand(node: TestNode, path: str) -> None:
+def test_impossible_mounts_are_blocked_beforehand(node: NodeHarness, path: str) -> None:
     """Facts names each mount that can't be, with a reason, and lets the others pass."""
     facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/fine", path]})
 
@@ -197,14 +197,14 @@ def test_impossible_mounts_are_blocked_beforehand(node: TestNode, path: str) -> 
     assert all(one["why"] for one in facts["blocked"])
 
 
-def test_a_mount_never_hides_the_node(node: TestNode) -> None:
+def test_a_mount_never_hides_the_node(node: NodeHarness) -> None:
     """A mount at or above the node's own directories is blocked."""
     facts = node.call("facts", {"data": str(node.data), "mounts": [str(node.base)]})
 
     assert [one["path"] for one in facts["blocked"]] == [str(node.base)]
 
 
-def test_facts_writes_nothing_under_root(node: TestNode) -> None:
+def test_facts_writes_nothing_under_root(node: NodeHarness) -> None:
     """Looking at a node does not make its directory."""
     node.call("facts", {"data": str(node.data), "mounts": ["/app/models/x"]})
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
-from trainctl.base.checkpoints.directory import DirectoryStore
+from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun, restored
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
-from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.loading import load
-from trainctl.node.runs.record import Run
+from trainctl.node.checkpoints import monitor
+from trainctl.node.checkpoints.loader import load_checkpoints
+from trainctl.node.runs.record import NodeRun
 
 EVENTS = {"events.out.tfevents": b"scalars"}
 TEXT = {"results.json": b"{}"}
@@ -34,12 +34,12 @@ def loaded(
     """What a next run of the project begins with: run and checkpoint."""
     reference = {"project": "demo", "job": job, "run": None, "name": name, "optional": False}
     spec: Any = {**run.spec, "load": [reference]}
-    found = load(Run(run.run.layout, "run-9"), spec, run.secrets, run.data)
+    found = load_checkpoints(NodeRun(run.run.layout, "run-9"), spec, run.secrets, run.data)
     return [(one["run"], one["name"]) for one in found]
 
 
 def of_another_run(
-    store: DirectoryStore, name: str, at: float, prefix: str, step: int | None = None
+    store: DirectoryCheckpointStore, name: str, at: float, prefix: str, step: int | None = None
 ) -> None:
     """A complete checkpoint of another run of the project, by its manifest alone."""
     manifest: dict[str, Any] = {
@@ -50,7 +50,7 @@ def of_another_run(
 
 @pytest.mark.parametrize("name", ["runs", "best", "."])
 def test_what_has_no_step_is_neither_counted_nor_the_newest(
-    run: SavedRun, store: DirectoryStore, name: str
+    run: SavedRun, store: DirectoryCheckpointStore, name: str
 ) -> None:
     """Where others have one: it takes no checkpoint's place, is kept beside them, and nobody begins with it."""
     written(run, "checkpoint-100", 100)
@@ -64,7 +64,7 @@ def test_what_has_no_step_is_neither_counted_nor_the_newest(
 
 
 def test_logs_that_are_written_on_take_no_place_while_a_job_goes_on(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """A quiet minute makes such a directory complete; the checkpoint before it stays, and so do both with the next."""
     uploader = run.uploader(keep_last=1)
@@ -81,7 +81,7 @@ def test_logs_that_are_written_on_take_no_place_while_a_job_goes_on(
 
 
 def test_logs_that_are_written_on_make_no_checkpoint_complete(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """They say nothing of whether more of it comes; of a killed job it isn't taken for complete because of them."""
     uploader = run.uploader()
@@ -92,7 +92,7 @@ def test_logs_that_are_written_on_make_no_checkpoint_complete(
     uploader.look()
     during = sorted(restored(store))
     clock.now += 6
-    killed = watch.End(False, clock.time(), {})
+    killed = monitor.RunEnd(False, clock.time(), {})
     uploader.look(killed)
     uploader.finish(killed)
 
@@ -100,7 +100,7 @@ def test_logs_that_are_written_on_make_no_checkpoint_complete(
 
 
 def test_the_step_in_a_trainers_state_counts_as_one_in_a_name(
-    run: SavedRun, store: DirectoryStore
+    run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
     """``last`` with a state beside logs without one."""
     written(run, "last", 100, {"trainer_state.json": json.dumps({"global_step": 7}).encode()})
@@ -112,7 +112,7 @@ def test_the_step_in_a_trainers_state_counts_as_one_in_a_name(
 
 
 def test_where_none_has_a_step_the_last_written_is_the_newest(
-    run: SavedRun, store: DirectoryStore
+    run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
     """Loose files are that only where there is nothing else; retention deletes none of these."""
     written(run, ".", 400)
@@ -128,7 +128,7 @@ def test_where_none_has_a_step_the_last_written_is_the_newest(
 
 
 def test_a_run_that_saved_only_logs_hides_no_checkpoint_of_its_job(
-    run: SavedRun, store: DirectoryStore
+    run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
     """It ended before its first checkpoint: the next one goes on from the last there is. Of other jobs the last written counts."""
     written(run, "checkpoint-100", 100)
@@ -145,7 +145,7 @@ def test_a_run_that_saved_only_logs_hides_no_checkpoint_of_its_job(
 @pytest.mark.parametrize("name", ["Nov22_10-11-12", "version_0", "eval-400"])
 @pytest.mark.parametrize("files", [EVENTS, TEXT])
 def test_a_number_is_no_step_of_what_holds_nothing_to_load(
-    run: SavedRun, store: DirectoryStore, name: str, files: Mapping[str, bytes]
+    run: SavedRun, store: DirectoryCheckpointStore, name: str, files: Mapping[str, bytes]
 ) -> None:
     """Such directories are never the newest beside checkpoints with a step, and retention doesn't count them."""
     written(run, name, 300, files)
@@ -159,7 +159,7 @@ def test_a_number_is_no_step_of_what_holds_nothing_to_load(
 
 
 def test_logs_with_a_number_make_no_checkpoint_complete(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """Nor does a checkpoint that holds only text so far."""
     uploader = run.uploader()
@@ -174,7 +174,7 @@ def test_logs_with_a_number_make_no_checkpoint_complete(
 
 
 def test_a_rank_that_saves_only_logs_keeps_none_from_a_checkpoint(
-    run: SavedRun, store: DirectoryStore
+    run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
     """The newest that all ranks have is that of those which have any with a step."""
     written(run, "checkpoint-100", 100)

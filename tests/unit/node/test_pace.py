@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode
-from trainctl.base.pace import Pace
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
+from trainctl.base.rate_limiter import RateLimiter
 
 
 class Clock:
@@ -28,17 +28,17 @@ class Clock:
 def test_without_a_rate_nobody_waits() -> None:
     """However much is spent."""
     clock = Clock()
-    pace = Pace(None, clock.tell, clock.sleep)
+    rate_limiter = RateLimiter(None, clock.tell, clock.sleep)
 
-    pace.spend(10**12)
+    rate_limiter.acquire(10**12)
 
     assert clock.now == 0
 
 
 @pytest.mark.parametrize("rate", [0, -1, "fast"])
-def test_a_rate_that_is_none_is_refused(node: TestNode, rate: object) -> None:
+def test_a_rate_that_is_none_is_refused(node: NodeHarness, rate: object) -> None:
     """A request with one moves nothing."""
     node.mirror.add("config.json", json.dumps({}).encode())
 
-    with pytest.raises(NodeError, match="not a number of bytes a second"):
+    with pytest.raises(NodeProgramError, match="not a number of bytes a second"):
         node.deliver(max_rate=rate)

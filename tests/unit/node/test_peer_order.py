@@ -11,8 +11,8 @@ from graphlib import TopologicalSorter
 import pytest
 
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
-from trainctl.node.transfer.parts import from_hex, has_bit, lengths_of, to_hex
-from trainctl.node.transfer.peers import PeerOrder
+from trainctl.node.transfer.peers import PeerSchedule
+from trainctl.node.transfer.transfer_units import from_hex, has_bit, to_hex, unit_lengths
 
 Held = Sequence[Sequence[bool]]
 """By node, of each part whether it is there."""
@@ -32,7 +32,7 @@ def listing_of(chunks: int, small: int = 0) -> Listing:
 def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
     """By node, of each part whether it has it, and whom it would ask."""
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
-    owners = [PeerOrder(listing, node, holds) for node in sorted(holds)]
+    owners = [PeerSchedule(listing, node, holds) for node in sorted(holds)]
     return [
         [(here, one.places(number)) for number, here in enumerate(row)]
         for one, row in zip(owners, held, strict=True)
@@ -60,7 +60,7 @@ def test_nobody_waits_in_a_circle(seed: int) -> None:
     """Whatever anyone holds, and whether or not it is there when it is asked for: a part has an order in which each node asks only nodes before it."""
     chance = random.Random(seed)
     listing = listing_of(chance.randrange(2, 9), small=chance.randrange(4))
-    parts = len(list(lengths_of(listing)))
+    parts = len(list(unit_lengths(listing)))
     held = [[chance.random() < 0.4 for _ in range(parts)] for _ in range(chance.randrange(2, 7))]
     rows = lines(listing, held)
 
@@ -101,7 +101,7 @@ def test_all_send_about_as_much(nodes: int, chunks: int, held: Callable[[int, in
 def test_nodes_that_have_nothing_fetch_most_while_the_others_send_what_they_have() -> None:
     listing, held = listing_of(48), every_second(8, 48)
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
-    found = {node: PeerOrder(listing, node, holds) for node in holds}
+    found = {node: PeerSchedule(listing, node, holds) for node in holds}
     fetched = Counter(
         node for node, one in found.items() for part in range(1, 48, 2) if not one.places(part)
     )

@@ -12,27 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.blob_server import asked, served
-from tests.support.nodes import TestNode, wait_for
-from tests.support.peers import TOKEN, Gang, result_of
+from tests.support.node_program.nodes import NodeHarness, wait_for
+from tests.support.node_program.peers import TOKEN, PeerGroup, result_of
+from tests.support.servers.blob_server import send_request, serve_mirror
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.base.object_server import ObjectServer, OpenObject, serving
+from trainctl.base.network.object_server import ObjectServer, OpenObject, serve_in_thread
 from trainctl.node.system.blob_files import VERIFIED
 from trainctl.store import keys
-from trainctl.store.served import MirrorContent
+from trainctl.store.mirror_objects import MirrorObjectSource
 
 pytestmark = pytest.mark.integration
 
 SEED = 20261122
-MakeGang = Callable[[int], Gang]
+MakeGang = Callable[[int], PeerGroup]
 
 
 @pytest.fixture
 def gang(tmp_path: Path) -> MakeGang:
     """Makes so many nodes, whose mirror holds a file of several chunks and some small ones."""
 
-    def make(count: int) -> Gang:
-        made = Gang(tmp_path, count)
+    def make(count: int) -> PeerGroup:
+        made = PeerGroup(tmp_path, count)
         numbers = random.Random(SEED)
         made.mirror.add("model.bin", numbers.randbytes(4 * CHUNK_BYTES + 99))
         for number in range(40):
@@ -42,7 +42,7 @@ def gang(tmp_path: Path) -> MakeGang:
     return make
 
 
-def _check(node: TestNode) -> None:
+def _check(node: NodeHarness) -> None:
     """The node has every byte, and nothing is left of the fetching."""
     tree = node.tree
     for path, data in node.mirror.files.items():
@@ -90,7 +90,7 @@ def test_what_half_of_the_nodes_have_is_not_fetched_again(gang: MakeGang) -> Non
 
 def test_files_of_one_chunk_don_t_wait_for_each_other(tmp_path: Path) -> None:
     """Two nodes that each bring some of them hand them out before all are there: nobody has to ask the mirror for what is a peer's."""
-    nodes = Gang(tmp_path, 2)
+    nodes = PeerGroup(tmp_path, 2)
     numbers = random.Random(SEED)
     for size in (2**20, 2**20 + 1, 3 * 2**20, CHUNK_BYTES):
         nodes.mirror.add(f"{size}.bin", numbers.randbytes(size))
@@ -102,7 +102,7 @@ def test_files_of_one_chunk_don_t_wait_for_each_other(tmp_path: Path) -> None:
     assert sent == nodes.mirror.listing.size
 
 
-class Halting(MirrorContent):
+class Halting(MirrorObjectSource):
     """A mirror that sends half a chunk, and the rest of it when it is told to."""
 
     def __init__(self, path: Path) -> None:
@@ -124,18 +124,18 @@ class Halting(MirrorContent):
 
 def test_a_chunk_is_passed_on_while_it_arrives(tmp_path: Path) -> None:
     """A node whose mirror has sent half a chunk hands out that half, and the rest when it has come."""
-    gang = Gang(tmp_path, 1)
+    gang = PeerGroup(tmp_path, 1)
     content = random.Random(SEED).randbytes(CHUNK_BYTES + 99)
     gang.mirror.add("model.bin", content)
     halting = Halting(gang.mirror.path)
     path = f"/{keys.blob(gang.mirror.listing.files[0].chunks[0])}"
     wanted = {"Range": f"bytes=0-{CHUNK_BYTES - 1}"}
 
-    with gang.serving() as servings, serving(ObjectServer(halting, TOKEN)) as server:
+    with gang.serving() as servings, serve_in_thread(ObjectServer(halting, TOKEN)) as server:
         process = gang.begin(0, [servings[0].peer], server)
 
         def handed_out(length: int) -> bytes | None:
-            status, _, body = asked(servings[0], "GET", path, headers=wanted)
+            status, _, body = send_request(servings[0], "GET", path, headers=wanted)
             return body if status == 206 and len(body) == length else None
 
         half = wait_for(lambda: handed_out(CHUNK_BYTES // 2), 60)
@@ -154,7 +154,7 @@ def test_wrong_bytes_that_were_passed_on_are_kept_by_nobody(gang: MakeGang) -> N
     digest = hashlib.sha256(nodes.mirror.files["model.bin"]).hexdigest()
     nodes.mirror.corrupt("model.bin", 3)
 
-    with served(nodes.mirror) as server, nodes.serving() as servings:
+    with serve_mirror(nodes.mirror) as server, nodes.serving() as servings:
         peers = [one.peer for one in servings]
         processes = [nodes.begin(number, peers, server, patience=2) for number in range(3)]
         answers = [json.loads(one.communicate()[0].splitlines()[-1]) for one in processes]

@@ -10,17 +10,17 @@ from contextlib import ExitStack
 import pytest
 
 from trainctl.base.failure import Failure
-from trainctl.base.listening import listen
-from trainctl.base.object_server import Content, ObjectServer, serving
-from trainctl.base.ports import ports_of
-from trainctl.node.gang.coordinator import Rendezvous
+from trainctl.base.network.listener import listen
+from trainctl.base.network.object_server import ObjectServer, ObjectSource, serve_in_thread
+from trainctl.base.network.ports import parse_port_range
+from trainctl.node.rendezvous.coordinator import PortReservation
 
 HERE = "127.0.0.1"
 
 
 def blobs(ports: range, stack: ExitStack) -> int:
-    server = ObjectServer(Content(), "t" * 16, [HERE], ports=ports)
-    return stack.enter_context(serving(server)).port
+    server = ObjectServer(ObjectSource(), "t" * 16, [HERE], ports=ports)
+    return stack.enter_context(serve_in_thread(server)).port
 
 
 def gang(ports: range, stack: ExitStack) -> int:
@@ -29,8 +29,8 @@ def gang(ports: range, stack: ExitStack) -> int:
     return int(listener.getsockname()[1])
 
 
-def meeting(ports: range, stack: ExitStack) -> int:
-    held = Rendezvous(ports)
+def rendezvous(ports: range, stack: ExitStack) -> int:
+    held = PortReservation(ports)
     stack.callback(held.release)
     return held.allocate()
 
@@ -51,7 +51,7 @@ def free() -> Iterator[range]:
         yield range(first, first + 3)
 
 
-@pytest.mark.parametrize("open_one", [blobs, gang, meeting])
+@pytest.mark.parametrize("open_one", [blobs, gang, rendezvous])
 def test_every_listener_keeps_to_the_range(
     open_one: Callable[[range, ExitStack], int], free: range
 ) -> None:
@@ -69,12 +69,12 @@ def test_every_listener_keeps_to_the_range(
 def test_they_are_in_each_others_way(free: range) -> None:
     """A port that one of them has is none for another, whichever it is."""
     with ExitStack() as stack:
-        found = {one(free, stack) for one in (meeting, blobs, gang)}
+        found = {one(free, stack) for one in (rendezvous, blobs, gang)}
 
         assert found == set(free)
 
 
-@pytest.mark.parametrize("open_one", [blobs, gang, meeting])
+@pytest.mark.parametrize("open_one", [blobs, gang, rendezvous])
 def test_a_connection_that_was_closed_bars_no_port(
     open_one: Callable[[range, ExitStack], int], free: range
 ) -> None:
@@ -84,14 +84,14 @@ def test_a_connection_that_was_closed_bars_no_port(
         assert open_one(free[:1], stack) == free[0]
 
 
-@pytest.mark.parametrize("other", [blobs, gang, meeting])
+@pytest.mark.parametrize("other", [blobs, gang, rendezvous])
 def test_a_port_that_is_kept_after_a_connection_is_nobody_elses(
     other: Callable[[range, ExitStack], int], free: range
 ) -> None:
     """It is kept as well as any other, and is the job's as soon as it is released."""
     use(free[0])
     with ExitStack() as stack:
-        assert {meeting(free[:2], stack) for _ in "12"} == {free[0], free[1]}
+        assert {rendezvous(free[:2], stack) for _ in "12"} == {free[0], free[1]}
         with pytest.raises(Failure, match="is free on"):
             other(free[:2], stack)
     with socket.create_server((HERE, free[0])) as listener:
@@ -109,13 +109,13 @@ def use(port: int) -> None:
 
 def test_without_a_range_any_port_will_do() -> None:
     """As ever."""
-    assert ports_of(None) is None
-    assert ports_of("") is None
-    assert ports_of("29000-29001") == range(29000, 29002)
+    assert parse_port_range(None) is None
+    assert parse_port_range("") is None
+    assert parse_port_range("29000-29001") == range(29000, 29002)
 
 
 @pytest.mark.parametrize("text", ["29000", "2-1", "0-5", "1-65536", "a-b", "1-2-3", 29000, "1-2\n"])
 def test_what_is_no_range(text: object) -> None:
     """It is refused before anything listens."""
     with pytest.raises(Failure, match="no range of ports"):
-        ports_of(text)
+        parse_port_range(text)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode
-from tests.support.weights_data import noise
+from tests.support.node_program.nodes import NodeHarness
+from tests.support.storage.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.protocol.weights import Cached
+from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.node.cache import inventory
-from trainctl.node.cache.listings import load
-from trainctl.node.cache.presence import cache_query
+from trainctl.node.cache.listings import load_listing
+from trainctl.node.cache.query import cache_query
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import layout_of
 
@@ -22,9 +22,9 @@ MANY = [f"{number:064x}" for number in range(2_500)]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> TestNode:
+def node(tmp_path: Path) -> NodeHarness:
     """A node to which two listings were delivered, for runs that have not begun."""
-    node = TestNode(tmp_path, sys.executable)
+    node = NodeHarness(tmp_path, sys.executable)
     for number in range(2):
         node.mirror.add(f"f{number}", b"x" * (number + 1))
         node.deliver(lease=f"run-{number}")
@@ -38,13 +38,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def noted(place: Path) -> Listing | None:
         found.append(place)
-        return load(place)
+        return load_listing(place)
 
-    monkeypatch.setattr(inventory, "load", noted)
+    monkeypatch.setattr(inventory, "load_listing", noted)
     return found
 
 
-def _query(node: TestNode, **asked: Any) -> Cached:
+def _query(node: NodeHarness, **asked: Any) -> CacheQueryResponse:
     """What the node has of what is asked."""
     nothing = {"listings": [], "blobs": [], "room": False}
     request: Any = {"root": str(node.root), **nothing, **asked}
@@ -52,7 +52,7 @@ def _query(node: TestNode, **asked: Any) -> Cached:
 
 
 def test_leased_listings_are_read_once_for_all_that_is_asked(
-    node: TestNode, read: list[Path]
+    node: NodeHarness, read: list[Path]
 ) -> None:
     """For how much room there is, and for which contents live runs have."""
     first, second = (file.sha256 for file in node.mirror.listing.files)
@@ -62,7 +62,7 @@ def test_leased_listings_are_read_once_for_all_that_is_asked(
     assert len(read) == len(set(read)) == 2
 
 
-def test_only_whole_content_is_here(node: TestNode, tmp_path: Path) -> None:
+def test_only_whole_content_is_here(node: NodeHarness, tmp_path: Path) -> None:
     """Not what a delivery left half fetched; the shared cache's content is told by name, leased listings are read once."""
     mine, other = (file.sha256 for file in node.mirror.listing.files)
     node.mirror.add("large", noise(2 * CHUNK_BYTES + 5))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode, python38
-from trainctl.node.__main__ import _RAW, _VERBS, _WITH_PAYLOAD, _function
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError, python38
+from trainctl.node.__main__ import _METHODS, _PAYLOAD_METHODS, _RAW_METHODS, _find_function
 
 
 def test_it_works_under_python_38(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_it_works_under_python_38(tmp_path: Path) -> None:
     python = python38()
     if python is None:
         pytest.skip("no python3.8 on this machine")
-    node = TestNode(tmp_path, python=python)
+    node = NodeHarness(tmp_path, python=python)
     node.mirror.add("a/b.bin", os.urandom(20 * 2**20))
     node.deliver()
     weights = [{"name": "w", "listing": node.mirror.listing.id, "mount_location": "weights/w"}]
@@ -31,14 +31,16 @@ def test_it_works_under_python_38(tmp_path: Path) -> None:
     assert node.call("forget", {"lineage": "lineage-1"})["empty"]
 
 
-@pytest.mark.parametrize("where", [*_VERBS.values(), *_RAW.values(), *_WITH_PAYLOAD.values()])
+@pytest.mark.parametrize(
+    "where", [*_METHODS.values(), *_RAW_METHODS.values(), *_PAYLOAD_METHODS.values()]
+)
 def test_every_verb_is_where_the_table_says(where: str) -> None:
     """The module is found, and in it the function."""
-    assert callable(_function(where))
+    assert callable(_find_function(where))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])
-def test_a_broken_request_is_an_error(node: TestNode, text: bytes) -> None:
+def test_a_broken_request_is_an_error(node: NodeHarness, text: bytes) -> None:
     """A request that was cut off does nothing and says so."""
     done = subprocess.run(node.argv("status"), input=text, capture_output=True)
 
@@ -46,15 +48,15 @@ def test_a_broken_request_is_an_error(node: TestNode, text: bytes) -> None:
     assert b'"kind": "request"' in done.stdout
 
 
-def test_an_unknown_verb_and_a_missing_member_are_errors(node: TestNode) -> None:
+def test_an_unknown_verb_and_a_missing_member_are_errors(node: NodeHarness) -> None:
     """Both are told by name."""
-    with pytest.raises(NodeError, match="fly"):
+    with pytest.raises(NodeProgramError, match="fly"):
         node.call("fly")
-    with pytest.raises(NodeError, match="digest"):
+    with pytest.raises(NodeProgramError, match="digest"):
         node.call("has_code")
 
 
-def test_a_delivery_goes_on_without_its_caller(node: TestNode) -> None:
+def test_a_delivery_goes_on_without_its_caller(node: NodeHarness) -> None:
     """A caller that closes its end early does not keep the tree from being sealed."""
     node.mirror.add("model.bin", os.urandom(40 * 2**20))
     process = node.popen("deliver", node.delivery())
@@ -69,11 +71,11 @@ def test_a_delivery_goes_on_without_its_caller(node: TestNode) -> None:
     assert found["trees"] == [node.mirror.listing.id]
 
 
-def test_a_root_that_cant_be_made_is_a_storage_error(node: TestNode) -> None:
+def test_a_root_that_cant_be_made_is_a_storage_error(node: NodeHarness) -> None:
     """A file where the node's directory belongs is named in the error."""
     node.root.write_text("in the way")
     node.mirror.add("x", b"x")
 
-    with pytest.raises(NodeError, match=str(node.root)):
+    with pytest.raises(NodeProgramError, match=str(node.root)):
         node.deliver()
     node.root.unlink()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_forks import installed_program
-from tests.support.nodes import TestNode
-from trainctl.remote.archive import INSTALL, RUN, Archive, node_archive, program_archive
+from tests.support.node_program.node_forks import installed_program
+from tests.support.node_program.nodes import NodeHarness
+from trainctl.remote.archive import INSTALL, RUN, ProgramArchive, node_archive, program_archive
 
 OTHER, ANOTHER = "a" * 64, "b" * 64
 
@@ -39,11 +39,11 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def _newer() -> Archive:
+def _newer() -> ProgramArchive:
     return program_archive("trainctl.node.__main__", ("trainctl:errors", "trainctl.base"))
 
 
-def install(node: TestNode, folder: Path, archive: Archive) -> set[str]:
+def install(node: NodeHarness, folder: Path, archive: ProgramArchive) -> set[str]:
     """Install a program; what is there then, but for what is its own."""
     words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
     argv = [node.python, "-I", "-S", "-c", INSTALL, *words]
@@ -55,13 +55,15 @@ def install(node: TestNode, folder: Path, archive: Archive) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(archive.sha256)}
 
 
-def test_what_nobody_uses_goes_with_its_bytecode(node: TestNode, folder: Path) -> None:
+def test_what_nobody_uses_goes_with_its_bytecode(node: NodeHarness, folder: Path) -> None:
     """And what a killed installation left; other files stay."""
     assert install(node, folder, node_archive()) == {"notes.txt"}
 
 
 @pytest.mark.parametrize("called", [True, False])
-def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, called: bool) -> None:
+def test_what_was_called_within_a_day_stays(
+    node: NodeHarness, folder: Path, *, called: bool
+) -> None:
     """Every call touches its program, whatever comes of it; one that is not called goes."""
     archive = node_archive()
     mine = archive.sha256

@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import Mirror as Files
-from tests.support.weights_data import noise
-from trainctl.base.addresses import network
-from trainctl.base.failure import Failure, Unreachable
+from tests.support.node_program.nodes import MirrorFixture as Files
+from tests.support.storage.weights_data import noise
+from trainctl.base.failure import Failure, NoReachableAddress
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.object_server import ObjectServer, serving
-from trainctl.base.protocol.conversation import Gone
-from trainctl.base.retry import Retry
+from trainctl.base.network.addresses import network_id
+from trainctl.base.network.object_server import ObjectServer, serve_in_thread
+from trainctl.base.protocol.callbacks import CallerGone
+from trainctl.base.retry import RetryPolicy
 from trainctl.node.transfer import http_reader
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
-from trainctl.node.transfer.parts import parts_of
-from trainctl.node.transfer.readers import Mirror, ObjectReader
+from trainctl.node.transfer.object_readers import MirrorReader, ObjectReader
+from trainctl.node.transfer.transfer_units import units_of
 from trainctl.store import keys
-from trainctl.store.served import MirrorContent
+from trainctl.store.mirror_objects import MirrorObjectSource
 
 TOKEN = "a-token-of-a-server-in-tests"
 A, B, C = "127.0.0.3", "127.0.0.4", "127.0.0.5"
-QUICK = Retry(attempts=4, base=0.01, patience=0.05, unanswered=2)
+QUICK = RetryPolicy(attempts=4, base=0.01, patience=0.05, unanswered=2)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def load(reader: ServerReader, files: Files) -> bytes:
 
 
 @contextmanager
-def strangers(addresses: Sequence[str], port: int, answer: bytes) -> Iterator[list[bytes]]:
+def auth_errors(addresses: Sequence[str], port: int, answer: bytes) -> Iterator[list[bytes]]:
     """Other servers at these addresses; what they were sent."""
     told: list[bytes] = []
     with ExitStack() as stack:
@@ -76,12 +76,12 @@ def strangers(addresses: Sequence[str], port: int, answer: bytes) -> Iterator[li
 
 def test_the_first_address_that_answers_is_kept(files: Files) -> None:
     """One where nothing listens costs nothing, and isn't tried again."""
-    with serving(ObjectServer(MirrorContent(files.path), TOKEN, [B])) as server:
+    with serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [B])) as server:
         reader = at([A, B, C], server.port)
         assert reader.where == f"{A}:{server.port} or {B}:{server.port} or {C}:{server.port}"
         assert load(reader, files) == b"{}"
         reader.close()
-        with strangers([A, C], server.port, b"") as told:
+        with auth_errors([A, C], server.port, b"") as told:
             assert load(reader, files) == b"{}"
         reader.close()
 
@@ -92,8 +92,8 @@ def test_the_first_address_that_answers_is_kept(files: Files) -> None:
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.9\r\n", b""])
 def test_an_address_of_another_program_is_passed_over(files: Files, answer: bytes) -> None:
     with (
-        serving(ObjectServer(MirrorContent(files.path), TOKEN, [B])) as server,
-        strangers([A], server.port, answer),
+        serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [B])) as server,
+        auth_errors([A], server.port, answer),
     ):
         reader = at([A, B], server.port)
         assert load(reader, files) == b"{}"
@@ -102,7 +102,7 @@ def test_an_address_of_another_program_is_passed_over(files: Files, answer: byte
 
 def test_a_silent_address_is_given_up(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no other answers, the error says what was tried."""
-    monkeypatch.setattr(http_reader, "_CONNECT_SECONDS_OF_SEVERAL", 0.2)
+    monkeypatch.setattr(http_reader, "_CONNECT_SECONDS_PER_ADDRESS", 0.2)
     with ExitStack() as stack:
         full = stack.enter_context(socket.create_server((A, 0), backlog=0))
         port = full.getsockname()[1]
@@ -113,19 +113,21 @@ def test_a_silent_address_is_given_up(files: Files, monkeypatch: pytest.MonkeyPa
         reader = at([A, B], port)
         with pytest.raises(OSError, match=f"{A}:{port} did not respond.*; .*{B}:{port}.*refused"):
             load(reader, files)
-        server = ObjectServer(MirrorContent(files.path), TOKEN, [B], ports=range(port, port + 1))
-        with serving(server):
+        server = ObjectServer(
+            MirrorObjectSource(files.path), TOKEN, [B], ports=range(port, port + 1)
+        )
+        with serve_in_thread(server):
             assert load(reader, files) == b"{}"
             reader.close()
 
 
 def test_loopback_is_valid_in_its_own_network_only(files: Files) -> None:
-    with serving(ObjectServer(MirrorContent(files.path), TOKEN, [A])) as server:
-        ours = at([A], server.port, loopback=network())
+    with serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [A])) as server:
+        ours = at([A], server.port, loopback=network_id())
         assert load(ours, files) == b"{}"
         ours.close()
         for other in ("another", ""):
-            with pytest.raises(Unreachable, match="another host's loopback"):
+            with pytest.raises(NoReachableAddress, match="another host's loopback"):
                 load(at([A], server.port, loopback=other), files)
 
 
@@ -133,13 +135,13 @@ def test_a_python_without_tls_uses_plain_addresses(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_reader, "has_tls", lambda: False)
-    with serving(ObjectServer(MirrorContent(files.path), TOKEN, [A])) as server:
+    with serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [A])) as server:
         secret, plain = f"https://{B}:{server.port}", f"http://{A}:{server.port}"
         where = {"token": TOKEN, "fingerprint": "0" * 64}
         reader = ServerReader({**where, "urls": [secret, plain]})
         assert load(reader, files) == b"{}"
         reader.close()
-        with pytest.raises(Unreachable, match=r"over TLS, and .* has none"):
+        with pytest.raises(NoReachableAddress, match=r"over TLS, and .* has none"):
             load(ServerReader({**where, "urls": [secret]}), files)
 
 
@@ -170,11 +172,11 @@ def test_a_mirror_that_does_not_answer_is_given_up(
     files: Files, listens: bool, why: str, advice: str
 ) -> None:
     with ExitStack() as stack:
-        server = ObjectServer(MirrorContent(files.path), TOKEN, [B], most_connections=0)
-        stack.enter_context(serving(server))
+        server = ObjectServer(MirrorObjectSource(files.path), TOKEN, [B], most_connections=0)
+        stack.enter_context(serve_in_thread(server))
         if not listens:
             stack.close()
-        mirror = Mirror(at([A, B], server.port), files.listing, QUICK)
+        mirror = MirrorReader(at([A, B], server.port), files.listing, QUICK)
         with pytest.raises(Failure, match=why) as caught:
             mirror.read_small({files.listing.files[0].sha256: 2})
 
@@ -196,10 +198,10 @@ class Bucket:
     port: int = 0
     is_gone: bool = False
 
-    def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    def request(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Sign URLs, as the operator does."""
         if self.is_gone:
-            raise Gone
+            raise CallerGone
         self.signed.append(list(question["keys"]))
         made = len(self.signed)
         return {
@@ -270,20 +272,20 @@ def stored(tmp_path: Path, contents: Mapping[str, bytes]) -> tuple[Listing, dict
 
 
 @contextmanager
-def opened(found: Bucket, listing: Listing) -> Iterator[Mirror]:
+def opened(found: Bucket, listing: Listing) -> Iterator[MirrorReader]:
     urls = SignedUrls(found)  # type: ignore[arg-type]
     urls.begin(listing.contents)
     reader: ObjectReader = BucketReader(urls)
-    mirror = Mirror(reader, listing, QUICK)
+    mirror = MirrorReader(reader, listing, QUICK)
     yield mirror
     mirror.close()
 
 
-def read(mirror: Mirror, listing: Listing) -> dict[str, bytes]:
+def read(mirror: MirrorReader, listing: Listing) -> dict[str, bytes]:
     found = {}
     for file in listing.contents:
         data = b""
-        for part in parts_of(file):
+        for part in units_of(file):
             view = memoryview(bytearray(part.chunk.length))
             if part.is_small:
                 data += mirror.read_small({file.sha256: file.size})[file.sha256]

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.permissions import unreadable
+from tests.support.machines.permissions import unreadable
 from trainctl.base.listing import Listing
-from trainctl.node.cache.listings import References
+from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.system.layout import Layout
 
-ASKED: list[Callable[[References, str], object]] = [
-    References.refers,
-    References.last_used,
-    References.drop_listing,
+ASKED: list[Callable[[CacheReferences, str], object]] = [
+    CacheReferences.refers,
+    CacheReferences.last_used,
+    CacheReferences.drop_listing,
 ]
 
 
 @pytest.mark.parametrize("ask", ASKED)
 def test_who_may_not_read_references_takes_nothing_for_unused(
-    ask: Callable[[References, str], object],
+    ask: Callable[[CacheReferences, str], object],
 ) -> None:
     """It is an error, and no word of a listing that nobody uses; a file among them is nobody's reference."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         layout = Layout(f"{place}/node")
-        references, listing = References(layout), Listing(())
+        references, listing = CacheReferences(layout), Listing(())
         references.refer("one", listing, "somebody")
         (layout.references / "junk").write_text("")
         hidden = layout.references / "one"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import Mirror, NodeError, TestNode
+from tests.support.node_program.nodes import MirrorFixture, NodeHarness, NodeProgramError
 
 pytestmark = pytest.mark.integration
 
@@ -19,15 +19,15 @@ SIZE = 100_000
 class Cache:
     """A node whose cache has room for two and a half of the listings that its mirrors hold."""
 
-    def __init__(self, node: TestNode, place: Path) -> None:
+    def __init__(self, node: NodeHarness, place: Path) -> None:
         self.node = node
         self.place = place
         self.settings = {"dir": str(place), "size": SIZE * 5 // 2}
-        self.mirrors: dict[str, Mirror] = {}
+        self.mirrors: dict[str, MirrorFixture] = {}
 
     def deliver(self, name: str, **changes: Any) -> dict[str, Any]:
         """Deliver a listing of one file of its own, for a run of the same name."""
-        mirror = self.mirrors.setdefault(name, Mirror(self.node.base / f"mirror-{name}"))
+        mirror = self.mirrors.setdefault(name, MirrorFixture(self.node.base / f"mirror-{name}"))
         if not mirror.files:
             mirror.add("model.bin", os.urandom(SIZE))
         self.node.mirror = mirror
@@ -60,13 +60,13 @@ class Cache:
         for path in self.place.glob(f"references/*/{self.listing(name)}.json"):
             os.utime(path, (when, when))
 
-    def call(self, verb: str, **request: Any) -> dict[str, Any]:
+    def call(self, method: str, **request: Any) -> dict[str, Any]:
         """Call a verb about this cache."""
-        return self.node.call(verb, {"cache": self.settings, **request})
+        return self.node.call(method, {"cache": self.settings, **request})
 
 
 @pytest.fixture
-def cache(node: TestNode, tmp_path: Path) -> Cache:
+def cache(node: NodeHarness, tmp_path: Path) -> Cache:
     """An empty cache in a directory of its own."""
     return Cache(node, tmp_path / "nvme")
 
@@ -151,7 +151,7 @@ def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
     cache.start("a", "sleep 60")
     cache.deliver("b")
 
-    with pytest.raises(NodeError) as raised:
+    with pytest.raises(NodeProgramError) as raised:
         cache.deliver("c")
 
     assert raised.value.kind == "room"
@@ -167,13 +167,13 @@ def test_what_no_end_of_a_run_makes_fit_is_a_full_disk(cache: Cache) -> None:
     """A run's own weights together are too much for the cache: there is nothing to wait for, whoever else holds something."""
     cache.settings["size"] = SIZE * 3 // 2
     cache.deliver("a")
-    mirror = cache.mirrors["b"] = Mirror(cache.node.base / "mirror-b")
+    mirror = cache.mirrors["b"] = MirrorFixture(cache.node.base / "mirror-b")
     mirror.add("model.bin", os.urandom(SIZE))
     cache.node.mirror = mirror
 
-    with pytest.raises(NodeError) as own:
+    with pytest.raises(NodeProgramError) as own:
         cache.node.deliver(cache=cache.settings, lease="run-a")
-    with pytest.raises(NodeError) as others:
+    with pytest.raises(NodeProgramError) as others:
         cache.node.deliver(cache=cache.settings, lease="run-b")
 
     assert own.value.kind == "storage"
@@ -207,7 +207,7 @@ def test_a_failed_delivery_holds_nothing(cache: Cache) -> None:
     """Its lease is given back, so that others have the room."""
     cache.deliver("a")
     cache.deliver("b")
-    with pytest.raises(NodeError):
+    with pytest.raises(NodeProgramError):
         cache.deliver("c")
 
     assert not list(cache.place.glob("leases/run-c/*"))
@@ -228,13 +228,13 @@ def test_a_run_without_its_weights_is_told(cache: Cache) -> None:
 def test_a_seal_that_was_put_aside_is_put_back(cache: Cache) -> None:
     """Who was killed while deciding about a tree leaves it whole: a run finds it, and nothing is fetched."""
     cache.deliver("a")
-    seal = cache.place / "seals" / f"{cache.listing('a')}.json"
-    seal.rename(seal.with_suffix(".doomed"))
+    completion_marker = cache.place / "seals" / f"{cache.listing('a')}.json"
+    completion_marker.rename(completion_marker.with_suffix(".doomed"))
 
     status = cache.start("a", "cmp w/model.bin w/model.bin")
 
     assert cache.node.ended("run-a")["status"] == "TRAINING_JOB_COMPLETED", status
-    assert seal.exists()
+    assert completion_marker.exists()
 
 
 def test_evicting_by_hand(cache: Cache) -> None:
@@ -265,7 +265,7 @@ def test_a_short_id_is_refused(cache: Cache) -> None:
     """One letter would evict half of the cache."""
     cache.deliver("a")
 
-    with pytest.raises(NodeError, match="no id of a listing"):
+    with pytest.raises(NodeProgramError, match="no id of a listing"):
         cache.call("cache_evict", listings=["a"])
 
 
@@ -273,10 +273,10 @@ def test_a_file_larger_than_the_limit_evicts_nothing(cache: Cache) -> None:
     """What can't fit in any case takes nothing away from others."""
     cache.deliver("a")
     cache.age("a")
-    cache.mirrors["huge"] = Mirror(cache.node.base / "mirror-huge")
+    cache.mirrors["huge"] = MirrorFixture(cache.node.base / "mirror-huge")
     cache.mirrors["huge"].add("model.bin", os.urandom(SIZE * 3))
 
-    with pytest.raises(NodeError, match="may take 250"):
+    with pytest.raises(NodeProgramError, match="may take 250"):
         cache.deliver("huge")
 
     assert cache.held == ["a"]
@@ -363,15 +363,15 @@ def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None
 
     said = cache.call("cache_verify")["listings"]
 
-    outcome = "wrong" if live else "dropped"
-    assert [(row["outcome"], row["wrong_files"]) for row in said] == [(outcome, ["model.bin"])]
+    outcome = "corrupt" if live else "evicted"
+    assert [(row["outcome"], row["corrupt_files"]) for row in said] == [(outcome, ["model.bin"])]
     assert cache.held == (["a"] if live else [])
     assert not (cache.place / "seals" / f"{cache.listing('a')}.json").exists()
 
 
 def test_the_next_delivery_fetches_what_was_wrong(cache: Cache) -> None:
     """Only that: a right file of the same listing is linked again from the blob that stayed."""
-    mirror = cache.mirrors["a"] = Mirror(cache.node.base / "mirror-a")
+    mirror = cache.mirrors["a"] = MirrorFixture(cache.node.base / "mirror-a")
     for name in ("right.bin", "wrong.bin"):
         mirror.add(name, os.urandom(SIZE))
     cache.deliver("a")
@@ -389,13 +389,13 @@ def test_the_next_delivery_fetches_what_was_wrong(cache: Cache) -> None:
 def test_a_whole_cache_is_said_to_be_whole(cache: Cache) -> None:
     """Every byte is read once, also of a content that two listings share, and nothing is fetched."""
     cache.deliver("a")
-    cache.mirrors["b"] = Mirror(cache.node.base / "mirror-b")
+    cache.mirrors["b"] = MirrorFixture(cache.node.base / "mirror-b")
     cache.mirrors["b"].add("same.bin", cache.mirrors["a"].files["model.bin"])
     cache.deliver("b")
 
     told = cache.call("cache_verify")
 
-    assert [row["outcome"] for row in told["listings"]] == ["whole", "whole"]
+    assert [row["outcome"] for row in told["listings"]] == ["ok", "ok"]
     assert told["bytes"] == SIZE
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.blob_server import origin, served
-from tests.support.nodes import NodeError, TestNode
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
+from tests.support.servers.blob_server import origin, serve_mirror
 from trainctl.base.listing import CHUNK_BYTES
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
@@ -54,7 +54,7 @@ def _pump(source: socket.socket, target: socket.socket, budget: int) -> None:
         pass
 
 
-def test_large_and_small_files_arrive(node: TestNode) -> None:
+def test_large_and_small_files_arrive(node: NodeHarness) -> None:
     """By ranges and in packs, verified and sealed like from a directory."""
     node.mirror.add("model.bin", BIG)
     node.mirror.add("medium.bin", BIG[: 2**21])
@@ -62,7 +62,7 @@ def test_large_and_small_files_arrive(node: TestNode) -> None:
     for number in range(60):
         node.mirror.add(f"small/{number}.json", f"{number}".encode())
 
-    with served(node.mirror) as server:
+    with serve_mirror(node.mirror) as server:
         result = node.deliver(origin=origin(server))
 
     assert result["bytes_origin"] == sum(map(len, node.mirror.files.values()))
@@ -73,55 +73,61 @@ def test_large_and_small_files_arrive(node: TestNode) -> None:
     } == node.mirror.files
 
 
-def test_a_wrong_token_is_said(node: TestNode) -> None:
+def test_a_wrong_token_is_said(node: NodeHarness) -> None:
     """A server that refuses the token is an error at once, and not one to be patient with."""
     node.mirror.add("model.bin", BIG)
 
-    with served(node.mirror) as server, pytest.raises(NodeError, match="refuses") as raised:
+    with (
+        serve_mirror(node.mirror) as server,
+        pytest.raises(NodeProgramError, match="refuses") as raised,
+    ):
         node.deliver(origin=origin(server, token="another"))
 
     assert raised.value.kind == "origin"
 
 
-def test_a_blob_that_the_mirror_lost(node: TestNode) -> None:
+def test_a_blob_that_the_mirror_lost(node: NodeHarness) -> None:
     """The error says what is missing, and no tree appears."""
     node.mirror.add("model.bin", BIG)
     node.mirror.chunk("model.bin", 1).unlink()
 
-    with served(node.mirror) as server, pytest.raises(NodeError, match="does not have blobs/"):
+    with (
+        serve_mirror(node.mirror) as server,
+        pytest.raises(NodeProgramError, match="does not have blobs/"),
+    ):
         node.deliver(origin=origin(server))
 
     assert not node.tree.exists()
 
 
 @pytest.mark.parametrize("after", [0, 10, 5_000_000, CHUNK_BYTES + 500])
-def test_connections_that_break_are_taken_up_where_they_were(node: TestNode, after: int) -> None:
+def test_connections_that_break_are_taken_up_where_they_were(node: NodeHarness, after: int) -> None:
     """Before the answer, within its head, within a chunk: the rest is asked for, and the bytes are right."""
     node.mirror.add("model.bin", BIG)
     node.mirror.add("small.json", b"{}")
 
-    with served(node.mirror) as server, cutting(server.port, after, 5) as port:
+    with serve_mirror(node.mirror) as server, cutting(server.port, after, 5) as port:
         node.deliver(origin=origin(server, urls=[f"http://127.0.0.1:{port}"]))
 
     assert (node.tree / "model.bin").read_bytes() == BIG
 
 
-def test_a_mirror_that_is_gone(node: TestNode) -> None:
+def test_a_mirror_that_is_gone(node: NodeHarness) -> None:
     """One that never answered is given up soon, and the error says what to do."""
     node.mirror.add("model.bin", BIG)
-    with served(node.mirror) as server:
+    with serve_mirror(node.mirror) as server:
         gone = origin(server)
 
-    with pytest.raises(NodeError, match="does not answer"):
+    with pytest.raises(NodeProgramError, match="does not answer"):
         node.deliver(origin=gone)
 
 
-def test_wrong_bytes_over_http_are_refused(node: TestNode) -> None:
+def test_wrong_bytes_over_http_are_refused(node: NodeHarness) -> None:
     """A content of the right length that isn't the listing's is an error, and nothing of it is kept."""
     node.mirror.add("model.bin", BIG)
     node.mirror.corrupt("model.bin", 2)
 
-    with served(node.mirror) as server, pytest.raises(NodeError, match=r"model\.bin"):
+    with serve_mirror(node.mirror) as server, pytest.raises(NodeProgramError, match=r"model\.bin"):
         node.deliver(origin=origin(server))
 
     assert not node.tree.exists()

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.blob_server import origin, served
-from tests.support.nodes import Mirror, received_as
-from tests.support.peers import Gang, await_movement, result_of
-from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
+from tests.support.machines.permissions import GROUP, ONE, OTHER, as_user, place_of_group
+from tests.support.node_program.nodes import MirrorFixture, received_as
+from tests.support.node_program.peers import PeerGroup, await_movement, result_of
+from tests.support.servers.blob_server import origin, serve_mirror
 from trainctl.base.failure import from_os_error
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.protocol.weights import Delivered
-from trainctl.node.cache.deliver import deliver
-from trainctl.node.transfer.parts import parts_of
-from trainctl.node.transfer.shared import FromShared, SharedCache
+from trainctl.base.protocol.weights import DeliverResponse
+from trainctl.node.cache.delivery import deliver
+from trainctl.node.transfer.shared_cache import SharedCache, SharedCacheFetcher
+from trainctl.node.transfer.transfer_units import units_of
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +29,9 @@ SEED = 20261122
 
 
 @pytest.fixture
-def gang(tmp_path: Path) -> Gang:
+def gang(tmp_path: Path) -> PeerGroup:
     """Three nodes and a mirror with large and small files."""
-    gang = Gang(tmp_path, 3)
+    gang = PeerGroup(tmp_path, 3)
     numbers = random.Random(SEED)
     gang.mirror.add("a.bin", numbers.randbytes(CHUNK_BYTES + 99))
     gang.mirror.add("b.bin", numbers.randbytes(2**21))
@@ -46,7 +46,7 @@ def shared(tmp_path: Path) -> Path:
     return tmp_path / "shared"
 
 
-def _check(gang: Gang) -> None:
+def _check(gang: PeerGroup) -> None:
     for node in gang.nodes:
         tree = node.tree
         for path, data in gang.mirror.files.items():
@@ -60,9 +60,9 @@ def _whole(shared: Path) -> set[str]:
     return {blob.name for blob in blobs}
 
 
-def test_one_node_brings_what_all_need(gang: Gang, shared: Path) -> None:
+def test_one_node_brings_what_all_need(gang: PeerGroup, shared: Path) -> None:
     """Three nodes at once: the mirror sends one copy, the rest comes from the directory, and nothing is left half-done."""
-    with served(gang.mirror) as server:
+    with serve_mirror(gang.mirror) as server:
         processes = [
             gang.nodes[number].popen(
                 "deliver",
@@ -82,12 +82,12 @@ def test_one_node_brings_what_all_need(gang: Gang, shared: Path) -> None:
     assert list((shared / "incoming").iterdir()) == list((shared / "claims").iterdir()) == []
 
 
-def _deliver(gang: Gang, number: int, shared: Path, **more: object) -> dict[str, int]:
+def _deliver(gang: PeerGroup, number: int, shared: Path, **more: object) -> dict[str, int]:
     """From a mirror in a directory."""
     return gang.nodes[number].deliver(shared={"dir": str(shared), **more})
 
 
-def test_a_later_node_asks_the_mirror_for_nothing(gang: Gang, shared: Path) -> None:
+def test_a_later_node_asks_the_mirror_for_nothing(gang: PeerGroup, shared: Path) -> None:
     """What one node brought is there for the next."""
     _deliver(gang, 0, shared)
 
@@ -96,7 +96,7 @@ def test_a_later_node_asks_the_mirror_for_nothing(gang: Gang, shared: Path) -> N
     assert (result["bytes_origin"], result["bytes_cluster"]) == (0, gang.mirror.listing.size)
 
 
-def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: Gang, shared: Path) -> None:
+def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: PeerGroup, shared: Path) -> None:
     """A content that was changed there is noticed, taken from the mirror and dropped, so that it is brought anew."""
     _deliver(gang, 0, shared)
     digest = gang.mirror.listing.files[0].sha256
@@ -114,13 +114,15 @@ def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: Gang, shared: P
     assert digest in _whole(shared)
 
 
-def test_what_is_right_of_a_wrong_content_is_still_taken_there(gang: Gang, shared: Path) -> None:
+def test_what_is_right_of_a_wrong_content_is_still_taken_there(
+    gang: PeerGroup, shared: Path
+) -> None:
     """It goes when all of its chunks were asked for, by whichever thread: else the rest would come from the mirror, however much it is."""
     _deliver(gang, 0, shared)
     file = Listing.parse(json.loads(gang.mirror.listing.to_bytes())).files[0]
-    first, second = parts_of(file)
+    first, second = units_of(file)
     cache = SharedCache(str(shared))
-    one, other = FromShared(cache), FromShared(cache)
+    one, other = SharedCacheFetcher(cache), SharedCacheFetcher(cache)
 
     one.reject(first)
     (fetched,) = other.fetch([second], lambda *_: None)
@@ -131,7 +133,7 @@ def test_what_is_right_of_a_wrong_content_is_still_taken_there(gang: Gang, share
     assert not cache.has(file)
 
 
-def test_a_directory_that_vanishes_is_made_again(gang: Gang, shared: Path) -> None:
+def test_a_directory_that_vanishes_is_made_again(gang: PeerGroup, shared: Path) -> None:
     """All of it may be deleted at any moment."""
     _deliver(gang, 0, shared)
     shared.rename(shared.with_name("elsewhere"))
@@ -142,9 +144,9 @@ def test_a_directory_that_vanishes_is_made_again(gang: Gang, shared: Path) -> No
     _check(gang)
 
 
-def test_a_node_that_is_killed_while_it_brings(gang: Gang, shared: Path) -> None:
+def test_a_node_that_is_killed_while_it_brings(gang: PeerGroup, shared: Path) -> None:
     """Its claim is taken over once nobody has renewed it, and what it wrote has no final name."""
-    with served(gang.mirror) as server:
+    with serve_mirror(gang.mirror) as server:
         request = gang.nodes[0].delivery(
             origin=origin(server), shared={"dir": str(shared)}, max_rate=4_000_000
         )
@@ -163,7 +165,7 @@ def test_a_node_that_is_killed_while_it_brings(gang: Gang, shared: Path) -> None
     _whole(shared)
 
 
-def test_what_was_left_half_brought_is_brought_anew(gang: Gang, shared: Path) -> None:
+def test_what_was_left_half_brought_is_brought_anew(gang: PeerGroup, shared: Path) -> None:
     """Nobody goes on with it, so it counts as nothing: all that a plan is told is missing comes from the mirror."""
     left = gang.mirror.listing.files[0]
     (shared / "incoming").mkdir(parents=True)
@@ -180,7 +182,7 @@ def test_what_was_left_half_brought_is_brought_anew(gang: Gang, shared: Path) ->
     assert half.exists()
 
 
-def test_what_was_used_longest_ago_makes_room(gang: Gang, shared: Path) -> None:
+def test_what_was_used_longest_ago_makes_room(gang: PeerGroup, shared: Path) -> None:
     """Within its limit the directory holds the newest listing; the one before goes, and nodes keep theirs."""
     first = gang.mirror.listing
     limit = first.size + 1000
@@ -193,7 +195,7 @@ def test_what_was_used_longest_ago_makes_room(gang: Gang, shared: Path) -> None:
     assert _whole(shared) == {gang.mirror.listing.files[0].sha256}
 
 
-def test_weights_that_are_larger_than_the_limit_pass_by(gang: Gang, shared: Path) -> None:
+def test_weights_that_are_larger_than_the_limit_pass_by(gang: PeerGroup, shared: Path) -> None:
     """They come straight from the mirror, and nothing goes for them."""
     result = _deliver(gang, 0, shared, size=1000)
 
@@ -201,7 +203,7 @@ def test_weights_that_are_larger_than_the_limit_pass_by(gang: Gang, shared: Path
     assert _whole(shared) == set()
 
 
-def test_a_lineage_takes_its_own_along(gang: Gang, shared: Path) -> None:
+def test_a_lineage_takes_its_own_along(gang: PeerGroup, shared: Path) -> None:
     """What another lineage needs too stays; what nobody needs goes."""
     _deliver(gang, 0, shared)
     common = gang.mirror.files["a.bin"]
@@ -217,7 +219,7 @@ def test_a_lineage_takes_its_own_along(gang: Gang, shared: Path) -> None:
     assert told["freed"] > 2**21
 
 
-def test_a_query_tells_what_the_directory_has(gang: Gang, shared: Path) -> None:
+def test_a_query_tells_what_the_directory_has(gang: PeerGroup, shared: Path) -> None:
     """Plans count those bytes as the cluster's."""
     _deliver(gang, 0, shared)
     known = gang.mirror.listing.files[0].sha256
@@ -233,12 +235,12 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
     mirrors = {}
     with place_of_group() as place:
         for name in ("both", "one"):
-            mirrors[name] = Mirror(place.parent / f"mirror-{name}")
+            mirrors[name] = MirrorFixture(place.parent / f"mirror-{name}")
             mirrors[name].add("a.bin", os.urandom(CHUNK_BYTES + 99))
             mirrors[name].add("b.json", os.urandom(99))
         shared = {"dir": str(place / "cache"), "size": 3 * CHUNK_BYTES}
 
-        def bring(user: int, name: str, shared: dict[str, Any] = shared) -> Delivered:
+        def bring(user: int, name: str, shared: dict[str, Any] = shared) -> DeliverResponse:
             home = place.parent / f"user-{user}"
             if not home.exists():
                 home.mkdir()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.node.transfer.shared import SharedCache
+from trainctl.node.transfer.shared_cache import SharedCache
 
 MINE, OLD = "lineage-1", 1_600_000_000
 FILES = tuple(ListedFile(f"{n}.bin", 4, f"{n:064x}", ()) for n in range(3))
@@ -56,13 +56,15 @@ def test_what_is_not_the_caches_stays(tmp_path: Path) -> None:
     """Beside what is its own, in each of its directories; its own goes as ever."""
     made = Place(tmp_path)
     places = [made.root, *(one for one in made.root.rglob("*") if one.is_dir())]
-    strays = [one / name for one in places for name in (".nfs0001", ".DS_Store", "notes.json")]
-    for one in strays:
+    remove_orphans = [
+        one / name for one in places for name in (".nfs0001", ".DS_Store", "notes.json")
+    ]
+    for one in remove_orphans:
         one.write_text("mine")
         os.utime(one, (OLD, OLD))
 
     made.use()
 
-    assert {one.read_text() for one in strays} == {"mine"}
-    own = {one for one in made.root.rglob("*") if one.is_file()} - set(strays)
+    assert {one.read_text() for one in remove_orphans} == {"mine"}
+    own = {one for one in made.root.rglob("*") if one.is_file()} - set(remove_orphans)
     assert {one.name for one in own} == {f".{'b' * 64}.1.{'0' * 12}"}

@@ -7,18 +7,18 @@ import time
 
 import pytest
 
-from tests.support.nodes import TestNode, run_spec
-from trainctl.node.runs.record import Run
+from tests.support.node_program.nodes import NodeHarness, run_spec
+from trainctl.node.runs.record import NodeRun
 from trainctl.node.supervision import supervisor
 from trainctl.node.system.layout import Layout
 
 
 def test_a_supervisor_that_takes_time_to_die_is_dead_for_whoever_started_it(
-    node: TestNode, monkeypatch: pytest.MonkeyPatch
+    node: NodeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, it closes its files before it is gone: asked in between, the run would seem to go on."""
     spec = run_spec()
-    run = Run(Layout(str(node.root)), spec["key"])
+    run = NodeRun(Layout(str(node.root)), spec["key"])
     run.create(spec)
 
     def die_slowly(self: object) -> None:

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.blob_server import origin, reached, served
-from tests.support.impostor import impostor
-from tests.support.nodes import NodeError, TestNode
-from tests.support.peers import Gang, result_of
+from tests.support.network.impostor_server import impostor
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
+from tests.support.node_program.peers import PeerGroup, result_of
+from tests.support.servers.blob_server import origin, serve_mirror, server_address
 from trainctl.base.failure import Failure
 from trainctl.base.http import HttpError
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.base.object_server import ObjectServer, serving
-from trainctl.base.tls import server_context
+from trainctl.base.network.object_server import ObjectServer, serve_in_thread
+from trainctl.base.network.tls import server_context
 from trainctl.node.transfer.http_reader import ServerReader
 from trainctl.resources.mirror.node_server import Certificate, new_certificate
 from trainctl.store import keys
-from trainctl.store.served import MirrorContent
+from trainctl.store.mirror_objects import MirrorObjectSource
 
 ABSENT = keys.blob("0" * 64)
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
@@ -48,16 +48,18 @@ def encrypting(mirror: Path, certificate: Certificate, **limits: Any) -> ObjectS
     """A server that speaks TLS, though its address is private."""
     made = {"certificate": certificate.certificate, "key": certificate.key}
     tls = server_context(made)
-    return ObjectServer(MirrorContent(mirror), "token", tls=tls, private=lambda _: False, **limits)
+    return ObjectServer(
+        MirrorObjectSource(mirror), "token", tls=tls, private=lambda _: False, **limits
+    )
 
 
-def test_large_and_small_files_arrive(node: TestNode, certificate: Certificate) -> None:
+def test_large_and_small_files_arrive(node: NodeHarness, certificate: Certificate) -> None:
     """On the oldest Python that hosts may have."""
     node.mirror.add("model.bin", BIG)
     node.mirror.add("medium.bin", BIG[: 2**21])
     node.mirror.add("config.json", b"{}")
 
-    with served(node.mirror, certificate) as server:
+    with serve_mirror(node.mirror, certificate) as server:
         result = node.deliver(origin=origin(server, certificate))
 
     assert result["bytes_origin"] == server.sent == node.mirror.listing.size
@@ -66,9 +68,9 @@ def test_large_and_small_files_arrive(node: TestNode, certificate: Certificate) 
 
 def test_peers_pass_on_what_arrives(tmp_path: Path, certificate: Certificate) -> None:
     """One copy leaves a mirror that speaks TLS, and every node has every byte."""
-    gang = Gang(tmp_path, 2)
+    gang = PeerGroup(tmp_path, 2)
     gang.mirror.add("model.bin", BIG)
-    with served(gang.mirror, certificate) as server, gang.serving() as servings:
+    with serve_mirror(gang.mirror, certificate) as server, gang.serving() as servings:
         peers = [one.peer for one in servings]
         where = origin(server, certificate)
         processes = [gang.begin(number, peers, server, origin=where) for number in range(2)]
@@ -79,13 +81,13 @@ def test_peers_pass_on_what_arrives(tmp_path: Path, certificate: Certificate) ->
 
 
 def test_a_mirror_that_is_somebody_else_is_told_nothing(
-    node: TestNode, certificate: Certificate, theirs: str
+    node: NodeHarness, certificate: Certificate, theirs: str
 ) -> None:
     """Hands are shaken, no byte follows, and the error says what is wrong at once."""
     node.mirror.add("config.json", b"{}")
     with impostor(theirs) as between:
-        where = {"type": "objects", **reached(between, certificate)}
-        with pytest.raises(NodeError, match="another certificate") as caught:
+        where = {"type": "objects", **server_address(between, certificate)}
+        with pytest.raises(NodeProgramError, match="another certificate") as caught:
             node.deliver(origin=where)
 
     assert between.hands > 0
@@ -97,11 +99,11 @@ def test_a_peer_that_is_somebody_else_is_left_out(
     tmp_path: Path, certificate: Certificate, theirs: str
 ) -> None:
     """It is told nothing, the mirror has the rest, and the delivery says who was left out and why."""
-    gang = Gang(tmp_path, 1)
+    gang = PeerGroup(tmp_path, 1)
     gang.mirror.add("model.bin", BIG)
     me = {"node": "lab/lab-0", "holds": {}}
-    with served(gang.mirror) as server, impostor(theirs) as between:
-        peer = {"node": "lab/lab-1", "holds": {}, **reached(between, certificate)}
+    with serve_mirror(gang.mirror) as server, impostor(theirs) as between:
+        peer = {"node": "lab/lab-1", "holds": {}, **server_address(between, certificate)}
         process = gang.begin(0, [me, peer], server, patience=60)
         said = process.communicate()[0].decode()
 
@@ -140,8 +142,11 @@ def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificat
 def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate) -> None:
     """A client that begins no handshake is cut off in time; another is served meanwhile."""
     server = encrypting(tmp_path, certificate, silence_seconds=0.3)
-    with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as silent:
-        client = ServerReader(reached(server, certificate))
+    with (
+        serve_in_thread(server),
+        socket.create_connection(("127.0.0.1", server.port), 20) as silent,
+    ):
+        client = ServerReader(server_address(server, certificate))
         with pytest.raises(Failure, match="does not have"):
             client.load(ABSENT)
         client.close()
@@ -151,9 +156,9 @@ def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate)
 def test_more_connections_than_allowed_are_closed(tmp_path: Path, certificate: Certificate) -> None:
     """Without a word, as words would take a handshake; there is room again once others have gone."""
     server = encrypting(tmp_path, certificate, most_connections=1)
-    client = ServerReader(reached(server, certificate))
+    client = ServerReader(server_address(server, certificate))
     answers: list[str] = []
-    with serving(server):
+    with serve_in_thread(server):
         first = socket.create_connection(("127.0.0.1", server.port), 20)
         while "refused" not in answers:  # until the first connection has its place
             with contextlib.suppress(Failure):
@@ -180,7 +185,7 @@ def test_a_server_that_ended_cuts_what_is_under_way(
     tmp_path: Path, certificate: Certificate
 ) -> None:
     """Also where hands were not shaken yet."""
-    with serving(encrypting(tmp_path, certificate)) as server:
+    with serve_in_thread(encrypting(tmp_path, certificate)) as server:
         peer = socket.create_connection(("127.0.0.1", server.port), 20)
         peer.sendall(b"\x16")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import NodeError, TestNode, wait_for
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -18,7 +18,7 @@ DAY = 86_400
 
 
 @pytest.fixture
-def cache(node: TestNode) -> Path:
+def cache(node: NodeHarness) -> Path:
     """A cache in the node's own place, held by one state, with an old file, a new one, and links that lead out."""
     directory = node.root / "caches" / "demo"
     node.call("make_cache", held(directory))
@@ -41,14 +41,14 @@ def held(directory: Path, lineage: str = "one", owner: str = "demo-lab") -> dict
     return {"directory": str(directory), "lineage": lineage, "owner": owner}
 
 
-def rows(node: TestNode, directory: Path) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+def rows(node: NodeHarness, directory: Path) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """What a walk finds, by path, and the totals."""
     lines = node.raw("read_cache", {"directory": str(directory)}).splitlines()
     *found, total = [json.loads(line) for line in lines]
     return {row[0]: row[1:] for row in found}, total
 
 
-def state(node: TestNode, directory: Path, **changes: str) -> dict[str, Any]:
+def state(node: NodeHarness, directory: Path, **changes: str) -> dict[str, Any]:
     """What a plan is told of a cache."""
     request = {"lineage": "one", "caches": [held(directory, **changes)]}
     found: dict[str, Any] = node.call("cache_state", request)["caches"][0]
@@ -58,7 +58,7 @@ def state(node: TestNode, directory: Path, **changes: str) -> dict[str, Any]:
 @pytest.mark.parametrize("other", [("two", "demo-lab"), ("one", "other-lab")])
 @pytest.mark.parametrize("outside", [False, True])
 def test_the_last_owner_takes_it_along(
-    node: TestNode, other: tuple[str, str], outside: bool
+    node: NodeHarness, other: tuple[str, str], outside: bool
 ) -> None:
     """Two states, or two projects of one, share it: the first to let go leaves it, the second takes it along."""
     directory = (node.base if outside else node.root / "caches") / "shared"
@@ -77,7 +77,7 @@ def test_the_last_owner_takes_it_along(
     assert list((node.root / "training").iterdir()) == []
 
 
-def test_a_state_lets_go_of_all_its_owners_at_once(node: TestNode) -> None:
+def test_a_state_lets_go_of_all_its_owners_at_once(node: NodeHarness) -> None:
     """Without an owner the whole lineage lets go, and nobody else does."""
     directory = node.root / "caches" / ".team"
     for one in (("one", "a"), ("one", "b"), ("two", "a")):
@@ -90,7 +90,9 @@ def test_a_state_lets_go_of_all_its_owners_at_once(node: TestNode) -> None:
     assert node.call("remove_cache", {**request, "lineage": "two"})["removed"]
 
 
-def test_a_directory_that_was_there_before_is_never_removed(node: TestNode, tmp_path: Path) -> None:
+def test_a_directory_that_was_there_before_is_never_removed(
+    node: NodeHarness, tmp_path: Path
+) -> None:
     """A cache at a directory that the user had made is let go of, and what was ours in it goes."""
     directory = tmp_path / "mine"
     directory.mkdir()
@@ -102,13 +104,13 @@ def test_a_directory_that_was_there_before_is_never_removed(node: TestNode, tmp_
     assert [path.name for path in directory.iterdir()] == ["data"]
 
 
-def test_the_node_itself_is_no_cache(node: TestNode) -> None:
+def test_the_node_itself_is_no_cache(node: NodeHarness) -> None:
     """A directory that holds the node's own things is refused."""
-    with pytest.raises(NodeError, match="holds more than a training cache"):
+    with pytest.raises(NodeProgramError, match="holds more than a training cache"):
         node.call("make_cache", held(node.root))
 
 
-def test_a_walk_counts_what_is_there_and_follows_no_link(node: TestNode, cache: Path) -> None:
+def test_a_walk_counts_what_is_there_and_follows_no_link(node: NodeHarness, cache: Path) -> None:
     """Directories add up what is below them; a link is itself; what is ours isn't shown."""
     found, total = rows(node, cache)
 
@@ -117,7 +119,7 @@ def test_a_walk_counts_what_is_there_and_follows_no_link(node: TestNode, cache: 
     assert (total["files"], total["bytes"], total["whole"]) == (4, 3000, True)
 
 
-def test_a_summary_spares_the_walk(node: TestNode, cache: Path) -> None:
+def test_a_summary_spares_the_walk(node: NodeHarness, cache: Path) -> None:
     """What was found last is told, until somebody looks again; a cache that nobody looked at yet is looked at briefly."""
     assert state(node, cache)["bytes"] == 3000
     rows(node, cache)
@@ -127,7 +129,7 @@ def test_a_summary_spares_the_walk(node: TestNode, cache: Path) -> None:
     assert state(node, cache)["bytes"] == 3500
 
 
-def test_the_end_of_a_run_renews_the_summary(node: TestNode, cache: Path) -> None:
+def test_the_end_of_a_run_renews_the_summary(node: NodeHarness, cache: Path) -> None:
     """The supervisor looks at the caches of its run once that has ended."""
     rows(node, cache)
     node.run(f"head -c 700 /dev/zero > {cache}/by-the-job", caches=[str(cache)])
@@ -135,7 +137,7 @@ def test_the_end_of_a_run_renews_the_summary(node: TestNode, cache: Path) -> Non
     assert wait_for(lambda: state(node, cache)["bytes"] == 3700)
 
 
-def test_what_is_old_goes(node: TestNode, cache: Path) -> None:
+def test_what_is_old_goes(node: NodeHarness, cache: Path) -> None:
     """Files, links and directories that were emptied; nothing that a link leads to; a dry run removes nothing."""
     request = {"directory": str(cache), "older_than_seconds": 30 * DAY}
     dry = node.call("clear_cache", {**request, "dry_run": True})
@@ -149,7 +151,7 @@ def test_what_is_old_goes(node: TestNode, cache: Path) -> None:
     assert (node.base / "outside" / "precious").read_text() == "keep"
 
 
-def test_everything_goes_but_what_comes_meanwhile(node: TestNode, cache: Path) -> None:
+def test_everything_goes_but_what_comes_meanwhile(node: NodeHarness, cache: Path) -> None:
     """Without an age all goes that was there when the call began; a file from a moment later stays."""
     later = cache / "later"
     later.write_text("x")
@@ -162,20 +164,20 @@ def test_everything_goes_but_what_comes_meanwhile(node: TestNode, cache: Path) -
     assert not state(node, cache)["others"]
 
 
-def test_a_cache_in_use_is_not_cleared(node: TestNode, cache: Path) -> None:
+def test_a_cache_in_use_is_not_cleared(node: NodeHarness, cache: Path) -> None:
     """The run that uses it is named, of whichever state it is; looking is allowed, and so is clearing after its end."""
     node.start(node.spec("sleep 60", caches=[str(cache)]))
     request = {"directory": str(cache)}
 
     assert node.call("clear_cache", {**request, "dry_run": True})["files"] == 4
-    with pytest.raises(NodeError, match=r"run 1 of job\.sft uses the cache") as refused:
+    with pytest.raises(NodeProgramError, match=r"run 1 of job\.sft uses the cache") as refused:
         node.call("clear_cache", request)
     assert refused.value.kind == "busy"
     node.call("stop", {"key": "run-1", "grace_seconds": 0})
     assert node.call("clear_cache", request)["files"] == 4
 
 
-def test_what_may_not_be_removed_is_counted(any_node: TestNode) -> None:
+def test_what_may_not_be_removed_is_counted(any_node: NodeHarness) -> None:
     """A directory without write permission keeps its files, unless one is root; the rest goes."""
     directory = any_node.root / "caches" / "demo"
     any_node.call("make_cache", held(directory))
@@ -189,7 +191,7 @@ def test_what_may_not_be_removed_is_counted(any_node: TestNode) -> None:
     assert (done["files"], done["left"]) == expected
 
 
-def test_names_are_what_they_are(node: TestNode) -> None:
+def test_names_are_what_they_are(node: NodeHarness) -> None:
     """Names with line ends, and such that are no text, come through whole."""
     directory = node.root / "caches" / "demo"
     node.call("make_cache", held(directory))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gpus import Gpus
-from tests.support.nodes import TestNode, wait_for
+from tests.support.machines.gpus import FakeNvidiaGpus
+from tests.support.node_program.nodes import NodeHarness, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -20,14 +20,14 @@ COMPLETED = "TRAINING_JOB_COMPLETED"
 
 
 @pytest.fixture
-def gpus(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Gpus:
+def gpus(node: NodeHarness, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaGpus:
     """Four GPUs that nobody else on this machine knows."""
-    made = Gpus.make(node.base / "tools", 4)
+    made = FakeNvidiaGpus.make(node.base / "tools", 4)
     monkeypatch.setenv("PATH", f"{made.tools}:{os.environ['PATH']}")
     return made
 
 
-def waits(node: TestNode, key: str) -> str | None:
+def waits(node: NodeHarness, key: str) -> str | None:
     """What a run waits for."""
     found = node.status(key)
     return found["waiting"] if found["status"] == PENDING else None
@@ -38,7 +38,7 @@ def wants(count: int | None) -> dict[str, Any]:
     return {"count": count, "kind": "", "declared": None}
 
 
-def held(node: TestNode, key: str, **changes: Any) -> Path:
+def held(node: NodeHarness, key: str, **changes: Any) -> Path:
     """Start a run that goes on until the file is removed."""
     gate = node.base / f"gate-{key}"
     gate.touch()
@@ -48,7 +48,7 @@ def held(node: TestNode, key: str, **changes: Any) -> Path:
     return gate
 
 
-def test_a_job_sees_the_gpus_that_it_claimed(node: TestNode, gpus: Gpus) -> None:
+def test_a_job_sees_the_gpus_that_it_claimed(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """By their numbers, the lowest that are free first; a second run gets others."""
     show = "echo $BT_NUM_GPUS: $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"
     first = held(node, "one", gpus=wants(1))
@@ -60,7 +60,7 @@ def test_a_job_sees_the_gpus_that_it_claimed(node: TestNode, gpus: Gpus) -> None
     first.unlink()
 
 
-def test_all_or_none(node: TestNode, gpus: Gpus) -> None:
+def test_all_or_none(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """A run that wants more GPUs than are free holds none of them while it waits, and starts as soon as there are enough."""
     first = held(node, "one", gpus=wants(2))
     second = held(node, "two", gpus=wants(None))
@@ -72,7 +72,7 @@ def test_all_or_none(node: TestNode, gpus: Gpus) -> None:
     assert node.ended("two")["status"] == COMPLETED
 
 
-def test_nobody_passes_in_the_queue(node: TestNode, gpus: Gpus) -> None:
+def test_nobody_passes_in_the_queue(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """A run that wants fewer GPUs stays behind one that was there before; priority goes first, also when it is changed later."""
     first = held(node, "first", gpus=wants(3))
     held(node, "large", gpus=wants(4)).unlink()
@@ -82,7 +82,7 @@ def test_nobody_passes_in_the_queue(node: TestNode, gpus: Gpus) -> None:
     assert waits(node, "urgent") == f"waits for 4 of 4 GPUs, {taken}"
     wait_for(lambda: waits(node, "small") == "waits for 1 of 4 GPUs, 2 ahead")
 
-    node.call("reorder", {"key": "small", "priority": 9})
+    node.call("set_queue_order", {"key": "small", "priority": 9})
 
     assert node.ended("small")["status"] == COMPLETED
     assert waits(node, "large") == "waits for 4 of 4 GPUs, 1 ahead"
@@ -92,7 +92,7 @@ def test_nobody_passes_in_the_queue(node: TestNode, gpus: Gpus) -> None:
     assert node.ended("large")["status"] == COMPLETED
 
 
-def test_a_gpu_that_another_process_uses_is_taken(node: TestNode, gpus: Gpus) -> None:
+def test_a_gpu_that_another_process_uses_is_taken(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """It is left out while some process computes on it, although nobody claims it."""
     gpus.compute_on(gpus.ids[0])
 
@@ -102,7 +102,7 @@ def test_a_gpu_that_another_process_uses_is_taken(node: TestNode, gpus: Gpus) ->
 
 
 def test_a_run_that_waits_names_the_processes_that_have_the_gpus(
-    node: TestNode, gpus: Gpus
+    node: NodeHarness, gpus: FakeNvidiaGpus
 ) -> None:
     """Supervisors that claimed them, and a process that computes on one; two of them at most."""
     gpus.compute_on(gpus.ids[3])
@@ -125,13 +125,13 @@ def test_a_run_that_waits_names_the_processes_that_have_the_gpus(
 
 
 def test_a_claim_under_another_directory_is_named_by_its_process(
-    node: TestNode, gpus: Gpus, tmp_path: Path
+    node: NodeHarness, gpus: FakeNvidiaGpus, tmp_path: Path
 ) -> None:
     """A run of this one that was lost is not named for it."""
     held(node, "lost", gpus=wants(4))
     os.kill(node.status("lost")["pid"], signal.SIGKILL)
     (tmp_path / "other").mkdir()
-    other = TestNode(tmp_path / "other")
+    other = NodeHarness(tmp_path / "other")
     gate = held(other, "theirs", gpus=wants(3))
     theirs = f"PID {other.status('theirs')['pid']}"
 
@@ -145,34 +145,40 @@ def test_a_claim_under_another_directory_is_named_by_its_process(
     other.close()
 
 
-def test_a_plans_look_asks_once_which_gpus_there_are(node: TestNode, gpus: Gpus) -> None:
+def test_a_plans_look_asks_once_which_gpus_there_are(
+    node: NodeHarness, gpus: FakeNvidiaGpus
+) -> None:
     """The tool may take seconds; what computes on them is another question."""
     tool = gpus.tools / "nvidia-smi"
     tool.write_text(tool.read_text().replace("\n", '\necho "$1" >> "${0%/*}/asked"\n', 1))
-    vacancy = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
+    free_resources = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
 
     found = node.call(
-        "facts", {"data": str(node.data), "accelerators": ["H100"], "vacancy": vacancy}
+        "facts",
+        {"data": str(node.data), "accelerators": ["H100"], "free_resources": free_resources},
     )
 
-    assert [one["free"] for one in found["vacancy"]["gpus"]] == [True] * 4
+    assert [one["free"] for one in found["free_resources"]["gpus"]] == [True] * 4
     asked = (gpus.tools / "asked").read_text().splitlines()
     assert [one.partition("=")[0] for one in asked] == ["--query-gpu", "--query-compute-apps"]
 
 
-def test_the_gpus_of_a_run_that_makes_way_are_free(node: TestNode, gpus: Gpus) -> None:
+def test_the_gpus_of_a_run_that_makes_way_are_free(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """For whoever asks on behalf of what comes in its place, and for nobody else."""
     gate = held(node, "mine", gpus=wants(3))
-    vacancy = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
+    free_resources = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
 
-    asked = [node.call("vacancy", {**vacancy, "leaving": key}) for key in (None, "mine", "other")]
+    asked = [
+        node.call("free_resources", {**free_resources, "replaced_key": key})
+        for key in (None, "mine", "other")
+    ]
     gate.unlink()
 
     assert [sum(one["free"] for one in said["gpus"]) for said in asked] == [1, 4, 1]
     assert [said["live"] for said in asked] == [["mine"], [], ["mine"]]
 
 
-def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:
+def test_what_can_never_be_is_refused(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """More GPUs than the host has end the run at once instead of making it wait for ever."""
     status = node.run("true", gpus=wants(5))
 
@@ -180,7 +186,7 @@ def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:
     assert status["error"] == "5 GPUs are wanted and this node has 4."
 
 
-def test_claims_vanish_with_their_holder(node: TestNode, gpus: Gpus) -> None:
+def test_claims_vanish_with_their_holder(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """A supervisor that is killed takes its job with it, and then its GPUs are free; one that waits leaves the queue."""
     held(node, "one", gpus=wants(4))
     held(node, "two", gpus=wants(4), priority=1)
@@ -195,7 +201,7 @@ def test_claims_vanish_with_their_holder(node: TestNode, gpus: Gpus) -> None:
     assert node.status("one")["status"] == "TRAINING_JOB_LOST"
 
 
-def test_a_run_that_waits_can_be_stopped(node: TestNode, gpus: Gpus) -> None:
+def test_a_run_that_waits_can_be_stopped(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """It never starts, and nobody waits behind it."""
     first = held(node, "one", gpus=wants(4))
     held(node, "two", gpus=wants(4))
@@ -209,14 +215,14 @@ def test_a_run_that_waits_can_be_stopped(node: TestNode, gpus: Gpus) -> None:
     assert node.ended("three")["status"] == COMPLETED
 
 
-def test_programs_of_the_job_hold_no_claim(node: TestNode, gpus: Gpus) -> None:
+def test_programs_of_the_job_hold_no_claim(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """Sockets of claims are not among the files of the job's processes."""
     node.run("ls -l /proc/self/fd | grep -c socket || true", gpus=wants(2))
 
     assert node.log() == "0\n"
 
 
-def test_only_so_many_runs_of_a_sweep_go_on_at_once(node: TestNode) -> None:
+def test_only_so_many_runs_of_a_sweep_go_on_at_once(node: NodeHarness) -> None:
     """A slot is claimed as a GPU is; a run of another sweep doesn't wait for it."""
     sweep = {"name": f"{node.base} job.sweep", "count": 1}
     first = held(node, "one", slots=sweep)
@@ -229,19 +235,19 @@ def test_only_so_many_runs_of_a_sweep_go_on_at_once(node: TestNode) -> None:
     assert node.ended("two")["status"] == COMPLETED
 
 
-def test_slots_can_be_added_while_runs_wait(node: TestNode) -> None:
+def test_slots_can_be_added_while_runs_wait(node: NodeHarness) -> None:
     """The waiting run takes one of the new ones."""
     sweep = {"name": f"{node.base} job.sweep", "count": 1}
     first = held(node, "one", slots=sweep)
     held(node, "two", slots=sweep).unlink()
 
-    node.call("reorder", {"key": "two", "slots": {**sweep, "count": 2}})
+    node.call("set_queue_order", {"key": "two", "slots": {**sweep, "count": 2}})
 
     assert node.ended("two")["status"] == COMPLETED
     first.unlink()
 
 
-def test_runs_of_one_apply_go_on_in_the_order_of_its_plan(node: TestNode) -> None:
+def test_runs_of_one_apply_go_on_in_the_order_of_its_plan(node: NodeHarness) -> None:
     """However they arrive: they stand where the first of them does, before another apply's that came between."""
     sweep, order = {"name": f"{node.base} job.sweep", "count": 1}, node.base / "order"
     first = held(node, "one", slots=sweep, turn={"apply": "a", "index": 0})
@@ -255,7 +261,7 @@ def test_runs_of_one_apply_go_on_in_the_order_of_its_plan(node: TestNode) -> Non
     assert order.read_text().split() == ["early", "late", "other"]
 
 
-def test_the_date_of_an_apply_goes_when_none_of_its_runs_is_left(node: TestNode) -> None:
+def test_the_date_of_an_apply_goes_when_none_of_its_runs_is_left(node: NodeHarness) -> None:
     """With the first forgetting after a day."""
     node.run("true", turn={"apply": "a", "index": 0})
     (date,) = (node.root / "queue/applies").iterdir()
@@ -269,7 +275,7 @@ def test_the_date_of_an_apply_goes_when_none_of_its_runs_is_left(node: TestNode)
     assert seen == [True, False]
 
 
-def test_how_many_slots_there_are_is_told_as_it_changes(node: TestNode) -> None:
+def test_how_many_slots_there_are_is_told_as_it_changes(node: NodeHarness) -> None:
     """By the first that waits, and by those behind it."""
     sweep = {"name": f"{node.base} job.sweep", "count": 1}
     held(node, "one", slots=sweep)
@@ -277,7 +283,7 @@ def test_how_many_slots_there_are_is_told_as_it_changes(node: TestNode) -> None:
         held(node, key, slots=sweep)
 
     for key in ("two", "three", "four"):
-        node.call("reorder", {"key": key, "slots": {**sweep, "count": 2}})
+        node.call("set_queue_order", {"key": key, "slots": {**sweep, "count": 2}})
 
     wait_for(lambda: node.status("two")["status"] == RUNNING)
     told = "waits for one of 2 slots of job.sweep"
@@ -286,7 +292,7 @@ def test_how_many_slots_there_are_is_told_as_it_changes(node: TestNode) -> None:
     assert {key: waits(node, key) for key in wanted} == wanted
 
 
-def test_a_run_starts_when_those_it_follows_completed(node: TestNode) -> None:
+def test_a_run_starts_when_those_it_follows_completed(node: NodeHarness) -> None:
     """It waits with no caller left; its secrets wait in memory."""
     gate = held(node, "prep")
     follows = [{"key": "prep", "address": "job.prep"}]
@@ -303,7 +309,7 @@ def test_a_run_starts_when_those_it_follows_completed(node: TestNode) -> None:
     ("how", "said"), [("fails", "failed"), ("stops", "was stopped"), ("dies", "was lost")]
 )
 def test_a_run_whose_predecessor_does_not_complete_is_not_deployed(
-    node: TestNode, how: str, said: str
+    node: NodeHarness, how: str, said: str
 ) -> None:
     """Whatever the reason: it ends with that, to be planned again."""
     gate = node.base / "gate"

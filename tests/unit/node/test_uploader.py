@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
-from trainctl.base.checkpoints.directory import DirectoryStore
+from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun, restored
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
-from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.uploader_process import orderly
-from trainctl.node.checkpoints.watch import SavedCheckpoint, SavedFile
-from trainctl.node.runs.record import sync_of
+from trainctl.node.checkpoints import monitor
+from trainctl.node.checkpoints.monitor import SavedCheckpoint, SavedFile
+from trainctl.node.checkpoints.uploader_process import ended_orderly
+from trainctl.node.runs.record import upload_status
 
 
 def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixty(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """It is uploaded when it is finished and listed when nothing more came."""
     uploader = run.uploader()
@@ -36,7 +36,7 @@ def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixt
 
 
 def test_a_newer_checkpoint_makes_one_complete(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """Loose files beside it, such as a log, don't; nor does an old time of the file itself."""
     uploader = run.uploader()
@@ -55,7 +55,7 @@ def test_a_newer_checkpoint_makes_one_complete(
 
 
 def test_what_is_open_for_writing_is_not_finished(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """However long nothing was written; open for reading is no matter."""
     uploader = run.uploader()
@@ -75,7 +75,7 @@ def test_what_is_open_for_writing_is_not_finished(
 
 
 def test_a_checkpoint_that_changes_becomes_another_version(
-    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+    run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old one can be had until the new one is whole; what did not change is not uploaded again."""
     run.save("last", {"model.bin": b"old", "config.json": b"{}"})
@@ -102,20 +102,22 @@ def test_a_checkpoint_that_changes_becomes_another_version(
 
 
 def test_a_file_that_changes_while_it_is_read_is_taken_again(
-    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+    run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mixture is never complete."""
     run.save("checkpoint-1", {"model.bin": b"x" * 3_000_000})
     path = run.directory / "rank-0/checkpoint-1/model.bin"
-    put = DirectoryStore.put_file
+    put = DirectoryCheckpointStore.put_file
 
-    def change(self: DirectoryStore, key: str, stream: Any, size: int, pace: Any) -> None:
-        put(self, key, stream, size, pace)
+    def change(
+        self: DirectoryCheckpointStore, key: str, stream: Any, size: int, rate_limiter: Any
+    ) -> None:
+        put(self, key, stream, size, rate_limiter)
         if path.read_bytes()[:1] == b"x":
             path.write_bytes(b"y" * 3_000_000)
 
-    monkeypatch.setattr(DirectoryStore, "put_file", change)
-    uploader = run.uploader(settle_seconds=0.0, quiet_seconds=0.0)
+    monkeypatch.setattr(DirectoryCheckpointStore, "put_file", change)
+    uploader = run.uploader(debounce_seconds=0.0, idle_seconds=0.0)
     uploader.look()
     first = restored(store)
     uploader.look()
@@ -124,9 +126,9 @@ def test_a_file_that_changes_while_it_is_read_is_taken_again(
     assert restored(store) == {"checkpoint-1": {"model.bin": b"y" * 3_000_000}}
 
 
-def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryStore) -> None:
+def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryCheckpointStore) -> None:
     """A trainer's own rotation frees the disk; what was complete can still be had, what was not is nothing."""
-    uploader = run.uploader(settle_seconds=0.0)
+    uploader = run.uploader(debounce_seconds=0.0)
     run.save("checkpoint-1", {"model.bin": b"1"})
     run.save("half", {"model.bin": b"half"})
     uploader._watch._quiet = 0.0
@@ -145,7 +147,9 @@ def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryStore) -
     assert not [one for one in store.list(PREFIX) if "tmp-" in one.key]
 
 
-def test_what_the_job_removes_file_by_file_stays_kept(run: SavedRun, store: DirectoryStore) -> None:
+def test_what_the_job_removes_file_by_file_stays_kept(
+    run: SavedRun, store: DirectoryCheckpointStore
+) -> None:
     """A look may come while a checkpoint is being removed, and a job may be killed then: what is left of it is not another version."""
     files = {"config.json": b"{}", "model.bin": b"1", "optimizer.bin": b"2"}
     run.save("checkpoint-1", files)
@@ -161,7 +165,7 @@ def test_what_the_job_removes_file_by_file_stays_kept(run: SavedRun, store: Dire
 
 
 def test_what_the_job_is_removing_does_not_become_complete(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """Its upload was not done when the job rotated it away: some files of it are no checkpoint, however long they were as they are."""
     uploader = run.uploader()
@@ -181,7 +185,7 @@ def test_what_the_job_is_removing_does_not_become_complete(
 
 
 def test_links_and_hidden_directories_are_no_checkpoints(
-    run: SavedRun, store: DirectoryStore, tmp_path: Path
+    run: SavedRun, store: DirectoryCheckpointStore, tmp_path: Path
 ) -> None:
     """Nothing of the host gets out through a link."""
     (tmp_path / "host").mkdir()
@@ -197,7 +201,7 @@ def test_links_and_hidden_directories_are_no_checkpoints(
 
 
 @pytest.mark.parametrize("name", ["a b", "-rf", "ü", "new\nline", "%2e%2e", "x.json", "<b>"])
-def test_odd_names_are_kept(run: SavedRun, store: DirectoryStore, name: str) -> None:
+def test_odd_names_are_kept(run: SavedRun, store: DirectoryCheckpointStore, name: str) -> None:
     """Of checkpoints and of files in them."""
     run.save(name, {name: b"1"})
     run.finish()
@@ -205,7 +209,7 @@ def test_odd_names_are_kept(run: SavedRun, store: DirectoryStore, name: str) -> 
 
 
 def test_a_name_that_cannot_be_kept_stops_nothing_else(
-    run: SavedRun, store: DirectoryStore
+    run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
     """The others are complete, and the sync says which one is not."""
     run.save("checkpoint-1", {"model.bin": b"1"})
@@ -213,11 +217,11 @@ def test_a_name_that_cannot_be_kept_stops_nothing_else(
     run.finish()
 
     assert list(restored(store)) == ["checkpoint-1"]
-    assert "too long a name" in (sync_of(run.run.directory)["error"] or "")
+    assert "too long a name" in (upload_status(run.run.directory)["error"] or "")
 
 
 def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """One before it is. An orderly end completes both."""
     run.save("checkpoint-1", {"model.bin": b"1"})
@@ -227,7 +231,7 @@ def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
     run.save("checkpoint-2", {"model.bin": b"2"})
     uploader.look()
     clock.now += 6
-    killed = watch.End(False, clock.time(), {})
+    killed = monitor.RunEnd(False, clock.time(), {})
     done = uploader.look(killed)
     uploader.finish(killed)
     after_kill = list(restored(store))
@@ -257,11 +261,11 @@ def test_a_job_that_had_to_be_killed_did_not_end_in_order(
     status: str, code: int | None, expected: bool
 ) -> None:
     """Also one that was stopped, and took longer than its grace."""
-    assert orderly({"status": f"TRAINING_JOB_{status}", "exit_code": code}) == expected
+    assert ended_orderly({"status": f"TRAINING_JOB_{status}", "exit_code": code}) == expected
 
 
 def test_retention_keeps_the_newest_and_every_nth(
-    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+    run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is gone is not uploaded again by the next uploader; what is being read stays."""
     for step in range(1, 8):
@@ -282,7 +286,7 @@ def test_retention_keeps_the_newest_and_every_nth(
 
 
 def test_what_a_trainer_renames_leaves_nothing_under_its_first_name(
-    run: SavedRun, store: DirectoryStore, clock: Clock
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
     """It never was complete there. One that was, and that the job removes, stays."""
     run.save("checkpoint-1", {"model.bin": b"1"})
@@ -307,7 +311,7 @@ def test_what_a_trainer_renames_leaves_nothing_under_its_first_name(
     assert sorted(restored(store)) == ["checkpoint-1", "checkpoint-2"]
 
 
-def names(store: DirectoryStore) -> list[str]:
+def names(store: DirectoryCheckpointStore) -> list[str]:
     """What the store has of the first rank."""
     top = f"{PREFIX}/rank-0/"
     return [one.key[len(top) :] for one in store.list(top)]
@@ -328,7 +332,7 @@ def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_leads_elsewhere_is_not_believed(
-    run: SavedRun, store: DirectoryStore
+    run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
     """Neither its paths nor its keys; then the checkpoint isn't complete."""
     run.save("checkpoint-1", {"model.bin": b"1"})
@@ -346,7 +350,7 @@ def test_a_manifest_that_leads_elsewhere_is_not_believed(
 
 
 def test_a_full_disk_of_the_store_is_said_and_waited_for(
-    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+    run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names what is full; the next round goes on."""
     run.save("checkpoint-1", {"model.bin": b"1"})

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tests.support.checkpointing import PREFIX, SavedRun
-from tests.support.nodes import TestNode, wait_for
-from trainctl.node.runs.record import sync_of
+from tests.support.node_program.nodes import NodeHarness, wait_for
+from tests.support.node_program.saved_runs import PREFIX, SavedRun
+from trainctl.node.runs.record import upload_status
 
 pytestmark = pytest.mark.integration
 
@@ -16,11 +16,11 @@ SAVE = "mkdir -p {0}; head -c {1} /dev/zero >{0}/model.bin"
 LARGE = 2**21
 
 
-def test_what_a_stop_cuts_short_stays_listed(node: TestNode) -> None:
+def test_what_a_stop_cuts_short_stays_listed(node: NodeHarness) -> None:
     """Also one that was saved while the one before it was uploaded; and the error says how long was waited."""
     go = node.base / "go"
     store = {"url": f"file://{node.base}/store", "prefix": PREFIX, "enabled": True}
-    slowly = {**store, "settle_seconds": 0, "max_rate": 1000, "upload_timeout": 3600}
+    slowly = {**store, "debounce_seconds": 0, "max_rate": 1000, "upload_timeout": 3600}
     spec = node.spec(
         "cd $BT_CHECKPOINT_DIR",
         SAVE.format("checkpoint-5", LARGE),
@@ -43,17 +43,17 @@ def test_what_a_stop_cuts_short_stays_listed(node: TestNode) -> None:
     assert {one["name"] for one in told["unfinished"]} == {"checkpoint-5", "checkpoint-10"}
     assert told["pending"] == ["checkpoint-10", "checkpoint-5"]
     waited = r"not done after \d{2,3} s; `trainctl checkpoints upload` brings the rest"
-    assert re.fullmatch(waited, sync_of(node.directory())["error"] or "")
+    assert re.fullmatch(waited, upload_status(node.directory())["error"] or "")
 
 
 def test_what_a_store_that_does_not_answer_keeps_back_stays_listed(run: SavedRun) -> None:
     """Before anything could be looked at, and after that only what is not complete."""
     run.save("checkpoint-1", {"model.bin": b"1"})
-    run.uploader().trouble("nobody answers")
-    first = sync_of(run.run.directory)
+    run.uploader().report_failure("nobody answers")
+    first = upload_status(run.run.directory)
     run.finish()
     run.save("checkpoint-2", {"model.bin": b"2"})
-    run.uploader().trouble("nobody answers")
+    run.uploader().report_failure("nobody answers")
 
     assert first == {"state": "SYNCING", "error": "nobody answers", "pending": ["checkpoint-1"]}
-    assert sync_of(run.run.directory)["pending"] == ["checkpoint-2"]
+    assert upload_status(run.run.directory)["pending"] == ["checkpoint-2"]

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.buckets import KEY_ID, SECRET
-from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, service_account
+from tests.support.servers.buckets import KEY_ID, SECRET
+from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, service_account
 from trainctl.errors import SourceDenied
-from trainctl.objects.access import (
+from trainctl.objects.credentials import (
     AwsKeys,
     AzureKey,
     AzurePrincipal,
     AzureSas,
-    Bearer,
+    BearerToken,
     ServiceAccount,
-    access_of,
-    secret_parts,
+    parse_credential,
+    secret_values,
 )
 
 KEYS = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
@@ -28,8 +28,8 @@ KEYS = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
 def test_an_access_key_with_what_goes_with_it() -> None:
     """Key and secret are needed; session and region may be there; others are not read."""
     more = {**KEYS, "aws_session_token": "session-value", "aws_region": "eu-west-1", "x": 1}
-    assert access_of("s3", json.dumps(KEYS), "secret a") == AwsKeys(KEY_ID, SECRET)
-    assert access_of("r2", json.dumps(more), "secret a") == AwsKeys(
+    assert parse_credential("s3", json.dumps(KEYS), "secret a") == AwsKeys(KEY_ID, SECRET)
+    assert parse_credential("r2", json.dumps(more), "secret a") == AwsKeys(
         KEY_ID, SECRET, "session-value", "eu-west-1"
     )
 
@@ -37,8 +37,8 @@ def test_an_access_key_with_what_goes_with_it() -> None:
 def test_googles_key_is_taken_as_it_is() -> None:
     """The document of a service account, or a token that was exchanged for."""
     text = json.dumps(service_account())
-    assert access_of("gs", text, "secret g") == ServiceAccount(text)
-    assert access_of("gs", '{"access_token": "ya29.x"}', "secret g") == Bearer("ya29.x")
+    assert parse_credential("gs", text, "secret g") == ServiceAccount(text)
+    assert parse_credential("gs", '{"access_token": "ya29.x"}', "secret g") == BearerToken("ya29.x")
 
 
 def test_azures_forms() -> None:
@@ -46,13 +46,15 @@ def test_azures_forms() -> None:
     text = f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint=http://127.0.0.1:1/x"
     key = AzureKey(ACCOUNT_KEY, ACCOUNT, "http://127.0.0.1:1/x")
     principal = {"tenant_id": "t", "client_id": "c", "client_secret": "value"}
-    assert access_of("azure", text, "secret z") == key
-    assert access_of("azure", json.dumps({"connection_string": text}), "secret z") == key
-    assert access_of("azure", json.dumps({"account_key": ACCOUNT_KEY}), "z") == AzureKey(
+    assert parse_credential("azure", text, "secret z") == key
+    assert parse_credential("azure", json.dumps({"connection_string": text}), "secret z") == key
+    assert parse_credential("azure", json.dumps({"account_key": ACCOUNT_KEY}), "z") == AzureKey(
         ACCOUNT_KEY
     )
-    assert access_of("azure", '{"sas_token": "?sv=1&sig=x"}', "z") == AzureSas("sv=1&sig=x")
-    assert access_of("azure", json.dumps(principal), "z") == AzurePrincipal("t", "c", "value")
+    assert parse_credential("azure", '{"sas_token": "?sv=1&sig=x"}', "z") == AzureSas("sv=1&sig=x")
+    assert parse_credential("azure", json.dumps(principal), "z") == AzurePrincipal(
+        "t", "c", "value"
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_azures_forms() -> None:
 def test_a_wrong_secret_is_named_by_its_field(scheme: str, text: str, said: str) -> None:
     """The error names the secret, what is wrong, and the whole form."""
     with pytest.raises(SourceDenied) as caught:
-        access_of(scheme, text, "secret a")
+        parse_credential(scheme, text, "secret a")
     assert caught.value.summary.startswith("secret a ")
     assert said in caught.value.summary
     assert f"For {scheme}:// it must hold" in caught.value.detail
@@ -115,8 +117,8 @@ def test_no_error_and_no_form_shows_a_value(scheme: str, names: list[str], value
     text = json.dumps(dict.fromkeys(names, value))
     hidden: tuple[str, ...] = (value,)
     try:
-        found = access_of(scheme, text, "secret a")
-        shown, hidden = repr(found).replace(f"key_id={value!r}", ""), secret_parts(found)
+        found = parse_credential(scheme, text, "secret a")
+        shown, hidden = repr(found).replace(f"key_id={value!r}", ""), secret_values(found)
     except SourceDenied as error:
         shown = f"{error.summary} {error.detail}"
     assert value not in shown
@@ -127,5 +129,5 @@ def test_no_error_and_no_form_shows_a_value(scheme: str, names: list[str], value
 def test_a_bare_value_is_not_shown_either(value: str, scheme: str) -> None:
     """A token where a document is expected is told to be none, and stays unsaid."""
     with pytest.raises(SourceDenied) as caught:
-        access_of(scheme, value, "secret a")
+        parse_credential(scheme, value, "secret a")
     assert value not in f"{caught.value.summary} {caught.value.detail}"

@@ -10,11 +10,15 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.hub import FaultyHandler, listening
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import FaultyHandler, listen
 from trainctl.errors import SourceDenied, TrainctlError
-from trainctl.objects.access import Bearer, access_of
-from trainctl.objects.default_chain import azure_token, default_credential, default_origin
+from trainctl.objects.credentials import BearerToken, parse_credential
+from trainctl.objects.default_chain import (
+    azure_token,
+    default_credential,
+    default_credential_origin,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +59,7 @@ class Entra(FaultyHandler):
 @pytest.fixture
 def entra(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
-    with listening(Entra, authority().server) as url:
+    with listen(Entra, authority().server) as url:
         monkeypatch.setenv("AZURE_AUTHORITY_HOST", url)
         yield url
 
@@ -74,9 +78,9 @@ def token_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("entra")
 def test_a_workload_identity_becomes_a_token_that_ends() -> None:
     found = azure_token("the test")
-    access = access_of("azure", found.value, found.origin)
-    assert isinstance(access, Bearer)
-    assert (access.token, access.ends is not None) == ("granted", True)
+    access = parse_credential("azure", found.value, found.origin)
+    assert isinstance(access, BearerToken)
+    assert (access.token, access.expires_at is not None) == ("granted", True)
     assert found.renew is not None
     assert found.renew().origin == "the test"
 
@@ -95,7 +99,7 @@ def test_a_workload_identity_is_found_by_its_variables(tmp_path: Path) -> None:
     found = default_credential("azure", "account", environ)
     assert found is not None
     assert "granted" in found.value
-    assert default_origin("azure", "account", environ) == "AZURE_FEDERATED_TOKEN_FILE"
+    assert default_credential_origin("azure", "account", environ) == "AZURE_FEDERATED_TOKEN_FILE"
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,20 +9,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.buckets import KEY_ID, SECRET, moto
+from tests.support.servers.buckets import KEY_ID, SECRET, moto
+from tests.support.servers.certificate_authority import authority
 from trainctl.errors import (
-    SourceBusy,
-    SourceCut,
     SourceDenied,
     SourceError,
-    SourceGone,
+    SourceInterrupted,
+    SourceNotFound,
+    SourceUnavailable,
     SourceUnreachable,
 )
-from trainctl.objects.access import AwsKeys
-from trainctl.objects.failures import OtherRegion
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket
+from trainctl.objects.bucket_client import Bucket
+from trainctl.objects.credentials import AwsKeys
+from trainctl.objects.errors import WrongRegion
+from trainctl.objects.location import parse_bucket_location
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +84,7 @@ def server() -> Iterator[Server]:
 
 
 def bucket(url: str, key_id: str = KEY_ID, **more: object) -> Bucket:
-    place = location_of("s3://models/a", url, {})
+    place = parse_bucket_location("s3://models/a", url, {})
     return Bucket(place, AwsKeys(key_id, SECRET), "secret keys", environ={}, **more)  # type: ignore[arg-type]
 
 
@@ -95,12 +95,12 @@ def refusal(code: str) -> bytes:
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (503, "SlowDown", SourceBusy),
-        (500, "InternalError", SourceBusy),
+        (503, "SlowDown", SourceUnavailable),
+        (500, "InternalError", SourceUnavailable),
         (403, "AccessDenied", SourceDenied),
         (403, "InvalidAccessKeyId", SourceDenied),
-        (404, "NoSuchBucket", SourceGone),
-        (400, "AuthorizationHeaderMalformed", OtherRegion),
+        (404, "NoSuchBucket", SourceNotFound),
+        (400, "AuthorizationHeaderMalformed", WrongRegion),
         (418, "Teapot", SourceError),
     ],
 )
@@ -141,10 +141,10 @@ def test_a_credential_that_has_expired_is_renewed_once(server: Server) -> None:
 def test_a_credential_is_renewed_before_it_ends(server: Server) -> None:
     """One that is about to end is replaced without ever being refused."""
     server.answer = lambda _: (200, EMPTY, len(EMPTY))
-    ends = datetime.now(UTC) + timedelta(seconds=20)
-    place = location_of("s3://models/a", server.url, {})
-    first = AwsKeys("FIRST", SECRET, ends=ends)
-    later = AwsKeys("LATER", SECRET, ends=ends + timedelta(hours=1))
+    expires_at = datetime.now(UTC) + timedelta(seconds=20)
+    place = parse_bucket_location("s3://models/a", server.url, {})
+    first = AwsKeys("FIRST", SECRET, expires_at=expires_at)
+    later = AwsKeys("LATER", SECRET, expires_at=expires_at + timedelta(hours=1))
     store = Bucket(place, first, "role", renew=lambda: later, environ={})
     for _ in range(3):
         list(store.list())
@@ -177,18 +177,18 @@ def test_a_bucket_in_another_region_is_asked_there(server: Server, told: bytes) 
 
 
 def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -> None:
-    """Both are SourceCut, with the object's name."""
+    """Both are SourceInterrupted, with the object's name."""
 
     def silent(_: BaseHTTPRequestHandler) -> tuple[int, bytes, int]:
         server.released.wait(60)
         return 200, b"", 0
 
     server.answer = silent
-    with pytest.raises(SourceCut, match="silence from"):
+    with pytest.raises(SourceInterrupted, match="silence from"):
         list(bucket(server.url, silence=0.2).list())
     server.answer = lambda _: (200, b"12345", 10)
     with (
-        pytest.raises(SourceCut, match="s3://models/a: x"),
+        pytest.raises(SourceInterrupted, match="s3://models/a: x"),
         bucket(server.url).open("x", size=10) as pieces,
     ):
         list(pieces)
@@ -208,7 +208,7 @@ def test_certificates_of_the_environment_are_trusted(server: Server) -> None:
     server.socket = authority().server.wrap_socket(server.socket, server_side=True)
     server.answer = lambda _: (200, EMPTY, len(EMPTY))
     secure = server.url.replace("http:", "https:")
-    place = location_of("s3://models/a", secure, {})
+    place = parse_bucket_location("s3://models/a", secure, {})
     with pytest.raises(SourceError) as caught:
         list(Bucket(place, environ={}).list())
     assert caught.value.code == "untrusted-certificate"
@@ -237,7 +237,10 @@ def test_nothing_of_the_environment_signs(server: Server, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    assert list(Bucket(location_of("s3://models/a", server.url, {}), environ={}).list()) == []
+    assert (
+        list(Bucket(parse_bucket_location("s3://models/a", server.url, {}), environ={}).list())
+        == []
+    )
     assert server.seen == [""]
 
 
@@ -247,7 +250,10 @@ def test_a_malformed_key_of_the_environment_stops_nobody(
     """obstore would read Azure's, though it isn't asked to sign."""
     server.answer = lambda _: (404, b"", 0)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no base64")
-    assert Bucket(location_of("azure://mine/models", server.url, {}), environ={}).get("a") is None
+    assert (
+        Bucket(parse_bucket_location("azure://mine/models", server.url, {}), environ={}).get("a")
+        is None
+    )
     assert server.seen == [""]
 
 
@@ -276,9 +282,9 @@ def test_objects_are_put_read_and_removed() -> None:
 def test_a_bucket_that_is_gone_is_no_object_that_is_there() -> None:
     """Who waits for somebody else's object to go would wait for ever."""
     with moto() as server:
-        gone = location_of("s3://gone/a", server.endpoint, {})
+        gone = parse_bucket_location("s3://gone/a", server.endpoint, {})
         store = Bucket(gone, AwsKeys(KEY_ID, SECRET), "secret keys", environ={})
-        with pytest.raises(SourceGone, match="no such bucket"):
+        with pytest.raises(SourceNotFound, match="no such bucket"):
             store.put_if_absent("lock", b"1")
 
 
@@ -295,7 +301,7 @@ def test_what_is_written_without_a_credential_asks_no_machine_for_one(
             monkeypatch.setenv(name, address)
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.url)
         server.answer = lambda _: (403, b"", 0)
-        bucket = Bucket(location_of(url, server.url, {}), environ={})
+        bucket = Bucket(parse_bucket_location(url, server.url, {}), environ={})
         acts: list[Callable[[], object]] = [
             lambda: bucket.get("x"),
             lambda: bucket.put("x", b"1"),

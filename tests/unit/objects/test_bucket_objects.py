@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from trainctl.base.retry import Retry
-from trainctl.errors import Forbidden, SourceBusy, SourceDenied, SourceError, StorageError
-from trainctl.objects.bucket import BucketObjects
-from trainctl.objects.store import ObjectInfo
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import (
+    PermissionDenied,
+    SourceDenied,
+    SourceError,
+    SourceUnavailable,
+    StorageError,
+)
+from trainctl.objects.bucket_client import ObjectInfo
+from trainctl.objects.bucket_store import BucketObjects
 
 URL = "s3://models/pre"
 
@@ -61,13 +67,13 @@ def server() -> Server:
 
 
 def objects_of(server: Server, **more: Any) -> BucketObjects:
-    retry = Retry(wait=lambda cancelled, seconds: None, attempts=3)
+    retry = RetryPolicy(wait=lambda cancelled, seconds: None, attempts=3)
     return BucketObjects(URL, lambda: server, retry, **more)  # type: ignore[arg-type,return-value]
 
 
 def test_passing_errors_are_retried(server: Server) -> None:
     server.objects["a"] = b"x"
-    server.errors = [SourceBusy("later"), SourceBusy("later")]
+    server.errors = [SourceUnavailable("later"), SourceUnavailable("later")]
     assert objects_of(server).get("a") == b"x"
     assert server.calls == 3
 
@@ -81,17 +87,17 @@ def test_other_errors_name_the_mirror_and_not_the_object(server: Server) -> None
 
 
 def test_an_error_may_be_explained_better(server: Server) -> None:
-    better = Forbidden("not for this project")
+    better = PermissionDenied("not for this project")
     server.errors = [SourceDenied("refused")]
-    with pytest.raises(Forbidden, match="not for this project"):
+    with pytest.raises(PermissionDenied, match="not for this project"):
         objects_of(server, refusal=lambda error: better).get("a")
 
 
 def test_a_lost_answer_to_a_creation(server: Server) -> None:
     objects = objects_of(server)
-    server.errors = [SourceBusy("cut")]
+    server.errors = [SourceUnavailable("cut")]
     assert objects.put_if_absent("a", b"mine")
-    server.errors = [SourceBusy("cut")]
+    server.errors = [SourceUnavailable("cut")]
     assert not objects.put_if_absent("a", b"other")
 
 
@@ -107,7 +113,7 @@ def test_a_server_that_replaces_objects(server: Server) -> None:
 def test_a_list_resumes_behind_the_last_key(server: Server) -> None:
     names = [f"{number:04}" for number in range(2500)]
     server.objects = dict.fromkeys(names, b"x")
-    server.errors = [SourceBusy("cut"), SourceBusy("cut")]
+    server.errors = [SourceUnavailable("cut"), SourceUnavailable("cut")]
     found = [stat.key for stat in objects_of(server).list("")]
     assert found == names
     assert not server.errors
@@ -124,7 +130,7 @@ def test_many_objects_are_deleted_in_batches(server: Server) -> None:
 def test_a_credential_that_cannot_sign(server: Server) -> None:
     with pytest.raises(StorageError) as raised:
         objects_of(server).sign(["a"], 60)
-    assert raised.value.code == "mirror-unsigned"
+    assert raised.value.code == "mirror-cannot-presign"
 
 
 def test_the_bucket_is_opened_once_when_it_is_used(server: Server) -> None:
@@ -134,7 +140,7 @@ def test_the_bucket_is_opened_once_when_it_is_used(server: Server) -> None:
         opened.append(1)
         return server
 
-    objects = BucketObjects(URL, open_bucket, Retry())
+    objects = BucketObjects(URL, open_bucket, RetryPolicy())
     assert not opened
     threads = [threading.Thread(target=objects.get, args=("a",)) for _ in range(4)]
     for thread in threads:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bucket_stores import place_in
-from tests.support.buckets import moto
-from tests.support.clouds import azure
-from tests.support.google_xml import google_xml
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket, open_bucket
-from trainctl.spi.sources import Credential
+from tests.support.servers.bucket_stores import place_in
+from tests.support.servers.buckets import moto
+from tests.support.servers.clouds import azure
+from tests.support.servers.google_xml import google_xml
+from trainctl.objects.bucket_client import Bucket, open_bucket
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +44,9 @@ def blobs(work: Path) -> Iterator[tuple[Callable[[str], Bucket], str]]:
 
 
 def bucket(url: str, environ: dict[str, str], value: str) -> Bucket:
-    return open_bucket(location_of(url, None, environ), Credential(value, "the test"), environ)
+    return open_bucket(
+        parse_bucket_location(url, None, environ), SourceCredential(value, "the test"), environ
+    )
 
 
 @pytest.mark.parametrize("platform", [s3, gs, blobs], ids=lambda one: one.__name__)

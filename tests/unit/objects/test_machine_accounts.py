@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.jobs.secrets import Secrets
+from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
-from trainctl.model.resource import SourceAuth, WeightsSpec
-from trainctl.objects.access import AwsKeys, Bearer, access_of
-from trainctl.objects.default_chain import default_credential, is_machine_of
-from trainctl.spi.sources import Credential
+from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.objects.credentials import AwsKeys, BearerToken, parse_credential
+from trainctl.objects.default_chain import default_credential, runs_on_platform
+from trainctl.plugin_api.sources import SourceCredential
 
 ROLE = "/latest/meta-data/iam/security-credentials/"
 
@@ -63,7 +63,7 @@ def metadata() -> Iterator[Metadata]:
 
 def found_by(
     scheme: str, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
-) -> Credential | None:
+) -> SourceCredential | None:
     """What is found if the process has this environment, which the libraries read themselves."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -89,9 +89,9 @@ def test_googles_machine_has_a_service_account(
     grant("ya29.machine")
     found = found_by("gs", monkeypatch, environ)
     assert found is not None
-    access = access_of("gs", found.value, found.origin)
-    assert isinstance(access, Bearer)
-    assert (access.token, access.ends is not None) == ("ya29.machine", True)
+    access = parse_credential("gs", found.value, found.origin)
+    assert isinstance(access, BearerToken)
+    assert (access.token, access.expires_at is not None) == ("ya29.machine", True)
     assert found.renew is not None
     grant("ya29.next")
     assert "ya29.next" in found.renew().value
@@ -120,8 +120,8 @@ def test_azures_machine_has_an_identity(
     environ = {name: one.replace("URL", metadata.url) for name, one in variables.items()}
     found = found_by("azure", monkeypatch, {**environ, "HOME": str(tmp_path)})
     assert found is not None
-    access = access_of("azure", found.value, found.origin)
-    assert isinstance(access, Bearer)
+    access = parse_credential("azure", found.value, found.origin)
+    assert isinstance(access, BearerToken)
     assert access.token == "eyJ.machine"
     assert set(metadata.asked) == {(path, meant)}
 
@@ -144,7 +144,7 @@ def test_amazons_machine_has_a_role(
     environ = {"HOME": str(tmp_path), "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{metadata.url}/"}
     found = found_by("s3", monkeypatch, environ)
     assert found is not None
-    access = access_of("s3", found.value, found.origin)
+    access = parse_credential("s3", found.value, found.origin)
     assert isinstance(access, AwsKeys)
     assert (access.key_id, access.session) == ("ASIAEXAMPLE", "role-session")
     assert (f"{ROLE}reader", "session-token") in metadata.asked
@@ -158,13 +158,13 @@ def test_no_other_machine_is_asked(metadata: Metadata, tmp_path: Path, scheme: s
         "gs": ("product_name", "Google Compute Engine"),
         "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),
     }
-    assert not is_machine_of(scheme, {}, tmp_path)
+    assert not runs_on_platform(scheme, {}, tmp_path)
     for one, (name, value) in says.items():
         (tmp_path / name).write_text(f"{value}\n")
-        assert is_machine_of(scheme, {}, tmp_path) == (one == scheme)
+        assert runs_on_platform(scheme, {}, tmp_path) == (one == scheme)
         (tmp_path / name).unlink()
     (tmp_path / "sys_vendor").write_text("Amazon EC2\n")
-    assert not is_machine_of("s3", {"AWS_EC2_METADATA_DISABLED": "true"}, tmp_path)
+    assert not runs_on_platform("s3", {"AWS_EC2_METADATA_DISABLED": "true"}, tmp_path)
 
 
 def test_a_container_of_amazons_has_a_role(
@@ -197,8 +197,8 @@ def test_a_manifest_gets_nothing_for_its_own_servers(
         "GCE_METADATA_HOST": metadata.url.partition("//")[2],
         "AZURE_POD_IDENTITY_AUTHORITY_HOST": metadata.url,
     }
-    secrets = Secrets({}, tmp_path, environ, Redactor())
-    hostile = WeightsSpec(source, auth=SourceAuth(endpoint_url="http://127.0.0.1:9"))
+    secrets = SecretResolver({}, tmp_path, environ, Redactor())
+    hostile = WeightsSpec(source, auth=SourceAuthSpec(endpoint_url="http://127.0.0.1:9"))
     found = secrets.usual_credential(hostile)
     assert found is None or found.value == ""
     assert metadata.asked == []

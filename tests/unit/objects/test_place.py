@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainctl.errors import SourceError
-from trainctl.objects.location import location_of
+from trainctl.objects.location import parse_bucket_location
 
 MINE = "http://127.0.0.1:9000"
 
@@ -30,7 +30,7 @@ def test_the_environment_or_the_platform_names_the_server(
     url: str, environ: dict[str, str], host: str
 ) -> None:
     """Both may have credentials."""
-    place = location_of(url, None, environ)
+    place = parse_bucket_location(url, None, environ)
     assert (place.host, place.trusted, place.url) == (host, True, url)
 
 
@@ -41,9 +41,9 @@ def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
     """Unless it is the very one that the environment names, whatever slash it ends in."""
     variable = {"gs": "STORAGE_EMULATOR_HOST", "azure": "AZURE_STORAGE_ENDPOINT"}
     name = variable.get(url.partition(":")[0], "AWS_ENDPOINT_URL")
-    assert not location_of(url, MINE, {}).trusted
-    assert not location_of(url, MINE, {name: "http://127.0.0.1:9001"}).trusted
-    assert location_of(url, f"{MINE}/", {name: MINE}).trusted
+    assert not parse_bucket_location(url, MINE, {}).trusted
+    assert not parse_bucket_location(url, MINE, {name: "http://127.0.0.1:9001"}).trusted
+    assert parse_bucket_location(url, f"{MINE}/", {name: MINE}).trusted
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
 )
 def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str) -> None:
     """It is asked anyway; but not where the environment names another, whose credentials lie here then."""
-    assert location_of(url, own, {}).trusted
-    assert not location_of(url, own, {variable: MINE}).trusted
-    assert not location_of(url, own.replace("https://", "https://x."), {}).trusted
-    assert not location_of(url, own.replace("https", "http"), {}).trusted
-    assert not location_of(url, own.rstrip("/") + ".evil.example", {}).trusted
+    assert parse_bucket_location(url, own, {}).trusted
+    assert not parse_bucket_location(url, own, {variable: MINE}).trusted
+    assert not parse_bucket_location(url, own.replace("https://", "https://x."), {}).trusted
+    assert not parse_bucket_location(url, own.replace("https", "http"), {}).trusted
+    assert not parse_bucket_location(url, own.rstrip("/") + ".evil.example", {}).trusted
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,15 @@ def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str
 def test_an_emulator_of_azure_has_accounts_as_directories(endpoint: str, whole: str) -> None:
     """As azurite serves them: an address without a path gets the account."""
     environ = {"AZURE_STORAGE_ENDPOINT": endpoint}
-    assert location_of("azure://account1/container", None, environ).endpoint == whole
+    assert parse_bucket_location("azure://account1/container", None, environ).endpoint == whole
 
 
 def test_a_connection_string_names_a_server() -> None:
     """The one that Azure's tools take from it."""
     environ = {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName=a;BlobEndpoint={MINE}/a1;"}
-    assert location_of("azure://account1/container", None, environ).endpoint == f"{MINE}/a1"
+    assert (
+        parse_bucket_location("azure://account1/container", None, environ).endpoint == f"{MINE}/a1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,11 @@ def test_a_connection_string_names_a_server() -> None:
 def test_what_is_no_server_is_an_error(endpoint: str) -> None:
     """It says who named it and what to write, and repeats nothing."""
     with pytest.raises(SourceError, match="AWS_ENDPOINT_URL is no address") as caught:
-        location_of("s3://bucket", None, {"AWS_ENDPOINT_URL": endpoint})
+        parse_bucket_location("s3://bucket", None, {"AWS_ENDPOINT_URL": endpoint})
     assert "u:p" not in str(caught.value)
 
 
 def test_another_scheme_is_no_bucket() -> None:
     """A ValueError that names those which are."""
     with pytest.raises(ValueError, match="write one of s3://"):
-        location_of("hf://a/b")
+        parse_bucket_location("hf://a/b")

@@ -10,17 +10,17 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.support.authority import authority
-from tests.support.buckets import KEY_ID, SECRET, Bucket, free_port, moto
-from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, service_account
-from tests.support.identities import AUDIENCE, POOL, Identities, identity_servers
-from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceUnreachable
-from trainctl.objects.access import AwsKeys, Bearer, access_of
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, free_port, moto
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, service_account
+from tests.support.servers.identity_servers import AUDIENCE, POOL, IdentityServers, identity_servers
+from trainctl.errors import SourceDenied, SourceError, SourceUnavailable, SourceUnreachable
 from trainctl.objects.aws import assume_role, assume_role_by_identity
-from trainctl.objects.default_chain import default_credential, default_origin
+from trainctl.objects.credentials import AwsKeys, BearerToken, parse_credential
+from trainctl.objects.default_chain import default_credential, default_credential_origin
 from trainctl.objects.google import federated_token
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
-from trainctl.spi.sources import Credential
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ MAILBOX = "reader@demo.iam.gserviceaccount.com"
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[BucketServer]:
     """AWS as this process finds it; nothing of the user's own."""
     with moto() as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
@@ -41,12 +41,12 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
 
 
 @pytest.fixture
-def google() -> Iterator[Identities]:
+def google() -> Iterator[IdentityServers]:
     with identity_servers() as running:
         yield running
 
 
-def surroundings(google: Identities, token: Path | None) -> dict[str, str]:
+def surroundings(google: IdentityServers, token: Path | None) -> dict[str, str]:
     named = {"GOOGLE_OIDC_TOKEN_FILE": str(token)} if token else {}
     return {
         "GOOGLE_STS_URL": google.url,
@@ -57,29 +57,29 @@ def surroundings(google: Identities, token: Path | None) -> dict[str, str]:
     }
 
 
-def keys_of(credential: Credential) -> AwsKeys:
-    found = access_of("s3", credential.value, credential.origin)
+def keys_of(credential: SourceCredential) -> AwsKeys:
+    found = parse_credential("s3", credential.value, credential.origin)
     assert isinstance(found, AwsKeys)
     return found
 
 
-def reads(credential: Credential, server: Bucket) -> list[str]:
+def reads(credential: SourceCredential, server: BucketServer) -> list[str]:
     """What a source with that credential finds in the bucket."""
     server_store = BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
     resolved = server_store.resolve("s3://models/a", None, credential)
     return [file.path for file in resolved.files]
 
 
-def fill(server: Bucket) -> None:
-    from trainctl.objects.location import location_of
-    from trainctl.objects.store import Bucket as Store
+def fill(server: BucketServer) -> None:
+    from trainctl.objects.bucket_client import Bucket as Store
+    from trainctl.objects.location import parse_bucket_location
 
-    place = location_of("s3://models/a", server.endpoint, {})
+    place = parse_bucket_location("s3://models/a", server.endpoint, {})
     Store(place, AwsKeys(KEY_ID, SECRET), environ={}).put("x", b"1")
 
 
 def test_a_role_is_assumed_by_the_operators_own_key(
-    aws: Bucket, monkeypatch: pytest.MonkeyPatch
+    aws: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session opens the bucket, says when it ends, and can be asked for again."""
     fill(aws)
@@ -88,8 +88,8 @@ def test_a_role_is_assumed_by_the_operators_own_key(
     first = assume_role(ROLE, "eu-west-1")
     keys = keys_of(first)
     assert keys.session
-    assert keys.ends is not None
-    assert keys.ends > datetime.now(UTC) + timedelta(minutes=10)
+    assert keys.expires_at is not None
+    assert keys.expires_at > datetime.now(UTC) + timedelta(minutes=10)
     assert (keys.region, first.origin) == ("eu-west-1", f"role {ROLE}")
     assert reads(first, aws) == ["x"]
     assert first.renew is not None
@@ -97,7 +97,7 @@ def test_a_role_is_assumed_by_the_operators_own_key(
 
 
 def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
-    aws: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    aws: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is the asker's own credential that is missing, and nobody refused."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -112,7 +112,7 @@ def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
     assert "aws sso login" in caught.value.detail
 
 
-def test_a_role_is_assumed_by_an_identity_token(aws: Bucket, tmp_path: Path) -> None:
+def test_a_role_is_assumed_by_an_identity_token(aws: BucketServer, tmp_path: Path) -> None:
     """The token comes from the file that the platform names, and no key is needed."""
     fill(aws)
     (tmp_path / "token").write_text("header.claims.signature\n")
@@ -120,7 +120,7 @@ def test_a_role_is_assumed_by_an_identity_token(aws: Bucket, tmp_path: Path) -> 
     assert reads(assume_role_by_identity(ROLE, "eu-west-1", environ), aws) == ["x"]
 
 
-def test_github_says_who_its_jobs_are(aws: Bucket, google: Identities) -> None:
+def test_github_says_who_its_jobs_are(aws: BucketServer, google: IdentityServers) -> None:
     """Where no file is named, GitHub Actions is asked for a token for AWS."""
     environ = surroundings(google, None)
     assert keys_of(assume_role_by_identity(ROLE, "eu-west-1", environ)).session
@@ -140,22 +140,22 @@ def test_without_an_identity_the_error_says_how_to_have_one(tmp_path: Path) -> N
         assume_role_by_identity(ROLE, "eu-west-1", gone)
 
 
-def test_google_gives_a_token_for_an_identity(google: Identities, tmp_path: Path) -> None:
+def test_google_gives_a_token_for_an_identity(google: IdentityServers, tmp_path: Path) -> None:
     """The identity becomes a federated token, and that one of the account, which ends and is asked for again."""
     (tmp_path / "token").write_text("header.claims.signature")
     environ = surroundings(google, tmp_path / "token")
     found = federated_token(POOL, MAILBOX, environ)
-    access = access_of("gs", found.value, found.origin)
-    assert isinstance(access, Bearer)
+    access = parse_credential("gs", found.value, found.origin)
+    assert isinstance(access, BearerToken)
     assert access.token == google.granted[0]
-    assert access.ends is not None
+    assert access.expires_at is not None
     assert google.asked[0][1]["audience"] == AUDIENCE
     assert google.asked[1][0].endswith(f"/serviceAccounts/{MAILBOX}:generateAccessToken")
     assert found.renew is not None
     assert google.granted[0] not in found.renew().value
 
 
-def test_a_refusal_of_googles_shows_no_token(google: Identities, tmp_path: Path) -> None:
+def test_a_refusal_of_googles_shows_no_token(google: IdentityServers, tmp_path: Path) -> None:
     """The error names the account and the status, and nothing that was sent or answered."""
     (tmp_path / "token").write_text("header.claims.signature")
     google.refuses = 403
@@ -164,12 +164,14 @@ def test_a_refusal_of_googles_shows_no_token(google: Identities, tmp_path: Path)
     assert "header.claims" not in str(told.value)
 
 
-def test_who_does_not_answer_is_told_from_who_refuses(google: Identities, tmp_path: Path) -> None:
+def test_who_does_not_answer_is_told_from_who_refuses(
+    google: IdentityServers, tmp_path: Path
+) -> None:
     """An answer that asks to come back is none either; the code of what is missing here is another."""
     (tmp_path / "token").write_text("header.claims.signature")
     environ = surroundings(google, tmp_path / "token")
     google.refuses = 503
-    with pytest.raises(SourceBusy, match="503"):
+    with pytest.raises(SourceUnavailable, match="503"):
         federated_token(POOL, MAILBOX, environ)
     away = {**environ, "GOOGLE_STS_URL": f"http://127.0.0.1:{free_port()}"}
     with pytest.raises(SourceUnreachable, match="unreachable"):
@@ -198,7 +200,7 @@ def test_identities_trust_the_certificates_that_sources_trust(
 
 
 def test_aws_that_does_not_answer_is_told_from_who_refuses(
-    aws: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that what is mirrored may stand in."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
@@ -241,12 +243,12 @@ def test_usual_places(
     environ = {**environ, "HOME": str(tmp_path)}
     found = default_credential(scheme, ACCOUNT, environ)
     assert (found.origin if found else None) == origin
-    assert default_origin(scheme, ACCOUNT, environ) == origin
+    assert default_credential_origin(scheme, ACCOUNT, environ) == origin
     if found:
-        access_of(scheme, found.value, found.origin)
+        parse_credential(scheme, found.value, found.origin)
 
 
-def test_a_profile_is_read_by_boto3(aws: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_read_by_boto3(aws: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_PROFILE names keys in the user's own files."""
     fill(aws)
     home = Path.home() / ".aws"

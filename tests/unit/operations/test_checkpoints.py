@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from trainctl.errors import NodeError, StorageError, UsageError
-from trainctl.ledger.state import Recorded
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.operations.checkpoints import _Arriving, checkpoint_from, choose
-from trainctl.operations.runs import Run
+from trainctl.operations.jobs.checkpoints import (
+    _CheckpointWriter,
+    checkpoint_from,
+    select_checkpoint,
+)
+from trainctl.operations.jobs.runs import JobRun
 
-RUN = Run(
-    Recorded(Address.parse("job.sft"), "local", {"project": "demo"}, {}), RunRecord("abc", 1, "k")
+RUN = JobRun(
+    RecordedResource(Address.parse("job.sft"), "local", {"project": "demo"}, {}),
+    RunRecord("abc", 1, "k"),
 )
 
 
@@ -37,9 +42,9 @@ FOUND = [
 
 def test_the_newest_complete_one_is_meant() -> None:
     """Of the wanted rank, or the one of that name."""
-    assert choose(FOUND, RUN, None, 0)["name"] == "checkpoint-2"
-    assert choose(FOUND, RUN, None, 1)["name"] == "checkpoint-9"
-    assert choose(FOUND, RUN, "checkpoint-1", 0)["name"] == "checkpoint-1"
+    assert select_checkpoint(FOUND, RUN, None, 0)["name"] == "checkpoint-2"
+    assert select_checkpoint(FOUND, RUN, None, 1)["name"] == "checkpoint-9"
+    assert select_checkpoint(FOUND, RUN, "checkpoint-1", 0)["name"] == "checkpoint-1"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,7 @@ def test_the_newest_complete_one_is_meant() -> None:
 def test_one_that_cannot_be_had_is_named(name: str | None, rank: int, said: str) -> None:
     """With what there is instead, and how it stands."""
     with pytest.raises(UsageError) as caught:
-        choose(FOUND, RUN, name, rank)
+        select_checkpoint(FOUND, RUN, name, rank)
     assert said in caught.value.summary
     assert "checkpoint-3 (uploading)" in caught.value.detail
 
@@ -80,7 +85,7 @@ def test_files_that_arrive_one_after_another_are_told_apart(tmp_path: Path, piec
         ({"size": len(data)}, tmp_path / name, 4 if name == "d" else 0)
         for name, data in contents.items()
     ]
-    arriving = _Arriving(wanted)
+    arriving = _CheckpointWriter(wanted)
     stream = b"hello of it"
     for at in range(0, len(stream), piece):
         arriving.take(stream[at : at + piece])

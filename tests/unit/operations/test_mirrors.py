@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plans import at, desired, resource
-from trainctl.desired.values import Desired, Kept
-from trainctl.errors import NodeForgot, UsageError
-from trainctl.ledger.state import Recorded
-from trainctl.model.resource import ClusterSpec
-from trainctl.operations.mirrors import host_of, mirror_url
-from trainctl.resources.clusters import section
-from trainctl.spi.provider import Node, Provider
+from tests.support.projects.plans import at, desired, resource
+from trainctl.desired.values import DesiredState, StoreLocation
+from trainctl.errors import UnknownOnNode, UsageError
+from trainctl.ledger.state import RecordedResource
+from trainctl.model.specs.resource import ClusterSpec
+from trainctl.operations.mirrors import locate_host, mirror_url
+from trainctl.plugin_api.provider import Node, Provider
+from trainctl.resources.clusters import provider_cluster
 from trainctl_local import LocalProvider
 from trainctl_ssh import SshProvider
 
@@ -22,25 +22,29 @@ PROVIDERS: dict[str, Provider] = {"ssh": SshProvider(), "local": LocalProvider()
 HOME = {"HOME": "/home/ana"}
 
 
-def wish(*clusters: tuple[str, str], mirror: str | None = None) -> Desired:
+def wish(*clusters: tuple[str, str], mirror: str | None = None) -> DesiredState:
     """A manifest with clusters, by name and provider, in this order."""
     made = [
         resource(f"cluster.{name}", {"provider": kind, "hosts": ["gpu-0", "gpu-1"]}, provider=kind)
         for name, kind in clusters
     ]
     found = desired(*sorted(made, key=lambda one: one.address))
-    return replace(found, clusters=tuple(name for name, _ in clusters), mirror=Kept(mirror))
+    return replace(
+        found, clusters=tuple(name for name, _ in clusters), mirror=StoreLocation(mirror)
+    )
 
 
-def recorded(node: Node | None, *forgotten: str) -> Recorded:
+def recorded(node: Node | None, *forgotten: str) -> RecordedResource:
     """A cluster in the state."""
     nodes = [node.to_json()] if node else []
-    return Recorded(at("cluster.lab"), "ssh", {"forgotten": list(forgotten)}, {"nodes": nodes})
+    return RecordedResource(
+        at("cluster.lab"), "ssh", {"forgotten": list(forgotten)}, {"nodes": nodes}
+    )
 
 
 def made(name: str = "gpu-0") -> Node:
     """A node that was made."""
-    cluster = section("lab", ClusterSpec(settings={"hosts": ["gpu-0", "gpu-1"]}))
+    cluster = provider_cluster("lab", ClusterSpec(settings={"hosts": ["gpu-0", "gpu-1"]}))
     planned = next(one for one in PROVIDERS["ssh"].plan(cluster) if one.name == name)
     return replace(planned, root="/root", data="/data", python="/python", key="key")
 
@@ -56,7 +60,7 @@ def made(name: str = "gpu-0") -> Node:
         (wish(("lab", "none-such")), "file:///home/ana/.local/share/trainctl/mirror"),
     ],
 )
-def test_the_first_cluster_of_hosts_keeps_it(found: Desired | None, url: str) -> None:
+def test_the_first_cluster_of_hosts_keeps_it(found: DesiredState | None, url: str) -> None:
     """In the order of the manifest, and not of names; a directory here where there is none, or where the manifest says so."""
     assert mirror_url(found, PROVIDERS.__getitem__, HOME) == url
 
@@ -66,8 +70,8 @@ def test_a_place_is_on_the_first_host() -> None:
     known = {at("cluster.lab"): recorded(made())}
     found = wish(("lab", "ssh"))
 
-    named = host_of("node://lab/data/my%20mirror/", found, PROVIDERS.__getitem__, known.get)
-    usual = host_of("node://lab", found, PROVIDERS.__getitem__, known.get)
+    named = locate_host("node://lab/data/my%20mirror/", found, PROVIDERS.__getitem__, known.get)
+    usual = locate_host("node://lab", found, PROVIDERS.__getitem__, known.get)
 
     assert (named.provider, named.node.id, named.path) == ("ssh", "lab/gpu-0", "/data/my mirror")
     assert usual.path is None
@@ -78,17 +82,17 @@ def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     """As after it left the manifest; without either it is an error that names it."""
     known = {at("cluster.lab"): recorded(made())}
 
-    assert host_of("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
+    assert locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
     with pytest.raises(UsageError, match="no cluster lab"):
-        host_of("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
+        locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
 
 
 def test_a_host_that_was_forgotten_keeps_nothing() -> None:
     """Nobody is asked to wait for it."""
     known = {at("cluster.lab"): recorded(None, "gpu-0")}
 
-    with pytest.raises(NodeForgot, match="lab/gpu-0"):
-        host_of("node://lab/m", wish(("lab", "ssh")), PROVIDERS.__getitem__, known.get)
+    with pytest.raises(UnknownOnNode, match="lab/gpu-0"):
+        locate_host("node://lab/m", wish(("lab", "ssh")), PROVIDERS.__getitem__, known.get)
 
 
 def test_a_directory_here_is_named_in_full(tmp_path: Path) -> None:

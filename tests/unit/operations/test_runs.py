@@ -5,24 +5,28 @@ from __future__ import annotations
 import pytest
 
 from trainctl.errors import UsageError
-from trainctl.ledger.state import Recorded, State
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.operations.runs import find_run, job_address, newest_runs
+from trainctl.operations.jobs.runs import find_run, job_address, newest_runs
 
 SFT, EVAL, IDLE = map(Address.parse, ("job.sft", "job.eval", "job.idle"))
 
 
-def job(address: Address, *ids: str) -> Recorded:
+def job(address: Address, *ids: str) -> RecordedResource:
     """A recorded job with runs."""
     runs = [RunRecord(each, number, each * 2).to_json() for number, each in enumerate(ids, 1)]
-    return Recorded(address, "local", {"project": "demo"}, {"runs": runs})
+    return RecordedResource(address, "local", {"project": "demo"}, {"runs": runs})
 
 
 STATE = State(
     resources={
         one.address: one
-        for one in (job(SFT, "aaa", "bbb"), job(EVAL, "ccc"), Recorded(IDLE, "local", {}, {}))
+        for one in (
+            job(SFT, "aaa", "bbb"),
+            job(EVAL, "ccc"),
+            RecordedResource(IDLE, "local", {}, {}),
+        )
     }
 )
 

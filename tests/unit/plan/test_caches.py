@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from tests.support.plans import World, applied, at, change_of, desired, resource
-from trainctl.ledger.state import Recorded, State
+from tests.support.projects.plans import PlanScenario, at, change_of, desired, resource, state_after
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import CacheFacts, Inputs, Options, Plan
+from trainctl.plan.values import CacheFacts, Plan, PlanInputs, PlanOptions
 
 HERE = CacheFacts("/node/caches/demo", 1_200_000_000, 34, 1e9)
 TEAM = CacheFacts("/node/caches/.team", 0, 0, 1e9)
 
 
-def recorded(name: str = "demo-lab", cluster: str = "lab", **attributes: Any) -> Recorded:
+def recorded(name: str = "demo-lab", cluster: str = "lab", **attributes: Any) -> RecordedResource:
     """A cache of the project, as the state has it."""
     found = {"scope": "project", "project": "demo", "cluster": cluster, "size": None, "dir": None}
     needs = (at(f"cluster.{cluster}"), at("project.demo"))
-    return Recorded(
+    return RecordedResource(
         at(f"cache.{name}"),
         "local",
         {**found, **attributes},
@@ -31,22 +31,24 @@ def recorded(name: str = "demo-lab", cluster: str = "lab", **attributes: Any) ->
     )
 
 
-def world_with(cache: Recorded, world: World | None = None) -> tuple[World, State]:
+def world_with(
+    cache: RecordedResource, world: PlanScenario | None = None
+) -> tuple[PlanScenario, State]:
     """A world that was applied in full, with a cache besides."""
-    world = world or World()
-    state = applied(make_plan(world.inputs()))
+    world = world or PlanScenario()
+    state = state_after(make_plan(world.inputs()))
     return world, replace(state, resources={**state.resources, cache.address: cache})
 
 
-def moved(*, affinity: bool = True) -> World:
+def moved(*, affinity: bool = True) -> PlanScenario:
     """The world whose job wants its cache on a second cluster."""
-    world = World()
+    world = PlanScenario()
     world.job["cluster"] = "other"
     world.job["runtime"]["cache_config"] = {"enabled": True, "require_cache_affinity": affinity}
     return world
 
 
-def with_other_cluster(inputs: Inputs) -> Inputs:
+def with_other_cluster(inputs: PlanInputs) -> PlanInputs:
     """The inputs with a second cluster, like the first."""
     wanted = dict(inputs.desired.resources)
     first = wanted[at("cluster.lab")]
@@ -73,7 +75,11 @@ def test_a_job_that_must_stay_near_its_cache_is_an_error() -> None:
     """It says where the cache is, what it holds, and both ways out."""
     (found,) = of_caches(plan_of_move(affinity=True, facts=(HERE, TEAM)))
 
-    assert (found.severity, found.code, found.address) == ("error", "cache-elsewhere", "job.sft")
+    assert (found.severity, found.code, found.address) == (
+        "error",
+        "cache-on-other-cluster",
+        "job.sft",
+    )
     for words in ("cache.demo-lab on cluster.lab", "1.2 GB in 34 files", "/node/caches/demo"):
         assert words in found.summary
     assert "require_cache_affinity: false" in found.detail
@@ -85,9 +91,7 @@ def test_otherwise_the_empty_cache_is_a_warning(affinity: bool, new: bool) -> No
     """For a job that may move, and for a new one, which leaves nothing of its own behind; the cache stays."""
     plan = plan_of_move(affinity=affinity, facts=(HERE,), new=new)
 
-    assert [(one.severity, one.code) for one in of_caches(plan)] == [
-        ("warning", "cache-begins-empty")
-    ]
+    assert [(one.severity, one.code) for one in of_caches(plan)] == [("warning", "cache-empty")]
     assert change_of(plan, "cache.demo-lab").action is Action.NOOP
 
 
@@ -95,7 +99,7 @@ def test_what_nobody_could_ask_about_may_hold_something() -> None:
     """A node that doesn't answer is no reason to leave a cache behind."""
     (found,) = of_caches(plan_of_move(affinity=True, facts=()))
 
-    assert found.code == "cache-elsewhere"
+    assert found.code == "cache-on-other-cluster"
     assert "its size could not be asked" in found.summary
 
 
@@ -104,7 +108,7 @@ def test_an_empty_cache_holds_nobody() -> None:
     empty = replace(HERE, bytes=0, files=0)
     assert of_caches(plan_of_move(affinity=True, facts=(empty,))) == []
     (found,) = of_caches(plan_of_move(affinity=True, facts=(replace(empty, whole=False),)))
-    assert found.code == "cache-elsewhere"
+    assert found.code == "cache-on-other-cluster"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_a_cache_that_came_with_a_job_goes_with_its_project() -> None:
 
     stays = make_plan(replace(world.inputs(state), caches=facts))
     goes = make_plan(replace(world.inputs(state, desired=desired()), caches=facts))
-    destroyed = make_plan(replace(world.inputs(state, Options(destroy=True)), caches=facts))
+    destroyed = make_plan(replace(world.inputs(state, PlanOptions(destroy=True)), caches=facts))
 
     assert change_of(stays, "cache.demo-lab").action is Action.NOOP
     assert "goes with its project" in change_of(stays, "cache.demo-lab").note
@@ -171,7 +175,7 @@ def test_a_declared_cache_goes_with_its_block() -> None:
 def test_what_stays_is_told_too(facts: CacheFacts, note: str) -> None:
     """Others' references, and directories that were there before."""
     world, state = world_with(recorded())
-    inputs = world.inputs(state, Options(destroy=True))
+    inputs = world.inputs(state, PlanOptions(destroy=True))
     plan = make_plan(replace(inputs, caches={at("cache.demo-lab"): (facts,)}))
 
     assert change_of(plan, "cache.demo-lab").note.endswith(note)
@@ -188,7 +192,7 @@ def test_those_who_go_together_keep_nothing_from_each_other() -> None:
     state = replace(state, resources={**state.resources, second.address: second})
     facts = {at("cache.demo-lab"): (HERE, shared), second.address: (HERE, shared)}
 
-    plan = make_plan(replace(world.inputs(state, Options(destroy=True)), caches=facts))
+    plan = make_plan(replace(world.inputs(state, PlanOptions(destroy=True)), caches=facts))
 
     assert (
         "/node/caches/.team is deleted with 5 B in 1 file" in change_of(plan, "cache.second").note

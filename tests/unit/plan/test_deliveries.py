@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.plans import World, applied, at
+from tests.support.projects.plans import PlanScenario, at, state_after
 from trainctl.model.address import Address
-from trainctl.model.delivery import Serving
+from trainctl.model.delivery import ServingCapability
 from trainctl.plan.planner import make_plan
+from trainctl.plan.transfers.routes import client_transfer_warnings
 from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
-from trainctl.plan.ways import crossings
 
 
 def errors(plan: Plan) -> list[str]:
@@ -21,7 +21,7 @@ def errors(plan: Plan) -> list[str]:
 
 def test_bytes_by_tier_sum_to_the_listing() -> None:
     """Each byte is found in one tier; the forecast adds both hops at their recorded rates."""
-    world = World(mirrored=11_422_654)
+    world = PlanScenario(mirrored=11_422_654)
 
     line = make_plan(world.inputs()).deliveries[0]
 
@@ -35,24 +35,24 @@ def test_bytes_by_tier_sum_to_the_listing() -> None:
 
 def test_what_the_node_has_is_not_moved() -> None:
     """A node with every byte has path none and takes no time."""
-    size = World().resolved.size
+    size = PlanScenario().resolved.size
 
-    line = make_plan(World(mirrored=size, on_node=size).inputs()).deliveries[0]
+    line = make_plan(PlanScenario(mirrored=size, on_node=size).inputs()).deliveries[0]
 
     assert (line.path, line.forecast_seconds) == ("none", 0.0)
 
 
 def test_nothing_starts_nothing_is_delivered() -> None:
     """A job that doesn't run again has no delivery."""
-    world = World()
-    state = applied(make_plan(world.inputs()))
+    world = PlanScenario()
+    state = state_after(make_plan(world.inputs()))
 
     assert make_plan(world.inputs(state)).deliveries == ()
 
 
 def test_a_node_that_could_not_be_asked_counts_from_the_mirror() -> None:
     """Without the node's word tiers come from the mirror, and mount and seconds stay unknown."""
-    world = World(mirrored=100)
+    world = PlanScenario(mirrored=100)
 
     line = make_plan(world.inputs(nodes={})).deliveries[0]
 
@@ -65,14 +65,14 @@ def test_unknown_weights_have_unknown_tiers() -> None:
     nodes = {at("cluster.lab"): (NodeFacts("lab/lab-0", "namespace", 10**9),)}
     weights = {at("weights.qwen3"): WeightsFacts(None)}
 
-    line = make_plan(World().inputs(weights=weights, nodes=nodes)).deliveries[0]
+    line = make_plan(PlanScenario().inputs(weights=weights, nodes=nodes)).deliveries[0]
 
     assert (line.tiers, line.forecast_seconds, line.path) == (None, None, "mirror-to-node")
 
 
 def test_an_absolute_mount_needs_a_private_one() -> None:
     """Where a node can only link, an absolute mount is an error with its fixes; a relative one is not."""
-    world = World(mount="link")
+    world = PlanScenario(mount="link")
 
     plan = make_plan(world.inputs())
     world.job["weights"][0]["mount_location"] = "weights/qwen3"
@@ -84,7 +84,7 @@ def test_an_absolute_mount_needs_a_private_one() -> None:
 
 def test_disk_space_is_checked_before_anything_moves() -> None:
     """Weights that don't fit on a node's disk are an error that says how much is missing."""
-    world = World()
+    world = PlanScenario()
     tiers = {at("weights.qwen3"): TierFacts(upstream=world.resolved.size)}
     small = {at("cluster.lab"): (NodeFacts("lab/lab-0", "namespace", 10**9, tiers),)}
 
@@ -96,7 +96,7 @@ def test_disk_space_is_checked_before_anything_moves() -> None:
 @pytest.mark.parametrize(("missing", "fits"), [(0, True), (1, False)])
 def test_weights_that_fill_a_node_exactly_fit(missing: int, fits: bool) -> None:
     """The last byte of free space counts."""
-    world = World()
+    world = PlanScenario()
     size = world.resolved.size
     tiers = {at("weights.qwen3"): TierFacts(upstream=size)}
     node = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, room=size - missing)
@@ -108,7 +108,7 @@ def test_weights_that_fill_a_node_exactly_fit(missing: int, fits: bool) -> None:
 
 def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
     """Of a limited cache the error says how much is free of how much; what live runs have there takes no room again."""
-    world = World()
+    world = PlanScenario()
     weights = at("weights.qwen3")
     tiers = {weights: TierFacts(upstream=world.resolved.size)}
     seen = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, room=10**9, limit=5 * 10**9)
@@ -124,7 +124,7 @@ def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
 
 def test_weights_that_fit_once_others_have_ended_wait() -> None:
     """What live runs have there now is no reason to refuse a job; what they will never leave is. A run that the job itself stops says nothing."""
-    world = World()
+    world = PlanScenario()
     weights, lab = at("weights.qwen3"), at("cluster.lab")
     tiers = {weights: TierFacts(upstream=world.resolved.size)}
     seen = NodeFacts(
@@ -135,7 +135,9 @@ def test_weights_that_fit_once_others_have_ended_wait() -> None:
     waits = make_plan(world.inputs(nodes={lab: (full,)}))
     never = make_plan(world.inputs(nodes={lab: (replace(full, most=10**9),)}))
 
-    assert [(one.code, one.address) for one in waits.diagnostics] == [("waits-for-room", "job.sft")]
+    assert [(one.code, one.address) for one in waits.diagnostics] == [
+        ("waiting-for-disk-space", "job.sft")
+    ]
     assert waits.diagnostics[0].summary == (
         "lab/lab-0 has 1.0 GB of 2.0 GB free beside what live runs need, and needs 1.5 GB of weights: the job waits"
     )
@@ -144,7 +146,7 @@ def test_weights_that_fit_once_others_have_ended_wait() -> None:
 
 def test_ranks_need_nodes() -> None:
     """More nodes than the cluster has are an error; the ranks without one have a null node."""
-    world = World()
+    world = PlanScenario()
     world.job["compute"] = {"node_count": 2}
 
     plan = make_plan(world.inputs())
@@ -155,17 +157,17 @@ def test_ranks_need_nodes() -> None:
 
 def test_cost_counts_a_node_once() -> None:
     """The price of an hour is that of the nodes that new runs use, and nothing when none starts."""
-    world = World(cluster={"provider": "local", "nodes": 1, "price_per_hour": 2.5})
+    world = PlanScenario(cluster={"provider": "local", "nodes": 1, "price_per_hour": 2.5})
 
     plan = make_plan(world.inputs())
 
     assert plan.hourly_cost == 2.5
-    assert make_plan(world.inputs(applied(plan))).hourly_cost == 0.0
+    assert make_plan(world.inputs(state_after(plan))).hourly_cost == 0.0
 
 
 def test_a_node_with_a_price_of_its_own_costs_that() -> None:
     """Beside others that cost what their cluster says; a rank that has no node yet counts as the cheapest that is left."""
-    world = World(cluster={"provider": "ssh", "price_per_hour": 2.0})
+    world = PlanScenario(cluster={"provider": "ssh", "price_per_hour": 2.0})
     names = {at("cluster.lab"): ("lab-0", "lab-1", "lab-2")}
     prices = {"lab/lab-0": 8.0, "lab/lab-2": 0.5}
 
@@ -178,7 +180,7 @@ def test_a_node_with_a_price_of_its_own_costs_that() -> None:
 
 def test_a_job_that_needs_a_node_that_is_away_will_wait() -> None:
     """The nodes that could be asked are taken first, and who needs more is told which one is missing."""
-    world = World()
+    world = PlanScenario()
     names = {at("cluster.lab"): ("lab-9", "lab-0")}
     one = make_plan(world.inputs(node_names=names))
     world.job["compute"] = {"node_count": 2}
@@ -215,28 +217,28 @@ def _far(
 
 def test_a_node_that_sees_no_mirror_gets_them_through_the_operator() -> None:
     """The path says so with its reason, the rate is that of this hop, and more than a gigabyte is a warning."""
-    world = World()
+    world = PlanScenario()
 
-    plan = make_plan(world.inputs(nodes=_far(2 * 10**9, {"operator": 1e8, "mirror": 1e9})))
+    plan = make_plan(world.inputs(nodes=_far(2 * 10**9, {"client": 1e8, "mirror": 1e9})))
 
     line = plan.deliveries[0]
-    assert (line.path, line.forecast_seconds) == ("through-operator", 20.0)
+    assert (line.path, line.forecast_seconds) == ("through-client", 20.0)
     assert line.why == "lab/lab-0 doesn't see the mirror's directory"
-    assert [one.code for one in plan.diagnostics if one.code == "through-operator"]
+    assert [one.code for one in plan.diagnostics if one.code == "through-client"]
 
 
 def test_little_may_go_through_the_operator() -> None:
     """Up to a gigabyte nobody is warned."""
-    world = World()
+    world = PlanScenario()
 
     plan = make_plan(world.inputs(nodes=_far(10**9, {})))
 
-    assert [one.code for one in plan.diagnostics if one.code == "through-operator"] == []
+    assert [one.code for one in plan.diagnostics if one.code == "through-client"] == []
 
 
 def test_several_nodes_that_see_no_mirror_are_peers() -> None:
     """One copy of what they lack crosses the operator's machine, however many they are."""
-    world = World()
+    world = PlanScenario()
     world.job["compute"]["node_count"] = 2
 
     names = {at("cluster.lab"): ("lab-0", "lab-1")}
@@ -245,29 +247,29 @@ def test_several_nodes_that_see_no_mirror_are_peers() -> None:
     plan = make_plan(world.inputs(nodes=nodes, node_names=names))
 
     assert [(line.path, line.forecast_seconds) for line in plan.deliveries] == [("peers", 10.0)] * 2
-    (crossing,) = [one for one in plan.diagnostics if one.code == "through-operator"]
+    (crossing,) = [one for one in plan.diagnostics if one.code == "through-client"]
     assert crossing.summary.startswith("2.0 GB")
 
 
 @pytest.mark.parametrize(
     ("networks", "paths"),
     [
-        (("one", "another"), ["through-operator"] * 2),
+        (("one", "another"), ["through-client"] * 2),
         (("one", "one"), ["peers"] * 2),
-        (("one", "another", ""), ["through-operator"] * 3),
-        (("one", "", ""), ["through-operator", "peers", "peers"]),
+        (("one", "another", ""), ["through-client"] * 3),
+        (("one", "", ""), ["through-client", "peers", "peers"]),
     ],
 )
 def test_who_can_hand_out_nothing_is_no_peer(networks: tuple[str, ...], paths: list[str]) -> None:
     """Ranks whose host is reached by loopback alone, but for those that share it, come through this machine: the plan says why."""
-    world = World()
+    world = PlanScenario()
     world.job["compute"]["node_count"] = len(networks)
     (first, *_) = _far(2 * 10**9, {})[at("cluster.lab")]
     found = [
         replace(
             first,
             id=f"lab/lab-{n}",
-            serving=Serving(why="it is loopback" if name else "", loopback=name),
+            serving=ServingCapability(why="it is loopback" if name else "", loopback=name),
         )
         for n, name in enumerate(networks)
     ]
@@ -303,7 +305,7 @@ def test_a_mirror_on_a_host_sends_nothing_through_this_machine(
     ranks: int, paths: list[str]
 ) -> None:
     """That host takes its own, one other gets it from there, several pass it on; nobody is warned of this machine."""
-    world = World()
+    world = PlanScenario()
     world.job["compute"]["node_count"] = ranks
     names = {at("cluster.lab"): tuple(f"lab-{n}" for n in range(ranks))}
 
@@ -312,12 +314,12 @@ def test_a_mirror_on_a_host_sends_nothing_through_this_machine(
     assert [line.path for line in plan.deliveries] == paths
     assert plan.deliveries[0].why == "the mirror is on lab/lab-0 itself"
     assert all("lab/lab-0" in line.why for line in plan.deliveries)
-    assert [one.code for one in plan.diagnostics if one.code == "through-operator"] == []
+    assert [one.code for one in plan.diagnostics if one.code == "through-client"] == []
 
 
 def test_a_host_with_a_global_address_serves_nobody() -> None:
     """Jobs on other nodes are refused with the reason; one on the host itself is not."""
-    world = World()
+    world = PlanScenario()
     alone = make_plan(world.inputs(nodes=_on_a_host(1)))
     world.job["compute"]["node_count"] = 2
     names = {at("cluster.lab"): ("lab-0", "lab-1")}
@@ -332,35 +334,41 @@ def test_a_host_with_a_global_address_serves_nobody() -> None:
 
 def test_what_a_mirror_on_a_host_gets_from_here_is_counted() -> None:
     """More than a gigabyte that only this machine can read is a warning that names the weights."""
-    world = World()
+    world = PlanScenario()
     weights = at("weights.qwen3")
-    facts = WeightsFacts(world.resolved, 0, relayed=1_503_300_328, locked=True)
+    facts = WeightsFacts(world.resolved, 0, relayed_bytes=1_503_300_328, locked=True)
 
     plan = make_plan(world.inputs(weights={weights: facts}, nodes=_on_a_host(1)))
 
-    assert plan.weights[0].bytes_through_operator == 1_503_300_328
-    (told,) = [one for one in plan.diagnostics if one.code == "through-operator"]
+    assert plan.weights[0].bytes_through_client == 1_503_300_328
+    (told,) = [one for one in plan.diagnostics if one.code == "through-client"]
     assert told.summary == "1.5 GB of weights.qwen3 go through this machine into the mirror"
 
 
 def test_what_crosses_this_machine_once_is_counted_once() -> None:
     """To a node with the first job that has it there."""
-    plan = make_plan(World().inputs(nodes=_far(2 * 10**9, {})))
+    plan = make_plan(PlanScenario().inputs(nodes=_far(2 * 10**9, {})))
 
     (line,) = plan.deliveries
     again = replace(line, job=at("job.again"), weights=at("weights.again"))
     other = replace(again, node="lab/lab-1", job=at("job.other"))
     changed = replace(again, source="another version")
-    assert [one.address for one in crossings([line, again, other])] == ["job.other", "job.sft"]
-    assert [one.address for one in crossings([line, changed])] == ["job.again", "job.sft"]
+    assert [one.address for one in client_transfer_warnings([line, again, other])] == [
+        "job.other",
+        "job.sft",
+    ]
+    assert [one.address for one in client_transfer_warnings([line, changed])] == [
+        "job.again",
+        "job.sft",
+    ]
 
 
 def test_weights_that_the_mirror_was_not_asked_about_are_as_recorded() -> None:
     """Without a look at the mirror nothing that is recorded is fetched again, and nothing else is taken to be there."""
-    world = World()
+    world = PlanScenario()
     unknown = {at("weights.qwen3"): WeightsFacts(world.resolved, None, locked=True)}
     first = make_plan(world.inputs(weights=unknown))
-    second = make_plan(world.inputs(applied(first), weights=unknown))
+    second = make_plan(world.inputs(state_after(first), weights=unknown))
 
     assert first.weights[0].bytes_mirrored == 0
     assert second.weights[0].bytes_mirrored == world.resolved.size
@@ -368,11 +376,11 @@ def test_weights_that_the_mirror_was_not_asked_about_are_as_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("rates", "limit", "seconds"),
-    [({"operator": 1e8}, 10**8, 20.0), ({"operator": 1e8}, 10**7, 200.0), ({"operator": 1e8}, 10**9, 20.0), ({}, 10**7, 200.0)],
+    [({"client": 1e8}, 10**8, 20.0), ({"client": 1e8}, 10**7, 200.0), ({"client": 1e8}, 10**9, 20.0), ({}, 10**7, 200.0)],
 )  # fmt: skip
 def test_a_limit_is_in_the_forecast(rates: dict[str, float], limit: int, seconds: float) -> None:
     """What comes from the mirror takes as long as the limit has it take, where that is longer or nothing was measured; the plan names it."""
-    plan = make_plan(World().inputs(nodes=_far(2 * 10**9, rates, limit)))
+    plan = make_plan(PlanScenario().inputs(nodes=_far(2 * 10**9, rates, limit)))
 
     line = plan.deliveries[0]
     assert line.forecast_seconds == seconds
@@ -381,7 +389,7 @@ def test_a_limit_is_in_the_forecast(rates: dict[str, float], limit: int, seconds
 
 def test_peers_share_the_limit_of_the_mirror() -> None:
     """Two nodes that fetch one copy together take it at twice the rate that each of them may."""
-    world = World()
+    world = PlanScenario()
     world.job["compute"]["node_count"] = 2
     names = {at("cluster.lab"): ("lab-0", "lab-1")}
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.support.plans import World, at, resource
+from tests.support.projects.plans import PlanScenario, at, resource
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Inputs
+from trainctl.plan.values import PlanInputs
 
 JOB, LAB = at("job.sft"), at("cluster.lab")
 
 
-def on_node(inputs: Inputs, **facts: Any) -> Inputs:
+def on_node(inputs: PlanInputs, **facts: Any) -> PlanInputs:
     """The inputs with more facts about the only node."""
     (node,) = inputs.nodes[LAB]
     return replace(inputs, nodes={LAB: (replace(node, **facts),)})
 
 
-def told(inputs: Inputs) -> list[tuple[str, str, str | None]]:
+def told(inputs: PlanInputs) -> list[tuple[str, str, str | None]]:
     """Severity, code and address of what a plan says of hosts."""
-    codes = ("missing-on-host", "ends-at-logout", "writable-mount")
+    codes = ("missing-on-host", "stops-at-logout", "writable-mount")
     found = make_plan(inputs).diagnostics
     return [(str(one.severity), one.code, one.address) for one in found if one.code in codes]
 
@@ -28,16 +28,20 @@ def told(inputs: Inputs) -> list[tuple[str, str, str | None]]:
 def test_what_is_missing_on_the_host_or_in_the_code_is_an_error() -> None:
     """Of each job, before anything moves."""
     missing = ("error", "missing-on-host", "job.sft")
-    inputs = World().inputs()
+    inputs = PlanScenario().inputs()
 
     assert told(inputs) == []
-    assert told(on_node(inputs, lacks={JOB: ("there is no program nvcc",)})) == [missing]
-    assert told(replace(inputs, lacks={JOB: ("the code has no file train.py",)})) == [missing]
+    assert told(on_node(inputs, missing_requirements={JOB: ("there is no program nvcc",)})) == [
+        missing
+    ]
+    assert told(
+        replace(inputs, missing_requirements={JOB: ("the code has no file train.py",)})
+    ) == [missing]
 
 
 def test_a_node_that_ends_runs_at_logout_is_told_once() -> None:
     """However many jobs start there."""
-    world = World()
+    world = PlanScenario()
     other = resource("job.other", world.job, "project.demo", "cluster.lab", "weights.qwen3")
     inputs = world.inputs()
     wanted = {**inputs.desired.resources, other.address: other}
@@ -48,13 +52,13 @@ def test_a_node_that_ends_runs_at_logout_is_told_once() -> None:
     )
 
     assert told(on_node(inputs, logout="loginctl enable-linger")) == [
-        ("warning", "ends-at-logout", None)
+        ("warning", "stops-at-logout", None)
     ]
 
 
 def test_links_in_place_of_mounts_protect_nothing() -> None:
     """A warning for each directory that is to be read-only, but for those below the root, which are refused anyway."""
-    world = World()
+    world = PlanScenario()
     world.job["mounts"] = [
         {"host_path": "/data/a", "mount_location": "data/a", "read_only": True},
         {"host_path": "/data/b", "mount_location": "data/b", "read_only": False},

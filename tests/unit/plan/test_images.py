@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.plans import World, at
-from trainctl.model.json_form import from_json, to_json
+from tests.support.projects.plans import PlanScenario, at
+from trainctl.model.json_codec import from_json, to_json
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import ImageFacts, ImageWish, Plan
+from trainctl.plan.values import ImageFacts, ImageSelection, Plan
 
-WISH = ImageWish("pytorch/pytorch:2.7.0", None)
+WISH = ImageSelection("pytorch/pytorch:2.7.0", None)
 
 
 def planned(found: ImageFacts | None, engine: str | None = None) -> Plan:
     """The plan of a job in an image, on a node that says this of it; without private mounts there."""
-    world = World(mount="link")
+    world = PlanScenario(mount="link")
     world.job["image"] = {"base_image": WISH.image, "docker_auth": None}
     world.job["runtime"]["engine"] = engine
     inputs = world.inputs()
@@ -68,7 +68,7 @@ def test_on_the_host_an_image_is_not_needed() -> None:
 
 def test_shared_memory_is_a_containers() -> None:
     """A job on the host has what its node has: a size that it asks for is told, and forbids nothing."""
-    world = World()
+    world = PlanScenario()
     world.job["runtime"]["shm_size"] = "8Gi"
 
     plan = make_plan(world.inputs())

@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from trainctl.model.address import Address, Kind
-from trainctl.model.resource import Resource
-from trainctl.model.trust import Policy
-from trainctl.plan.policies import violations
+from trainctl.model.specs.resource import DesiredResource
+from trainctl.model.trust import PlanPolicy
+from trainctl.plan.validation.policies import policy_violations
 
 
 def resources(
     source: str = "hf://acme/a@main", provider: str = "ssh", **settings: Any
-) -> dict[Address, Resource]:
+) -> dict[Address, DesiredResource]:
     weights, cluster = Address(Kind.WEIGHTS, "w"), Address(Kind.CLUSTER, "c")
     return {
-        weights: Resource(weights, "trainctl", {"source": source}),
-        cluster: Resource(cluster, provider, {"provider": provider, **settings}),
+        weights: DesiredResource(weights, "trainctl", {"source": source}),
+        cluster: DesiredResource(cluster, provider, {"provider": provider, **settings}),
     }
 
 
-def said(policy: Policy, found: dict[Address, Resource], cost: float = 0.0) -> list[str]:
-    return [f"{one.address}: {one.summary}" for one in violations([policy], found, cost)]
+def said(policy: PlanPolicy, found: dict[Address, DesiredResource], cost: float = 0.0) -> list[str]:
+    return [f"{one.address}: {one.summary}" for one in policy_violations([policy], found, cost)]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def said(policy: Policy, found: dict[Address, Resource], cost: float = 0.0) -> l
 )
 def test_sources_match_as_they_lead(source: str, pattern: str, *, kept: bool) -> None:
     """Shell-style; a path that leads elsewhere by ``..`` is seen as where it leads."""
-    assert (said(Policy("here", sources=(pattern,)), resources(source)) == []) is kept
+    assert (said(PlanPolicy("here", sources=(pattern,)), resources(source)) == []) is kept
 
 
 def test_a_provider_and_a_region_are_a_clusters() -> None:
     """A cluster without a region is in none; one of the patterns must match."""
-    policy = Policy("here", providers=("ssh", "aws"), regions=("eu-*",))
+    policy = PlanPolicy("here", providers=("ssh", "aws"), regions=("eu-*",))
     assert said(policy, resources()) == []
     assert said(policy, resources(region="eu-west-1")) == []
     assert said(policy, resources(provider="slurm", region="us-west-2")) == [
@@ -59,14 +59,16 @@ def test_a_provider_and_a_region_are_a_clusters() -> None:
 
 def test_a_price_is_the_plans() -> None:
     """Up to the limit is within it; no limit is none."""
-    policy = Policy("here", max_hourly_cost=10.0)
+    policy = PlanPolicy("here", max_hourly_cost=10.0)
     assert said(policy, {}, 10.0) == []
     assert said(policy, {}, 10.01) == ["None: this plan costs 10.01 an hour"]
-    assert said(Policy("here"), {}, 1e9) == []
+    assert said(PlanPolicy("here"), {}, 1e9) == []
 
 
 def test_a_violation_names_its_policy_and_forbids() -> None:
     """So that it is known where to ask, and that nothing failed."""
-    (one,) = violations([Policy("trust.toml:3:1", "budget", max_hourly_cost=1.0)], {}, 2.0)
+    (one,) = policy_violations(
+        [PlanPolicy("trust.toml:3:1", "budget", max_hourly_cost=1.0)], {}, 2.0
+    )
     assert one.detail == "The policy 'budget' at trust.toml:3:1 says: at most 1.00."
     assert one.forbids

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.plans import World, applied, at, source_of
-from trainctl.ledger.state import Recorded, State
+from tests.support.projects.plans import PlanScenario, at, source_of, state_after
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import WeightsFacts, WeightsLine
-from trainctl.plan.weights import into_mirror, rate_of
+from trainctl.plan.transfers.weights import mirroring_rate, transfer_rate
+from trainctl.plan.values import WeightsFacts, WeightsRow
 
 
 @pytest.mark.parametrize(
@@ -31,32 +31,32 @@ def test_only_a_transfer_that_is_worth_it_tells_a_rate(
     transfers: list[tuple[int, float]], rate: float | None
 ) -> None:
     """The largest, if it was large or took its time; else nobody knows."""
-    assert rate_of(transfers) == rate
+    assert transfer_rate(transfers) == rate
 
 
 def test_the_rate_into_the_mirror_is_that_of_all_weights() -> None:
     """Whatever weights showed it, also ones that are of no job."""
     state = State(
         resources={
-            (address := Address.parse(f"weights.w{number}")): Recorded(
+            (address := Address.parse(f"weights.w{number}")): RecordedResource(
                 address, "trainctl", {}, {"fetched": {"bytes": size, "seconds": 2.0}}
             )
             for number, size in enumerate((1000, 50_000_000))
         }
     )
 
-    assert into_mirror(state) == 25e6
-    assert into_mirror(State()) is None
+    assert mirroring_rate(state) == 25e6
+    assert mirroring_rate(State()) is None
 
 
-def line(facts: WeightsFacts, rate: float | None = 1e8) -> WeightsLine:
+def line(facts: WeightsFacts, rate: float | None = 1e8) -> WeightsRow:
     """What a plan says of weights, when the last came at that rate."""
-    before = applied(make_plan(World().inputs()))
+    before = state_after(make_plan(PlanScenario().inputs()))
     weights = before.resources[at("weights.qwen3")]
     fetched = {"fetched": {"bytes": 10**9, "seconds": 10**9 / rate}} if rate else {}
     known = {weights.address: replace(weights, outputs={**weights.outputs, **fetched})}
     state = replace(before, resources={**before.resources, **known})
-    made = make_plan(World().inputs(state, weights={weights.address: facts}))
+    made = make_plan(PlanScenario().inputs(state, weights={weights.address: facts}))
     return next(one for one in made.weights if one.address == weights.address)
 
 
@@ -64,11 +64,14 @@ def test_weights_say_how_long_they_take_and_by_which_way() -> None:
     """What has to be fetched, at the rate on record; nothing takes no time, and an unknown rate tells none."""
     source = source_of("hf://Qwen/Qwen3-0.6B@main", 10**9)
 
-    whole, half = line(WeightsFacts(source)), line(WeightsFacts(source, 10**9 // 2, relayed=7))
+    whole, half = (
+        line(WeightsFacts(source)),
+        line(WeightsFacts(source, 10**9 // 2, relayed_bytes=7)),
+    )
     nothing, unknown = line(WeightsFacts(source, 10**9)), line(WeightsFacts(source), None)
 
     assert (whole.path, whole.forecast_seconds) == ("direct", 10.0)
-    assert (half.path, half.forecast_seconds) == ("through-operator", 5.0)
+    assert (half.path, half.forecast_seconds) == ("through-client", 5.0)
     assert (nothing.path, nothing.forecast_seconds) == ("none", 0.0)
     assert (unknown.path, unknown.forecast_seconds) == ("direct", None)
 
@@ -76,7 +79,7 @@ def test_weights_say_how_long_they_take_and_by_which_way() -> None:
 def test_no_more_goes_through_the_operator_than_is_fetched() -> None:
     source = source_of("hf://Qwen/Qwen3-0.6B@main", 10**9)
 
-    found = line(WeightsFacts(source, 10**8, relayed=10**9))
+    found = line(WeightsFacts(source, 10**8, relayed_bytes=10**9))
 
     assert (found.bytes_mirrored, found.bytes_upstream) == (10**8, 9 * 10**8)
-    assert (found.bytes_through_operator, found.forecast_seconds) == (9 * 10**8, 9.0)
+    assert (found.bytes_through_client, found.forecast_seconds) == (9 * 10**8, 9.0)

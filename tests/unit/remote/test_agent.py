@@ -14,27 +14,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import node_bytecode
+from tests.support.node_program.agents import node_bytecode
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
-from trainctl.base.protocol.verb import untyped
-from trainctl.base.protocol.wire import Frames, frame
+from trainctl.base.protocol.method import untyped_method
+from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import (
-    Busy,
+    LockHeld,
     NodeError,
-    NodeForgot,
-    RequirementsFailed,
-    SourceWrong,
+    RequirementsError,
+    SourceMismatch,
     StorageError,
+    UnknownOnNode,
 )
+from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.transport import CommandOutput
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.answers import error_from, readable
 from trainctl.remote.archive import MISSING, node_archive
+from trainctl.remote.responses import error_from, printable_tail
 from trainctl.remote.session import VERB
-from trainctl.spi.provider import Node
-from trainctl.spi.transport import Output
 from trainctl_local import LocalTransport
 
-Reply = Callable[[Sequence[str], bytes], Output]
+Reply = Callable[[Sequence[str], bytes], CommandOutput]
 
 
 class Scripted:
@@ -51,21 +51,21 @@ class Scripted:
         stdin: Iterable[bytes] = (),
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
-    ) -> Output:
+    ) -> CommandOutput:
         """Answer, a session until it ends or a call says that the program is missing."""
         self.calls.append(argv)
         if argv[-1] != VERB:
             return self._reply(argv, b"".join(stdin))
         assert on_stdout is not None
-        frames = Frames()
+        frames = FrameDecoder()
         for data in stdin:
             for head, request in frames.feed(data):
-                output = self._reply([*argv[:-1], head["verb"]], request)
+                output = self._reply([*argv[:-1], head["method"]], request)
                 if output.exit_code == MISSING:
                     return output
                 for said in _answer(head["call"], output):
                     on_stdout(said)
-        return Output(0, b"", b"")
+        return CommandOutput(0, b"", b"")
 
     def expose(self, port: int) -> AbstractContextManager[int]:
         """The same port."""
@@ -75,12 +75,12 @@ class Scripted:
         """Nothing is held."""
 
 
-def _answer(call: int, output: Output) -> Iterator[bytes]:
+def _answer(call: int, output: CommandOutput) -> Iterator[bytes]:
     """What a session says of one call, cut into pieces of seven bytes in the frames and on the way."""
     pieces = [output.stdout[at : at + 7] for at in range(0, len(output.stdout), 7)]
-    frames = [frame({"call": call, "stream": 1}, piece) for piece in pieces]
-    frames.append(frame({"call": call, "stream": 2}, output.stderr))
-    said = b"".join([*frames, frame({"call": call, "exit": output.exit_code})])
+    frames = [encode_frame({"call": call, "stream": 1}, piece) for piece in pieces]
+    frames.append(encode_frame({"call": call, "stream": 2}, output.stderr))
+    said = b"".join([*frames, encode_frame({"call": call, "exit": output.exit_code})])
     yield from (said[at : at + 7] for at in range(0, len(said), 7))
 
 
@@ -132,7 +132,7 @@ def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
         names = archive.namelist()
 
         assert archive.read("trainctl/__init__.py") == b""
-    sources = ("trainctl/model/", "trainctl/spi/", "trainctl/sources/")
+    sources = ("trainctl/model/", "trainctl/plugin_api/", "trainctl/sources/")
     packages = ("trainctl/base/", "trainctl/node/", "trainctl/store/")
     assert all(
         n in ("__main__.py", "trainctl/__init__.py", "trainctl/errors.py", "trainctl/program.py")
@@ -152,7 +152,7 @@ def test_the_archive_imports_the_standard_library_and_itself_only() -> None:
 
 def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
     """The first call installs it under its digest, readable by its owner only."""
-    agent.call(untyped("addresses"), {"root": node.root})
+    agent.call(untyped_method("addresses"), {"root": node.root})
 
     assert hashlib.sha256(_installed(node).read_bytes()).hexdigest() == node_archive().sha256
     assert _installed(node).stat().st_mode & 0o777 == 0o600
@@ -164,32 +164,32 @@ def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
 
 def test_a_changed_program_is_never_run(agents: Callable[[], NodeAgent], node: Node) -> None:
     """One byte more or less on the node, and it is installed anew before anything else."""
-    agents().call(untyped("addresses"), {"root": node.root})
+    agents().call(untyped_method("addresses"), {"root": node.root})
     _bytecode(node).unlink()
     _installed(node).write_bytes(node_archive().data + b"\n")
 
-    agents().call(untyped("addresses"), {"root": node.root})
+    agents().call(untyped_method("addresses"), {"root": node.root})
 
     assert _installed(node).read_bytes() == node_archive().data
 
 
 def test_the_bytecode_is_what_runs(agents: Callable[[], NodeAgent], node: Node) -> None:
     """Where it is right, the program itself isn't even read."""
-    agents().call(untyped("addresses"), {"root": node.root})
+    agents().call(untyped_method("addresses"), {"root": node.root})
     _installed(node).unlink()
 
-    agents().call(untyped("addresses"), {"root": node.root})
+    agents().call(untyped_method("addresses"), {"root": node.root})
 
     assert not _installed(node).exists()
 
 
 def test_bytecode_that_is_wrong_is_never_run(agents: Callable[[], NodeAgent], node: Node) -> None:
     """The program runs from its source instead."""
-    agents().call(untyped("addresses"), {"root": node.root})
+    agents().call(untyped_method("addresses"), {"root": node.root})
     body = _bytecode(node).read_bytes()
     _bytecode(node).write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
 
-    assert agents().call(untyped("addresses"), {"root": node.root})["addresses"]
+    assert agents().call(untyped_method("addresses"), {"root": node.root})["addresses"]
 
 
 def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node: Node) -> None:
@@ -203,7 +203,7 @@ def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node
     request = {"root": node.root, "digest": "sha256:x"}
 
     agent.call(
-        untyped("put_code"),
+        untyped_method("upload_code"),
         request,
         payload=(data[at : at + 100] for at in range(0, len(data), 100)),
     )
@@ -227,11 +227,11 @@ def test_errors_of_a_read_verb_are_raised(agent: NodeAgent, node: Node) -> None:
     ("kind", "error"),
     [
         ("storage", StorageError),
-        ("busy", Busy),
-        ("fenced", Busy),
-        ("wrong", SourceWrong),
-        ("missing", NodeForgot),
-        ("requirements", RequirementsFailed),
+        ("busy", LockHeld),
+        ("fenced", LockHeld),
+        ("wrong", SourceMismatch),
+        ("missing", UnknownOnNode),
+        ("requirements", RequirementsError),
         ("from the future", NodeError),
     ],
 )
@@ -245,8 +245,8 @@ def test_events_come_before_the_result_whatever_the_pieces(node: Node) -> None:
     lines = b'{"event": {"done": 1}}\n{"event": {"done": 2}}\n{"result": {"tree": "\xc3\xa4"}}\n'
     events: list[object] = []
 
-    result = NodeAgent(node, Scripted(lambda argv, stdin: Output(0, lines, b""))).call(
-        untyped("deliver"), {}, on_event=events.append
+    result = NodeAgent(node, Scripted(lambda argv, stdin: CommandOutput(0, lines, b""))).call(
+        untyped_method("deliver"), {}, on_event=events.append
     )
 
     assert (events, result) == ([{"done": 1}, {"done": 2}], {"tree": "ä"})
@@ -257,8 +257,8 @@ def test_a_crash_shows_its_last_lines_escaped(node: Node) -> None:
     noise = b"line\n" * 100 + b"\x1b[31mValueError: \xe2\x80\xae bad\x07\n"
 
     with pytest.raises(NodeError) as raised:
-        NodeAgent(node, Scripted(lambda argv, stdin: Output(1, b"", noise))).call(
-            untyped("facts"), {}
+        NodeAgent(node, Scripted(lambda argv, stdin: CommandOutput(1, b"", noise))).call(
+            untyped_method("facts"), {}
         )
 
     assert raised.value.detail.splitlines()[-1] == r"\x1b[31mValueError: \u202e bad\x07"
@@ -269,17 +269,19 @@ def test_a_crash_shows_its_last_lines_escaped(node: Node) -> None:
 def test_no_result_is_an_error(node: Node, answer: bytes) -> None:
     """Success without a result, and chatter, are not taken for one."""
     with pytest.raises(NodeError):
-        NodeAgent(node, Scripted(lambda argv, stdin: Output(0, answer, b""))).call(
-            untyped("facts"), {}
+        NodeAgent(node, Scripted(lambda argv, stdin: CommandOutput(0, answer, b""))).call(
+            untyped_method("facts"), {}
         )
 
 
 def test_a_program_that_never_gets_right_is_given_up(node: Node) -> None:
     """One installation and one more attempt, then an error that names the file."""
-    transport = Scripted(lambda argv, stdin: Output(97 if argv[-1] == "facts" else 0, b"", b""))
+    transport = Scripted(
+        lambda argv, stdin: CommandOutput(97 if argv[-1] == "facts" else 0, b"", b"")
+    )
 
     with pytest.raises(NodeError, match="node program") as raised:
-        NodeAgent(node, transport).call(untyped("facts"), {})
+        NodeAgent(node, transport).call(untyped_method("facts"), {})
 
     assert len(transport.calls) == 3
     assert node.root in raised.value.detail
@@ -293,10 +295,12 @@ def test_an_installation_that_fails_says_why(
     node: Node, code: int, stderr: bytes, detail: str
 ) -> None:
     """In its own words, or else by how it ended."""
-    transport = Scripted(lambda argv, _: Output(97 if argv[-1] == "facts" else code, b"", stderr))
+    transport = Scripted(
+        lambda argv, _: CommandOutput(97 if argv[-1] == "facts" else code, b"", stderr)
+    )
 
     with pytest.raises(StorageError, match="can't be installed on") as raised:
-        NodeAgent(node, transport).call(untyped("facts"), {})
+        NodeAgent(node, transport).call(untyped_method("facts"), {})
 
     assert detail in raised.value.detail
 
@@ -305,12 +309,12 @@ def test_a_secret_is_in_no_argument(node: Node) -> None:
     """Requests travel on standard input."""
     seen: list[bytes] = []
 
-    def reply(argv: Sequence[str], stdin: bytes) -> Output:
+    def reply(argv: Sequence[str], stdin: bytes) -> CommandOutput:
         seen.append(stdin)
-        return Output(0, b'{"result": {}}\n', b"")
+        return CommandOutput(0, b'{"result": {}}\n', b"")
 
     transport = Scripted(reply)
-    NodeAgent(node, transport).call(untyped("start"), {"secrets": {"a": "s3cr3t-value"}})
+    NodeAgent(node, transport).call(untyped_method("start"), {"secrets": {"a": "s3cr3t-value"}})
 
     assert b"s3cr3t-value" in seen[0]
     assert all("s3cr3t-value" not in word for call in transport.calls for word in call)
@@ -318,4 +322,4 @@ def test_a_secret_is_in_no_argument(node: Node) -> None:
 
 def test_readable_keeps_plain_text() -> None:
     """Ordinary lines of any script pass; control characters don't."""
-    assert readable("größe 三\n\ttab".encode()) == "größe 三\n\\ttab"
+    assert printable_tail("größe 三\n\ttab".encode()) == "größe 三\n\\ttab"

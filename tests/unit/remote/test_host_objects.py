@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import node_at
+from tests.support.node_program.agents import node_at
 from trainctl.errors import StorageError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.agents import node_bytecode
-from trainctl.base.protocol.verb import untyped
-from trainctl.base.protocol.wire import Frames, frame
+from tests.support.node_program.agents import node_bytecode
+from trainctl.base.protocol.method import untyped_method
+from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.transport import CommandOutput
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.programs import Feed
-from trainctl.spi.provider import Node
-from trainctl.spi.transport import Output
+from trainctl.remote.processes import InputFeed
 from trainctl_local import LocalTransport
 
 heads = st.dictionaries(
@@ -47,8 +47,8 @@ def test_frames_arrive_whole_whatever_the_pieces(
     said: list[tuple[int, dict[str, str], bytes]], size: int
 ) -> None:
     """In order, with their bytes, however the stream is cut."""
-    stream = b"".join(frame({**head, "call": call}, data) for call, head, data in said)
-    frames = Frames()
+    stream = b"".join(encode_frame({**head, "call": call}, data) for call, head, data in said)
+    frames = FrameDecoder()
     found = [
         one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])
     ]
@@ -63,18 +63,18 @@ def test_frames_arrive_whole_whatever_the_pieces(
 def test_what_is_no_frame_is_said_to_be_none(line: str) -> None:
     """Whatever JSON it is."""
     with pytest.raises(ValueError, match=r".+"):
-        Frames().feed(f"{line}\n".encode())
+        FrameDecoder().feed(f"{line}\n".encode())
 
 
 def test_a_line_without_an_end_is_no_frame() -> None:
     """It is not kept for ever."""
     with pytest.raises(ValueError, match="x"):
-        Frames().feed(b"x" * 2**17)
+        FrameDecoder().feed(b"x" * 2**17)
 
 
 def test_a_feed_gives_what_was_put_and_ends() -> None:
     """In order; nothing is nothing, and it may be closed twice."""
-    feed = Feed()
+    feed = InputFeed()
     for data in (b"a", b"", b"b"):
         feed.put(data)
     feed.close()
@@ -88,7 +88,7 @@ def test_noise_in_place_of_frames_is_shown(transport: LocalTransport, tmp_path: 
     agent = calling(transport, tmp_path, r"printf '\033[2JWelcome to gpu\n'; exec cat >/dev/null")
 
     with pytest.raises(NodeError, match="lab/gpu answers with something else") as raised:
-        agent.call(untyped("facts"), {})
+        agent.call(untyped_method("facts"), {})
 
     assert raised.value.detail == r"\x1b[2JWelcome to gpu"
 
@@ -101,7 +101,7 @@ def test_a_session_that_does_not_start_is_a_program_that_crashed(
 
     for _ in range(2):
         with pytest.raises(NodeError, match="exit code 3") as raised:
-            agent.call(untyped("facts"), {})
+            agent.call(untyped_method("facts"), {})
         assert raised.value.detail == "no such luck"
 
 
@@ -111,14 +111,14 @@ def test_a_link_that_fails_at_once_is_told(tmp_path: Path) -> None:
     class Broken(LocalTransport):
         begun = 0
 
-        def run(self, *args: Any, **more: Any) -> Output:
+        def run(self, *args: Any, **more: Any) -> CommandOutput:
             Broken.begun += 1
             raise NodeUnreachable("no route to gpu")
 
     node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), sys.executable)
 
     with pytest.raises(NodeUnreachable, match="no route"):
-        NodeAgent(node, Broken()).call(untyped("status"), {})
+        NodeAgent(node, Broken()).call(untyped_method("status"), {})
 
     assert Broken.begun == 1
 
@@ -128,7 +128,7 @@ def test_a_python_that_is_not_there_is_named(transport: LocalTransport, tmp_path
     node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), str(tmp_path / "none"))
 
     with pytest.raises(NodeError, match="none can't be started"):
-        NodeAgent(node, transport).call(untyped("facts"), {})
+        NodeAgent(node, transport).call(untyped_method("facts"), {})
 
 
 def test_a_session_is_started_beforehand_and_found(
@@ -137,13 +137,13 @@ def test_a_session_is_started_beforehand_and_found(
     """What is opened is what the first call is answered by; of a program that isn't installed nothing is made."""
     root = tmp_path / "root"
     node = Node("lab", "gpu", "local", str(root), str(root), sys.executable)
-    visitor = NodeAgent(node, transport, visiting=True, bytecode=node_bytecode)
-    visitor.open([untyped("facts")])
+    visitor = NodeAgent(node, transport, ephemeral=True, bytecode=node_bytecode)
+    visitor.open([untyped_method("facts")])
 
-    assert visitor.call(untyped("status"), {"root": str(root), "keys": []}) == {"runs": {}}
+    assert visitor.call(untyped_method("status"), {"root": str(root), "keys": []}) == {"runs": {}}
     assert not root.exists()
 
     agent = NodeAgent(node, transport, bytecode=node_bytecode)
-    agent.open([untyped("status"), untyped("no such verb")])
+    agent.open([untyped_method("status"), untyped_method("no such verb")])
 
-    assert agent.call(untyped("status"), {"root": str(root), "keys": []}) == {"runs": {}}
+    assert agent.call(untyped_method("status"), {"root": str(root), "keys": []}) == {"runs": {}}

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.agents import bytecode_cache, fork_local_nodes
-from trainctl.apply.step import Step, StepFailed
+from tests.support.node_program.agents import bytecode_cache, fork_local_nodes
+from trainctl.apply.step import ApplyStep, StepFailed
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.ledger.leases import this_process
-from trainctl.ledger.state import Intent, Recorded
+from trainctl.ledger.leases import current_holder
+from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.resources.agents import Agents, away_nodes, nodes_of
+from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
+from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import ClusterHandler
-from trainctl.spi.provider import Cluster, Node, Presence
 from trainctl_local import LocalProvider
 
 LAB = Address.parse("cluster.lab")
@@ -30,25 +30,25 @@ class Away(LocalProvider):
 
     def __init__(self) -> None:
         super().__init__()
-        self.away: set[str] = set()
+        self.unreachable: set[str] = set()
         self.dying: set[str] = set()
 
-    def locate(self, cluster: Cluster, node: Node) -> Node:
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
         """As of the local provider."""
-        if node.name in self.away:
+        if node.name in self.unreachable:
             raise NodeUnreachable(f"{node.id} doesn't answer")
         return super().locate(cluster, node)
 
-    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+    def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """As of the local provider."""
         made = super().create(cluster, name, key)
         if name in self.dying:
             raise NodeUnreachable(f"{made.id} doesn't answer any more")
         return made
 
-    def read(self, node: Node) -> Presence:
+    def read(self, node: Node) -> ResourceStatus:
         """As of the local provider."""
-        return Presence.UNREACHABLE if node.name in self.away else super().read(node)
+        return ResourceStatus.UNREACHABLE if node.name in self.unreachable else super().read(node)
 
 
 class Lab:
@@ -59,28 +59,30 @@ class Lab:
         self.provider = provider = Away()
         self.agents = Agents(lambda name: provider, bytecode_cache())
         self.handler = ClusterHandler(lambda name: provider, self.agents, "lineage")
-        self.recorded: Recorded | None = None
+        self.recorded: RecordedResource | None = None
 
-    def step(self, key: str, action: Action, *, resumed: bool = False, **settings: Any) -> Step:
+    def step(
+        self, key: str, action: Action, *, resumed: bool = False, **settings: Any
+    ) -> ApplyStep:
         """A step at the cluster."""
         attributes = {"provider": "local", "nodes": 1, "gpus": 0, "cache": None, **settings}
-        return Step(
+        return ApplyStep(
             LAB, action, key, attributes, self.recorded, (), None, lambda address: self.recorded,
             lambda phase, done, total: None, lambda address: 0.0, resumed=resumed,
         )  # fmt: skip
 
-    def make(self, key: str, action: Action = Action.UPDATE, **settings: Any) -> Recorded:
+    def make(self, key: str, action: Action = Action.UPDATE, **settings: Any) -> RecordedResource:
         """Carry a change out, and record it."""
         step = self.step(key, action, **settings)
-        outputs = self.handler.carry_out(step)
-        self.recorded = Recorded(LAB, "local", step.attributes, outputs)
+        outputs = self.handler.apply(step)
+        self.recorded = RecordedResource(LAB, "local", step.attributes, outputs)
         return self.recorded
 
-    def look(self) -> tuple[Presence, tuple[str, ...]]:
+    def look(self) -> tuple[ResourceStatus, tuple[str, ...]]:
         """What a look finds, and which nodes are back."""
         assert self.recorded is not None
         found = self.handler.read(self.recorded, lambda _: None)
-        return found.presence, found.back
+        return found.status, found.recovered_nodes
 
     def destroy(self) -> None:
         """Remove it."""
@@ -134,9 +136,9 @@ def test_what_is_gone_is_made_anew(lab: Lab, times: int) -> None:
     lab.make("one", Action.CREATE, nodes=2)
     assert lab.recorded is not None
     shutil.rmtree(lab.home / "trainctl/nodes/lab-0")
-    assert lab.handler.read(lab.recorded, lambda _: None).presence is Presence.GONE
+    assert lab.handler.read(lab.recorded, lambda _: None).status is ResourceStatus.MISSING
     for _ in range(times):
-        outputs = lab.handler.carry_out(lab.step("two", Action.CREATE, nodes=2))
+        outputs = lab.handler.apply(lab.step("two", Action.CREATE, nodes=2))
     lab.recorded = replace(lab.recorded, outputs=outputs)
     assert [node.key for node in nodes_of(lab.recorded)] == ["two/lab-0", "one/lab-1"]
     lab.destroy()
@@ -147,9 +149,9 @@ def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
     """The nodes it made go; those that are recorded stay."""
     lab.make("one", Action.CREATE)
     step = lab.step("two", Action.UPDATE, nodes=2)
-    lab.handler.carry_out(step)
+    lab.handler.apply(step)
     inputs = {"attributes": dict(step.attributes)}
-    intent = Intent("id", LAB, "update", "local", "two", inputs, this_process(), 0.0)
+    intent = Intent("id", LAB, "update", "local", "two", inputs, current_holder(), 0.0)
     lab.handler.abandon(intent, lambda _: lab.recorded, lambda _: False)
     assert lab.left == ["lab-0"]
     lab.handler.abandon(intent, lambda _: lab.recorded, lambda _: False)
@@ -159,20 +161,20 @@ def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
 
 def test_a_node_that_is_away_leaves_the_others(lab: Lab) -> None:
     """The others are made; a look tells when it is back, and then it is made beside them. Nothing has to be removed of what never was."""
-    lab.provider.away = {"lab-0"}
+    lab.provider.unreachable = {"lab-0"}
     made = lab.make("one", Action.CREATE, nodes=2)
     assert [node.name for node in nodes_of(made)] == ["lab-1"]
-    assert [(node.name, node.key) for node in away_nodes(made)] == [("lab-0", "")]
-    assert lab.look() == (Presence.UNREACHABLE, ())
+    assert [(node.name, node.key) for node in unprovisioned_nodes(made)] == [("lab-0", "")]
+    assert lab.look() == (ResourceStatus.UNREACHABLE, ())
     lab.destroy()
     assert lab.left == []
 
     lab.make("two", Action.CREATE, nodes=2)
-    lab.provider.away = set()
-    assert lab.look() == (Presence.PRESENT, ("lab-0",))
+    lab.provider.unreachable = set()
+    assert lab.look() == (ResourceStatus.PRESENT, ("lab-0",))
     made = lab.make("three", nodes=2)
     assert [node.key for node in nodes_of(made)] == ["three/lab-0", "two/lab-1"]
-    assert away_nodes(made) == ()
+    assert unprovisioned_nodes(made) == ()
     lab.destroy()
     assert lab.left == []
 
@@ -181,19 +183,19 @@ def test_a_node_that_is_away_leaves_the_others(lab: Lab) -> None:
 def test_a_node_that_may_have_been_made_is_found_again(lab: Lab, resumed: bool) -> None:
     """Its power goes after it was made, or when an earlier attempt may have: its key is kept, for who makes it and for who removes it."""
     lab.provider.dying = {"lab-0"}
-    lab.handler.carry_out(lab.step("one", Action.CREATE, nodes=2))
-    lab.provider.dying, lab.provider.away = set(), {"lab-0"}
+    lab.handler.apply(lab.step("one", Action.CREATE, nodes=2))
+    lab.provider.dying, lab.provider.unreachable = set(), {"lab-0"}
     if not resumed:
-        lab.provider.away, lab.provider.dying = set(), {"lab-0"}
+        lab.provider.unreachable, lab.provider.dying = set(), {"lab-0"}
     step = lab.step("one", Action.CREATE, nodes=2, resumed=resumed)
-    lab.recorded = Recorded(LAB, "local", step.attributes, lab.handler.carry_out(step))
-    assert [node.key for node in away_nodes(lab.recorded)] == ["one/lab-0"]
-    lab.provider.dying, lab.provider.away = set(), {"lab-0"}
+    lab.recorded = RecordedResource(LAB, "local", step.attributes, lab.handler.apply(step))
+    assert [node.key for node in unprovisioned_nodes(lab.recorded)] == ["one/lab-0"]
+    lab.provider.dying, lab.provider.unreachable = set(), {"lab-0"}
     with pytest.raises(NodeError, match="lab-0"):
         lab.destroy()
     assert lab.left == ["lab-0"]
 
-    lab.provider.away = set()
+    lab.provider.unreachable = set()
     lab.make("two", nodes=2)
     assert [node.key for node in nodes_of(lab.recorded)] == ["one/lab-0", "two/lab-1"]
     lab.destroy()
@@ -203,20 +205,20 @@ def test_a_node_that_may_have_been_made_is_found_again(lab: Lab, resumed: bool) 
 def test_a_recorded_node_that_is_away_stays_as_it_was(lab: Lab) -> None:
     """A change of the cluster that doesn't concern it is made without it."""
     lab.make("one", Action.CREATE, nodes=2)
-    lab.provider.away = {"lab-1"}
+    lab.provider.unreachable = {"lab-1"}
     made = lab.make("two", nodes=3)
     assert [node.key for node in nodes_of(made)] == ["one/lab-0", "one/lab-1", "two/lab-2"]
-    lab.provider.away = set()
+    lab.provider.unreachable = set()
     lab.destroy()
     assert lab.left == []
 
 
 def test_without_any_node_the_step_fails_and_says_so(lab: Lab) -> None:
     """What is recorded names those that were asked for, so that a manifest that is put right leaves nothing to look for."""
-    lab.provider.away = {"lab-0"}
+    lab.provider.unreachable = {"lab-0"}
     with pytest.raises(StepFailed, match="lab-0 doesn't answer") as failed:
         lab.make("one", Action.CREATE)
-    assert [node["name"] for node in failed.value.outputs["away"]] == ["lab-0"]
-    lab.recorded = Recorded(LAB, "local", {"provider": "local"}, failed.value.outputs)
+    assert [node["name"] for node in failed.value.outputs["unreachable"]] == ["lab-0"]
+    lab.recorded = RecordedResource(LAB, "local", {"provider": "local"}, failed.value.outputs)
     lab.destroy()
     assert lab.left == []

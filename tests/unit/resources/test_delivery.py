@@ -13,23 +13,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, ingest, mirror_at
-from tests.support.nodes import wait_for
-from trainctl.apply.step import Step
+from tests.support.node_program.nodes import wait_for
+from tests.support.storage.mirrors import REFERENCE, MemorySource, ingest, mirror_at
+from trainctl.apply.step import ApplyStep
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.errors import NodeError
-from trainctl.ledger.state import Recorded
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.delivery import Delivered
-from trainctl.model.resource import ClusterSpec
+from trainctl.model.delivery import DeliveryRecord
+from trainctl.model.specs.resource import ClusterSpec
+from trainctl.plugin_api.discovery import load_provider
+from trainctl.plugin_api.provider import Capabilities, ClusterSettings
 from trainctl.remote import agent
-from trainctl.resources.agents import Agents, Home
-from trainctl.resources.delivery import Delivery, Seat
-from trainctl.resources.mirror.node_server import Peers
+from trainctl.resources.agents import Agents, ProjectContext
+from trainctl.resources.delivery import Delivery, RankAssignment
+from trainctl.resources.mirror.node_server import PeerServers
 from trainctl.resources.mirror.origins import DirectoryOrigins
-from trainctl.spi.discovery import load_provider
-from trainctl.spi.provider import Capabilities, Cluster
 
 pytestmark = pytest.mark.integration
 
@@ -52,15 +52,15 @@ class Lab:
         self.mirror = base / "mirror"
         self.store = mirror_at(self.mirror)
         self.tokens: list[str] = []
-        self.told: list[tuple[str, int, int]] = []
+        self.announced: list[tuple[str, int, int]] = []
 
-    def seats(self, count: int, shared: Path | None = None) -> list[Seat]:
+    def seats(self, count: int, shared: Path | None = None) -> list[RankAssignment]:
         """So many nodes, whose cluster may have a cache in a directory."""
         attributes = {**CLUSTER, "cache": {"cluster": {"dir": str(shared)}} if shared else None}
-        cluster = Cluster("lab", {"nodes": count})
+        cluster = ClusterSettings("lab", {"nodes": count})
         nodes = [self.provider.create(cluster, f"lab-{n}", f"key-{n}") for n in range(count)]
         spec = ClusterSpec.from_attributes(attributes)
-        return [Seat(node, self.agents.of("far", node), spec) for node in nodes]
+        return [RankAssignment(node, self.agents.of("far", node), spec) for node in nodes]
 
     @cached_property
     def listing(self) -> Listing:
@@ -68,7 +68,7 @@ class Lab:
         source = MemorySource(self.files, piece=2**20)
         return ingest(self.store, source.resolve("memory://model", None, None), source, REFERENCE)
 
-    def deliver(self, seats: list[Seat]) -> tuple[Delivered, ...]:
+    def deliver(self, seats: list[RankAssignment]) -> tuple[DeliveryRecord, ...]:
         """Deliver what the mirror holds."""
         listing = self.listing
 
@@ -77,12 +77,12 @@ class Lab:
             return token
 
         origins = DirectoryOrigins(self.agents, str(self.mirror), register)
-        home = Home(Path("/"), "lineage", "somebody", "project")
+        home = ProjectContext(Path("/"), "lineage", "somebody", "project")
         delivery = Delivery(self.store, home, origins)
-        recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
-        step = Step(
+        recorded = RecordedResource(WEIGHTS, "", {"source": "file:./model"}, {})
+        step = ApplyStep(
             JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,
-            lambda *told: self.told.append(told), lambda address: 0.0,
+            lambda *announced: self.announced.append(announced), lambda address: 0.0,
         )  # fmt: skip
         listings = delivery.listings({str(WEIGHTS): listing.id})
         return delivery.deliver(step, seats, listings)
@@ -98,7 +98,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     lab.agents.close()
 
 
-def _check(lab: Lab, seat: Seat) -> None:
+def _check(lab: Lab, seat: RankAssignment) -> None:
     tree = Path(seat.node.root) / "cache" / "trees" / lab.listing.id
     assert {path.name: path.read_bytes() for path in tree.iterdir()} == lab.files
 
@@ -111,14 +111,14 @@ def test_one_node_gets_them_through_the_operators_process(lab: Lab) -> None:
 
     _check(lab, seats[0])
     size = lab.listing.size
-    assert (row.rank, row.node, row.path) == (0, "lab/lab-0", "through-operator")
-    assert (row.moved, row.bytes_by_tier["mirror"], row.bytes_through_operator) == (
+    assert (row.rank, row.node, row.path) == (0, "lab/lab-0", "through-client")
+    assert (row.moved, row.bytes_by_tier["mirror"], row.bytes_through_client) == (
         size,
         size,
         size,
     )
     assert len(lab.tokens) == 1
-    assert lab.told[-1][1:] == (size, size)
+    assert lab.announced[-1][1:] == (size, size)
 
 
 def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
@@ -132,10 +132,10 @@ def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
     size = lab.listing.size
     assert [row.node for row in rows] == ["lab/lab-0", "lab/lab-1", "lab/lab-2"]
     assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
-    assert sum(row.bytes_through_operator for row in rows) == size
+    assert sum(row.bytes_through_client for row in rows) == size
     assert sum(row.bytes_by_tier["peers"] for row in rows) == 2 * size
     assert {row.path for row in rows} == {"peers"}
-    assert max(done for _, done, total in lab.told) == 3 * size
+    assert max(done for _, done, total in lab.announced) == 3 * size
 
 
 @pytest.mark.parametrize("at_once", [2**20, 0])
@@ -143,7 +143,7 @@ def test_listings_follow_what_nodes_are_asked(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """As rows, with the request or, if they are many, in a stream of their own: to servers and to deliveries."""
-    monkeypatch.setattr(agent, "_AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr(agent, "_SESSION_BYTES", at_once)
     seats = lab.seats(2)
 
     rows = lab.deliver(seats)
@@ -187,13 +187,13 @@ def test_a_node_that_fails_is_named_and_the_others_are_served(
     seats = lab.seats(3)
     left: list[str] = []
     (Path(seats[1].node.root) / "cache").write_text("in the way")
-    leave = Peers.leave
+    leave = PeerServers.leave
 
-    def seen(peers: Peers, node_id: str) -> None:
+    def seen(peers: PeerServers, node_id: str) -> None:
         left.append(node_id)
         leave(peers, node_id)
 
-    monkeypatch.setattr(Peers, "leave", seen)
+    monkeypatch.setattr(PeerServers, "leave", seen)
 
     with pytest.raises(NodeError, match=r"lab/lab-1") as raised:
         lab.deliver(seats)
@@ -209,11 +209,11 @@ def test_who_leaves_serves_nobody_any_more(lab: Lab) -> None:
     """Its port is closed while the others go on."""
     seats = lab.seats(2)
     nodes = [(one.node, one.agent, {"root": one.node.root}) for one in seats]
-    with Peers(nodes, [lab.listing], lambda token: token) as peers:
-        told = peers.told()
+    with PeerServers(nodes, [lab.listing], lambda token: token) as peers:
+        announced = peers.announced()
         peers.leave(seats[0].node.id)
-        wait_for(lambda: not _answers(told[seats[0].node.id]))
-        assert _answers(told[seats[1].node.id])
+        wait_for(lambda: not _answers(announced[seats[0].node.id]))
+        assert _answers(announced[seats[1].node.id])
 
 
 def _answers(peer: Mapping[str, Any]) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainctl.apply.step import Step
+from trainctl.apply.step import ApplyStep
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.delivery import Foreseen
+from trainctl.model.delivery import TransferForecast
 from trainctl.resources.delivery import DeliveryProgress
-from trainctl.views.terminal.progress import Meter
+from trainctl.views.terminal.progress import RateMeter
 
 GB = 10**9
 SIZES = {"weights.new": 10 * GB, "weights.old": 90 * GB}
@@ -19,9 +19,9 @@ SIZES = {"weights.new": 10 * GB, "weights.old": 90 * GB}
 class Watched:
     """A delivery to one node, and what is told of it."""
 
-    def __init__(self, forecasts: Mapping[tuple[int, str], Foreseen] | None = None) -> None:
+    def __init__(self, forecasts: Mapping[tuple[int, str], TransferForecast] | None = None) -> None:
         self.told: list[tuple[str, int, int]] = []
-        step = Step(
+        step = ApplyStep(
             Address.parse("job.sft"), Action.CREATE, "run-1", {}, None, (), None, lambda address: None,
             lambda *told: self.told.append(told), lambda address: 0.0, forecasts=forecasts or {},
         )  # fmt: skip
@@ -39,7 +39,7 @@ class Watched:
 
 def forecast(told: list[tuple[str, int, int]]) -> str:
     """What is shown after these, one a second."""
-    meter = Meter()
+    meter = RateMeter()
     for second, (_, done, total) in enumerate(told):
         meter.update(done, total, float(second))
     return meter.text(float(len(told) - 1))
@@ -47,7 +47,7 @@ def forecast(told: list[tuple[str, int, int]]) -> str:
 
 def test_what_the_plan_found_on_the_node_is_not_left_to_come() -> None:
     """Before the node says anything of it, as its turn comes later."""
-    watched = Watched({(0, "weights.new"): Foreseen(None, 10 * GB), (0, "weights.old"): Foreseen(None, 0)})  # fmt: skip
+    watched = Watched({(0, "weights.new"): TransferForecast(None, 10 * GB), (0, "weights.old"): TransferForecast(None, 0)})  # fmt: skip
 
     for came in (0, GB, 2 * GB):
         watched.heard("weights.new", 0, came)
@@ -57,10 +57,10 @@ def test_what_the_plan_found_on_the_node_is_not_left_to_come() -> None:
 
 def test_what_the_node_has_is_not_left_to_come_and_no_speed() -> None:
     """Where the plan didn't know: from its first report on, which is before anything came, also of what is found later."""
-    watched = Watched({(0, "weights.new"): Foreseen(None, 10 * GB)})
+    watched = Watched({(0, "weights.new"): TransferForecast(None, 10 * GB)})
     for came in (9 * GB, 10 * GB):
         watched.heard("weights.new", 0, came)
-    watched.progress.ended(0, "weights.new")
+    watched.progress.finish(0, "weights.new")
 
     watched.heard("weights.old", 0, 0)
     watched.heard("weights.old", 80 * GB, 0)
@@ -73,9 +73,9 @@ def test_a_node_that_has_it_all_tells_nothing_of_it() -> None:
     """Its answer says so: then nothing of it is left, whatever the plan said."""
     watched = Watched()
 
-    watched.progress.ended(0, "weights.old")
+    watched.progress.finish(0, "weights.old")
     watched.heard("weights.new", 0, GB)
-    watched.progress.ended(0, "weights.new")
+    watched.progress.finish(0, "weights.new")
 
     assert watched.told[-2:] == [
         ("delivering weights.new", GB, 10 * GB),
@@ -89,6 +89,6 @@ def test_a_delivery_that_ended_as_told_is_told_once() -> None:
 
     watched.heard("weights.new", 0, 10 * GB)
     told = len(watched.told)
-    watched.progress.ended(0, "weights.new")
+    watched.progress.finish(0, "weights.new")
 
     assert len(watched.told) == told

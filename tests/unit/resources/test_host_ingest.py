@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.agents import node_at
-from tests.support.mirrors import impatient
-from tests.support.store_contents import OTHER, REFERENCE, read_file, sha256
+from tests.support.node_program.agents import node_at
+from tests.support.storage.mirrors import immediate_retry
+from tests.support.storage.store_contents import OTHER, REFERENCE, read_file, sha256
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
-from trainctl.errors import Interrupted, SourceDenied, SourceGone
+from trainctl.errors import SourceDenied, SourceNotFound, UserInterrupt
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.mirror.host_store import HostStore
 from trainctl.store import references
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.reader import Locator
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.reader import BlobLocator
 from trainctl_local import LocalTransport
 
 FILES = {
@@ -47,7 +47,9 @@ class Plain:
         data = FILES[file.path]
         yield (data[at : at + 2**20] for at in range(offset, len(data), 2**20))
 
-    def part(self, file: SourceFile, offset: int, length: int) -> AbstractContextManager[None]:
+    def read_range(
+        self, file: SourceFile, offset: int, length: int
+    ) -> AbstractContextManager[None]:
         return nullcontext()
 
     def checksum(self, file: SourceFile) -> str:
@@ -61,7 +63,7 @@ class Linking(Plain):
         self._server = server
         self.made = 0
 
-    def link(self, file: SourceFile) -> str:
+    def presigned_url(self, file: SourceFile) -> str:
         self.made += 1
         return f"{self._server}/{file.path}?signature={self.made}"
 
@@ -121,7 +123,7 @@ def make_store(tmp_path: Path, masked: list[str]) -> Callable[[], HostStore]:
     def make() -> HostStore:
         agent = NodeAgent(node, LocalTransport())
         directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
-        return HostStore(lambda: directory, lambda installs: agent, impatient(), register)
+        return HostStore(lambda: directory, lambda installs: agent, immediate_retry(), register)
 
     return make
 
@@ -131,7 +133,7 @@ def content(tmp_path: Path, store: HostStore) -> dict[str, bytes]:
     objects = DirectoryObjects(tmp_path / "store")
     listing = store.mirrored(SOURCE)
     assert listing is not None
-    locator = Locator(objects, listing)
+    locator = BlobLocator(objects, listing)
     return {file.path: read_file(locator, file) for file in listing.files}
 
 
@@ -143,7 +145,7 @@ def test_what_can_not_be_linked_is_relayed(
 
     assert content(tmp_path, store) == FILES
     assert heard[-1] == (SOURCE.size, SOURCE.size, len(FILES))
-    (stored,) = references.read(DirectoryObjects(tmp_path / "store")).stored
+    (stored,) = references.read_references(DirectoryObjects(tmp_path / "store")).stored
     assert (stored.listing, stored.record["owner"]) == (listing.id, REFERENCE.owner)
     assert len(masked) == 1
 
@@ -190,10 +192,10 @@ def test_an_error_of_the_relay_is_raised_as_it_was(make_store: Callable[[], Host
     class Gone(Plain):
         @contextmanager
         def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
-            raise SourceGone("hf://acme/model: it was deleted")
+            raise SourceNotFound("hf://acme/model: it was deleted")
             yield
 
-    with pytest.raises(SourceGone, match=r"^hf://acme/model: it was deleted"):
+    with pytest.raises(SourceNotFound, match=r"^hf://acme/model: it was deleted"):
         make_store().ingest(SOURCE, Gone(), REFERENCE)
 
 
@@ -217,7 +219,7 @@ def test_a_cancelled_copy_resumes(make_store: Callable[[], HostStore], tmp_path:
             cancelled.set()
             threading.Event().wait(1)
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(UserInterrupt):
         store.ingest(SOURCE, Slow(), REFERENCE, cancelled=cancelled)
     assert store.mirrored(SOURCE) is None
     offsets.clear()

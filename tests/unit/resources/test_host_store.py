@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.host_agent import HostAgent
-from tests.support.mirrors import impatient
-from tests.support.store_contents import (
+from tests.support.node_program.host_agent import HostAgent
+from tests.support.storage.mirrors import immediate_retry
+from tests.support.storage.store_contents import (
     CHUNK,
     OTHER,
     REFERENCE,
@@ -19,18 +19,18 @@ from tests.support.store_contents import (
     source_of,
 )
 from trainctl.base.objects import ObjectStore
-from trainctl.errors import Busy, NodeForgot
+from trainctl.errors import LockHeld, UnknownOnNode
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror.host_store import HostMirror, HostStore
 from trainctl.store import keys, references
-from trainctl.store.access import deleting
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.gc import GcOptions, gc
-from trainctl.store.inventory import inventory, stored_bytes
-from trainctl.store.survey import survey
-from trainctl.store.verify import Outcome, verify
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.maintenance.exclusive_access import hold_exclusive_access
+from trainctl.store.maintenance.gc import GcOptions, gc
+from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
+from trainctl.store.maintenance.survey import take_survey
+from trainctl.store.maintenance.verify import FindingOutcome, verify_store
 
 FILES = {"large": bytes(range(256)) * 8, "alone": b"x" * 300, "small": b"small"}
 
@@ -52,7 +52,7 @@ def store(tmp_path: Path, said: list[str]) -> HostStore:
     return HostStore(
         lambda: directory,
         lambda installs: agent,
-        replace(impatient(), tell=said.append),
+        replace(immediate_retry(), tell=said.append),
         lambda value: value,
     )
 
@@ -61,7 +61,7 @@ def test_the_inventory_is_that_of_the_directory(store: HostStore, directory: Obj
     publish(directory, FILES)
     leave_unfinished(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
 
-    assert store.inventory() == inventory(directory)
+    assert store.inventory() == take_inventory(directory)
     assert store.inventory().rows[0].projects == ("demo",)
     assert store.stored_bytes() == stored_bytes(directory) > 0
 
@@ -78,7 +78,7 @@ def test_a_survey_of_a_host_is_that_of_the_directory(
     ]
     found = store.survey(sources, [listing.id, "0" * 64], "")
 
-    here = survey(directory, sources, [listing.id, "0" * 64])
+    here = take_survey(directory, sources, [listing.id, "0" * 64])
     assert replace(found, free=0) == replace(here, free=0)
     assert found.sources[0].listing == listing.id
     assert store.mirrored(sources[0]) == store.load_listing(listing.id) == listing
@@ -101,7 +101,7 @@ def test_gc_reports_what_the_host_deleted(store: HostStore, directory: ObjectSto
 
 
 def test_gc_on_a_host_is_exclusive(store: HostStore, directory: ObjectStore) -> None:
-    with deleting(directory), pytest.raises(Busy):
+    with hold_exclusive_access(directory), pytest.raises(LockHeld):
         store.gc(GcOptions())
 
 
@@ -111,29 +111,29 @@ def test_verify_reports_findings_and_progress(store: HostStore, directory: Objec
     directory.put(key, b"z" * 300)
     heard: list[tuple[int, int, int]] = []
 
-    assert store.verify(progress=lambda *now: heard.append(now)) == verify(directory)
+    assert store.verify(progress=lambda *now: heard.append(now)) == verify_store(directory)
     repaired = store.verify(repair=True)
 
     assert heard[-1][0] == heard[-1][1] == stored_bytes(directory) + 300
-    assert Outcome.REMOVED in {finding.outcome for finding in repaired.findings}
+    assert FindingOutcome.REMOVED in {finding.outcome for finding in repaired.findings}
     assert directory.stat(key) is None
 
 
 def test_references_are_renewed(store: HostStore, directory: ObjectStore) -> None:
     publish(directory, FILES)
-    (before,) = references.read(directory).stored
+    (before,) = references.read_references(directory).stored
     store.renew(REFERENCE.lineage, REFERENCE.address)
-    (after,) = references.read(directory).stored
+    (after,) = references.read_references(directory).stored
     assert after.record == before.record
     assert after.last_used > before.last_used
 
 
 def test_a_forgotten_host_has_no_reference() -> None:
     def forgotten() -> Any:
-        raise NodeForgot("node lab/gpu-0 was forgotten")
+        raise UnknownOnNode("node lab/gpu-0 was forgotten")
 
     agents = cast(Agents, None)
-    mirror = HostMirror(agents, forgotten, impatient(), lambda value: value)
+    mirror = HostMirror(agents, forgotten, immediate_retry(), lambda value: value)
     assert not mirror.store.drop_reference(REFERENCE.lineage, REFERENCE.address)
-    with pytest.raises(NodeForgot):
+    with pytest.raises(UnknownOnNode):
         mirror.store.renew(REFERENCE.lineage, REFERENCE.address)

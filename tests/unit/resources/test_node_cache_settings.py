@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.model.resource import ClusterSpec
-from trainctl.resources.clusters import at
-from trainctl.spi.provider import Node
+from trainctl.model.specs.resource import ClusterSpec
+from trainctl.plugin_api.provider import Node
+from trainctl.resources.clusters import cache_target
 
 NODE = Node("lab", "lab-0", "127.0.0.1", "/root-of-it", "/data-of-it", "python3")
 
@@ -26,4 +26,7 @@ def test_a_limit_of_the_mirrors_rate_is_told(
     """In bytes a second; nothing is said where there is none."""
     everywhere = {"root": "/root-of-it", "cache": {"dir": None, "size": None}}
 
-    assert at(NODE, ClusterSpec.from_attributes({"cache": cache})) == {**everywhere, **told}
+    assert cache_target(NODE, ClusterSpec.from_attributes({"cache": cache})) == {
+        **everywhere,
+        **told,
+    }

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import MemorySource
+from tests.support.storage.mirrors import MemorySource
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import (
-    SourceBusy,
     SourceDenied,
-    SourceGone,
-    SourceResting,
+    SourceNotFound,
+    SourceThrottled,
+    SourceUnavailable,
     SourceUnreachable,
     TrainctlError,
 )
-from trainctl.resources.mirror.relay import relaying
-from trainctl.spi.sources import Credential
+from trainctl.plugin_api.sources import SourceCredential
+from trainctl.resources.mirror.relay import run_relay
 
 
 class _Failing(MemorySource):
@@ -26,7 +26,11 @@ class _Failing(MemorySource):
 
     @contextmanager
     def open(
-        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
         raise self.failure
         yield
@@ -35,11 +39,11 @@ class _Failing(MemorySource):
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
-        (SourceBusy("busy", retry_after=2.5), (503, "3")),
-        (SourceResting("resting", retry_after=7.0), (503, "7")),
-        (SourceBusy("busy"), (503, None)),
+        (SourceUnavailable("busy", retry_after=2.5), (503, "3")),
+        (SourceThrottled("resting", retry_after=7.0), (503, "7")),
+        (SourceUnavailable("busy"), (503, None)),
         (SourceUnreachable("away"), (503, None)),
-        (SourceGone("gone"), (404, None)),
+        (SourceNotFound("gone"), (404, None)),
         (SourceDenied("denied"), (403, None)),
     ],
 )
@@ -54,7 +58,7 @@ def test_a_host_hears_what_it_may_try_again_and_when(
     def open_file(file: SourceFile, offset: int) -> AbstractContextManager[Iterator[bytes]]:
         return source.open(resolved, file, offset, None)
 
-    with relaying("token", resolved.files, open_file) as relay:
+    with run_relay("token", resolved.files, open_file) as relay:
         path = relay.path_of(0)
         connection = HTTPConnection("127.0.0.1", relay.port)
         connection.request("GET", path, headers={"Authorization": "Bearer token"})

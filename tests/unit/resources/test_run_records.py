@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from trainctl.base.protocol.runs import RunReport
-from trainctl.jobs.environment import places
+from trainctl.jobs.environment import run_paths
 from trainctl.model.address import Address
-from trainctl.model.resource import ClusterSpec, Resource
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.specs.resource import ClusterSpec, DesiredResource
+from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.delivery import Seat
-from trainctl.resources.runs import lost, with_some, with_status
-from trainctl.resources.starting import Equipped, Rank, specification
-from trainctl.spi.provider import Node
+from trainctl.resources.delivery import RankAssignment
+from trainctl.resources.launch import PlacedRank, PreparedRank, build_run_spec
+from trainctl.resources.run_status import are_lost, with_partial_status, with_status
 
 JOB = Address.parse("job.sft")
 S = RunStatus
@@ -89,7 +89,7 @@ def test_a_live_run_that_its_node_does_not_know_is_lost() -> None:
 def test_what_only_some_nodes_tell_is_of_their_ranks_alone() -> None:
     """The run, and the rank of a node that says nothing, stay as they were seen last; a rank that a node doesn't know is lost."""
     run = run_of(S.RUNNING, S.RUNNING, S.RUNNING)
-    now = with_some(run, {0: answer(S.FAILED, exit_code=3), 2: None})
+    now = with_partial_status(run, {0: answer(S.FAILED, exit_code=3), 2: None})
 
     assert [rank.status for rank in now.ranks] == [S.FAILED, S.RUNNING, S.LOST]
     assert (now.status, now.ended_at, now.error) == (S.RUNNING, None, None)
@@ -126,10 +126,10 @@ def test_a_gang_whose_ranks_lost_each_other_is_lost() -> None:
     """All nodes answer again, and each of its ranks was ended as the other was lost: nobody has stopped that run."""
     run = run_of(S.RUNNING, S.RUNNING)
     blames = [{"rank": rank, "status": S.LOST.value, "error": "was lost"} for rank in (1, 0)]
-    now = with_status(run, [answer(S.STOPPED, blame=blame) for blame in blames])
+    now = with_status(run, [answer(S.STOPPED, root_cause=root_cause) for root_cause in blames])
     assert (now.status, now.error) == (S.LOST, "rank 1 was lost")
     asked = {"rank": 0, "status": S.STOPPED.value, "error": ""}
-    assert with_status(run, [answer(S.STOPPED, blame=asked)] * 2).status is S.STOPPED
+    assert with_status(run, [answer(S.STOPPED, root_cause=asked)] * 2).status is S.STOPPED
 
 
 def test_a_gang_that_lost_a_rank_before_it_began_is_lost() -> None:
@@ -144,8 +144,8 @@ def test_the_run_tells_of_the_rank_that_was_the_cause() -> None:
     """Its number, error and exit code are the run's; the others say that they ended because of it."""
     cause = {"rank": 1, "status": S.FAILED.value, "exit_code": 3, "error": "it exited with 3"}
     answers = [
-        answer(S.STOPPED, exit_code=143, error="ended because rank 1 failed", blame=cause),
-        answer(S.FAILED, exit_code=3, error="it exited with 3", blame=cause),
+        answer(S.STOPPED, exit_code=143, error="ended because rank 1 failed", root_cause=cause),
+        answer(S.FAILED, exit_code=3, error="it exited with 3", root_cause=cause),
     ]
     run = with_status(run_of(S.RUNNING, S.RUNNING), answers)
     assert (run.status, run.error, run.blamed) == (S.FAILED, "rank 1: it exited with 3", 1)
@@ -156,9 +156,9 @@ def test_the_run_tells_of_the_rank_that_was_the_cause() -> None:
 def test_a_rank_whose_node_is_silent_is_lost_once_the_others_say_so() -> None:
     """A node that can't be asked may be slow; the others' coordinator knows better when it has given it up."""
     cause = {"rank": 1, "status": S.LOST.value, "exit_code": None, "error": "was lost: silence"}
-    assert lost({1}, [answer(S.STOPPED, blame=cause), None])
-    assert not lost({1}, [answer(S.RUNNING), None])
-    assert not lost({0}, [None, answer(S.STOPPED, blame={**cause, "rank": 1})])
+    assert are_lost({1}, [answer(S.STOPPED, root_cause=cause), None])
+    assert not are_lost({1}, [answer(S.RUNNING), None])
+    assert not are_lost({0}, [None, answer(S.STOPPED, root_cause={**cause, "rank": 1})])
 
 
 def test_a_run_without_ranks_is_what_it_was() -> None:
@@ -187,12 +187,12 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
         },
     }
     run = run_of(S.DEPLOYING)
-    where = places(node, JOB, "demo", run, 0)
-    seat = Seat(node, cast(NodeAgent, None), ClusterSpec())
-    told = specification(
-        Resource(JOB, "local", attributes),
+    where = run_paths(node, JOB, "demo", run, 0)
+    seat = RankAssignment(node, cast(NodeAgent, None), ClusterSpec())
+    told = build_run_spec(
+        DesiredResource(JOB, "local", attributes),
         run,
-        Equipped(Rank(0, seat, where), "sha256:a", None, None),
+        PreparedRank(PlacedRank(0, seat, where), "sha256:a", None, None),
         "lineage",
         {"weights.qwen3": "1157"},
         {
@@ -216,14 +216,16 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
 
 
 STOPPED_BY_0 = {"rank": 0, "status": S.STOPPED.value, "exit_code": None, "error": None}
-GONE = {"rank": 0, "status": S.LOST.value, "exit_code": None, "error": "rank 0 can't be reached"}
-GONE_1 = {**GONE, "rank": 1, "error": "was lost: silent for 60 s"}
+MISSING = {"rank": 0, "status": S.LOST.value, "exit_code": None, "error": "rank 0 can't be reached"}
+GONE_1 = {**MISSING, "rank": 1, "error": "was lost: silent for 60 s"}
 
 
 def test_ranks_that_heard_nothing_of_one_that_was_stopped_ended_with_it() -> None:
     """Nobody was lost: it was asked to end, and who couldn't be told took its silence for that."""
-    first = answer(S.STOPPED, ended_at=1.0, blame=STOPPED_BY_0)
-    second = answer(S.STOPPED, ended_at=2.0, blame=GONE, error="ended because rank 0 was lost")
+    first = answer(S.STOPPED, ended_at=1.0, root_cause=STOPPED_BY_0)
+    second = answer(
+        S.STOPPED, ended_at=2.0, root_cause=MISSING, error="ended because rank 0 was lost"
+    )
 
     now = with_status(run_of(S.RUNNING, S.RUNNING), [first, second])
 
@@ -235,11 +237,11 @@ def test_ranks_that_heard_nothing_of_one_that_was_stopped_ended_with_it() -> Non
 def test_a_run_that_was_to_end_is_stopped_whoever_was_silent_then(away: bool) -> None:
     """A minute without a word, amid which somebody wants its end: that is no loss that another run makes good."""
     because = "ended because rank 1 was lost"
-    first = answer(S.STOPPED, started_at=0.5, ended_at=1.0, blame=GONE_1, error=because)
-    second = None if away else answer(S.STOPPED, ended_at=2.0, blame=GONE)
+    first = answer(S.STOPPED, started_at=0.5, ended_at=1.0, root_cause=GONE_1, error=because)
+    second = None if away else answer(S.STOPPED, ended_at=2.0, root_cause=MISSING)
     run = run_of(S.RUNNING, S.RUNNING)
 
-    told = with_status(replace(run, stop_asked=True), [first, second])
+    told = with_status(replace(run, stop_requested=True), [first, second])
     untold = with_status(run, [first, second])
 
     assert (told.status, told.error) == (S.STOPPED, None)

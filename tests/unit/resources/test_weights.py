@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.support.mirrors import mirror_at, stored
-from trainctl.apply.step import Step
+from tests.support.storage.mirrors import mirror_at, stored
+from trainctl.apply.step import ApplyStep
 from trainctl.errors import StalePlan
-from trainctl.jobs.secrets import Secrets
-from trainctl.ledger.state import Recorded
+from trainctl.jobs.secrets import SecretResolver
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.redaction import Redactor
-from trainctl.model.resource import WeightsSpec
-from trainctl.resources.agents import Home
-from trainctl.resources.weights import WeightsHandler, wanted_of
-from trainctl.spi.provider import Presence
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.resources.agents import ProjectContext
+from trainctl.resources.weights import WeightsHandler, source_request_of
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirrors import DirectMirror
-from trainctl.weights.resolve import resolve
+from trainctl.weights.resolution import resolve
 
 TINY = Address.parse("weights.tiny")
 SOURCE = {"source": "file:./tiny", "allow_patterns": None, "ignore_patterns": None, "auth": None}
@@ -36,9 +36,9 @@ class Shelf:
         (directory / "tiny").mkdir()
         self.write(b"one")
         self.store = mirror_at(directory / "mirror")
-        home = Home(directory, "lineage", "ana@laptop", "demo")
+        home = ProjectContext(directory, "lineage", "ana@laptop", "demo")
         self.locked: list[tuple[str, bool]] = []
-        secrets = Secrets({}, directory, {}, Redactor())
+        secrets = SecretResolver({}, directory, {}, Redactor())
         self.handler = WeightsHandler(DirectMirror(self.store), secrets, home, self._lock)
 
     def _lock(self, entry: LockEntry) -> None:
@@ -51,22 +51,24 @@ class Shelf:
 
     def planned(self) -> dict[str, Any]:
         """The attributes as a plan made now has them."""
-        entry = resolve(wanted_of(WeightsSpec.from_attributes(SOURCE), self.directory)).entry
+        entry = resolve(
+            source_request_of(WeightsSpec.from_attributes(SOURCE), self.directory)
+        ).entry
         known = {name: getattr(entry, name) for name in ("revision", "pin", "files", "bytes")}
         return {**SOURCE, **known}
 
-    def carry_out(self, attributes: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
+    def apply(self, attributes: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
         """Make them so."""
-        step = Step(
+        step = ApplyStep(
             TINY, Action.CREATE, "key", attributes, None, (), more.get("resolved"),
             lambda address: None, lambda phase, done, total: None, lambda address: 0.0,
         )  # fmt: skip
-        return self.handler.carry_out(step)
+        return self.handler.apply(step)
 
-    def presence(self, outputs: Mapping[str, Any]) -> Presence:
+    def status(self, outputs: Mapping[str, Any]) -> ResourceStatus:
         """Whether what came out is still there."""
-        recorded = Recorded(TINY, "trainctl", SOURCE, outputs)
-        return self.handler.read(recorded, lambda address: None).presence
+        recorded = RecordedResource(TINY, "trainctl", SOURCE, outputs)
+        return self.handler.read(recorded, lambda address: None).status
 
 
 @pytest.fixture
@@ -80,10 +82,10 @@ def test_only_what_is_mirrored_is_locked(shelf: Shelf) -> None:
     planned = shelf.planned()
     shelf.write(b"other")
     with pytest.raises(StalePlan):
-        shelf.carry_out(planned)
+        shelf.apply(planned)
     assert shelf.locked == []
 
-    shelf.carry_out({**shelf.planned(), "pin": None})
+    shelf.apply({**shelf.planned(), "pin": None})
     assert shelf.locked == [(shelf.planned()["pin"], True)]
 
 
@@ -92,23 +94,23 @@ def test_what_was_planned_is_mirrored(shelf: Shelf, looked: bool) -> None:
     """Whether the plan asked upstream or took the lock's word: it is resolved again where it must be."""
     attributes = shelf.planned()
     found = (
-        resolve(wanted_of(WeightsSpec.from_attributes(SOURCE), shelf.directory)).resolved
+        resolve(source_request_of(WeightsSpec.from_attributes(SOURCE), shelf.directory)).resolved
         if looked
         else None
     )
-    outputs = shelf.carry_out(attributes, resolved=found)
+    outputs = shelf.apply(attributes, resolved=found)
     assert {name: outputs[name] for name in ("revision", "pin", "files", "bytes")} == {
         name: attributes[name] for name in ("revision", "pin", "files", "bytes")
     }
     assert outputs["mirror"] == (shelf.directory / "mirror").as_uri()
     assert shelf.store.load_listing(outputs["listing"]) is not None
-    assert shelf.presence(outputs) is Presence.PRESENT
+    assert shelf.status(outputs) is ResourceStatus.PRESENT
 
 
 def test_the_same_once_more_moves_nothing(shelf: Shelf) -> None:
     """What upstream has not changed is never fetched again; the rate on record is that of real transfers."""
-    first = shelf.carry_out(shelf.planned())
-    again = shelf.carry_out(shelf.planned())
+    first = shelf.apply(shelf.planned())
+    again = shelf.apply(shelf.planned())
     assert first["fetched"]["bytes"] == 3
     assert again["fetched"]["bytes"] == 0
     assert again["listing"] == first["listing"]
@@ -119,23 +121,23 @@ def test_a_source_that_moved_since_is_not_what_was_agreed_to(shelf: Shelf) -> No
     attributes = shelf.planned()
     shelf.write(b"other")
     with pytest.raises(StalePlan, match="changed after it was planned"):
-        shelf.carry_out(attributes)
+        shelf.apply(attributes)
 
 
 def test_what_the_mirror_lost_is_gone(shelf: Shelf) -> None:
     """And so is what was never mirrored."""
-    outputs = shelf.carry_out(shelf.planned())
+    outputs = shelf.apply(shelf.planned())
     for listing in (shelf.directory / "mirror" / "listings").iterdir():
         listing.unlink()
-    assert shelf.presence(outputs) is Presence.GONE
-    assert shelf.presence({}) is Presence.GONE
+    assert shelf.status(outputs) is ResourceStatus.MISSING
+    assert shelf.status({}) is ResourceStatus.MISSING
 
 
 def test_deleting_drops_the_reference_only(shelf: Shelf) -> None:
     """The content stays for others; a second time is no error."""
-    shelf.carry_out(shelf.planned())
+    shelf.apply(shelf.planned())
     assert [row.projects for row in shelf.store.inventory().rows] == [("demo",)]
-    step = Step(
+    step = ApplyStep(
         TINY, Action.DELETE, "key", {}, None, (), None,
         lambda address: None, lambda phase, done, total: None, lambda address: 0.0,
     )  # fmt: skip

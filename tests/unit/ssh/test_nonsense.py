@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from trainctl.errors import NodeError
-from trainctl.spi.provider import Cluster, Presence
-from trainctl.spi.transport import Output, Transport
+from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
+from trainctl.plugin_api.transport import CommandOutput, Transport
 from trainctl_ssh import SshProvider
-from trainctl_ssh.places import find_presence
+from trainctl_ssh.host_discovery import find_presence
 
 PLACES = b"home\t/home/u\npython\t3.11.7\t/usr/bin/python3\tpython3\n"
 
@@ -29,9 +29,9 @@ class Scripted:
         stdin: Iterable[bytes] = (),
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
-    ) -> Output:
+    ) -> CommandOutput:
         """Return the next answer."""
-        return Output(0, next(self._answers), b"said on stderr")
+        return CommandOutput(0, next(self._answers), b"said on stderr")
 
     def expose(self, port: int) -> AbstractContextManager[int]:
         """See Transport."""
@@ -44,10 +44,12 @@ class Scripted:
 _: type[Transport] = Scripted
 
 
-@pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.GONE, Presence.UNREADABLE])
-def test_presence_is_what_the_host_answers(presence: Presence) -> None:
+@pytest.mark.parametrize(
+    "status", [ResourceStatus.PRESENT, ResourceStatus.MISSING, ResourceStatus.FORBIDDEN]
+)
+def test_presence_is_what_the_host_answers(status: ResourceStatus) -> None:
     """One word, whatever white space is around it."""
-    assert find_presence(Scripted(f" {presence}\n".encode()), "/made/x", "lab/a") is presence
+    assert find_presence(Scripted(f" {status}\n".encode()), "/made/x", "lab/a") is status
 
 
 def test_an_answer_about_presence_that_is_none_is_an_error() -> None:
@@ -69,7 +71,7 @@ def test_a_node_that_is_removed_while_it_is_made_is_an_error(
     provider = SshProvider()
     transport = Scripted(PLACES, made)
     monkeypatch.setattr(provider, "transport", lambda node: transport)
-    cluster = Cluster("lab", {"provider": "ssh", "hosts": [{"name": "gpu-1"}]})
+    cluster = ClusterSettings("lab", {"provider": "ssh", "hosts": [{"name": "gpu-1"}]})
 
     if fails:
         with pytest.raises(NodeError, match="removed by another process"):

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tests.support.manifests import schema_of
+from tests.support.projects.manifests import schema_of
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.spi.provider import Cluster
+from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_ssh import SshProvider
 from trainctl_ssh.settings import schema
 
@@ -115,7 +115,7 @@ def test_what_a_cluster_says_holds_for_its_hosts() -> None:
         "port": 2222,
         "hosts": ["a", {"address": "b", "user": "me", "host_key": f"{KEY}  me@here"}],
     }
-    first, second = SshProvider().plan(Cluster("lab", settings))
+    first, second = SshProvider().plan(ClusterSettings("lab", settings))
 
     assert (first.id, first.address, first.details) == (
         "lab/a",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.nodes import wait_for
-from trainctl_ssh.shell import COMMAND, Cut, call, keep
+from tests.support.node_program.nodes import wait_for
+from trainctl_ssh.shell import COMMAND, MarkedOutput, call_line, keepalive_line
 
 TOKEN = "0123456789abcdef" * 2
 SHOW = (
@@ -22,12 +22,14 @@ words = st.lists(
 )
 
 
-def said(shell: list[str], argv: list[str], stdin: bytes = b"") -> tuple[Cut, bytes, Cut, bytes]:
+def said(
+    shell: list[str], argv: list[str], stdin: bytes = b""
+) -> tuple[MarkedOutput, bytes, MarkedOutput, bytes]:
     """What a program says that is run as sshd would: by a login shell that gets one string."""
-    line = call(TOKEN, argv, 1)
+    line = call_line(TOKEN, argv, 1)
     done = subprocess.run([*shell, "-c", COMMAND], input=line + stdin, capture_output=True)
     out, err = bytearray(), bytearray()
-    cuts = Cut(TOKEN, out.extend), Cut(TOKEN, err.extend)
+    cuts = MarkedOutput(TOKEN, out.extend), MarkedOutput(TOKEN, err.extend)
     for cut, data in zip(cuts, (done.stdout, done.stderr), strict=True):
         cut.feed(data)
     return cuts[0], bytes(out), cuts[1], bytes(err)
@@ -55,14 +57,16 @@ def test_nothing_waits_there_when_call_and_link_are_over(name: str) -> None:
         pytest.skip(f"needs {name}")
     read = 'IFS= read -r _tc; eval "$_tc"'  # as COMMAND, with each shell in sh's place
     pipe = subprocess.PIPE
-    link = subprocess.Popen([name, "-c", read], stdin=pipe, stdout=pipe, start_new_session=True)
-    with link:
-        assert link.stdin is not None
-        assert link.stdout is not None
-        link.stdin.write(keep(TOKEN))
-        link.stdin.flush()
-        keeper = int(link.stdout.readline().decode().partition("<")[2])
-        line = call(TOKEN, ["sh", "-c", "sleep 0.3; cat"], keeper)
+    connection = subprocess.Popen(
+        [name, "-c", read], stdin=pipe, stdout=pipe, start_new_session=True
+    )
+    with connection:
+        assert connection.stdin is not None
+        assert connection.stdout is not None
+        connection.stdin.write(keepalive_line(TOKEN))
+        connection.stdin.flush()
+        keeper = int(connection.stdout.readline().decode().partition("<")[2])
+        line = call_line(TOKEN, ["sh", "-c", "sleep 0.3; cat"], keeper)
         done = subprocess.run([name, "-c", read], input=line, stdout=pipe, start_new_session=True)
         assert done.returncode == 0
         began = int(done.stdout.decode().partition("<")[2].splitlines()[0])
@@ -96,7 +100,7 @@ def test_what_is_said_between_the_marks_is_cut_out(
     inside += TOKEN[:-1].encode() if tail else b""
     stream = before + f"{TOKEN}<42\n".encode() + inside + f"{TOKEN}>7\n".encode() + b"after"
     found = bytearray()
-    cut = Cut(TOKEN, found.extend)
+    cut = MarkedOutput(TOKEN, found.extend)
 
     for start in range(0, len(stream), size):
         cut.feed(stream[start : start + size])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.log_faults import Fault, Faults, FaultyStore
-from trainctl.errors import AppendRefused, StateError
-from trainctl.store.memory import MemoryObjects
+from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
+from trainctl.errors import AppendConflict, StateError
+from trainctl.store.backends.memory import MemoryObjects
 from trainctl_state import archive
 from trainctl_state.log import ObjectLog
 
@@ -83,7 +83,7 @@ def test_a_deleted_empty_object_does_not_let_an_old_writer_in() -> None:
     filled(store, 11, every=3)
     for number in (0, 5, 7):
         store.delete([f"log/{number:012d}.json"])
-        with pytest.raises(AppendRefused):
+        with pytest.raises(AppendConflict):
             ObjectLog(store, "x").append(number, [entry("late")])
 
 
@@ -141,7 +141,7 @@ def test_a_snapshot_made_meanwhile_that_does_not_hold_us_refuses() -> None:
     late = Slow(store, "x")
     late.read()
     late.looked = False
-    with pytest.raises(AppendRefused):
+    with pytest.raises(AppendConflict):
         late.append(3, [entry("late")])
     assert read_all(ObjectLog(store, "x")) == [str(number) for number in range(9)]
     assert store.get("log/000000000003.json") == b""
@@ -231,19 +231,19 @@ def test_foreign_objects_are_passed_over() -> None:
     assert log.read().next == 2
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.FAIL])
+@pytest.mark.parametrize("fault", [StoreFault.LOSE, StoreFault.FAIL])
 @pytest.mark.parametrize("at", range(1, 30))
-def test_a_fault_at_any_write_loses_nothing(at: int, fault: Fault) -> None:
+def test_a_fault_at_any_write_loses_nothing(at: int, fault: StoreFault) -> None:
     """Whatever write fails or loses its answer: what append said is true, and the next ones go on."""
     store = MemoryObjects()
-    log = ObjectLog(FaultyStore(store, Faults({at: fault})), "x")
+    log = ObjectLog(FaultyStore(store, StoreFaults({at: fault})), "x")
     done: list[object] = []
     for number in range(9):
         try:
             log.append(len(done), [entry(number)])
             done.append(str(number))
         except StateError:
-            assert fault is Fault.FAIL
+            assert fault is StoreFault.FAIL
             continue
         try:
             if number % 2:
@@ -269,7 +269,7 @@ def test_emptying_that_was_interrupted_is_finished_later(killed_after: int) -> N
     store = MemoryObjects()
     filled(store, 9)
     ObjectLog(store, "x").snapshot(4, {"at": 4})
-    faults = Faults({killed_after + 1: Fault.FAIL})
+    faults = StoreFaults({killed_after + 1: StoreFault.FAIL})
     with suppress(StateError):
         ObjectLog(FaultyStore(store, faults), "x").snapshot(8, {"at": 8})
     log = ObjectLog(store, "x")

@@ -10,21 +10,28 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, ingest, mirror_at
-from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
-from tests.support.power import Disk
-from tests.support.store_contents import stored
+from tests.support.machines.permissions import GROUP, ONE, OTHER, as_user, place_of_group
+from tests.support.storage.mirrors import (
+    REFERENCE,
+    MemorySource,
+    assert_sound,
+    contents,
+    ingest,
+    mirror_at,
+)
+from tests.support.storage.store_contents import stored
+from tests.support.storage.synced_disk import SyncedDisk
 from trainctl.base.lease import holder_name
 from trainctl.base.listing import Listing
-from trainctl.base.retry import Retry
+from trainctl.base.retry import RetryPolicy
 from trainctl.base.units import format_bytes
-from trainctl.errors import SourceCut, StorageError
+from trainctl.errors import SourceInterrupted, StorageError
 from trainctl.store import keys
-from trainctl.store.directory import SPARE_BYTES, DirectoryObjects, free_bytes
-from trainctl.store.gc import GcOptions
-from trainctl.store.memory import MemoryObjects
+from trainctl.store.backends.directory import SPARE_BYTES, DirectoryObjects, free_bytes
+from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.references import Reference
-from trainctl.store.store import Store
+from trainctl.store.store import MirrorStore
 
 CHUNK = 1024
 LARGE = os.urandom(5 * CHUNK + 5)
@@ -32,7 +39,7 @@ FILES = {"large": LARGE, "small": b"small", "other": b"other"}
 THEIRS = Reference("lineage-2", "weights.other", "bob@desk", "second")
 NEEDS = {
     keys.CHUNKED: ("blobs",),
-    keys.SLICES: ("blobs",),
+    keys.PACK_INDEXES: ("blobs",),
     keys.LISTINGS: ("blobs", "chunked", "slices", "packs"),
     keys.RECORDS: ("blobs", "chunked", "slices", "packs", "listings"),
 }
@@ -48,7 +55,7 @@ def place() -> Iterator[Path]:
 
 
 def copy(
-    store: Store,
+    store: MirrorStore,
     files: dict[str, bytes],
     reference: Reference = REFERENCE,
     *,
@@ -63,7 +70,7 @@ def test_content_is_durable_before_what_names_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, announce: bool
 ) -> None:
     root = place / "new" / "mirror"
-    disk = Disk(place, monkeypatch)
+    disk = SyncedDisk(place, monkeypatch)
     wrong: list[str] = []
     named: list[str] = []
 
@@ -90,9 +97,9 @@ def test_bytes_that_an_interrupted_transfer_left_are_synced_by_the_next(
     store = mirror_at(place, CHUNK, attempts=1)
     source = MemorySource({"large": LARGE})
     resolved = source.resolve("memory://model", None, None)
-    disk = Disk(place, monkeypatch)
+    disk = SyncedDisk(place, monkeypatch)
     source.files = {"large": LARGE[: 3 * CHUNK]}
-    with pytest.raises(SourceCut):
+    with pytest.raises(SourceInterrupted):
         ingest(store, resolved, source)
     assert disk.lost("blobs") != []
     source.files = {"large": LARGE}
@@ -116,7 +123,7 @@ def test_files_of_others_stay_and_harm_nothing(place: Path) -> None:
         os.mknod(directory / "socket", stat.S_IFSOCK | 0o600)
         strays += [directory / name for name in ("README", "link", "socket")]
     assert store.gc(GcOptions()).bytes == 3 * CHUNK
-    assert store.verify(repair=True).whole
+    assert store.verify(repair=True).ok
     assert contents(store, listing) == FILES
     assert all(os.path.lexists(path) for path in strays if path.parent.exists())
     assert {path.parent for path in strays if not path.parent.exists()} == set()
@@ -134,7 +141,7 @@ def test_a_link_in_the_place_of_an_object_is_none(place: Path, kind: str) -> Non
     assert list(store.objects.list(kind)) == []
     store.verify(repair=True)
     copy(store, FILES)
-    assert store.verify().whole
+    assert store.verify().ok
     assert secret.read_text() == "years of work"
 
 
@@ -215,7 +222,7 @@ def test_an_error_says_what_this_user_may_not_do(mode: int, word: str) -> None:
 
 
 def test_free_bytes_are_known_of_a_directory_only(tmp_path: Path) -> None:
-    free = Store(DirectoryObjects(tmp_path / "mirror"), Retry()).survey().free
+    free = MirrorStore(DirectoryObjects(tmp_path / "mirror"), RetryPolicy()).survey().free
     assert free is not None
     assert free > SPARE_BYTES
-    assert Store(MemoryObjects(), Retry()).survey().free is None
+    assert MirrorStore(MemoryObjects(), RetryPolicy()).survey().free is None

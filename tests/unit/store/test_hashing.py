@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trainctl.base.listing import SourceFile
-from trainctl.errors import SourceWrong
-from trainctl.store.upstream import FileHash
+from trainctl.errors import SourceMismatch
+from trainctl.store.ingestion.upstream import FileHash
 
 DATA = b"weights"
 RIGHT, WRONG = (f"md5:{hashlib.md5(data).hexdigest()}" for data in (DATA, b"other"))
@@ -44,5 +44,5 @@ def test_content_is_taken_unless_its_md5_is_another(announced: str, reported: st
 @pytest.mark.parametrize("announced", ["md5:", WRONG])
 def test_another_md5_is_refused(announced: str) -> None:
     """Whether it was announced or reported later."""
-    with pytest.raises(SourceWrong, match="MD5"):
+    with pytest.raises(SourceMismatch, match="MD5"):
         hashed(announced, WRONG)

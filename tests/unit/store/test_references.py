@@ -7,7 +7,7 @@ import pytest
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import StorageError
 from trainctl.store import keys, references
-from trainctl.store.memory import MemoryObjects
+from trainctl.store.backends.memory import MemoryObjects
 from trainctl.store.references import Reference
 
 REFERENCE = Reference("lineage-1", "weights.model", "ann@desk", "demo")
@@ -25,36 +25,36 @@ def source(revision: str, text: str = "hf://acme/model") -> ResolvedSource:
 
 
 def only(objects: MemoryObjects) -> references.StoredReference:
-    (stored,) = references.read(objects).stored
+    (stored,) = references.read_references(objects).stored
     return stored
 
 
 def test_a_reference_names_its_source_before_and_its_listing_after(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"))
+    references.put_reference(objects, REFERENCE, source("1"))
     assert only(objects).listing is None
     assert only(objects).identity == "hf://acme/model"
-    references.put(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
     assert only(objects).listings == {FIRST}
     assert only(objects).record["bytes"] == 3
 
 
 def test_a_version_stays_until_the_next_is_complete(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"), FIRST)
-    references.put(objects, REFERENCE, source("2"))
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("2"))
     assert only(objects).listing is None
     assert only(objects).listings == {FIRST}
     revisions = [(one["revision"], one["listing"]) for one in only(objects).versions()]
     assert revisions == [("2", None), ("1", FIRST)]
-    references.put(objects, REFERENCE, source("3"))
+    references.put_reference(objects, REFERENCE, source("3"))
     assert only(objects).listings == {FIRST}
-    references.put(objects, REFERENCE, source("3"), SECOND)
+    references.put_reference(objects, REFERENCE, source("3"), SECOND)
     assert only(objects).listings == {SECOND}
     assert [one["listing"] for one in only(objects).versions()] == [SECOND]
 
 
 def test_a_version_stays_when_the_source_changes(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"), FIRST)
-    references.put(objects, REFERENCE, source("1", "hf://acme/other"))
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("1", "hf://acme/other"))
     assert only(objects).listings == {FIRST}
     assert [one["source"] for one in only(objects).versions()] == [
         "hf://acme/other",
@@ -63,36 +63,36 @@ def test_a_version_stays_when_the_source_changes(objects: MemoryObjects) -> None
 
 
 def test_copying_the_same_version_again_keeps_its_listing(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"), FIRST)
-    references.put(objects, REFERENCE, source("1"))
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("1"))
     assert only(objects).listing == FIRST
 
 
 def test_renewing_changes_the_time_only(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
     before = only(objects)
-    references.renew(objects, REFERENCE.lineage, REFERENCE.address)
+    references.renew_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert only(objects).record == before.record
     assert only(objects).last_used > before.last_used
 
 
 def test_renewing_makes_no_reference(objects: MemoryObjects) -> None:
-    references.renew(objects, "lineage-1", "weights.gone")
-    assert not references.read(objects).stored
+    references.renew_reference(objects, "lineage-1", "weights.gone")
+    assert not references.read_references(objects).stored
 
 
 def test_dropping(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"))
-    references.put(objects, OTHER, source("1"))
-    assert references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.put_reference(objects, REFERENCE, source("1"))
+    references.put_reference(objects, OTHER, source("1"))
+    assert references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert only(objects).record["owner"] == "bob@desk"
-    assert not references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    assert not references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
 
 
 def test_the_references_of_one_state(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"))
-    references.put(objects, OTHER, source("1"))
-    (stored,) = references.read(objects, "lineage-2").stored
+    references.put_reference(objects, REFERENCE, source("1"))
+    references.put_reference(objects, OTHER, source("1"))
+    (stored,) = references.read_references(objects, "lineage-2").stored
     assert stored.key == keys.reference("lineage-2", "weights.model")
 
 
@@ -100,25 +100,25 @@ def test_the_references_of_one_state(objects: MemoryObjects) -> None:
 def test_a_damaged_reference_is_reported_and_written_again(
     objects: MemoryObjects, damage: bytes
 ) -> None:
-    references.put(objects, REFERENCE, source("1"), FIRST)
-    references.put(objects, OTHER, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, OTHER, source("1"), FIRST)
     objects.put(REFERENCE.key, damage)
-    found = references.read(objects)
+    found = references.read_references(objects)
     assert [one.record["owner"] for one in found.stored] == ["bob@desk"]
-    assert [error.code for error in found.damaged.values()] == ["mirror-damaged"]
+    assert [error.code for error in found.damaged.values()] == ["mirror-corrupt"]
     with pytest.raises(StorageError, match="damaged"):
         found.require_readable()
-    references.put(objects, REFERENCE, source("1"), FIRST)
-    references.read(objects).require_readable()
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
+    references.read_references(objects).require_readable()
 
 
 def test_a_flipped_bit_is_noticed(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"), FIRST)
+    references.put_reference(objects, REFERENCE, source("1"), FIRST)
     data = objects.get(REFERENCE.key) or b""
     objects.put(REFERENCE.key, data.replace(b"1111", b"1101", 1))
-    assert list(references.read(objects).damaged) == [REFERENCE.key]
+    assert list(references.read_references(objects).damaged) == [REFERENCE.key]
 
 
 def test_a_reference_to_something_that_is_no_listing_is_damaged(objects: MemoryObjects) -> None:
-    references.put(objects, REFERENCE, source("1"), "../../secrets")
-    assert list(references.read(objects).damaged) == [REFERENCE.key]
+    references.put_reference(objects, REFERENCE, source("1"), "../../secrets")
+    assert list(references.read_references(objects).damaged) == [REFERENCE.key]

@@ -9,14 +9,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.unit.views.test_json_forms import closed
-from trainctl.model.reports import CacheContent, CachedFile, Cleared
+from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage
 from trainctl.views.caches import (
     MOST_ROWS,
     cache_csv,
     cache_json,
     cache_lines,
     cleared_json,
-    human,
+    decimal_size,
 )
 from trainctl.views.terminal.tables import csv_lines
 from trainctl_schemas import schema
@@ -27,7 +27,7 @@ ENTRIES = (
     CachedFile("a,b\n.txt", 0, 1e30, 0o100600),
     CachedFile("link", 0, 1.5e9, 0o120777),
 )
-CONTENT = CacheContent(
+CONTENT = CacheUsage(
     "cache.demo-lab", "lab/gpu-0", "/caches/demo", 1.75e9, 3, 1_520_000_000, ENTRIES
 )
 
@@ -44,7 +44,7 @@ def order(sort: str, *, descending: bool = False) -> list[str]:
 )  # fmt: skip
 def test_sizes_are_decimal_with_two_digits(count: int, text: str) -> None:
     """As the service writes them."""
-    assert human(count) == text
+    assert decimal_size(count) == text
 
 
 def test_the_csv_has_the_services_header() -> None:
@@ -65,7 +65,7 @@ def test_the_json_is_the_services_and_published() -> None:
     """Timestamp, project, totals and files; with no cache, totals of nothing; what clear prints, too."""
     found = cache_json(CONTENT, "abcdefg", "size", descending=True)
     nothing = cache_json(None, "abcdefg", "size", descending=True)
-    cleared = cleared_json(Cleared("/caches/demo", 1, 2, 0, dry_run=True))
+    cleared = cleared_json(CacheClearResult("/caches/demo", 1, 2, 0, dry_run=True))
     published = Draft202012Validator(closed(schema("cache")))
 
     for value in (found, nothing, cleared):
@@ -89,9 +89,7 @@ def test_orders() -> None:
 def test_a_table_of_very_many_ends_with_a_note() -> None:
     """The first ones of the order are shown, and how to get the rest."""
     many = tuple(CachedFile(f"{n:07}", n, 1e9, 0o100644) for n in range(MOST_ROWS + 5))
-    content = CacheContent(
-        "cache.demo-lab", "lab/gpu-0", "/caches/demo", 1.75e9, len(many), 9, many
-    )
+    content = CacheUsage("cache.demo-lab", "lab/gpu-0", "/caches/demo", 1.75e9, len(many), 9, many)
     lines = cache_lines(content, "abcdefg", "size", descending=True, width=None)
 
     assert lines[5].startswith(f"{MOST_ROWS + 4:07}")

@@ -11,24 +11,38 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, intent_of
-from trainctl.ledger.history import Row
-from trainctl.model.action import Reason
-from trainctl.model.delivery import Delivered
+from tests.support.projects.plans import (
+    HOLDER,
+    PlanScenario,
+    at,
+    change_of,
+    intent_of,
+    run_record,
+    state_after,
+)
+from trainctl.ledger.history import HistoryRow
+from trainctl.model.action import ActionReason
+from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.diagnostics import Position, error
-from trainctl.model.reports import Away, CachedListing, CacheReport, Checkpoint, JobStatus
+from trainctl.model.reports import (
+    CachedListingReport,
+    CacheReport,
+    Checkpoint,
+    JobStatus,
+    UnreachableNode,
+)
 from trainctl.model.run import RunStatus
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
-from trainctl.spi.provider import Presence
-from trainctl.store.gc import GcReport, RemovedListing
-from trainctl.store.inventory import Inventory
-from trainctl.store.inventory import Row as MirrorRow
+from trainctl.plan.values import Observation, Plan, PlanOptions, WeightsFacts
+from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.store.maintenance.gc import GcReport, RemovedListing
+from trainctl.store.maintenance.inventory import InventoryRow as MirrorRow
+from trainctl.store.maintenance.inventory import MirrorInventory
+from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.store.references import StoredReference
-from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.checkpoints import checkpoints_json
-from trainctl.views.mirror import collected_json, mirror_json, verified_json
+from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json
 from trainctl.views.state import history_json, resource_json, state_json
 from trainctl.views.status import status_json
@@ -54,21 +68,21 @@ def problems(name: str, value: Any) -> list[str]:
 
 def plans() -> Iterator[Plan]:
     """Plans that between them fill every field of the form, with every kind of change."""
-    world = World()
+    world = PlanScenario()
     first = make_plan(world.inputs())
     yield first
     yield make_plan(world.inputs(weights={at("weights.qwen3"): WeightsFacts(None)}, nodes={}))
-    live = applied(first, status=RunStatus.RUNNING, started_at=1.5)
-    yield make_plan(world.inputs(live, Options(destroy=True)))
-    gone = {at("weights.qwen3"): Observation(Presence.GONE, detail="no listing")}
+    live = state_after(first, status=RunStatus.RUNNING, started_at=1.5)
+    yield make_plan(world.inputs(live, PlanOptions(destroy=True)))
+    gone = {at("weights.qwen3"): Observation(ResourceStatus.MISSING, detail="no listing")}
     yield make_plan(world.inputs(live, observed=gone))
     changed = copy.deepcopy(world)
     changed.job["runtime"]["start_commands"] = ["python other.py"]
     changed.mount = "link"
     yield make_plan(changed.inputs(live))
-    rest = changed.inputs(applied(first)).desired
+    rest = changed.inputs(state_after(first)).desired
     less = replace(rest, resources={at("project.demo"): rest.resources[at("project.demo")]})
-    yield make_plan(changed.inputs(applied(first), desired=less))
+    yield make_plan(changed.inputs(state_after(first), desired=less))
 
 
 @pytest.mark.parametrize("index", range(6))
@@ -79,18 +93,20 @@ def test_plans_hold_against_their_schema(index: int) -> None:
 
 def test_a_replacement_counts_twice() -> None:
     """A replacement is in add, in destroy and in replace."""
-    world = World()
-    state = applied(make_plan(world.inputs()))
+    world = PlanScenario()
+    state = state_after(make_plan(world.inputs()))
 
-    summary = plan_json(make_plan(world.inputs(state, Options(run=(at("job.sft"),)))))["summary"]
+    summary = plan_json(make_plan(world.inputs(state, PlanOptions(run=(at("job.sft"),)))))[
+        "summary"
+    ]
 
     assert summary == {"add": 1, "change": 0, "destroy": 1, "replace": 1, "forget": 0}
 
 
 def test_no_ops_are_listed_with_their_outputs() -> None:
     """A plan without changes lists every resource, with outputs on both sides."""
-    world = World()
-    form = plan_json(make_plan(world.inputs(applied(make_plan(world.inputs())))))
+    world = PlanScenario()
+    form = plan_json(make_plan(world.inputs(state_after(make_plan(world.inputs())))))
 
     assert len(form["resource_changes"]) == 4
     for item in form["resource_changes"]:
@@ -103,7 +119,7 @@ def test_no_ops_are_listed_with_their_outputs() -> None:
 def test_what_is_unknown_is_not_in_after() -> None:
     """Unknown values are left out of after and are true in after_unknown."""
     facts = {at("weights.qwen3"): WeightsFacts(None)}
-    form = plan_json(make_plan(World().inputs(weights=facts)))
+    form = plan_json(make_plan(PlanScenario().inputs(weights=facts)))
 
     change = form["resource_changes"][2]["change"]
 
@@ -114,16 +130,16 @@ def test_what_is_unknown_is_not_in_after() -> None:
 
 def test_bytes_by_tier_sum_to_the_size() -> None:
     """The tiers of a delivery add up to the size of its weights."""
-    form = plan_json(make_plan(World(mirrored=5).inputs()))
+    form = plan_json(make_plan(PlanScenario(mirrored=5).inputs()))
 
     assert sum(form["deliveries"][0]["bytes_by_tier"].values()) == form["weights"][0]["bytes"]
 
 
 def test_a_matrix_job_has_its_index() -> None:
     """The key of one of many is in index, its address quoted."""
-    from tests.support.plans import desired, resource
+    from tests.support.projects.plans import desired, resource
 
-    world = World()
+    world = PlanScenario()
     job = resource('job.sweep["lr=1e-5"]', world.job, "cluster.lab")
     form = plan_json(make_plan(world.inputs(desired=desired(*world.resources(), job))))
 
@@ -153,12 +169,12 @@ def test_validate_holds_against_its_schema() -> None:
 
 def test_states_hold_against_their_schema() -> None:
     """A state with records, an open intent and a failed attempt is what the schema says."""
-    first = make_plan(World().inputs())
+    first = make_plan(PlanScenario().inputs())
     intent = intent_of(change_of(first, "job.sft"))
     state = replace(
-        applied(first),
+        state_after(first),
         open_intents={intent.address: intent},
-        unfinished={intent.address: (intent,)},
+        orphaned_intents={intent.address: (intent,)},
         plans={intent.address: (first.digest, 0)},
     )
 
@@ -166,14 +182,20 @@ def test_states_hold_against_their_schema() -> None:
     assert resource_json(state.resources[at("job.sft")]) in state_json(state)["resources"]
 
 
-DELIVERED = Delivered(0, "lab/lab-0", "weights.w", "peers", 2.0, {"mirror": 5, "peers": 5}, 1.5)
+DELIVERED = DeliveryRecord(
+    0, "lab/lab-0", "weights.w", "peers", 2.0, {"mirror": 5, "peers": 5}, 1.5
+)
 
 
 def test_history_holds_against_its_schema() -> None:
     """Rows with and without an address are what the schema says; times are RFC 3339."""
     rows = [
-        Row(1, 0.0, HOLDER.who, "job.sft", "create", None, "abcdefg", "completed", (DELIVERED,)),
-        Row(1, 5.5, HOLDER.who, None, "note", Reason.GONE.value, None, "noted"),
+        HistoryRow(
+            1, 0.0, HOLDER.actor, "job.sft", "create", None, "abcdefg", "completed", (DELIVERED,)
+        ),
+        HistoryRow(
+            1, 5.5, HOLDER.actor, None, "comment", ActionReason.MISSING.value, None, "commented"
+        ),
     ]
 
     form = history_json(rows)
@@ -187,21 +209,23 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     checkpoint = Checkpoint(
         "checkpoint-5", "abcdefg", 0, 5, 12, 1, "complete", 6.0, "file:///c", type="lora"
     )
-    away = Away("lab/gpu-1", (1,), "lab/gpu-1 doesn't answer")
-    run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
+    unreachable = UnreachableNode("lab/gpu-1", (1,), "lab/gpu-1 doesn't answer")
+    run = replace(run_record(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
     status = JobStatus(at("job.sft"), run, (checkpoint,))
     source = MirrorRow("file:./w", "mtime", None, 1, 2, 0, 2, 0, 3.0, ("demo",), ("ann@laptop",))
 
     assert problems("status", status_json(status)) == []
-    jobs = {"jobs": [status_json(status)], "not_begun": ["job.next"]}
+    jobs = {"jobs": [status_json(status)], "pending_jobs": ["job.next"]}
     assert problems("status", jobs) == []
-    assert problems("checkpoints", checkpoints_json((checkpoint,), (away,))) == []
-    assert problems("mirror", mirror_json(Inventory((source,)))) == []
+    assert problems("checkpoints", checkpoints_json((checkpoint,), (unreachable,))) == []
+    assert problems("mirror", mirror_json(MirrorInventory((source,)))) == []
 
 
 def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
     """With everything that can be null null, and with everything that can be there."""
-    row = CachedListing("lab/n", "0" * 64, "", 0, 0, "busy", None, ("job.a run 1",), ("x",), "why")
+    row = CachedListingReport(
+        "lab/n", "0" * 64, "", 0, 0, "busy", None, ("job.a run 1",), ("x",), "why"
+    )
     reference = StoredReference(
         "references/x",
         {
@@ -212,13 +236,13 @@ def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
         },
         1.5,
     )
-    finding = Finding("blobs/x", "changed", 5, ("file:x",), Outcome.REMOVED, "gone")
+    finding = Finding("blobs/x", "changed", 5, ("file:x",), FindingOutcome.REMOVED, "gone")
     collected = GcReport(
         False, 1, 2, (RemovedListing("0" * 64, 1, 2),), (reference,), (reference,), (reference,)
     )
 
     assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
-    verified = CacheReport((replace(row, outcome="wrong"),), 5, 6)
+    verified = CacheReport((replace(row, outcome="corrupt"),), 5, 6)
     assert problems("cache-verify", verify_json(verified)) == []
-    assert problems("mirror-verify", verified_json(VerifyReport(1, 2, (finding,)))) == []
-    assert problems("mirror-gc", collected_json(collected)) == []
+    assert problems("mirror-verify", mirror_verify_json(VerifyReport(1, 2, (finding,)))) == []
+    assert problems("mirror-gc", gc_json(collected)) == []

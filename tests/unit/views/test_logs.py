@@ -8,10 +8,10 @@ from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.redaction import Redactor
-from trainctl.model.reports import Piece
-from trainctl.views.events import EventsJson
-from trainctl.views.logs import LogJson, LogText
-from trainctl.views.terminal.output import Output
+from trainctl.model.reports import LogBatch
+from trainctl.views.events import JsonEventPrinter
+from trainctl.views.logs import JsonLogPrinter, TextLogPrinter
+from trainctl.views.terminal.output import TerminalOutput
 
 SECRET = "s3cr3t-value-of-a-test"
 
@@ -30,24 +30,24 @@ class Screen:
         self.out, self.err = stream(), io.StringIO()
         redactor = Redactor()
         redactor.register(SECRET)
-        self.output = Output(self.out, self.err, redactor, environment)
+        self.output = TerminalOutput(self.out, self.err, redactor, environment)
 
 
-def shown(*pieces: Piece, several: bool = False) -> tuple[str, str]:
+def shown(*pieces: LogBatch, several: bool = False) -> tuple[str, str]:
     """What people read on standard output and on standard error."""
     screen = Screen()
-    view = LogText(screen.output, several=several)
+    view = TextLogPrinter(screen.output, several=several)
     for piece in pieces:
         view.show(piece)
     view.close()
     return screen.out.getvalue(), screen.err.getvalue()
 
 
-def events(*pieces: Piece) -> list[dict[str, Any]]:
+def events(*pieces: LogBatch) -> list[dict[str, Any]]:
     """What programs read."""
     screen = Screen()
-    emit = EventsJson(screen.output)
-    view = LogJson(emit, Address.parse("job.sft"), "abcdefg")
+    emit = JsonEventPrinter(screen.output)
+    view = JsonLogPrinter(emit, Address.parse("job.sft"), "abcdefg")
     for piece in pieces:
         view.show(piece)
     view.close()
@@ -57,9 +57,9 @@ def events(*pieces: Piece) -> list[dict[str, Any]]:
 def test_lines_are_the_jobs_own() -> None:
     """With nothing added; on a terminal without what would move a cursor, whatever the batch in which they come."""
     lines = ("one", "\x1b[31mred", "", "\x07")
-    assert shown(Piece(0, 1.0, lines)) == ("one\n\x1b[31mred\n\n\x07\n", "")
+    assert shown(LogBatch(0, 1.0, lines)) == ("one\n\x1b[31mred\n\n\x07\n", "")
     screen = Screen(Terminal)
-    LogText(screen.output, several=True).show(Piece(3, 1.0, lines))
+    TextLogPrinter(screen.output, several=True).show(LogBatch(3, 1.0, lines))
     assert screen.out.getvalue().splitlines() == [
         *("[rank 3] one", "[rank 3] \x1b[31mred\x1b[0m", "[rank 3] ", "[rank 3] \\u0007"),
     ]
@@ -68,12 +68,12 @@ def test_lines_are_the_jobs_own() -> None:
 def test_several_ranks_are_told_apart() -> None:
     """Each line bears its rank; a line that another rank interrupts is ended first."""
     out, _ = shown(
-        Piece(0, 1.0, ("a", "b")),
-        Piece(1, 1.0, ("begun",), open=True),
-        Piece(1, 1.0, (" and ended", "c")),
-        Piece(1, 2.0, ("half",), open=True),
-        Piece(0, 2.0, ("d",)),
-        Piece(1, 2.0, ("rest",)),
+        LogBatch(0, 1.0, ("a", "b")),
+        LogBatch(1, 1.0, ("begun",), open=True),
+        LogBatch(1, 1.0, (" and ended", "c")),
+        LogBatch(1, 2.0, ("half",), open=True),
+        LogBatch(0, 2.0, ("d",)),
+        LogBatch(1, 2.0, ("rest",)),
         several=True,
     )
 
@@ -85,19 +85,19 @@ def test_several_ranks_are_told_apart() -> None:
 
 def test_a_line_that_goes_on_is_not_cut() -> None:
     """It is continued where it was, and ended where nothing more comes."""
-    assert shown(Piece(0, 1.0, ("Loading",), open=True), Piece(0, 2.0, (" done", "x"))) == (
+    assert shown(LogBatch(0, 1.0, ("Loading",), open=True), LogBatch(0, 2.0, (" done", "x"))) == (
         "Loading done\nx\n", "",
     )  # fmt: skip
-    assert shown(Piece(0, 1.0, ("Loading",), open=True)) == ("Loading\n", "")
+    assert shown(LogBatch(0, 1.0, ("Loading",), open=True)) == ("Loading\n", "")
 
 
 def test_a_secret_across_two_parts_of_a_line_is_masked() -> None:
     """What may begin one waits for the rest."""
     half = len(SECRET) // 2
     out, _ = shown(
-        Piece(0, 1.0, (f"key {SECRET[:half]}",), open=True),
-        Piece(0, 2.0, (f"{SECRET[half:]} end", f"{SECRET[:half]} is none")),
-        Piece(0, 3.0, (SECRET[:half],), open=True),
+        LogBatch(0, 1.0, (f"key {SECRET[:half]}",), open=True),
+        LogBatch(0, 2.0, (f"{SECRET[half:]} end", f"{SECRET[:half]} is none")),
+        LogBatch(0, 3.0, (SECRET[:half],), open=True),
     )
 
     assert out == f"key (redacted) end\n{SECRET[:half]} is none\n{SECRET[:half]}\n"
@@ -105,19 +105,19 @@ def test_a_secret_across_two_parts_of_a_line_is_masked() -> None:
 
 def test_what_is_left_out_is_said_elsewhere() -> None:
     """On standard error, so that standard output holds nothing but the job's lines."""
-    assert shown(Piece(0, 1.0, ("a",)), Piece(0, 2.0, left_out=5_000_000), Piece(0, 3.0, ("b",))) == (
-        "a\nb\n", "Warning: 5.0 MB of the log are gone here: it was too long to be kept whole [log-cut]\n",
+    assert shown(LogBatch(0, 1.0, ("a",)), LogBatch(0, 2.0, skipped_bytes=5_000_000), LogBatch(0, 3.0, ("b",))) == (
+        "a\nb\n", "Warning: 5.0 MB of the log are gone here: it was too long to be kept whole [log-truncated]\n",
     )  # fmt: skip
 
 
 def test_events_bear_the_time_of_the_line() -> None:
     """One for each line; a line that goes on is one event when it is whole, and a gap is one, too."""
     found = events(
-        Piece(0, 0.0, ("a", "b")),
-        Piece(1, 60.0, ("be",), open=True),
-        Piece(1, 61.0, ("gun",)),
-        Piece(0, 62.0, left_out=10),
-        Piece(0, 63.0, ("half",), open=True),
+        LogBatch(0, 0.0, ("a", "b")),
+        LogBatch(1, 60.0, ("be",), open=True),
+        LogBatch(1, 61.0, ("gun",)),
+        LogBatch(0, 62.0, skipped_bytes=10),
+        LogBatch(0, 63.0, ("half",), open=True),
     )
 
     assert [(one["time"], one["message"], one["data"].get("rank")) for one in found] == [
@@ -128,17 +128,17 @@ def test_events_bear_the_time_of_the_line() -> None:
         (found[4]["time"], "half", 0),
     ]
     assert [one["type"] for one in found] == ["log", "log", "log", "diagnostic", "log"]
-    assert found[3]["data"]["left_out"] == 10
-    assert found[3]["data"]["code"] == "log-cut"
+    assert found[3]["data"]["skipped_bytes"] == 10
+    assert found[3]["data"]["code"] == "log-truncated"
 
 
 def test_in_ci_a_line_is_shown_when_it_is_whole() -> None:
     """So that no order to the system that shows it can come in two parts."""
     screen = Screen(CI="true")
-    view = LogText(screen.output, several=False)
-    view.show(Piece(0, 1.0, (":",), open=True))
+    view = TextLogPrinter(screen.output, several=False)
+    view.show(LogBatch(0, 1.0, (":",), open=True))
     assert screen.out.getvalue() == ""
-    view.show(Piece(0, 1.0, (":error::x", "a")))
+    view.show(LogBatch(0, 1.0, (":error::x", "a")))
     assert not screen.out.getvalue().startswith("::")
     assert screen.out.getvalue().endswith(":error::x\na\n")
 
@@ -146,9 +146,9 @@ def test_in_ci_a_line_is_shown_when_it_is_whole() -> None:
 def test_a_progress_bar_is_an_event_as_it_looks_now() -> None:
     """Each time that it is shown, although its line has not ended; its last state comes with the line."""
     found = events(
-        Piece(0, 1.0, ("a", "\r 1%\r 2%"), open=True),
-        Piece(0, 2.0, ("\r 50%\r",), open=True),
-        Piece(0, 3.0, ("\r 100%", "b")),
+        LogBatch(0, 1.0, ("a", "\r 1%\r 2%"), open=True),
+        LogBatch(0, 2.0, ("\r 50%\r",), open=True),
+        LogBatch(0, 3.0, ("\r 100%", "b")),
     )
 
     assert [one["message"] for one in found] == ["a", " 2%", " 50%", "\r 100%", "b"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address
-from trainctl.model.metrics import Sample
+from trainctl.model.metrics import RankSample
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.views.metrics import metrics_csv, metrics_json, metrics_lines, plot_lines, sample_json
 from trainctl.views.terminal.tables import csv_lines
@@ -23,13 +23,13 @@ HOST = {
 }  # fmt: skip
 
 
-def sample(time: float, cpu: float | None, rank: int = 0, **more: Any) -> Sample:
+def sample(time: float, cpu: float | None, rank: int = 0, **more: Any) -> RankSample:
     """One as a node tells it."""
     row = {
         "time": time, "cpu_usage": cpu, "cpu_seconds": 9.0, "cpu_memory_usage_bytes": int(time) * 10**9,
         "processes": 4, "host": HOST, **more,
     }  # fmt: skip
-    return Sample.of(rank, f"lab/gpu-{rank}", row)
+    return RankSample.of(rank, f"lab/gpu-{rank}", row)
 
 
 def gpus(busy: float | None, used: int) -> dict[str, Any]:

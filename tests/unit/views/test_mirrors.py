@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.store.gc import GcReport
-from trainctl.store.inventory import Inventory, Row
+from trainctl.store.maintenance.gc import GcReport
+from trainctl.store.maintenance.inventory import InventoryRow, MirrorInventory
+from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.store.references import StoredReference
-from trainctl.store.verify import Finding, Outcome, VerifyReport
 from trainctl.views.mirror import (
-    collected_lines,
-    lost_lines,
+    gc_lines,
+    lost_listing_lines,
     mirror_json,
     mirror_lines,
-    verified_lines,
+    mirror_verify_lines,
 )
 
 SOURCE = "hf://acme/model"
@@ -22,38 +22,46 @@ SOURCE = "hf://acme/model"
 @pytest.mark.parametrize(
     ("outcome", "sources", "said"),
     [
-        (Outcome.WRONG, (SOURCE,), "1 wrong. mirror verify --repair deletes what is wrong."),
-        (Outcome.REMOVED, (SOURCE,), "1 removed. The next apply fetches what was removed again."),
-        (Outcome.REMOVED, (), "1 removed."),
+        (
+            FindingOutcome.CORRUPT,
+            (SOURCE,),
+            "1 corrupt. mirror verify --repair deletes what is corrupt.",
+        ),
+        (
+            FindingOutcome.REMOVED,
+            (SOURCE,),
+            "1 removed. The next apply fetches what was removed again.",
+        ),
+        (FindingOutcome.REMOVED, (), "1 removed."),
     ],
 )
 def test_the_verdict_of_a_verification_promises_what_can_be_kept(
-    outcome: Outcome, sources: tuple[str, ...], said: str
+    outcome: FindingOutcome, sources: tuple[str, ...], said: str
 ) -> None:
     """Only what a source needs is fetched again."""
     finding = Finding("blobs/sha256/ab/abc", "changed", 1, sources, outcome)
 
-    lines = verified_lines(VerifyReport(1, 1, (finding,)))
+    lines = mirror_verify_lines(VerifyReport(1, 1, (finding,)))
 
     assert lines[-1] == f"1 content verified, 1 B: {said}"
 
 
 def test_of_very_many_findings_a_thousand_are_shown() -> None:
     """The verdict counts all of them, and who wants them all is told how."""
-    one = Finding("blobs/sha256/ab/abc", "changed", 1, (SOURCE,), Outcome.WRONG)
+    one = Finding("blobs/sha256/ab/abc", "changed", 1, (SOURCE,), FindingOutcome.CORRUPT)
 
-    whole = verified_lines(VerifyReport(1, 1, (one,) * 1000))
-    lines = verified_lines(VerifyReport(1, 1, (one,) * 1003))
+    whole = mirror_verify_lines(VerifyReport(1, 1, (one,) * 1000))
+    lines = mirror_verify_lines(VerifyReport(1, 1, (one,) * 1003))
 
     assert lines[:1001] == whole[:1001]
     assert len(whole) == 1 + 1000 + 2
     assert lines[1001:-1] == ["and 3 more, which --format json or csv name.", ""]
-    assert "1003 wrong." in lines[-1]
+    assert "1003 corrupt." in lines[-1]
 
 
 MB = 10**6
 ROWS = tuple(
-    Row(
+    InventoryRow(
         f"hf://some-organization/{name}-instruct-with-a-long-name", "6" * 40, "a" * 64, 12, 10 * MB,
         5 * MB, stored * MB, (10 - stored) * MB, 1_700_000_000.0, ("pretraining", "evaluation"), ("ann@laptop", "bo@desk"),
     )
@@ -74,7 +82,7 @@ ROWS = tuple(
 )
 def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) -> None:
     """What is less important goes where it is narrow, and no row is broken."""
-    lines = mirror_lines(Inventory(ROWS), width)
+    lines = mirror_lines(MirrorInventory(ROWS), width)
 
     assert lines[0].rstrip().endswith(last)
     assert max(map(len, lines)) <= (width or 1000)
@@ -86,22 +94,25 @@ def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) ->
 
 def test_what_others_wrote_begins_no_line_of_its_own() -> None:
     """A row is a line, whatever stands in a reference of a mirror that many may write to."""
-    hostile = ROWS[0]._replace(people=("eve\n::error::stop",), source="hf://eve/\r\n::warning::x")
-    lines = mirror_lines(Inventory((hostile,)))
+    hostile = ROWS[0]._replace(users=("eve\n::error::stop",), source="hf://eve/\r\n::warning::x")
+    lines = mirror_lines(MirrorInventory((hostile,)))
     assert not [line for one in lines for line in one.splitlines() if line.startswith("::")]
     assert "eve\\n::error::stop" in lines[1]
 
 
 def test_what_sharing_saves_is_said_once() -> None:
     """And not at all where nothing is shared, as it would be nothing."""
-    form = mirror_json(Inventory(ROWS))
+    form = mirror_json(MirrorInventory(ROWS))
 
-    assert mirror_lines(Inventory(ROWS))[-2:] == ["", "15.0 MB stored, 5.0 MB saved by sharing."]
-    assert mirror_lines(Inventory(ROWS[:1]))[-1] == "10.0 MB stored."
-    assert mirror_lines(Inventory(ROWS, 7_000_000))[-1] == (
+    assert mirror_lines(MirrorInventory(ROWS))[-2:] == [
+        "",
+        "15.0 MB stored, 5.0 MB saved by sharing.",
+    ]
+    assert mirror_lines(MirrorInventory(ROWS[:1]))[-1] == "10.0 MB stored."
+    assert mirror_lines(MirrorInventory(ROWS, 7_000_000))[-1] == (
         "15.0 MB stored, 5.0 MB saved by sharing, 7.0 MB of what isn't whole."
     )
-    assert mirror_json(Inventory(ROWS, 7_000_000))["bytes_unfinished"] == 7_000_000
+    assert mirror_json(MirrorInventory(ROWS, 7_000_000))["bytes_unfinished"] == 7_000_000
     assert (form["bytes_stored"], form["bytes_saved"]) == (15 * MB, 5 * MB)
     assert sum(row["bytes_stored"] for row in form["sources"]) == 15 * MB
 
@@ -115,7 +126,7 @@ def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
     )
     alone = ROWS[1]._replace(source="s3://alone", endpoint="http://minio.lab:9000")
 
-    header, own, minio, other, last, *_ = mirror_lines(Inventory((*twice, alone)), width)
+    header, own, minio, other, last, *_ = mirror_lines(MirrorInventory((*twice, alone)), width)
 
     assert header.split()[1] == "SERVER"
     assert "  its own  " in own
@@ -123,8 +134,8 @@ def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
     assert max(map(len, (header, own, minio, other, last))) <= (width or 1000)
     assert "  b.example  " in other
     assert "minio" not in last
-    assert "SERVER" not in mirror_lines(Inventory((twice[1], alone)), width)[0]
-    assert [one["endpoint"] for one in mirror_json(Inventory(twice))["sources"]] == [
+    assert "SERVER" not in mirror_lines(MirrorInventory((twice[1], alone)), width)[0]
+    assert [one["endpoint"] for one in mirror_json(MirrorInventory(twice))["sources"]] == [
         None,
         "http://minio.lab:9000",
         "https://b.example",
@@ -135,9 +146,9 @@ def test_what_never_came_is_told_apart() -> None:
     """A source that was asked for and isn't all there has a size that it would have."""
     coming = ROWS[0]._replace(listing=None, bytes_shared=0, bytes_stored=0, bytes_saved=0)
 
-    _, line, *_ = mirror_lines(Inventory((coming,)), 120)
-    assert "not whole" in line
-    assert "not whole" not in "".join(mirror_lines(Inventory(ROWS), 120))
+    _, line, *_ = mirror_lines(MirrorInventory((coming,)), 120)
+    assert "incomplete" in line
+    assert "incomplete" not in "".join(mirror_lines(MirrorInventory(ROWS), 120))
 
 
 @pytest.mark.parametrize(("width", "last"), [(120, "(UTC)"), (80, "(UTC)"), (60, "PROJECT")])
@@ -149,7 +160,7 @@ def test_what_is_kept_is_told_by_its_source_and_project(width: int, last: str) -
     }  # fmt: skip
     kept = StoredReference("references/x", record, 1_700_000_000.0)
 
-    header, row, *_ = collected_lines(GcReport(dry_run=False, kept=(kept,)), width)
+    header, row, *_ = gc_lines(GcReport(dry_run=False, kept=(kept,)), width)
 
     assert max(len(header), len(row)) <= width
     assert header.split()[-1] == last
@@ -159,29 +170,29 @@ def test_what_is_kept_is_told_by_its_source_and_project(width: int, last: str) -
 
 def test_a_row_whose_listing_is_lost_says_so() -> None:
     """And in which state each is; a warning tells what to do."""
-    lost = ROWS[0]._replace(listing_is="damaged", bytes_shared=0, bytes_stored=0, bytes_saved=0)
-    coming = lost._replace(listing=None, listing_is="")
-    found = Inventory((lost, coming, ROWS[1]))
+    lost = ROWS[0]._replace(listing_status="corrupt", bytes_shared=0, bytes_stored=0, bytes_saved=0)
+    coming = lost._replace(listing=None, listing_status="")
+    found = MirrorInventory((lost, coming, ROWS[1]))
 
     _, line, _, other, *_ = mirror_lines(found, 120)
-    assert "  damaged  " in line
+    assert "  corrupt  " in line
     assert "  5.0 MB  " in other
     rows = mirror_json(found)["sources"]
-    assert [row["listing_is"] for row in rows] == ["damaged", "not whole", "whole"]
-    (warning,) = lost_lines(found.rows)
-    assert f"{lost.source} is damaged ({lost.listing}): the next apply" in warning
+    assert [row["listing_status"] for row in rows] == ["corrupt", "incomplete", "complete"]
+    (warning,) = lost_listing_lines(found.rows)
+    assert f"{lost.source} is corrupt ({lost.listing}): the next apply" in warning
 
 
 def test_a_mirror_is_empty_if_nothing_lies_there() -> None:
     """What nothing refers to is told, and what deletes it; programs are told, too."""
-    left = Inventory((), unreferenced=22 * MB)
+    left = MirrorInventory((), unreferenced=22 * MB)
 
-    assert mirror_lines(Inventory(())) == ["The mirror is empty."]
+    assert mirror_lines(MirrorInventory(())) == ["The mirror is empty."]
     assert mirror_lines(left) == [
         "0 B stored, 22.0 MB that nothing refers to. trainctl mirror gc deletes that."
     ]
-    assert mirror_lines(Inventory((), 7 * MB)) == ["0 B stored, 7.0 MB of what isn't whole."]
-    assert mirror_lines(Inventory(ROWS[:1], 7 * MB, MB))[-1] == (
+    assert mirror_lines(MirrorInventory((), 7 * MB)) == ["0 B stored, 7.0 MB of what isn't whole."]
+    assert mirror_lines(MirrorInventory(ROWS[:1], 7 * MB, MB))[-1] == (
         "10.0 MB stored, 7.0 MB of what isn't whole, 1.0 MB that nothing refers to. trainctl mirror gc deletes that."
     )
     assert mirror_json(left)["bytes_unreferenced"] == 22 * MB

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.terminal.output import Output, visible
+from trainctl.views.terminal.output import TerminalOutput, visible
 
 
 class Terminal(io.StringIO):
@@ -24,9 +24,9 @@ class Terminal(io.StringIO):
 
 def make(
     stream: type[io.StringIO] = io.StringIO, **environment: str
-) -> tuple[Output, io.StringIO, io.StringIO]:
+) -> tuple[TerminalOutput, io.StringIO, io.StringIO]:
     out, err = stream(), stream()
-    return Output(out, err, Redactor(), {"TERM": "xterm", **environment}), out, err
+    return TerminalOutput(out, err, Redactor(), {"TERM": "xterm", **environment}), out, err
 
 
 def test_a_registered_secret_leaves_by_no_door() -> None:
@@ -34,7 +34,7 @@ def test_a_registered_secret_leaves_by_no_door() -> None:
     secret = 'pass"wörd\\with\nlines-that-are-long'
     out, err = io.StringIO(), Terminal()
     redactor = Redactor()
-    output = Output(out, err, redactor, {"TERM": "xterm"})
+    output = TerminalOutput(out, err, redactor, {"TERM": "xterm"})
     redactor.register(secret)
     output.print(f"a {secret} b")
     output.json({"key": secret})
@@ -119,7 +119,7 @@ def test_colour_is_for_terminals_that_want_it(
 def test_text_that_the_stream_can_not_say_is_written_out() -> None:
     """A stream of another encoding gets escapes and no exception."""
     raw = io.BytesIO()
-    output = Output(io.TextIOWrapper(raw, "ascii"), io.StringIO(), Redactor(), {})
+    output = TerminalOutput(io.TextIOWrapper(raw, "ascii"), io.StringIO(), Redactor(), {})
     output.print("naïve ✓")
     output.flush()
     assert raw.getvalue() == b"na\\xefve \\u2713\n"
@@ -130,7 +130,9 @@ def test_a_log_is_as_it_is_in_a_pipe() -> None:
     out = io.StringIO()
     redactor = Redactor()
     redactor.register("a-long-secret")
-    Output(out, io.StringIO(), redactor, {}).log("\x1b[2J\u202ea-long-secret\r::x", "[rank 1] ")
+    TerminalOutput(out, io.StringIO(), redactor, {}).log(
+        "\x1b[2J\u202ea-long-secret\r::x", "[rank 1] "
+    )
     assert out.getvalue() == "[rank 1] \x1b[2J\u202e(redacted)\r::x\n"
 
 

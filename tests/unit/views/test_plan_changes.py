@@ -5,10 +5,10 @@ from __future__ import annotations
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.plan.values import Change
-from trainctl.views.plan.changes import Page, similar_lines
+from trainctl.views.plan.changes import PageStyle, similar_lines
 from trainctl.views.terminal.text import plain
 
-PAGE = Page(80, plain)
+PAGE = PageStyle(80, plain)
 
 
 def of_a_sweep(seed: int, **after: object) -> Change:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.views.plan.changes import Page, brief, row_lines
-from trainctl.views.plan.rows import added, changed, dotted
+from trainctl.views.plan.changes import PageStyle, brief, row_lines
+from trainctl.views.plan.rows import added_rows, changed_rows, format_path
 from trainctl.views.terminal.text import plain
 
-PAGE = Page(80, plain)
+PAGE = PageStyle(80, plain)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -22,21 +22,21 @@ VALUES = st.recursive(
 
 def test_null_and_empty_are_not_shown_of_new_things() -> None:
     """Of a creation only what says something is shown; zero and false say something."""
-    rows = added({"a": None, "b": {}, "c": [], "d": "", "e": 0, "f": False, "g": {"h": 1}})
+    rows = added_rows({"a": None, "b": {}, "c": [], "d": "", "e": 0, "f": False, "g": {"h": 1}})
 
     assert [(row.name, row.after) for row in rows] == [("e", 0), ("f", False), ("g.h", 1)]
 
 
 def test_an_insertion_is_one_row() -> None:
     """A value put into a list is shown alone, not as a shift of all that follow."""
-    rows = list(changed({"a": ["x", "y"]}, {"a": ["x", "new", "y"]}))
+    rows = list(changed_rows({"a": ["x", "y"]}, {"a": ["x", "new", "y"]}))
 
     assert [(row.symbol, row.name, row.after) for row in rows] == [("+", "a[1]", "new")]
 
 
 def test_lists_that_differ_only_in_how_often_are_shown_whole() -> None:
     """A repeated value that was dropped is still a visible difference."""
-    rows = list(changed(["x", "x"], ["x"]))
+    rows = list(changed_rows(["x", "x"], ["x"]))
 
     assert [(row.symbol, row.before, row.after) for row in rows] == [("~", ["x", "x"], ["x"])]
 
@@ -51,7 +51,7 @@ def spoken(value: object) -> object:
 @given(VALUES, VALUES)
 def test_every_difference_is_shown(before: object, after: object) -> None:
     """Values that differ have at least one row, equal ones have none: nothing forces a change unseen."""
-    rows = list(changed({"a": before}, {"a": after}))
+    rows = list(changed_rows({"a": before}, {"a": after}))
 
     if before == after:
         assert rows == []
@@ -61,13 +61,13 @@ def test_every_difference_is_shown(before: object, after: object) -> None:
 
 def test_paths_are_written_as_people_write_them() -> None:
     """Indices in brackets, odd keys quoted."""
-    assert dotted(("weights", 0, "source")) == "weights[0].source"
-    assert dotted(("pins", "weights.a")) == 'pins["weights.a"]'
+    assert format_path(("weights", 0, "source")) == "weights[0].source"
+    assert format_path(("pins", "weights.a")) == 'pins["weights.a"]'
 
 
 def test_values_line_up_and_reasons_stand_behind() -> None:
     """Names are padded, a forced path is marked; what is unknown says so once, with what it was."""
-    rows = list(changed({"a": 1, "long_name": "x"}, {"a": 2, "long_name": None}))
+    rows = list(changed_rows({"a": 1, "long_name": "x"}, {"a": 2, "long_name": None}))
 
     unknown = {"listing": None, "bytes": 2000}
     assert row_lines(rows, PAGE, [("a",)], unknown) == [
@@ -80,7 +80,7 @@ def test_values_line_up_and_reasons_stand_behind() -> None:
 
 def test_long_values_stand_below_each_other() -> None:
     """What doesn't fit side by side is stacked."""
-    rows = list(changed({"a": "x" * 50}, {"a": "y" * 50}))
+    rows = list(changed_rows({"a": "x" * 50}, {"a": "y" * 50}))
 
     assert row_lines(rows, PAGE) == [
         "      ~ a:",

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from trainctl.errors import SourceGone
+from trainctl.errors import SourceNotFound
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.redaction import Redactor
-from trainctl.views.events import EventsJson, EventsText
-from trainctl.views.terminal.output import Output
-from trainctl.views.terminal.progress import Meter, Progress
+from trainctl.views.events import JsonEventPrinter, TextEventPrinter
+from trainctl.views.terminal.output import TerminalOutput
+from trainctl.views.terminal.progress import ProgressDisplay, RateMeter
 
 WEIGHTS, JOB = Address.parse("weights.qwen3"), Address.parse("job.sft")
 MB = 10**6
@@ -55,7 +55,7 @@ def done(address: Address = WEIGHTS, **data: object) -> Event:
 
 def test_a_crawl_forecasts_nothing() -> None:
     """Of the last bytes of a file, while the rest is there already, weeks would be told."""
-    meter = Meter()
+    meter = RateMeter()
     meter.update(42 * MB, 44 * MB, 0.0)
     meter.update(42 * MB + 8, 44 * MB, 4.0)
     assert meter.text(4.0) == "42.0 MB of 44.0 MB"
@@ -65,7 +65,7 @@ def test_a_crawl_forecasts_nothing() -> None:
 
 def test_the_meter_tells_rate_and_time_left() -> None:
     """The rate is that of the last seconds, and the time left follows from it."""
-    meter = Meter()
+    meter = RateMeter()
     for second in range(21):
         speed = 10 * MB if second <= 10 else 50 * MB
         meter.update(meter.done + speed, 2000 * MB, 100.0 + second)
@@ -75,7 +75,7 @@ def test_the_meter_tells_rate_and_time_left() -> None:
 
 def test_two_looks_at_once_make_no_rate() -> None:
     """What was done before the first look is no part of it, so a rate needs some time."""
-    meter = Meter()
+    meter = RateMeter()
     meter.update(327_000, 328_000, 1.0)
     meter.update(328_000, 328_000, 1.2)
     assert meter.text(1.2) == "328 kB of 328 kB"
@@ -83,7 +83,7 @@ def test_two_looks_at_once_make_no_rate() -> None:
 
 def test_a_stall_shows_in_the_rate() -> None:
     """When nothing arrives any more, the rate sinks to nothing and no time left is claimed."""
-    meter = Meter()
+    meter = RateMeter()
     meter.update(0, 100 * MB, 0.0)
     meter.update(50 * MB, 100 * MB, 1.0)
     meter.update(50 * MB, 100 * MB, 30.0)
@@ -94,7 +94,7 @@ def test_a_stall_shows_in_the_rate() -> None:
 
 def test_a_count_that_goes_back_makes_no_negative_rate() -> None:
     """A chunk that is fetched again sets the count back; the rate starts anew."""
-    meter = Meter()
+    meter = RateMeter()
     meter.update(80 * MB, 100 * MB, 0.0)
     meter.update(60 * MB, 100 * MB, 1.0)
     meter.update(70 * MB, 100 * MB, 2.0)
@@ -104,7 +104,7 @@ def test_a_count_that_goes_back_makes_no_negative_rate() -> None:
 def test_without_a_terminal_a_plain_line_now_and_then() -> None:
     """A pipe gets a line about every ten seconds and one at the end, with no control sequence; standard output none."""
     out, err, clock = io.StringIO(), io.StringIO(), Clock()
-    with Progress(Output(out, err, Redactor(), {}), clock, None) as progress:
+    with ProgressDisplay(TerminalOutput(out, err, Redactor(), {}), clock, None) as progress:
         progress.listen(started())
         for second in range(1, 26):
             clock.now = 1000.0 + second
@@ -121,7 +121,9 @@ def test_without_a_terminal_a_plain_line_now_and_then() -> None:
 def test_silence_is_told() -> None:
     """A step that says nothing is still told of every ten seconds."""
     err, clock = io.StringIO(), Clock()
-    with Progress(Output(io.StringIO(), err, Redactor(), {}), clock, None) as progress:
+    with ProgressDisplay(
+        TerminalOutput(io.StringIO(), err, Redactor(), {}), clock, None
+    ) as progress:
         progress.listen(started(JOB))
         for _ in range(25):
             clock.now += 1
@@ -132,8 +134,8 @@ def test_silence_is_told() -> None:
 def test_it_looks_by_itself() -> None:
     """Without any event, a drawn line is drawn again."""
     err = Terminal()
-    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with Progress(output, every=0.01) as progress:
+    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    with ProgressDisplay(output, every=0.01) as progress:
         progress.listen(started(JOB))
         until = time.monotonic() + 10
         while err.getvalue().count("job.sft:") < 3 and time.monotonic() < until:
@@ -144,8 +146,8 @@ def test_it_looks_by_itself() -> None:
 def test_on_a_terminal_lines_are_drawn_again_at_most_ten_times_a_second() -> None:
     """A thousand events in one second are ten drawings; at the end the lines are gone and the cursor is back."""
     err, clock = Terminal(), Clock()
-    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with Progress(output, clock, None) as progress:
+    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    with ProgressDisplay(output, clock, None) as progress:
         progress.listen(started())
         for event in range(1000):
             clock.now = 1000.0 + event / 1000
@@ -160,7 +162,9 @@ def test_on_a_terminal_lines_are_drawn_again_at_most_ten_times_a_second() -> Non
 def test_a_line_in_between_stays_above_what_is_drawn() -> None:
     """As after Ctrl-C: the drawn lines go, the line is written, and they are drawn again below it."""
     err, clock = Terminal(), Clock()
-    progress = Progress(Output(io.StringIO(), err, Redactor(), {}), clock, every=None)
+    progress = ProgressDisplay(
+        TerminalOutput(io.StringIO(), err, Redactor(), {}), clock, every=None
+    )
     progress.listen(started())
     err.seek(0)
     err.truncate()
@@ -172,14 +176,14 @@ def test_a_line_in_between_stays_above_what_is_drawn() -> None:
 def test_the_cursor_comes_back_after_a_failure() -> None:
     """Whatever ends the work, the terminal is left as it was."""
     err = Terminal()
-    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
 
     def work() -> None:
-        with Progress(output, Clock(), None) as progress:
+        with ProgressDisplay(output, Clock(), None) as progress:
             progress.listen(started())
-            raise SourceGone("no such revision")
+            raise SourceNotFound("no such revision")
 
-    with pytest.raises(SourceGone):
+    with pytest.raises(SourceNotFound):
         work()
     assert err.getvalue().endswith("\x1b[?25h")
 
@@ -189,8 +193,8 @@ def test_more_steps_than_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LINES", "6")
     monkeypatch.setenv("COLUMNS", "40")
     err, clock = Terminal(), Clock()
-    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with Progress(output, clock, None) as progress:
+    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    with ProgressDisplay(output, clock, None) as progress:
         for number in range(10):
             clock.now += 1
             progress.listen(
@@ -206,10 +210,10 @@ def test_a_name_gives_way_to_what_is_measured(monkeypatch: pytest.MonkeyPatch) -
     """How much has come is what one looks at: of a long name and phase the middle is left out."""
     monkeypatch.setenv("COLUMNS", "80")
     err, clock = Terminal(), Clock()
-    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
     address = Address.parse("job.a_job_with_a_long_name_too")
     phase = "delivering weights.a_name_that_is_rather_long_for_weights"
-    with Progress(output, clock, None) as progress:
+    with ProgressDisplay(output, clock, None) as progress:
         for number in range(3):
             clock.now += 1
             data = {"phase": phase, "done": number * 10 * MB, "total": 1000 * MB}
@@ -225,8 +229,8 @@ def test_the_narrowest_window_is_drawn_in(monkeypatch: pytest.MonkeyPatch, width
     """Nothing is wider than it, and nothing hangs."""
     monkeypatch.setenv("COLUMNS", width)
     err = Terminal()
-    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with Progress(output, Clock(), None) as progress:
+    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    with ProgressDisplay(output, Clock(), None) as progress:
         progress.listen(progress_event(10 * MB))
     drawn = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", err.getvalue()).splitlines()
     assert max(map(len, drawn)) <= max(int(width) - 1, 1)
@@ -235,9 +239,9 @@ def test_the_narrowest_window_is_drawn_in(monkeypatch: pytest.MonkeyPatch, width
 def test_lines_for_people() -> None:
     """What begins and what fails is told on standard error, what was done on standard output."""
     out, err = io.StringIO(), io.StringIO()
-    output = Output(out, err, Redactor(), {})
-    with Progress(output, Clock(), None) as progress:
-        listen = EventsText(output, progress)
+    output = TerminalOutput(out, err, Redactor(), {})
+    with ProgressDisplay(output, Clock(), None) as progress:
+        listen = TextEventPrinter(output, progress)
         listen(started(JOB))
         listen(done(JOB, seconds=3.2, run="abc1234"))
         listen(
@@ -252,12 +256,14 @@ def test_lines_for_programs() -> None:
     """One object a line with type, time, address and message; the last is a summary even if the work failed."""
     out = io.StringIO()
     clock = Clock()
-    listen = EventsJson(Output(out, io.StringIO(), Redactor(), {}), clock)
+    listen = JsonEventPrinter(TerminalOutput(out, io.StringIO(), Redactor(), {}), clock)
     listen(started())
     for _ in range(50):
         clock.now += 0.1
         listen(progress_event(1))
-    listen.fail(SourceGone("no such revision", "Write one that exists.", address="weights.qwen3"))
+    listen.fail(
+        SourceNotFound("no such revision", "Write one that exists.", address="weights.qwen3")
+    )
     listen(done())
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert all(set(row) == {"type", "time", "address", "message", "data"} for row in rows)
@@ -272,9 +278,9 @@ def test_lines_for_programs() -> None:
 def test_many_threads_make_whole_lines() -> None:
     """Events of many threads at once never mix within a line."""
     out = io.StringIO()
-    output = Output(out, io.StringIO(), Redactor(), {})
-    with Progress(output) as progress:
-        listen = EventsText(output, progress)
+    output = TerminalOutput(out, io.StringIO(), Redactor(), {})
+    with ProgressDisplay(output) as progress:
+        listen = TextEventPrinter(output, progress)
 
         def work(number: int) -> None:
             for _ in range(50):
@@ -300,9 +306,9 @@ class Closed(io.StringIO):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_reader_who_left_does_not_stop_the_work(form: str) -> None:
     """A broken pipe silences the listener; it never raises into the work that tells it."""
-    output = Output(Closed(), Closed(), Redactor(), {})
-    with Progress(output, Clock(), None) as progress:
-        listen = EventsText(output, progress) if form == "text" else EventsJson(output)
+    output = TerminalOutput(Closed(), Closed(), Redactor(), {})
+    with ProgressDisplay(output, Clock(), None) as progress:
+        listen = TextEventPrinter(output, progress) if form == "text" else JsonEventPrinter(output)
         listen(started())
         listen(done())
         assert listen(Event(EventType.SUMMARY, "done")) is None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.plans import World, applied, at, change_of, intent_of
-from trainctl.ledger.history import Row
+from tests.support.projects.plans import PlanScenario, at, change_of, intent_of, state_after
+from trainctl.ledger.history import HistoryRow
 from trainctl.ledger.state import State
 from trainctl.model.address import Address
-from trainctl.model.delivery import Delivered, Mirrored
+from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.plan.planner import make_plan
 from trainctl.views.state import history_lines, resource_lines, state_lines
 
 
 def test_a_state_is_a_line_for_each_resource() -> None:
     """Each resource says how it stands; what is being changed stands below."""
-    plan = make_plan(World().inputs())
+    plan = make_plan(PlanScenario().inputs())
     intent = intent_of(change_of(plan, "job.sft"))
-    state = replace(applied(plan), open_intents={intent.address: intent})
+    state = replace(state_after(plan), open_intents={intent.address: intent})
 
     assert state_lines(state) == [
         "RESOURCE       PROVIDER  STATE",
@@ -41,7 +41,7 @@ def test_an_empty_state_says_so() -> None:
 
 def test_one_resource_shows_its_values_and_runs() -> None:
     """A job shows what it was made with, its runs and what it depends on."""
-    state = applied(make_plan(World().inputs()), created_at=0.0)
+    state = state_after(make_plan(PlanScenario().inputs()), created_at=0.0)
 
     lines = resource_lines(state.resources[at("job.sft")])
 
@@ -54,7 +54,7 @@ def test_one_resource_shows_its_values_and_runs() -> None:
 def test_history_is_a_table_of_escaped_rows() -> None:
     """Who and what come from logs that others wrote, and can't paint."""
     rows = [
-        Row(
+        HistoryRow(
             3,
             0.0,
             "eve\x1b[2J@host",
@@ -75,10 +75,14 @@ def test_history_is_a_table_of_escaped_rows() -> None:
 def test_history_shows_what_was_delivered_beside_the_forecast() -> None:
     """Bytes of all ranks, the time of the slowest, and what the plan said of that one; no column where nothing moved."""
     deliveries = tuple(
-        Delivered(rank, f"lab/lab-{rank}", "weights.w", "peers", seconds, {"peers": 10**9}, 2.0)
+        DeliveryRecord(
+            rank, f"lab/lab-{rank}", "weights.w", "peers", seconds, {"peers": 10**9}, 2.0
+        )
         for rank, seconds in ((0, 3.0), (1, 4.0))
     )
-    row = Row(3, 0.0, "eve@host", "job.sft", "create", None, "abcdefg", "TRAINING_JOB_RUNNING")
+    row = HistoryRow(
+        3, 0.0, "eve@host", "job.sft", "create", None, "abcdefg", "TRAINING_JOB_RUNNING"
+    )
 
     assert history_lines([replace(row, deliveries=deliveries)])[1].endswith(
         "2.0 GB in 4.0 s, forecast 2.0 s"
@@ -88,7 +92,7 @@ def test_history_shows_what_was_delivered_beside_the_forecast() -> None:
 
 def test_history_leaves_out_looks_that_found_what_was_known() -> None:
     """A run that is still running is told of once, however often somebody looked; each change of it is told."""
-    seen = Row(1, 0.0, "eve@host", "job.a", "observe", None, "r1", "TRAINING_JOB_RUNNING")
+    seen = HistoryRow(1, 0.0, "eve@host", "job.a", "observe", None, "r1", "TRAINING_JOB_RUNNING")
     rows = [
         replace(seen, action="create"),
         seen,
@@ -106,14 +110,14 @@ def test_history_leaves_out_looks_that_found_what_was_known() -> None:
 
 def test_history_fits_a_narrow_window() -> None:
     """Where and why give way; times and states stay whole."""
-    row = Row(
+    row = HistoryRow(
         1, 0.0, "somebody@a.long.host", 'job.fit["lr=1e-2,seed=12"]', "create", "x", "r1", "ok"
     )
     lines = history_lines([row], width=80)
     assert max(map(len, lines)) <= 80
     assert "1970-01-01 00:00:00" in lines[1]
     assert "…" in lines[1]
-    moved = history_lines([replace(row, mirrored=Mirrored(2 * 10**9, 4.0, 5))], width=80)
+    moved = history_lines([replace(row, mirrored=MirroringRecord(2 * 10**9, 4.0, 5))], width=80)
     assert moved[2].strip() == "2.0 GB in 4.0 s, 5 B through the operator's machine"
     assert max(map(len, moved)) <= 80
     assert history_lines([], Address.parse("job.x")) == ["Nothing has happened to job.x."]
@@ -121,12 +125,12 @@ def test_history_fits_a_narrow_window() -> None:
 
 def test_history_shows_what_was_mirrored_and_what_of_it_crossed_the_operators_machine() -> None:
     """In the same column; nothing where all of it was there already."""
-    row = Row(3, 0.0, "eve@host", "weights.w", "create", None, None, "done")
+    row = HistoryRow(3, 0.0, "eve@host", "weights.w", "create", None, None, "done")
     lines = history_lines(
         [
-            replace(row, mirrored=Mirrored(2 * 10**9, 4.0, 5)),
-            replace(row, mirrored=Mirrored(2 * 10**9, 4.0)),
-            replace(row, mirrored=Mirrored(0, 0.1)),
+            replace(row, mirrored=MirroringRecord(2 * 10**9, 4.0, 5)),
+            replace(row, mirrored=MirroringRecord(2 * 10**9, 4.0)),
+            replace(row, mirrored=MirroringRecord(0, 0.1)),
         ]
     )
 

@@ -11,32 +11,32 @@ from typing import Any
 import boto3
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.google_xml import google_xml
-from tests.support.mirrors import impatient
-from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket as Objects
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
+from tests.support.servers.google_xml import google_xml
+from tests.support.storage.mirrors import immediate_retry
+from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
+from trainctl.objects.bucket_client import Bucket as Objects
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
-from trainctl.spi.sources import Credential
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolution import SourceRequest, resolve
 
 pytestmark = pytest.mark.integration
 
-KEYS = Credential(
+KEYS = SourceCredential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Bucket]:
+def server() -> Iterator[BucketServer]:
     """By moto."""
     with moto() as running:
         yield running
 
 
 @pytest.fixture
-def s3(server: Bucket) -> Any:
+def s3(server: BucketServer) -> Any:
     """A client that nobody here wrote, of an empty bucket."""
     client = boto3.client(
         "s3", endpoint_url=server.endpoint, region_name="us-east-1",
@@ -48,7 +48,7 @@ def s3(server: Bucket) -> Any:
 
 
 @pytest.fixture
-def source(server: Bucket) -> BucketSource:
+def source(server: BucketServer) -> BucketSource:
     """The source of that server's buckets."""
     return BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
 
@@ -87,7 +87,7 @@ def test_an_object_alone_is_one_file(s3: Any, source: BucketSource) -> None:
     other = BucketSource(environ=source._environ)
     with other.open(resolved, resolved.files[0], 3, KEYS) as pieces:
         assert b"".join(pieces) == b"tent"
-    with pytest.raises(SourceGone, match="no objects found"):
+    with pytest.raises(SourceNotFound, match="no objects found"):
         source.resolve(f"{uri}/", None, KEYS)
 
 
@@ -104,7 +104,7 @@ def test_a_name_that_can_be_no_file_is_refused(
     """A hostile key is an error, before anything is written."""
     put(s3, **{key: b"evil", "a/good": b"1"})
     with pytest.raises(SourceError, match="name") as caught:
-        resolve(Wanted("s3://models/a", tmp_path), KEYS, open_source=lambda scheme: source)
+        resolve(SourceRequest("s3://models/a", tmp_path), KEYS, open_source=lambda scheme: source)
     assert caught.value.code == "unsafe-file-name"
 
 
@@ -129,7 +129,7 @@ def test_an_object_that_is_replaced_is_noticed(s3: Any, source: BucketSource) ->
         put(s3, **{"a/x": data})
         with (
             pytest.raises(
-                SourceWrong, match=r"x: it has changed since it was resolved \(.* then, .* now\)"
+                SourceMismatch, match=r"x: it has changed since it was resolved \(.* then, .* now\)"
             ),
             source.open(resolved, file, 2, KEYS) as pieces,
         ):
@@ -146,7 +146,7 @@ def test_a_server_that_ignores_conditions_is_compared(tmp_path: Path) -> None:
         resolved = store.resolve("s3://models/a", None, KEYS)
         wrong = replace(resolved.files[0], validator='etag:"0123"')
         with (
-            pytest.raises(SourceWrong, match='ETag "0123" then, "'),
+            pytest.raises(SourceMismatch, match='ETag "0123" then, "'),
             store.open(resolved, wrong, 0, KEYS) as pieces,
         ):
             list(pieces)
@@ -156,7 +156,7 @@ def test_google_names_directories_files_and_markers() -> None:
     """The same rules: a directory first, else the object of that name; markers are left out."""
     with google_xml() as server:
         environ = {"STORAGE_EMULATOR_HOST": server.url}
-        store = Objects(location_of("gs://models", None, environ), environ=environ)
+        store = Objects(parse_bucket_location("gs://models", None, environ), environ=environ)
         for name in ("a", "a/x", "ab/z", "dir/model.bin"):
             store.put(name, b"1")
         source = BucketSource("gs", environ=environ)
@@ -175,10 +175,10 @@ def test_nobody_who_answers_is_tried_again(tmp_path: Path) -> None:
     """Where nobody listens it is tried twice, and no more by the engine itself."""
     tries: list[float] = []
     source = BucketSource(environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
-    patience = replace(impatient(3), wait=lambda cancelled, seconds: tries.append(seconds))
+    patience = replace(immediate_retry(3), wait=lambda cancelled, seconds: tries.append(seconds))
     with pytest.raises(SourceError, match="can't reach"):
         resolve(
-            Wanted("s3://models/a", tmp_path),
+            SourceRequest("s3://models/a", tmp_path),
             KEYS,
             retry=patience,
             open_source=lambda scheme: source,
@@ -191,9 +191,9 @@ def test_a_missing_bucket_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None
     with rclone(tmp_path / "rclone") as bucket:
         (Path(bucket.directory or "") / "x").write_bytes(b"1")
         source = BucketSource(environ={"AWS_ENDPOINT_URL": bucket.endpoint})
-        with pytest.raises(SourceGone, match="no such bucket"):
+        with pytest.raises(SourceNotFound, match="no such bucket"):
             source.resolve("s3://absent/a", None, KEYS)
-        wrong = Credential(KEYS.value.replace(SECRET, "not-" + SECRET), "secret keys")
+        wrong = SourceCredential(KEYS.value.replace(SECRET, "not-" + SECRET), "secret keys")
         with pytest.raises(SourceDenied, match="refused the credential") as caught:
             source.resolve("s3://models", None, wrong)
     assert "secret keys" in caught.value.detail

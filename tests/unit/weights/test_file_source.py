@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import contents, ingest, mirror_at, stored
-from tests.support.permissions import unreadable
+from tests.support.machines.permissions import unreadable
+from tests.support.storage.mirrors import contents, ingest, mirror_at, stored
 from trainctl.base.listing import ResolvedSource
-from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.sources.file import FileSource
-from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def reachable(place: Path) -> Iterator[Path]:
 
 
 def wanted(root: Path, **patterns: tuple[str, ...]) -> Resolution:
-    return resolve(Wanted("file:.", root, **patterns))  # type: ignore[arg-type]  # allow or ignore
+    return resolve(SourceRequest("file:.", root, **patterns))  # type: ignore[arg-type]  # allow or ignore
 
 
 def listed(root: Path) -> ResolvedSource:
@@ -43,7 +43,7 @@ def listed(root: Path) -> ResolvedSource:
 
 def test_a_single_file_is_a_source_of_one(place: Path) -> None:
     """A source may be one file; it is listed under its own name and its revision is its validator."""
-    found = resolve(Wanted("file:./w.bin", place)).resolved
+    found = resolve(SourceRequest("file:./w.bin", place)).resolved
     assert [(file.path, file.size) for file in found.files] == [("w.bin", 10)]
     assert found.revision == found.files[0].validator
     assert found.source == f"file://{place}/w.bin"
@@ -104,7 +104,7 @@ def test_a_pipe_is_refused(place: Path) -> None:
     with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
         wanted(place)
     with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
-        resolve(Wanted("file:./pipe", place))
+        resolve(SourceRequest("file:./pipe", place))
 
 
 @pytest.mark.parametrize("name", [b"new\nline", b"esc\x1b", b"not-\xff-utf8", b"back\\slash"])
@@ -112,20 +112,20 @@ def test_hostile_names_are_refused_escaped(place: Path, name: bytes) -> None:
     """A name that can't be put safely elsewhere stops the source, and its error stays one line of plain text."""
     (Path(os.fsdecode(os.fsencode(place) + b"/" + name))).write_bytes(b"x")
     with pytest.raises(SourceError) as caught:
-        resolve(Wanted("file:./model", place.parent))
+        resolve(SourceRequest("file:./model", place.parent))
     caught.value.summary.encode()
     assert caught.value.summary.isprintable()
 
 
 def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
     """A path that is not there, an empty directory, and patterns that leave nothing are told apart."""
-    with pytest.raises(SourceGone, match="there is no"):
+    with pytest.raises(SourceNotFound, match="there is no"):
         listed(place / "none")
     (place / "empty").mkdir()
-    with pytest.raises(SourceGone, match="holds no files"):
-        resolve(Wanted("file:./empty", place))
-    with pytest.raises(SourceGone, match="after the patterns"):
-        resolve(Wanted("file:./model", place.parent, allow=("*.gguf",)))
+    with pytest.raises(SourceNotFound, match="holds no files"):
+        resolve(SourceRequest("file:./empty", place))
+    with pytest.raises(SourceNotFound, match="after the patterns"):
+        resolve(SourceRequest("file:./model", place.parent, allow=("*.gguf",)))
 
 
 @pytest.mark.parametrize("name", ["sub", "sub/c.json"])
@@ -157,7 +157,7 @@ def test_a_directory_that_may_be_listed_or_entered_only_is_denied(
 
 @pytest.mark.parametrize("change", ["content", "touch", "replace"])
 def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, change: str) -> None:
-    """Other size, time or inode than resolved ends in SourceWrong that names the file; nothing of it is kept."""
+    """Other size, time or inode than resolved ends in SourceMismatch that names the file; nothing of it is kept."""
     found = listed(place)
     path = place / "w.bin"
     if change == "content":
@@ -169,7 +169,7 @@ def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, chang
         (place / "new").write_bytes(b"9876543210")
         os.utime(place / "new", ns=(stamp, stamp))
         (place / "new").replace(path)
-    with pytest.raises(SourceWrong, match=r"w\.bin has changed"):
+    with pytest.raises(SourceMismatch, match=r"w\.bin has changed"):
         ingest(mirror_at(tmp_path / "m"), found, FileSource())
     assert set(stored(tmp_path / "m").values()) <= {len(b"{}")}
     assert not list((tmp_path / "m").glob("listings/*"))

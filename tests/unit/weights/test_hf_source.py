@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hub import serve
-from tests.support.weights_data import noise
+from tests.support.servers.hub import serve
+from tests.support.storage.weights_data import noise
 from trainctl.errors import SourceDenied
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.hf import HubSource
-from trainctl.spi.sources import Credential
 
 TOKEN = "hf_" + "t" * 30
 
@@ -20,11 +20,11 @@ def test_only_a_file_in_the_hubs_storage_costs_a_request_for_its_link() -> None:
         hub.add(
             "acme/tiny", {"model.safetensors": noise(3_000), "config.json": b"{}"}, private=True
         )
-        source, credential = HubSource(hub.url), Credential(TOKEN, "test")
+        source, credential = HubSource(hub.url), SourceCredential(TOKEN, "test")
         resolved = source.resolve("hf://acme/tiny", None, credential)
         hub.seen.clear()
 
-        small, large = (source.link(resolved, file, credential) for file in resolved.files)
+        small, large = (source.presigned_url(resolved, file, credential) for file in resolved.files)
 
         assert small is None
         assert large is not None
@@ -41,7 +41,7 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(expands: bool) -
         source = HubSource(hub.url)
         with pytest.raises(SourceDenied, match="gated"):
             source.resolve("hf://acme/tiny", None, None)
-        found = source.resolve("hf://acme/tiny", None, Credential(hub.token, "test"))
+        found = source.resolve("hf://acme/tiny", None, SourceCredential(hub.token, "test"))
         assert source.resolve("hf://acme/open", None, None).files
 
         assert (found.revision, len(found.files)) == (commit, 2)

@@ -7,15 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.hub import Fault, http_date
-from tests.support.mirrors import ingest, mirror_at
-from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Page, Web, served
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import HttpFault, http_date
+from tests.support.servers.web_server import (
+    MODIFIED,
+    NOTHING,
+    STRONG,
+    WEAK,
+    WebPage,
+    WebServer,
+    serve_web,
+)
+from tests.support.storage.mirrors import ingest, mirror_at
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.errors import (
+    SourceDenied,
+    SourceError,
+    SourceMismatch,
+    SourceNotFound,
+    SourceUnavailable,
+)
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.https import HttpsSource
-from trainctl.spi.sources import Credential
-from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve
 
 CONTENT = b"0123456789" * 100
 DIGEST = "ab" * 32
@@ -27,18 +41,18 @@ def _trusting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
-    with served(authority().server) as running:
+def web() -> Iterator[WebServer]:
+    with serve_web(authority().server) as running:
         running.put("/w.bin", CONTENT)
         yield running
 
 
-def only(web: Web, path: str = "/w.bin", revision: str | None = None) -> SourceFile:
+def only(web: WebServer, path: str = "/w.bin", revision: str | None = None) -> SourceFile:
     (file,) = HttpsSource(silence=5).resolve(web.url + path, revision, None).files
     return file
 
 
-def body(web: Web, file: SourceFile, offset: int = 0, path: str = "/w.bin") -> bytes:
+def body(web: WebServer, file: SourceFile, offset: int = 0, path: str = "/w.bin") -> bytes:
     resolved = ResolvedSource(web.url + path, "", (file,))
     with HttpsSource(silence=5).open(resolved, file, offset, None) as pieces:
         return b"".join(pieces)
@@ -53,7 +67,7 @@ def body(web: Web, file: SourceFile, offset: int = 0, path: str = "/w.bin") -> b
         (NOTHING, "size:1000"),
     ],
 )
-def test_what_the_server_tells_is_the_validator(web: Web, tells: str, validator: str) -> None:
+def test_what_the_server_tells_is_the_validator(web: WebServer, tells: str, validator: str) -> None:
     """ETag before Last-Modified before the bare size; one HEAD is all that it takes."""
     web.tells = tells
     file = only(web)
@@ -84,7 +98,7 @@ def test_what_the_server_tells_is_the_validator(web: Web, tells: str, validator:
     ],
 )  # fmt: skip
 def test_odd_headers_identify_as_far_as_they_can(
-    web: Web, headers: dict[str, str], validator: str
+    web: WebServer, headers: dict[str, str], validator: str
 ) -> None:
     """A malformed, empty or endless ETag is none; dates count in every form that HTTP knows."""
     web.change("/w.bin", headers)
@@ -92,7 +106,7 @@ def test_odd_headers_identify_as_far_as_they_can(
 
 
 @pytest.mark.parametrize("status", [400, 403, 405, 501])
-def test_a_server_without_head_is_asked_for_one_byte(web: Web, status: int) -> None:
+def test_a_server_without_head_is_asked_for_one_byte(web: WebServer, status: int) -> None:
     """Whoever refuses HEAD is asked with GET for the first byte, and tells the same."""
     told = only(web)
     web.head = status
@@ -104,7 +118,7 @@ def test_a_server_without_head_is_asked_for_one_byte(web: Web, status: int) -> N
     assert only(web) == told
 
 
-def test_an_empty_file_is_a_file(web: Web) -> None:
+def test_an_empty_file_is_a_file(web: WebServer) -> None:
     """Nothing is what it holds, also where HEAD is refused and no byte can be asked for."""
     web.put("/empty", b"")
     assert only(web, "/empty").size == 0
@@ -112,13 +126,13 @@ def test_an_empty_file_is_a_file(web: Web) -> None:
     assert body(web, only(web, "/empty"), path="/empty") == b""
 
 
-def test_a_length_of_zero_is_not_believed_of_head_alone(web: Web) -> None:
+def test_a_length_of_zero_is_not_believed_of_head_alone(web: WebServer) -> None:
     """Some servers answer HEAD with a length of nothing: the first byte of a GET tells better."""
     web.head_length = 0
     assert only(web).size == 1000
 
 
-def test_a_length_that_is_not_told_is_an_error(web: Web) -> None:
+def test_a_length_that_is_not_told_is_an_error(web: WebServer) -> None:
     """Without one nothing can be planned; the error says what to do."""
     web.tells_length = False
     with pytest.raises(SourceError, match="does not tell how long it is") as caught:
@@ -126,7 +140,7 @@ def test_a_length_that_is_not_told_is_an_error(web: Web) -> None:
     assert "file:///PATH" in caught.value.detail
 
 
-def test_a_body_without_a_length_is_counted(web: Web) -> None:
+def test_a_body_without_a_length_is_counted(web: WebServer) -> None:
     """A server that tells the length at first and then sends chunks is held to it."""
     file = only(web)
     web.tells_length = False
@@ -134,7 +148,7 @@ def test_a_body_without_a_length_is_counted(web: Web) -> None:
     assert body(web, file, 990) == CONTENT[990:]
 
 
-def test_a_declared_sha256_is_the_identity(web: Web) -> None:
+def test_a_declared_sha256_is_the_identity(web: WebServer) -> None:
     """Whatever the server tells, then or later: the content itself is what counts."""
     revision = f"sha256:{DIGEST}"
     first = only(web, revision=revision)
@@ -152,37 +166,39 @@ def test_a_declared_sha256_is_the_identity(web: Web) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("offset", [0, 500])
-def test_content_that_changed_is_refused(web: Web, tells: str, said: str, offset: int) -> None:
+def test_content_that_changed_is_refused(
+    web: WebServer, tells: str, said: str, offset: int
+) -> None:
     """From the start and amid a transfer: the error says what it was and what it is; a longer one also by how much."""
     web.tells = tells
     file = only(web)
     web.put("/w.bin", CONTENT[::-1])
-    with pytest.raises(SourceWrong, match=said + r"\)"):
+    with pytest.raises(SourceMismatch, match=said + r"\)"):
         body(web, file, offset)
-    web.pages["/w.bin"] = Page(CONTENT + b"more", 2)
-    with pytest.raises(SourceWrong, match=said + "; 1000 bytes then, 1004 now") as caught:
+    web.pages["/w.bin"] = WebPage(CONTENT + b"more", 2)
+    with pytest.raises(SourceMismatch, match=said + "; 1000 bytes then, 1004 now") as caught:
         body(web, file, offset)
     assert "Plan and apply again" in caught.value.detail
     web.put("/w.bin", b"short")
-    with pytest.raises(SourceWrong, match="has changed since"):
+    with pytest.raises(SourceMismatch, match="has changed since"):
         body(web, file, offset)
 
 
-def test_without_a_validator_the_size_must_be_the_same(web: Web) -> None:
+def test_without_a_validator_the_size_must_be_the_same(web: WebServer) -> None:
     """It is all that is known: another one is refused, and a server that now tells more is another server."""
     web.tells = NOTHING
     file = only(web)
     assert body(web, file) == CONTENT
     web.put("/w.bin", b"short")
-    with pytest.raises(SourceWrong, match="5 bytes where 1000 were announced"):
+    with pytest.raises(SourceMismatch, match="5 bytes where 1000 were announced"):
         body(web, file)
     web.tells = STRONG
-    with pytest.raises(SourceWrong, match="neither ETag nor Last-Modified then, ETag"):
+    with pytest.raises(SourceMismatch, match="neither ETag nor Last-Modified then, ETag"):
         body(web, file)
 
 
 @pytest.mark.parametrize(("tells", "conditional"), [(STRONG, True), (WEAK, False), (MODIFIED, False)])  # fmt: skip
-def test_only_a_strong_tag_is_a_condition(web: Web, tells: str, conditional: bool) -> None:
+def test_only_a_strong_tag_is_a_condition(web: WebServer, tells: str, conditional: bool) -> None:
     """If-Range holds a strong ETag or isn't there; the others are compared in the answer."""
     web.tells = tells
     file = only(web)
@@ -192,7 +208,7 @@ def test_only_a_strong_tag_is_a_condition(web: Web, tells: str, conditional: boo
     assert asked.get("If-Range") == (file.validator.removeprefix("etag:") if conditional else None)
 
 
-def test_what_nothing_identifies_is_asked_for_from_the_start(web: Web) -> None:
+def test_what_nothing_identifies_is_asked_for_from_the_start(web: WebServer) -> None:
     """The rest of it might be the rest of something else."""
     web.tells = NOTHING
     file = only(web)
@@ -200,14 +216,14 @@ def test_what_nothing_identifies_is_asked_for_from_the_start(web: Web) -> None:
     assert "Range" not in web.seen[-1].headers
 
 
-def test_a_tag_weakened_on_the_way_is_the_same(web: Web) -> None:
+def test_a_tag_weakened_on_the_way_is_the_same(web: WebServer) -> None:
     """Proxies weaken tags without changing content."""
     file = only(web)
     web.tells = WEAK
     assert body(web, file) == CONTENT
 
 
-def test_what_comes_compressed_is_refused(web: Web) -> None:
+def test_what_comes_compressed_is_refused(web: WebServer) -> None:
     """The bytes as they are were asked for; packed ones are neither kept nor unpacked."""
     file = only(web)
     web.change("/w.bin", {"Content-Encoding": "gzip"})
@@ -219,7 +235,7 @@ def test_what_comes_compressed_is_refused(web: Web) -> None:
     assert only(web) == file
 
 
-def test_a_web_page_is_no_file(web: Web) -> None:
+def test_a_web_page_is_no_file(web: WebServer) -> None:
     """A login or download page in the place of weights is refused, unless it is what was asked for."""
     web.put("/page.html", CONTENT)
     for path in ("/page.html", "/w.bin"):
@@ -231,7 +247,7 @@ def test_a_web_page_is_no_file(web: Web) -> None:
     assert "declare its sha256" in caught.value.detail
 
 
-def test_redirects_are_followed(web: Web) -> None:
+def test_redirects_are_followed(web: WebServer) -> None:
     """Relative and absolute, to another host too, with spaces and umlauts in them; the name stays the source's own."""
     other = web.url.replace("127.0.0.1", "localhost")
     web.put("/deep/ä b.bin", CONTENT)
@@ -260,7 +276,7 @@ def test_redirects_are_followed(web: Web) -> None:
         {"/w.bin": ""},
     ],
 )
-def test_redirects_that_lead_astray_are_refused(web: Web, redirects: dict[str, str]) -> None:
+def test_redirects_that_lead_astray_are_refused(web: WebServer, redirects: dict[str, str]) -> None:
     """Circles, endless chains, downgrades and nonsense end at once, and name the source."""
     web.redirects = redirects
     with pytest.raises(SourceError) as caught:
@@ -270,13 +286,13 @@ def test_redirects_that_lead_astray_are_refused(web: Web, redirects: dict[str, s
     assert len(web.seen) < 30
 
 
-def test_a_redirect_to_another_host_carries_no_credential(web: Web) -> None:
+def test_a_redirect_to_another_host_carries_no_credential(web: WebServer) -> None:
     """The token goes to the source's own host and port, and never to where that sends us."""
     web.put("/closed/w.bin", CONTENT)
     web.put("/w2.bin", CONTENT)
     web.redirects = {"/away": web.url.replace("127.0.0.1", "localhost") + "/back",
                      "/back": web.url + "/w2.bin"}  # fmt: skip
-    credential = Credential(web.token, "test")
+    credential = SourceCredential(web.token, "test")
     HttpsSource().resolve(f"{web.url}/closed/w.bin", None, credential)
     HttpsSource().resolve(f"{web.url}/away", None, credential)
     sent = {one.path: one.headers.get("Authorization") for one in web.seen}
@@ -284,30 +300,32 @@ def test_a_redirect_to_another_host_carries_no_credential(web: Web) -> None:
     assert sent == {"/closed/w.bin": bearer, "/away": bearer, "/back": None, "/w2.bin": None}
 
 
-def test_refusals_say_what_to_do(web: Web) -> None:
+def test_refusals_say_what_to_do(web: WebServer) -> None:
     """A missing file and a private one are named, with the way that is open; a token that is refused is named too."""
     web.put("/closed/w.bin", CONTENT)
-    with pytest.raises(SourceGone, match=r"does not have it \(404\)") as gone:
+    with pytest.raises(SourceNotFound, match=r"does not have it \(404\)") as gone:
         only(web, "/none")
     with pytest.raises(SourceDenied, match=r"wants a credential \(401\)") as denied:
         only(web, "/closed/w.bin")
     assert "Check its address" in gone.value.detail
     assert "file:///PATH" in denied.value.detail
     with pytest.raises(SourceDenied, match="refused the token") as refused:
-        HttpsSource().resolve(f"{web.url}/closed/w.bin", None, Credential("x" * 20, "secret corp"))
+        HttpsSource().resolve(
+            f"{web.url}/closed/w.bin", None, SourceCredential("x" * 20, "secret corp")
+        )
     assert "The token came from secret corp." in refused.value.detail
 
 
-def test_a_busy_server_says_when(web: Web) -> None:
+def test_a_busy_server_says_when(web: WebServer) -> None:
     """Retry-After is handed to whoever decides about waiting."""
     file = only(web)
-    web.faults = [Fault("status", "/w.bin", status=429, headers={"Retry-After": http_date(90)})]
-    with pytest.raises(SourceBusy) as caught:
+    web.faults = [HttpFault("status", "/w.bin", status=429, headers={"Retry-After": http_date(90)})]
+    with pytest.raises(SourceUnavailable) as caught:
         body(web, file)
     assert caught.value.retry_after == pytest.approx(90, abs=2)
 
 
-def test_names_are_taken_from_the_address(web: Web) -> None:
+def test_names_are_taken_from_the_address(web: WebServer) -> None:
     """Percent-decoded, without the query; an address that is not ASCII is asked for as UTF-8."""
     web.put("/ä/mödel v1.bin", CONTENT)
     assert only(web, "/%C3%A4/m%C3%B6del%20v1.bin?download=true").path == "mödel v1.bin"
@@ -315,12 +333,12 @@ def test_names_are_taken_from_the_address(web: Web) -> None:
     assert web.seen[0].query == "download=true"
 
 
-def resolution(web: Web, **more: object) -> Resolution:
-    wanted = Wanted(f"{web.url}/w.bin", Path("/"), sha256=more.pop("sha256", None))  # type: ignore[arg-type]
+def resolution(web: WebServer, **more: object) -> Resolution:
+    wanted = SourceRequest(f"{web.url}/w.bin", Path("/"), sha256=more.pop("sha256", None))  # type: ignore[arg-type]
     return resolve(wanted, **more)  # type: ignore[arg-type]
 
 
-def test_the_revision_is_upstreams_validator(web: Web) -> None:
+def test_the_revision_is_upstreams_validator(web: WebServer) -> None:
     """Of a file that is identified by what the server tells, and of one by its declared content."""
     told = resolution(web)
     declared = resolution(web, sha256=DIGEST)
@@ -329,7 +347,7 @@ def test_the_revision_is_upstreams_validator(web: Web) -> None:
     assert told.warnings == declared.warnings == ()
 
 
-def test_a_file_that_nothing_identifies_is_a_warning(web: Web) -> None:
+def test_a_file_that_nothing_identifies_is_a_warning(web: WebServer) -> None:
     """Changes of the same size can't be noticed: said, with what to do; a declared digest is enough."""
     web.tells = NOTHING
     (warning,) = resolution(web).warnings
@@ -338,7 +356,7 @@ def test_a_file_that_nothing_identifies_is_a_warning(web: Web) -> None:
     assert resolution(web, sha256=DIGEST).warnings == ()
 
 
-def test_the_locked_version_stays_wanted(web: Web, tmp_path: Path) -> None:
+def test_the_locked_version_stays_wanted(web: WebServer, tmp_path: Path) -> None:
     """What moved upstream is told, and the mirror's locked version is what is resolved, until ``upgrade``; without it, nothing is."""
     first = resolution(web)
     store = mirror_at(tmp_path)
@@ -346,7 +364,7 @@ def test_the_locked_version_stays_wanted(web: Web, tmp_path: Path) -> None:
     web.put("/w.bin", b"new")
     kept = resolution(web, locked=first.entry, store=store)
     moved = resolution(web, locked=first.entry, upgrade=True, store=store)
-    with pytest.raises(SourceWrong, match=r"as trainctl\.lock pins it") as lost:
+    with pytest.raises(SourceMismatch, match=r"as trainctl\.lock pins it") as lost:
         resolution(web, locked=first.entry)
     assert (kept.resolved.pin, kept.entry) == (first.resolved.pin, first.entry)
     assert "--upgrade" in kept.warnings[0].detail
@@ -354,18 +372,18 @@ def test_the_locked_version_stays_wanted(web: Web, tmp_path: Path) -> None:
     assert (moved.resolved.size, moved.warnings) == (3, ())
 
 
-def test_a_declared_digest_goes_before_the_lock(web: Web) -> None:
+def test_a_declared_digest_goes_before_the_lock(web: WebServer) -> None:
     """A manifest that declares another content than is locked is right; one that stops declaring it leaves it locked."""
     told, declared = resolution(web).entry, resolution(web, sha256=DIGEST).entry
     assert resolution(web, sha256=DIGEST, locked=told).entry == declared
     assert resolution(web, locked=declared).entry == declared
 
 
-def test_a_lock_entry_that_can_not_be_is_not_followed_blindly(web: Web) -> None:
+def test_a_lock_entry_that_can_not_be_is_not_followed_blindly(web: WebServer) -> None:
     """An entry whose pin is not that of its own revision was changed by hand: nothing is made up from it."""
     entry = resolution(web).entry
     broken = type(entry)(
         entry.source, None, None, 'etag:"other"', "sha256:" + "0" * 64, 1, entry.bytes + 1
     )
-    with pytest.raises(SourceWrong, match=r"as trainctl\.lock pins it"):
+    with pytest.raises(SourceMismatch, match=r"as trainctl\.lock pins it"):
         resolution(web, locked=broken)

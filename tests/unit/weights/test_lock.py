@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.weights.lock import LockEntry, LockFile, locked_as
+from trainctl.weights.lock import LockEntry, LockFile, find_locked
 
 ROOT = Path(__file__).resolve().parents[3]
 ENTRY = LockEntry("hf://a/b", ("*.json",), None, "c" * 40, "sha256:1", 3, 100)
@@ -104,7 +104,7 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from trainctl.weights.lock import LockEntry, LockFile, locked_as
+from trainctl.weights.lock import LockEntry, LockFile
 for number in range(10):
     entry = LockEntry(f"hf://a/b{sys.argv[2]}-{number}", None, None, "r", "p", 1, 1)
     LockFile(Path(sys.argv[1])).put([entry])
@@ -147,8 +147,8 @@ def test_a_row_of_before_servers_counted_holds_for_any(tmp_path: Path) -> None:
     lock.put([old])
     assert "endpoint_url" not in lock.path.read_text()
 
-    assert locked_as(lock.entries(), there.key, {there.key}) == old
-    assert locked_as(lock.entries(), there.key, {there.key, old.key}) is None
+    assert find_locked(lock.entries(), there.key, {there.key}) == old
+    assert find_locked(lock.entries(), there.key, {there.key, old.key}) is None
     lock.put([there])
-    assert locked_as(lock.entries(), there.key, {there.key}) == there
-    assert locked_as(lock.entries(), old.key, {there.key, old.key}) == old
+    assert find_locked(lock.entries(), there.key, {there.key}) == there
+    assert find_locked(lock.entries(), old.key, {there.key, old.key}) == old

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.liar import Heard, said, telling
-from tests.support.mirrors import MemorySource, impatient
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
+from tests.support.storage.mirrors import MemorySource, immediate_retry
 from trainctl.base.http import Headers
 from trainctl.base.http.limits import LIMITS, retry_after
 from trainctl.errors import SourceError
+from trainctl.plugin_api.sources import SourceCredential, WeightSource
 from trainctl.sources import hf, source_for
-from trainctl.sources.hf import HubSource, size_of
+from trainctl.sources.hf import HubSource, parse_size_field
 from trainctl.sources.validators import validator_of
-from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolution import SourceRequest, resolve
 
 COMMIT = "a" * 40
 DEEP = "[" * 200_000
 ROW = {"type": "file", "path": "x", "size": 4, "oid": COMMIT}
-INFO = said(json.dumps({"sha": COMMIT}))
+INFO = raw_response(json.dumps({"sha": COMMIT}))
 HUGE = "9" * 5000
 MOST = 10_000
 """Bytes of an answer, where a test says so."""
@@ -40,18 +40,21 @@ def asked(uri: str, place: Path, *answers: bytes) -> SourceError:
     """What it comes to where its server answers so, the last answer for ever."""
     left = list(answers)
 
-    def tell(heard: Heard) -> bytes:
+    def tell(heard: RawRequest) -> bytes:
         if heard.method == "HEAD":
-            return said(status="404 Not Found")
+            return raw_response(status="404 Not Found")
         return left.pop(0) if len(left) > 1 else left[0]
 
-    with telling(tell) as liar:
+    with serve_responses(tell) as liar:
         scheme = uri.partition(":")[0]
         source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
-        nobody = None if scheme == "hf" else Credential("", "nobody", liar.url)
+        nobody = None if scheme == "hf" else SourceCredential("", "nobody", liar.url)
         with pytest.raises(SourceError) as caught:
             resolve(
-                Wanted(uri, place), nobody, retry=impatient(), open_source=lambda scheme: source
+                SourceRequest(uri, place),
+                nobody,
+                retry=immediate_retry(),
+                open_source=lambda scheme: source,
             )
     return caught.value
 
@@ -69,29 +72,29 @@ def asked(uri: str, place: Path, *answers: bytes) -> SourceError:
 )
 def test_a_link_that_leads_nowhere_is_an_error(link: str, tmp_path: Path) -> None:
     """A Hub's next page is looked at like a redirect, and nothing else is opened."""
-    page = said(json.dumps([ROW]), Link=f'<{link}>; rel="next"')
+    page = raw_response(json.dumps([ROW]), Link=f'<{link}>; rel="next"')
 
     assert asked("hf://acme/model", tmp_path, INFO, page).code == "unsafe-redirect"
 
 
 def test_a_link_is_quoted_before_it_is_asked_for(tmp_path: Path) -> None:
     """As a redirect is."""
-    page = said(json.dumps([ROW]), Link='</api/a page>; rel="next"')
+    page = raw_response(json.dumps([ROW]), Link='</api/a page>; rel="next"')
 
-    found = asked("hf://acme/model", tmp_path, INFO, page, said(status="404 Not Found"))
+    found = asked("hf://acme/model", tmp_path, INFO, page, raw_response(status="404 Not Found"))
 
-    assert found.code == "source-gone"
+    assert found.code == "source-not-found"
 
 
 @pytest.mark.parametrize(
     ("uri", "answers"),
     [
-        ("hf://acme/model", [said(DEEP)]),
-        ("hf://acme/model", [INFO, said(DEEP)]),
-        ("hf://acme/model", [INFO, said("5")]),
-        ("hf://acme/model", [said("{}", Content_Length=HUGE)]),
-        ("hf://acme/model", [said("{}", Content_Length="-5")]),
-        ("s3://box/llm", [said('<?xml version="1.0" encoding="foo-bar"?><a/>')]),
+        ("hf://acme/model", [raw_response(DEEP)]),
+        ("hf://acme/model", [INFO, raw_response(DEEP)]),
+        ("hf://acme/model", [INFO, raw_response("5")]),
+        ("hf://acme/model", [raw_response("{}", Content_Length=HUGE)]),
+        ("hf://acme/model", [raw_response("{}", Content_Length="-5")]),
+        ("s3://box/llm", [raw_response('<?xml version="1.0" encoding="foo-bar"?><a/>')]),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
@@ -107,20 +110,22 @@ def test_a_size_that_no_file_has_is_an_error(size: object, tmp_path: Path) -> No
     """Of every source; none is planned with."""
     row = json.dumps([{**ROW, "size": size}])
 
-    assert asked("hf://acme/model", tmp_path, INFO, said(row)).code == "not-a-hub"
+    assert (
+        asked("hf://acme/model", tmp_path, INFO, raw_response(row)).code == "invalid-hub-response"
+    )
     with pytest.raises(ValueError, match="size"):
-        size_of(size)
+        parse_size_field(size)
 
 
 def test_an_answer_without_end_is_not_read_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever length it tells, or none; no more of it is in memory than a page may have."""
-    monkeypatch.setattr(hf, "_LARGEST_ANSWER", MOST)
+    monkeypatch.setattr(hf, "_MAX_RESPONSE_BYTES", MOST)
     packets = b"ff\r\n" + b" " * 255 + b"\r\n"
     endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + packets * MOST
 
-    for answer in (said(" " * (MOST + 1)), endless):
+    for answer in (raw_response(" " * (MOST + 1)), endless):
         assert (
             f"longer than {MOST} bytes" in asked("hf://acme/model", tmp_path, INFO, answer).summary
         )
@@ -128,7 +133,13 @@ def test_an_answer_without_end_is_not_read_to_it(
 
 def test_sizes_are_numbers_or_their_digits() -> None:
     """Up to what a disk may hold."""
-    assert [size_of(one) for one in (0, "0", 4, "007", 2**63 - 1)] == [0, 0, 4, 7, 2**63 - 1]
+    assert [parse_size_field(one) for one in (0, "0", 4, "007", 2**63 - 1)] == [
+        0,
+        0,
+        4,
+        7,
+        2**63 - 1,
+    ]
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), TypeError(), RecursionError(), OverflowError()])
@@ -142,7 +153,9 @@ def test_whatever_else_a_source_stumbles_over_is_its_own_error(
             raise error
 
     with pytest.raises(SourceError, match="makes no sense") as caught:
-        resolve(Wanted("hf://acme/model", tmp_path), open_source=lambda scheme: Stumbling({}))
+        resolve(
+            SourceRequest("hf://acme/model", tmp_path), open_source=lambda scheme: Stumbling({})
+        )
     assert caught.value.__cause__ is error
 
 

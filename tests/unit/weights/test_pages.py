@@ -11,13 +11,13 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.support.hub import Fault, serve
-from tests.support.mirrors import impatient
+from tests.support.servers.hub import HttpFault, serve
+from tests.support.storage.mirrors import immediate_retry
 from trainctl.base.http.limits import LIMITS
-from trainctl.errors import SourceBusy
+from trainctl.errors import SourceUnavailable
+from trainctl.plugin_api.sources import SourceCredential, WeightSource
 from trainctl.sources.hf import HubSource
-from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolution import SourceRequest, resolve
 
 NAMES = [f"{number:02}.bin" for number in range(20)]
 PAGE = 3
@@ -38,7 +38,7 @@ class Refusals:
         return left.pop(0) if left else None
 
 
-Opened = tuple[WeightSource, str, Credential | None]
+Opened = tuple[WeightSource, str, SourceCredential | None]
 
 
 @pytest.fixture
@@ -55,13 +55,13 @@ def upstream() -> Iterator[tuple[Opened, Refusals]]:
 def _paged_hub(refusals: Refusals) -> Iterator[str]:
     with serve() as hub:
 
-        def next_fault(path: str) -> Fault | None:
+        def next_fault(path: str) -> HttpFault | None:
             if "/tree/" not in path:
                 return None
             cursor = parse_qs(hub.seen[-1].query).get("cursor", [""])[0]
             wrong = refusals.next_of(cursor)
-            busy = Fault("status", "", status=429, headers={"Retry-After": "1"})
-            return {None: None, "busy": busy, "cut": Fault("status", "", status=502)}[wrong]
+            busy = HttpFault("status", "", status=429, headers={"Retry-After": "1"})
+            return {None: None, "busy": busy, "cut": HttpFault("status", "", status=502)}[wrong]
 
         hub.next_fault = next_fault  # type: ignore[method-assign]
         hub.add("acme/model", dict.fromkeys(NAMES, b"1234"))
@@ -72,7 +72,10 @@ def _paged_hub(refusals: Refusals) -> Iterator[str]:
 def resolved(opened: Opened, place: Path) -> list[str]:
     source, uri, credential = opened
     found = resolve(
-        Wanted(uri, place), credential, retry=impatient(), open_source=lambda scheme: source
+        SourceRequest(uri, place),
+        credential,
+        retry=immediate_retry(),
+        open_source=lambda scheme: source,
     )
     return [file.path for file in found.resolved.files]
 
@@ -97,7 +100,7 @@ def test_a_page_that_is_never_told_ends_it(
     opened, refusals = upstream
     refusals.refused = {str(PAGE): ["busy"] * 1000}
 
-    with pytest.raises(SourceBusy):
+    with pytest.raises(SourceUnavailable):
         resolved(opened, tmp_path)
     assert refusals.asked[""] == 1
-    assert refusals.asked[str(PAGE)] > impatient().attempts
+    assert refusals.asked[str(PAGE)] > immediate_retry().attempts

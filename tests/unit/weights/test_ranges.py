@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.support.liar import Heard, said, telling
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from trainctl.base.http.limits import LIMITS
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.errors import SourceCut, SourceWrong
+from trainctl.errors import SourceInterrupted, SourceMismatch
+from trainctl.plugin_api.sources import ByteRange, RangeSource, SourceCredential, WeightSource
 from trainctl.sources import source_for
 from trainctl.sources.hf import HubSource
-from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
 
 CONTENT = bytes(range(100))
 COMMIT = "a" * 40
@@ -36,10 +36,10 @@ LISTS = {
 class Asked:
     """A file of a source, whose server answers with ``answer``, whatever part is asked for."""
 
-    source: PartSource
+    source: RangeSource
     resolved: ResolvedSource
     file: SourceFile
-    credential: Credential | None
+    credential: SourceCredential | None
     answer: bytes = b""
 
     def rest(self, offset: int) -> bytes:
@@ -47,9 +47,9 @@ class Asked:
         with self.source.open(self.resolved, self.file, offset, self.credential) as pieces:
             return b"".join(pieces)
 
-    def part(self, span: Span) -> bytes | None:
+    def read_range(self, span: ByteRange) -> bytes | None:
         """Those bytes, if a part came."""
-        with self.source.part(self.resolved, self.file, span, self.credential) as fill:
+        with self.source.read_range(self.resolved, self.file, span, self.credential) as fill:
             if fill is None:
                 return None
             found = bytearray(span.length)
@@ -63,15 +63,15 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
     uri = request.param
     scheme = uri.partition(":")[0]
 
-    def tell(heard: Heard) -> bytes:
+    def tell(heard: RawRequest) -> bytes:
         is_list = "list-type=" in heard.target
-        return said(LISTS[scheme]) if is_list else made.answer
+        return raw_response(LISTS[scheme]) if is_list else made.answer
 
     LIMITS.clear()
-    with telling(tell) as liar:
+    with serve_responses(tell) as liar:
         source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
-        assert isinstance(source, PartSource)
-        bucket = Credential("", "nobody", liar.url) if scheme not in ("hf", "https") else None
+        assert isinstance(source, RangeSource)
+        bucket = SourceCredential("", "nobody", liar.url) if scheme not in ("hf", "https") else None
         if scheme in LISTS:
             source.resolve(uri, None, bucket)
         resolved = ResolvedSource(uri if scheme != "https" else f"{liar.url}/x", COMMIT, ())
@@ -83,7 +83,7 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
 def sent(first: int, last: int, status: str = "206 Partial Content") -> bytes:
     """That part of the file."""
     told = f"bytes {first}-{last}/{len(CONTENT)}"
-    return said(CONTENT[first : last + 1], status, Content_Range=told, ETag='"e"')
+    return raw_response(CONTENT[first : last + 1], status, Content_Range=told, ETag='"e"')
 
 
 def test_the_rest_of_a_file_begins_where_it_was_asked_to(asked: Asked) -> None:
@@ -91,21 +91,21 @@ def test_the_rest_of_a_file_begins_where_it_was_asked_to(asked: Asked) -> None:
     asked.answer = sent(20, 99)
     assert asked.rest(20) == CONTENT[20:]
 
-    unnamed = said(CONTENT[:80], "206 Partial Content", ETag='"e"')
+    unnamed = raw_response(CONTENT[:80], "206 Partial Content", ETag='"e"')
     for answer in (sent(0, 79), sent(10, 89), sent(10, 89, "200 OK"), unnamed):
         asked.answer = answer
-        with pytest.raises(SourceCut, match="another part"):
+        with pytest.raises(SourceInterrupted, match="another part"):
             asked.rest(20)
 
 
 def test_a_part_is_the_one_that_was_asked_for(asked: Asked) -> None:
     """One of another beginning, or of another end, is none."""
     asked.answer = sent(20, 49)
-    assert asked.part(Span(20, 30)) == CONTENT[20:50]
+    assert asked.read_range(ByteRange(20, 30)) == CONTENT[20:50]
 
-    for answer in (sent(10, 39), sent(20, 59), sent(20, 39), said(CONTENT, ETag='"e"')):
+    for answer in (sent(10, 39), sent(20, 59), sent(20, 39), raw_response(CONTENT, ETag='"e"')):
         asked.answer = answer
-        assert asked.part(Span(20, 30)) is None
+        assert asked.read_range(ByteRange(20, 30)) is None
 
 
 def test_a_body_is_never_longer_than_the_file(asked: Asked) -> None:
@@ -114,5 +114,5 @@ def test_a_body_is_never_longer_than_the_file(asked: Asked) -> None:
     head = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nTransfer-Encoding: chunked\r\n\r\n'
     asked.answer = head + packets
 
-    with pytest.raises(SourceWrong, match="more bytes came"):
+    with pytest.raises(SourceMismatch, match="more bytes came"):
         asked.rest(0)

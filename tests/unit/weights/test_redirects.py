@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authority import authority
-from tests.support.buckets import KEY_ID, SECRET
-from tests.support.hub import FaultyHandler, listening
-from tests.support.liar import Liar, said, telling
+from tests.support.servers.buckets import KEY_ID, SECRET
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import FaultyHandler, listen
+from tests.support.servers.raw_server import RawServer, raw_response, serve_responses
 from trainctl.errors import SourceDenied, SourceError
-from trainctl.objects.access import Access, AwsKeys, AzurePrincipal, AzureSas
+from trainctl.objects.bucket_client import Bucket
+from trainctl.objects.credentials import AwsKeys, AzurePrincipal, AzureSas, BucketCredential
 from trainctl.objects.default_chain import azure_token
 from trainctl.objects.google import federated_token
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket
-from trainctl.objects.tokens import identity_token
+from trainctl.objects.location import parse_bucket_location
+from trainctl.objects.token_requests import identity_token
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources import source_for
-from trainctl.spi.sources import Credential
 
 SESSION = "the-session-token"
 KEYS = json.dumps(
@@ -32,29 +32,29 @@ LISTED = """<R xmlns='s3'><Contents><Key>llm/x</Key><Size>4</Size><ETag>e</ETag>
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Liar]:
-    with telling(lambda heard: said("{}")) as liar:
+def elsewhere() -> Iterator[RawServer]:
+    with serve_responses(lambda heard: raw_response("{}")) as liar:
         yield liar
 
 
 @pytest.fixture
-def sending(elsewhere: Liar) -> Iterator[Liar]:
+def sending(elsewhere: RawServer) -> Iterator[RawServer]:
     """Sends everybody there."""
 
-    away = said(status="302 Found", Location=f"{elsewhere.url}/there")
-    with telling(lambda heard: away) as liar:
+    away = raw_response(status="302 Found", Location=f"{elsewhere.url}/there")
+    with serve_responses(lambda heard: away) as liar:
         yield liar
 
 
-def test_a_list_that_nobody_signed_is(sending: Liar, elsewhere: Liar) -> None:
+def test_a_list_that_nobody_signed_is(sending: RawServer, elsewhere: RawServer) -> None:
     """There is nothing to take along."""
     with pytest.raises(SourceError):
-        source_for("s3").resolve("s3://box/llm", None, Credential("", "nobody", sending.url))
+        source_for("s3").resolve("s3://box/llm", None, SourceCredential("", "nobody", sending.url))
 
     assert elsewhere.heard
 
 
-OPENED: dict[str, Access] = {
+OPENED: dict[str, BucketCredential] = {
     "s3://box/llm": AwsKeys(KEY_ID, SECRET, SESSION),
     "azure://acme/box/llm": AzureSas("sv=2021-08-06&sig=the-signature"),
 }
@@ -70,12 +70,14 @@ ASKED: list[Callable[[Bucket], object]] = [
 @pytest.mark.parametrize("uri", OPENED)
 @pytest.mark.parametrize("ask", ASKED)
 def test_the_engine_goes_nowhere_else(
-    elsewhere: Liar, uri: str, ask: Callable[[Bucket], object]
+    elsewhere: RawServer, uri: str, ask: Callable[[Bucket], object]
 ) -> None:
     """It would take S3's session along, and name the URL that a shared signature is a part of. Its error says who sends on."""
     there = elsewhere.url.replace("127.0.0.1", "localhost")
-    with telling(lambda heard: said(status="307 Temporary Redirect", Location=there)) as sending:
-        bucket = Bucket(location_of(uri, sending.url, {}), OPENED[uri], environ={})
+    with serve_responses(
+        lambda heard: raw_response(status="307 Temporary Redirect", Location=there)
+    ) as sending:
+        bucket = Bucket(parse_bucket_location(uri, sending.url, {}), OPENED[uri], environ={})
         with pytest.raises(SourceError, match=rf"{sending.url[7:]} sends on to another") as caught:
             ask(bucket)
 
@@ -85,11 +87,14 @@ def test_the_engine_goes_nowhere_else(
 
 def test_the_engine_still_asks_who_gives_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a service principal it is another server, which the environment or the platform names."""
-    token = said('{"access_token": "the-token", "expires_in": 3600}')
-    with telling(lambda heard: token) as entra, telling(lambda heard: said(LISTED)) as blobs:
+    token = raw_response('{"access_token": "the-token", "expires_in": 3600}')
+    with (
+        serve_responses(lambda heard: token) as entra,
+        serve_responses(lambda heard: raw_response(LISTED)) as blobs,
+    ):
         there = {"AZURE_AUTHORITY_HOST": entra.url.replace("127.0.0.1", "localhost")}
         monkeypatch.setenv(*there.popitem())
-        place = location_of("azure://acme/box", blobs.url, {})
+        place = parse_bucket_location("azure://acme/box", blobs.url, {})
         with pytest.raises(SourceError):
             Bucket(place, AzurePrincipal("tenant", "client", SECRET)).get("x")
 
@@ -98,15 +103,15 @@ def test_the_engine_still_asks_who_gives_tokens(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_engine_goes_where_the_environments_proxy_leads(
-    elsewhere: Liar, monkeypatch: pytest.MonkeyPatch
+    elsewhere: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There can be only one, so what a server behind it sends on to is asked for, without a signature."""
-    with telling(lambda heard: said(status="404 Not Found")) as proxy:
+    with serve_responses(lambda heard: raw_response(status="404 Not Found")) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         bucket = Bucket(
-            location_of("s3://box", elsewhere.url, {}), OPENED["s3://box/llm"], environ={}
+            parse_bucket_location("s3://box", elsewhere.url, {}), OPENED["s3://box/llm"], environ={}
         )
         found = bucket.head("x")
 
@@ -114,7 +119,7 @@ def test_the_engine_goes_where_the_environments_proxy_leads(
     assert [one.target for one in proxy.heard] == [f"{elsewhere.url}/box/x"]
 
 
-def test_the_engine_goes_nowhere_less_safe(elsewhere: Liar) -> None:
+def test_the_engine_goes_nowhere_less_safe(elsewhere: RawServer) -> None:
     """From https to http nothing follows, session or not."""
 
     class Sending(FaultyHandler):
@@ -125,19 +130,19 @@ def test_the_engine_goes_nowhere_less_safe(elsewhere: Liar) -> None:
 
     trusting = {"SSL_CERT_FILE": str(authority().certificates)}
     keys = AwsKeys(KEY_ID, SECRET, SESSION)
-    with listening(Sending, authority().server) as url, pytest.raises(SourceError):
-        list(Bucket(location_of("s3://box/llm", url, {}), keys, environ=trusting).list())
+    with listen(Sending, authority().server) as url, pytest.raises(SourceError):
+        list(Bucket(parse_bucket_location("s3://box/llm", url, {}), keys, environ=trusting).list())
 
     assert elsewhere.heard == []
 
 
 def test_tokens_are_asked_for_of_nobody_else(
-    sending: Liar, elsewhere: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sending: RawServer, elsewhere: RawServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that is exchanged, and what opens a machine's or a job's own, stay with the server that they are for."""
     (tmp_path / "token").write_text("the-identity")
     granted = {"access_token": "t", "issued_token_type": "t", "token_type": "t", "expires_in": 9}
-    with telling(lambda heard: said(json.dumps(granted))) as sts:
+    with serve_responses(lambda heard: raw_response(json.dumps(granted))) as sts:
         environ = {
             "GOOGLE_OIDC_TOKEN_FILE": str(tmp_path / "token"),
             "GOOGLE_STS_URL": sts.url,

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import serve
-from tests.support.mirrors import MemorySource, impatient, ingest, mirror_at
+from tests.support.servers.hub import serve
+from tests.support.storage.mirrors import MemorySource, immediate_retry, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import (
-    Forbidden,
-    SecretWithheld,
-    SourceBusy,
-    SourceCut,
+    PermissionDenied,
+    SecretUnavailable,
     SourceDenied,
     SourceError,
-    SourceGone,
+    SourceInterrupted,
+    SourceMismatch,
+    SourceNotFound,
+    SourceUnavailable,
     SourceUnreachable,
-    SourceWrong,
     TrainctlError,
 )
-from trainctl.model.once import Once
+from trainctl.model.single_flight import SingleFlight
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources import source_for
 from trainctl.sources.hf import HubSource
-from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve, resolve_from_lock
 
 FILES = {"a.json": b"{}", "w.bin": b"0123"}
 
@@ -38,7 +38,7 @@ def test_a_locked_commit_is_what_is_resolved(tmp_path: Path) -> None:
     """With a lock entry the branch may move: the old commit comes, until ``upgrade``."""
     with serve() as hub:
         first = hub.add("acme/model", FILES)
-        wanted = Wanted("hf://acme/model@main", tmp_path)
+        wanted = SourceRequest("hf://acme/model@main", tmp_path)
 
         def again(**options: object) -> Resolution:
             return resolve(wanted, open_source=lambda scheme: HubSource(hub.url), **options)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def test_a_locked_commit_is_what_is_resolved(tmp_path: Path) -> None:
     )
     assert (moved.resolved.revision, moved.locked) == (second, False)
     (told,) = locked.warnings
-    assert (told.code, moved.warnings) == ("upstream-moved", ())
+    assert (told.code, moved.warnings) == ("upstream-changed", ())
     assert first in told.detail
     assert second in told.detail
     assert moved.entry.pin != entry.pin
@@ -69,11 +69,11 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
     """A branch that is deleted upstream takes nothing from who has locked its commit."""
     with serve() as hub:
         commit = hub.add("acme/model", FILES, branch="next")
-        wanted = Wanted("hf://acme/model@next", tmp_path)
+        wanted = SourceRequest("hf://acme/model@next", tmp_path)
         entry = resolve(wanted, open_source=lambda scheme: HubSource(hub.url)).entry
         del hub.repos["models", "acme/model"].refs["next"]
         found = resolve(wanted, locked=entry, open_source=lambda scheme: HubSource(hub.url))
-        with pytest.raises(SourceGone, match="no such revision"):
+        with pytest.raises(SourceNotFound, match="no such revision"):
             resolve(wanted, open_source=lambda scheme: HubSource(hub.url))
 
     assert (found.resolved.revision, found.warnings) == (commit, ())
@@ -81,9 +81,9 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
 
 def test_patterns_that_leave_nothing_say_what_was_probably_meant(tmp_path: Path) -> None:
     """Each is named with the nearest that has files."""
-    with pytest.raises(SourceGone, match="left after the patterns") as caught:
+    with pytest.raises(SourceNotFound, match="left after the patterns") as caught:
         resolve(
-            Wanted("hf://a/b", tmp_path, ("*.jsn", "zzz")),
+            SourceRequest("hf://a/b", tmp_path, ("*.jsn", "zzz")),
             open_source=lambda scheme: MemorySource(FILES),
         )
     assert "'*.jsn' matches none; did you mean '*.json'?" in caught.value.detail
@@ -91,12 +91,12 @@ def test_patterns_that_leave_nothing_say_what_was_probably_meant(tmp_path: Path)
 
 
 def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
-    """A commit that shows other files than were pinned is SourceWrong that says how to accept it."""
+    """A commit that shows other files than were pinned is SourceMismatch that says how to accept it."""
     source = MemorySource(FILES)
-    wanted = Wanted("hf://acme/model", tmp_path)
+    wanted = SourceRequest("hf://acme/model", tmp_path)
     entry = resolve(wanted, open_source=lambda scheme: source).entry
     source.files = {**FILES, "w.bin": b"4567"}
-    with pytest.raises(SourceWrong, match=r"other files at commit 1 .*\n.*--upgrade"):
+    with pytest.raises(SourceMismatch, match=r"other files at commit 1 .*\n.*--upgrade"):
         resolve(wanted, locked=entry, open_source=lambda scheme: source)
     assert not resolve(wanted, locked=entry, upgrade=True, open_source=lambda scheme: source).locked
 
@@ -104,7 +104,7 @@ def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
 def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
     """Nothing identifies a path on other machines, so its lock binds nobody: other sizes than locked warn, other times do not."""
     (tmp_path / "w").write_bytes(b"1234")
-    wanted = Wanted("file:.", tmp_path)
+    wanted = SourceRequest("file:.", tmp_path)
     found = resolve(wanted)
     assert found.entry.revision == found.resolved.files[0].validator
     touched = replace(found.entry, pin="sha256:of another machine")
@@ -122,12 +122,12 @@ def test_what_a_bucket_lost_comes_from_the_mirror(tmp_path: Path, source: str) -
     """The locked version is used where the mirror has all of it, the warning says what moved; without it that is an error."""
     upstream = MemorySource(FILES, announce=False)
     store = mirror_at(tmp_path / "mirror")
-    wanted = Wanted(source, tmp_path)
+    wanted = SourceRequest(source, tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     upstream.files = {"a.json": b"{}!", "new": b"1"}
 
     with pytest.raises(
-        SourceWrong, match=r"is not upstream any more as trainctl\.lock"
+        SourceMismatch, match=r"is not upstream any more as trainctl\.lock"
     ) as unmirrored:
         resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: upstream)
     listing = ingest(store, first.resolved, MemorySource(FILES, announce=False))
@@ -146,10 +146,10 @@ def test_a_bucket_that_is_empty_by_now_is_read_from_the_mirror(tmp_path: Path) -
     """What is gone upstream is used as it was locked, if the mirror has it; else upstream's own error says so."""
     upstream = MemorySource(FILES, announce=False)
     store = mirror_at(tmp_path / "mirror")
-    wanted = Wanted("s3://bucket/p", tmp_path)
+    wanted = SourceRequest("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     gone = MemorySource({})
-    with pytest.raises(SourceGone, match="holds no files") as lost:
+    with pytest.raises(SourceNotFound, match="holds no files") as lost:
         resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: gone)
     ingest(store, first.resolved, upstream)
     kept = resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: gone)
@@ -160,11 +160,11 @@ def test_a_bucket_that_is_empty_by_now_is_read_from_the_mirror(tmp_path: Path) -
 
 UNASKED = [
     SourceDenied("wants a credential (401)", "Declare a secret."),
-    SourceBusy("can't answer now (503)"),
-    SourceCut("ended early"),
+    SourceUnavailable("can't answer now (503)"),
+    SourceInterrupted("ended early"),
     SourceUnreachable("nobody answers"),
     SourceError("answered 400"),
-    SourceError("did not answer in JSON", code="not-a-hub"),
+    SourceError("did not answer in JSON", code="invalid-hub-response"),
     SourceError("its redirects go in a circle", code="unsafe-redirect"),
     SourceError("the certificate is not trusted", code="untrusted-certificate"),
     SourceError("the proxy wants a login (407)", code="unusable-proxy"),
@@ -179,7 +179,7 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
     """Who can't be asked takes nothing from who has it: the locked version is used and said so; without it, or without a lock, it is the error."""
     upstream = MemorySource(FILES, announce=False)
     store = mirror_at(tmp_path / "mirror")
-    wanted = Wanted(source, tmp_path)
+    wanted = SourceRequest(source, tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
 
     def again(locked: LockEntry | None, *, upgrade: bool = False) -> Resolution:
@@ -188,7 +188,7 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
             locked=locked,
             upgrade=upgrade,
             store=store,
-            retry=impatient(),
+            retry=immediate_retry(),
             open_source=lambda scheme: SilentSource(failure),
         )
 
@@ -208,7 +208,7 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
 
 
 ANSWERED = [
-    SourceWrong("the bytes are others"),
+    SourceMismatch("the bytes are others"),
     SourceError("the file name leaves its directory", code="unsafe-file-name"),
     SourceError("no server", code="invalid-endpoint"),
 ]
@@ -221,7 +221,7 @@ def test_what_upstream_or_its_user_must_mend_stays_an_error(
     """It is mirrored and locked, and yet something is known to be wrong."""
     upstream = MemorySource(FILES, announce=False)
     store = mirror_at(tmp_path / "mirror")
-    wanted = Wanted("s3://bucket/p", tmp_path)
+    wanted = SourceRequest("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     ingest(store, first.resolved, upstream)
 
@@ -237,13 +237,13 @@ def test_what_upstream_or_its_user_must_mend_stays_an_error(
 @pytest.mark.parametrize(
     ("why", "stands_in"),
     [
-        (SecretWithheld("secret 'x': vault exited with 2"), True),
+        (SecretUnavailable("secret 'x': vault exited with 2"), True),
         (SourceDenied("AWS does not give role reader (AccessDenied)"), True),
         (SourceUnreachable("AWS can't be asked for role reader"), True),
         (SourceDenied("there is no identity token", code="missing-secret"), False),
         (SourceDenied("secret x is no JSON", code="unusable-secret"), False),
         (TrainctlError("secret 'x' is not declared", code="undeclared-name"), False),
-        (Forbidden("secret 'x' may not go there"), False),
+        (PermissionDenied("secret 'x' may not go there"), False),
     ],
     ids=lambda one: one.summary if isinstance(one, TrainctlError) else "",
 )
@@ -253,11 +253,11 @@ def test_what_is_locked_and_mirrored_needs_no_credential(
     """Who was asked for it and doesn't give it takes nothing from who has it; what is ours to mend is the error, as is what isn't mirrored."""
     upstream = MemorySource(FILES, announce=False)
     store = mirror_at(tmp_path / "mirror")
-    wanted = Wanted("s3://bucket/p", tmp_path)
+    wanted = SourceRequest("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
 
     def again(locked: LockEntry | None, *, upgrade: bool = False) -> Resolution:
-        return resolve_unopened(
+        return resolve_from_lock(
             wanted,
             why,
             locked=locked,
@@ -289,11 +289,11 @@ def test_what_a_manifest_declares_the_digest_of_needs_no_answer(tmp_path: Path) 
     upstream = MemorySource({"w.bin": b"0123"})
     store = mirror_at(tmp_path / "mirror")
     sha256 = hashlib.sha256(b"0123").hexdigest()
-    wanted = Wanted("https://example.com/w.bin", tmp_path, sha256=sha256)
+    wanted = SourceRequest("https://example.com/w.bin", tmp_path, sha256=sha256)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     ingest(store, first.resolved, upstream)
 
-    def again(wanted: Wanted) -> Resolution:
+    def again(wanted: SourceRequest) -> Resolution:
         silent = SilentSource(SourceDenied("no"))
         return resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: silent)
 
@@ -305,7 +305,7 @@ def test_what_a_manifest_declares_the_digest_of_needs_no_answer(tmp_path: Path) 
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
     """A pattern without a file is no error as long as files are left; each comes with what was probably meant."""
     found = resolve(
-        Wanted("hf://a/b", tmp_path, ("*.jsn", "*.json", "w.bn"), ("*.md",)),
+        SourceRequest("hf://a/b", tmp_path, ("*.jsn", "*.json", "w.bn"), ("*.md",)),
         open_source=lambda scheme: MemorySource(FILES),
     )
     assert found.unmatched == {"*.jsn": "*.json", "w.bn": "w.bin", "*.md": None}
@@ -316,7 +316,7 @@ def test_the_pin_is_over_the_chosen_files(tmp_path: Path) -> None:
     """A file that no pattern wants moves neither pin nor revision of a source without revisions."""
     (tmp_path / "w").write_bytes(b"1")
     (tmp_path / "v").write_bytes(b"1")
-    wanted = Wanted("file:.", tmp_path, allow=("w", "v"))
+    wanted = SourceRequest("file:.", tmp_path, allow=("w", "v"))
     before = resolve(wanted).resolved
     (tmp_path / "notes.txt").write_text("x")
     after = resolve(wanted).resolved
@@ -332,21 +332,21 @@ def test_a_busy_upstream_is_asked_again(tmp_path: Path) -> None:
         def resolve(self, uri, revision, credential):  # type: ignore[no-untyped-def]
             self.left -= 1
             if self.left >= 0:
-                raise SourceBusy("busy")
+                raise SourceUnavailable("busy")
             return super().resolve(uri, revision, credential)
 
-    wanted = Wanted("hf://a/b", tmp_path)
+    wanted = SourceRequest("hf://a/b", tmp_path)
     assert resolve(
-        wanted, retry=impatient(3), open_source=lambda scheme: Busy(FILES)
+        wanted, retry=immediate_retry(3), open_source=lambda scheme: Busy(FILES)
     ).resolved.files
-    with pytest.raises(SourceBusy):
-        resolve(wanted, retry=impatient(2), open_source=lambda scheme: Busy(FILES))
+    with pytest.raises(SourceUnavailable):
+        resolve(wanted, retry=immediate_retry(2), open_source=lambda scheme: Busy(FILES))
 
 
 def test_what_can_not_be_mirrored_is_a_source_error(tmp_path: Path) -> None:
     """A text that is no source, and a scheme that nobody implements, are errors with advice."""
     with pytest.raises(SourceError):
-        resolve(Wanted("nonsense", tmp_path))
+        resolve(SourceRequest("nonsense", tmp_path))
     with pytest.raises(SourceError, match="can't be mirrored"):
         source_for("bdn")
 
@@ -354,10 +354,12 @@ def test_what_can_not_be_mirrored_is_a_source_error(tmp_path: Path) -> None:
 def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
     """Upstream answers once for each source, revision and credential, also with an error; patterns are each one's own."""
     hub = CountingSource(FILES)
-    once: Once[ResolvedSource] = Once()
+    once: SingleFlight[ResolvedSource] = SingleFlight()
 
-    def files_of(source: str, *allowed: str, credential: Credential | None = None) -> list[str]:
-        wanted = Wanted(source, tmp_path, allowed or None)
+    def files_of(
+        source: str, *allowed: str, credential: SourceCredential | None = None
+    ) -> list[str]:
+        wanted = SourceRequest(source, tmp_path, allowed or None)
         found = resolve(wanted, credential, open_source=lambda scheme: hub, once=once)
         return [file.path for file in found.resolved.files]
 
@@ -367,11 +369,11 @@ def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
     assert files_of("hf://a/b", "*.json") == [name for name in sorted(FILES) if "json" in name]
     assert hub.resolved == 1
     files_of("hf://a/b@next")
-    files_of("hf://a/b", credential=Credential("another", "test"))
+    files_of("hf://a/b", credential=SourceCredential("another", "test"))
     assert hub.resolved == 3
     hub.missing = True
     for _ in range(2):
-        with pytest.raises(SourceGone, match="gone"):
+        with pytest.raises(SourceNotFound, match="gone"):
             files_of("hf://a/c")
     assert hub.resolved == 4
 
@@ -379,12 +381,15 @@ def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
 def test_what_many_are_told_stays_as_it_was_said(tmp_path: Path) -> None:
     """Each says of its own lock what that means, and of nobody else's."""
     hub = CountingSource(FILES, missing=True)
-    once: Once[ResolvedSource] = Once()
+    once: SingleFlight[ResolvedSource] = SingleFlight()
     entry = LockEntry("hf://a/b", None, None, "1", "sha256:0", 1, 1)
     told = []
     for allow in (("*.json",), ("*.bin",)):
-        wanted, locked = Wanted("hf://a/b", tmp_path, allow), replace(entry, allow_patterns=allow)
-        with pytest.raises(SourceGone) as caught:
+        wanted, locked = (
+            SourceRequest("hf://a/b", tmp_path, allow),
+            replace(entry, allow_patterns=allow),
+        )
+        with pytest.raises(SourceNotFound) as caught:
             resolve(wanted, locked=locked, open_source=lambda scheme: hub, once=once)
         told.append(caught.value.detail)
     assert told[0] == told[1]
@@ -399,7 +404,7 @@ class SilentSource(MemorySource):
         self.failure = failure
 
     def resolve(
-        self, uri: str, revision: str | None, credential: Credential | None
+        self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
         # Anew each time, as who is patient adds to what an error says.
         raise type(self.failure)(self.failure.summary, self.failure.detail, code=self.failure.code)
@@ -413,11 +418,11 @@ class CountingSource(MemorySource):
     missing: bool = False
 
     def resolve(
-        self, uri: str, revision: str | None, credential: Credential | None
+        self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
         with self.lock:
             self.resolved += 1
         time.sleep(0.05)
         if self.missing:
-            raise SourceGone("gone")
+            raise SourceNotFound("gone")
         return super().resolve(uri, revision, credential)

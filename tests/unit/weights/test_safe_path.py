@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainctl.base.filesystem.safe_path import check_paths
 from trainctl.base.listing import SourceFile
-from trainctl.base.safe_path import check_paths
 from trainctl.errors import SourceError
 
 

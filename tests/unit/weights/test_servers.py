@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources import source_for
-from trainctl.spi.sources import Credential
 
 URI = "s3://models/llm"
 ELSEWHERE = "http://127.0.0.1:9000"
 
 
 @pytest.mark.parametrize(
-    ("uri", "variable", "server", "own"),
+    ("uri", "variable", "custom_endpoint", "own"),
     [
         ("hf://a/b", "HF_ENDPOINT", "https://hub.example", "https://huggingface.co"),
         (URI, "AWS_ENDPOINT_URL", ELSEWHERE, "https://s3.eu-west-1.amazonaws.com"),
@@ -25,18 +25,21 @@ ELSEWHERE = "http://127.0.0.1:9000"
     ],
 )  # fmt: skip
 def test_the_environment_names_servers(
-    monkeypatch: pytest.MonkeyPatch, uri: str, variable: str, server: str, own: str
+    monkeypatch: pytest.MonkeyPatch, uri: str, variable: str, custom_endpoint: str, own: str
 ) -> None:
     """Another than the platform's own counts, and so does one that the manifest names; the platform's own doesn't."""
     source = source_for(uri.partition(":")[0])
-    assert source.server(uri, None) is None
-    monkeypatch.setenv(variable, server)
-    assert source_for(uri.partition(":")[0]).server(uri, None) == server
+    assert source.custom_endpoint(uri, None) is None
+    monkeypatch.setenv(variable, custom_endpoint)
+    assert source_for(uri.partition(":")[0]).custom_endpoint(uri, None) == custom_endpoint
     monkeypatch.setenv(variable, own)
     source = source_for(uri.partition(":")[0])
-    assert source.server(uri, None) is None
+    assert source.custom_endpoint(uri, None) is None
     if not uri.startswith("hf:"):
-        assert source.server(uri, Credential("", "nobody", server)) == server
+        assert (
+            source.custom_endpoint(uri, SourceCredential("", "nobody", custom_endpoint))
+            == custom_endpoint
+        )
 
 
 def test_a_connection_string_names_a_server() -> None:
@@ -44,6 +47,9 @@ def test_a_connection_string_names_a_server() -> None:
     text = "AccountName=acme;AccountKey=a2V5;BlobEndpoint=https://blobs.example/"
     source = source_for("azure")
 
-    assert source.server("azure://acme/models", Credential(text, "test")) == "https://blobs.example"
+    assert (
+        source.custom_endpoint("azure://acme/models", SourceCredential(text, "test"))
+        == "https://blobs.example"
+    )
     own = text.replace("blobs.example", "acme.blob.core.windows.net")
-    assert source.server("azure://acme/models", Credential(own, "test")) is None
+    assert source.custom_endpoint("azure://acme/models", SourceCredential(own, "test")) is None

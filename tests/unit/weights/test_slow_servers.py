@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import impatient, ingest, mirror_at
+from tests.support.storage.mirrors import immediate_retry, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.errors import SourceCut, SourceUnreachable
-from trainctl.objects.location import location_of
-from trainctl.objects.store import Bucket
+from trainctl.errors import SourceInterrupted, SourceUnreachable
+from trainctl.objects.bucket_client import Bucket
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 from trainctl.sources.client import SourceClient
 from trainctl.sources.https import HttpsSource
-from trainctl.spi.sources import Credential
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolution import SourceRequest, resolve
 
 SILENCE = 0.4
 PAUSE = 0.02
@@ -77,7 +77,9 @@ def test_headers_that_never_end_are_no_answer(endless: Slow) -> None:
     """They must be complete within the longest silence, whichever engine asks."""
     with pytest.raises(SourceUnreachable, match="did not respond"):
         SourceClient(SILENCE).get(endless.url, "the file", {}).__enter__()
-    bucket = Bucket(location_of("s3://models/a", endless.url, {}), environ={}, silence=SILENCE)
+    bucket = Bucket(
+        parse_bucket_location("s3://models/a", endless.url, {}), environ={}, silence=SILENCE
+    )
     with pytest.raises(SourceUnreachable, match="silence from"):
         list(bucket.list())
 
@@ -87,13 +89,18 @@ def test_a_body_that_hardly_comes_is_given_up(slow: Slow) -> None:
     slow.at_once = HEAD
     with (
         SourceClient(SILENCE).get(slow.url, "the file", {}) as answer,
-        pytest.raises(SourceCut, match="silent during the body"),
+        pytest.raises(SourceInterrupted, match="silent during the body"),
     ):
         answer.read(10**7)
-    bucket = Bucket(location_of("s3://models/a", slow.url, {}), environ={}, silence=SILENCE)
-    with bucket.open("w", size=10**6) as pieces, pytest.raises(SourceCut, match="hardly anything"):
+    bucket = Bucket(
+        parse_bucket_location("s3://models/a", slow.url, {}), environ={}, silence=SILENCE
+    )
+    with (
+        bucket.open("w", size=10**6) as pieces,
+        pytest.raises(SourceInterrupted, match="hardly anything"),
+    ):
         list(pieces)
-    with pytest.raises(SourceCut, match="hardly anything"):
+    with pytest.raises(SourceInterrupted, match="hardly anything"):
         bucket.get("w")
     with pytest.raises(SourceUnreachable, match="silence from"):
         list(bucket.list())
@@ -101,12 +108,12 @@ def test_a_body_that_hardly_comes_is_given_up(slow: Slow) -> None:
 
 def test_a_plan_gives_up_early(endless: Slow, tmp_path: Path) -> None:
     """A server that doesn't answer is asked twice, and no more."""
-    credential = Credential("", "nobody", endless.url)
+    credential = SourceCredential("", "nobody", endless.url)
     with pytest.raises(SourceUnreachable):
         resolve(
-            Wanted("s3://models/a", tmp_path),
+            SourceRequest("s3://models/a", tmp_path),
             credential,
-            retry=impatient(),
+            retry=immediate_retry(),
             open_source=lambda scheme: BucketSource(silence=SILENCE, environ={}),
         )
     assert endless.connections == 2
@@ -117,6 +124,6 @@ def test_mirroring_gives_up_what_stalls(slow: Slow, tmp_path: Path) -> None:
     slow.at_once = HEAD
     file = SourceFile("w", 10**6, 'etag:"1"')
     resolved = ResolvedSource(f"{slow.url}/w", "1", (file,))
-    with pytest.raises(SourceCut, match="silent during the body"):
+    with pytest.raises(SourceInterrupted, match="silent during the body"):
         ingest(mirror_at(tmp_path, attempts=2), resolved, HttpsSource(SILENCE))
     assert slow.connections == 2

@@ -8,18 +8,18 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cast
 
-from trainctl.base.checkpoints.ranking import age
+from trainctl.base.checkpoints.ranking import age_key
 from trainctl.base.checkpoints.stores import CheckpointStore
 from trainctl.base.failure import Failure
 
 COMPLETE = ".complete"
 VERSIONS = ".versions"
-READING = ".reading"
+READ_LEASES = ".reading"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LEASE_SECONDS = 24 * 3600.0
 FORMAT = 1
 
-Manifest = Dict[str, Any]
+CheckpointManifest = Dict[str, Any]
 
 
 class RunCheckpoints:
@@ -27,7 +27,7 @@ class RunCheckpoints:
 
     def __init__(self, store: CheckpointStore, prefix: str) -> None:
         self.store = store
-        self.prefix = checked_prefix(prefix)
+        self.prefix = validate_prefix(prefix)
 
     def manifest_key(self, rank: int, name: str) -> str:
         """Where the manifest of a checkpoint is."""
@@ -40,20 +40,20 @@ class RunCheckpoints:
         folder = "" if name == "." else f"{name}/"
         return f"{self.prefix}/rank-{rank}/{folder}{path}"
 
-    def manifests(self) -> List[Manifest]:
+    def manifests(self) -> List[CheckpointManifest]:
         """Of every complete checkpoint, the oldest first. One that can't be believed is left out."""
         found = []
         for stored in self.store.list(f"{self.prefix}/{COMPLETE}/"):
-            manifest = parse(self.store.get(stored.key), self.prefix)
+            manifest = parse_manifest(self.store.get(stored.key), self.prefix)
             if manifest is not None and stored.key == self.manifest_key(
                 manifest["rank"], manifest["name"]
             ):
                 found.append(manifest)
-        return sorted(found, key=age)
+        return sorted(found, key=age_key)
 
-    def manifest(self, rank: int, name: str) -> Optional[Manifest]:
+    def manifest(self, rank: int, name: str) -> Optional[CheckpointManifest]:
         """Of one checkpoint; None if it isn't complete."""
-        return parse(self.store.get(self.manifest_key(rank, name)), self.prefix)
+        return parse_manifest(self.store.get(self.manifest_key(rank, name)), self.prefix)
 
     def put(self, manifest: Mapping[str, Any]) -> None:
         """Say that a checkpoint is complete: every file it names is in the store."""
@@ -76,7 +76,7 @@ class RunCheckpoints:
 
     def lease(self, rank: int, name: str) -> str:
         """Keep retention from removing a checkpoint while it is read; the key to delete afterwards."""
-        key = f"{self.prefix}/{READING}/rank-{rank}/{name}/{os.urandom(8).hex()}.json"
+        key = f"{self.prefix}/{READ_LEASES}/rank-{rank}/{name}/{os.urandom(8).hex()}.json"
         until = time.time() + _LEASE_SECONDS
         self.store.put(key, json.dumps({"until": until}).encode())
         return key
@@ -84,9 +84,11 @@ class RunCheckpoints:
     def leased(self) -> Set[Tuple[int, str]]:
         """Checkpoints that are being read. Stale leases are removed after a day."""
         found = set()
-        for stored in self.store.list(f"{self.prefix}/{READING}/"):
+        for stored in self.store.list(f"{self.prefix}/{READ_LEASES}/"):
             match = re.fullmatch(
-                r"rank-(\d+)/(.*)/[^/]*", stored.key[len(f"{self.prefix}/{READING}/") :], re.DOTALL
+                r"rank-(\d+)/(.*)/[^/]*",
+                stored.key[len(f"{self.prefix}/{READ_LEASES}/") :],
+                re.DOTALL,
             )
             if match is None or time.time() - stored.modified > _LEASE_SECONDS:
                 self.store.delete(stored.key)
@@ -95,10 +97,10 @@ class RunCheckpoints:
         return found
 
 
-def runs_below(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
+def list_runs(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
     """Every run of a project of which the store holds a complete checkpoint."""
     prefixes = set()
-    for stored in store.list(f"{checked_prefix(project)}/"):
+    for stored in store.list(f"{validate_prefix(project)}/"):
         parts = stored.key.split("/")
         if len(parts) > 4 and parts[3] == COMPLETE:
             prefixes.add("/".join(parts[:3]))
@@ -106,28 +108,28 @@ def runs_below(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]
         yield RunCheckpoints(store, prefix)
 
 
-def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:
+def parse_manifest(data: Optional[bytes], prefix: str) -> Optional[CheckpointManifest]:
     """A manifest that can be believed: its files stay below their directory, and its keys below the run's."""
     try:
         found = json.loads(data or b"")
         good = (
             found["format"] == FORMAT
             and isinstance(found["rank"], int)
-            and is_name(found["name"])
+            and is_checkpoint_name(found["name"])
             and all(_is_file(file, prefix) for file in found["files"])
-            and age(found) is not None
+            and age_key(found) is not None
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return cast(Manifest, found) if good else None
+    return cast(CheckpointManifest, found) if good else None
 
 
-def is_name(name: Any) -> bool:
+def is_checkpoint_name(name: Any) -> bool:
     """Whether a checkpoint can be called so."""
     return isinstance(name, str) and name not in ("", "..") and "/" not in name and "\0" not in name
 
 
-def checked_prefix(prefix: str) -> str:
+def validate_prefix(prefix: str) -> str:
     """The prefix, if it is one; else Failure."""
     if any(part in ("", ".", "..") or "\0" in part for part in prefix.split("/")):
         raise Failure("request", f"{prefix!r} names no checkpoints")

@@ -29,9 +29,9 @@ _LOG_OR_TEXT = re.compile(
     re.IGNORECASE,
 )
 
-Row = Mapping[str, Any]
-_Row = TypeVar("_Row", bound=Row)
-_Run = TypeVar("_Run")
+CheckpointRow = Mapping[str, Any]
+_RowT = TypeVar("_RowT", bound=CheckpointRow)
+_RunT = TypeVar("_RunT")
 
 
 class Retention(NamedTuple):
@@ -50,28 +50,28 @@ def is_loadable(files: Collection[str]) -> bool:
     return any(path.endswith(TRAINER_STATE) or not _LOG_OR_TEXT.search(path) for path in files)
 
 
-def kind(row: Row) -> int:
+def checkpoint_class(row: CheckpointRow) -> int:
     """2 for a directory with a step, 1 for another directory, 0 for loose files."""
     return 0 if row["name"] == LOOSE else 1 if row.get("step") is None else 2
 
 
-def standing(row: Row) -> Tuple[int, float, int, str]:
+def recency_key(row: CheckpointRow) -> Tuple[int, float, int, str]:
     """Sort key of the checkpoints of one job, the newest last."""
-    return (kind(row), *age(row))
+    return (checkpoint_class(row), *age_key(row))
 
 
-def age(row: Row) -> Tuple[float, int, str]:
+def age_key(row: CheckpointRow) -> Tuple[float, int, str]:
     """Sort key by time alone: of the last write, then step and name."""
     return float(row["created_at"]), int(row.get("step") or 0), str(row["name"])
 
 
-def _common(rows: Sequence[Row]) -> Optional[str]:
+def _newest_common(rows: Sequence[CheckpointRow]) -> Optional[str]:
     """Name of the newest checkpoint that all ranks have which have any of the best kind.
 
     A rank that was killed while it wrote may lack what the others have completed.
     """
-    ordered = sorted(rows, key=standing)
-    best = [row for row in ordered if kind(row) == kind(ordered[-1])]
+    ordered = sorted(rows, key=recency_key)
+    best = [row for row in ordered if checkpoint_class(row) == checkpoint_class(ordered[-1])]
     ranks = {int(row["rank"]) for row in best}
     of_name: Dict[str, Set[int]] = {}
     for row in best:
@@ -79,20 +79,20 @@ def _common(rows: Sequence[Row]) -> Optional[str]:
     return next((row["name"] for row in reversed(best) if of_name[row["name"]] == ranks), None)
 
 
-def newest(runs: Mapping[_Run, Sequence[_Row]]) -> Optional[Tuple[_Run, List[_Row]]]:
+def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_RunT, List[_RowT]]]:
     """Of the checkpoints of a job's runs the newest: its run, and each rank's part of it; None if there are none."""
     some = {run: rows for run, rows in runs.items() if rows}
     if not some:
         return None
-    run = max(some, key=lambda one: max(map(standing, some[one])))
-    name = _common(some[run]) or max(some[run], key=standing)["name"]
+    run = max(some, key=lambda one: max(map(recency_key, some[one])))
+    name = _newest_common(some[run]) or max(some[run], key=recency_key)["name"]
     ranks = [row for row in some[run] if row["name"] == name]
     return run, sorted(ranks, key=lambda row: int(row["rank"]))
 
 
-def expired(
-    rows: Sequence[_Row], retention: Retention, leased: Collection[Tuple[int, str]] = ()
-) -> List[_Row]:
+def expired_checkpoints(
+    rows: Sequence[_RowT], retention: Retention, leased: Collection[Tuple[int, str]] = ()
+) -> List[_RowT]:
     """Of the complete checkpoints of a run those that retention deletes, rank by rank.
 
     Only checkpoints with a step are ever deleted: others may be logs, exports or copies. The newest, the newest that all
@@ -100,11 +100,11 @@ def expired(
     """
     if retention == Retention():
         return []
-    ranks: Dict[int, List[_Row]] = {}
-    for row in sorted(rows, key=standing):
+    ranks: Dict[int, List[_RowT]] = {}
+    for row in sorted(rows, key=recency_key):
         if row.get("step") is not None and row["name"] != LOOSE:
             ranks.setdefault(int(row["rank"]), []).append(row)
-    common = _common(rows) if ranks else None
+    common = _newest_common(rows) if ranks else None
     return [
         row
         for rank, ordered in ranks.items()

@@ -16,24 +16,24 @@ from trainctl.base import sigv4
 from trainctl.base.failure import Failure
 from trainctl.base.http import HttpClient, HttpError, Response
 from trainctl.base.http.limits import retry_after
-from trainctl.base.pace import Pace
-from trainctl.base.retry import Retry
-from trainctl.errors import SourceBusy, SourceError
+from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import SourceError, SourceUnavailable
 
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 60.0
-RETRY = Retry(attempts=5, base=0.4, unanswered=5, patience=120.0)
+RETRY = RetryPolicy(attempts=5, base=0.4, unanswered=5, patience=120.0)
 _BLOCK = 2**16
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
-_LARGEST = 64 * 2**20
+_TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_MAX_BYTES = 64 * 2**20
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-_NO_PACE = Pace()
-_NONE: Mapping[str, str] = {}
+_NO_RATE_LIMIT = RateLimiter()
+_NO_HEADERS: Mapping[str, str] = {}
 T = TypeVar("T")
-_SKEWED = "RequestTimeTooSkewed"
+_CLOCK_SKEW_CODE = "RequestTimeTooSkewed"
 
 
-class Answer(NamedTuple):
+class S3Response(NamedTuple):
     """What the server said, but for errors."""
 
     status: int
@@ -41,16 +41,16 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Client:
+class S3Client:
     """One bucket. Safe to use from many threads."""
 
     def __init__(self, bucket: str, endpoint: Optional[str], credential: Mapping[str, Any]) -> None:
         self._bucket = bucket
         self._region = str(credential.get("aws_region") or "us-east-1")
         self._endpoint = endpoint
-        self._credential: Optional[sigv4.Credential] = None
+        self._credential: Optional[sigv4.S3Credential] = None
         if credential:
-            self._credential = sigv4.Credential(
+            self._credential = sigv4.S3Credential(
                 str(credential["aws_access_key_id"]),
                 str(credential["aws_secret_access_key"]),
                 credential.get("aws_session_token") or None,
@@ -61,27 +61,27 @@ class Client:
         self._ended = threading.Event()
         self._skew = 0.0
 
-    def ask(
+    def request(
         self,
         method: str,
         key: str = "",
         query: sigv4.Query = (),
         body: bytes = b"",
         *,
-        pace: Pace = _NO_PACE,
+        rate_limiter: RateLimiter = _NO_RATE_LIMIT,
         absent: bool = False,
-    ) -> Answer:
+    ) -> S3Response:
         """One request. With ``absent``, 404 is an answer and not a Failure."""
         target = self._target(method, key, query)
         digest = hashlib.sha256(body).hexdigest() if body else _EMPTY_SHA256
 
-        def once() -> Answer:
-            with self._send(target, digest, _NONE, body, pace) as response:
-                answer = Answer(response.status, response.headers, response.all(_LARGEST))
-            self._judge(answer, target, absent)
+        def once() -> S3Response:
+            with self._send(target, digest, _NO_HEADERS, body, rate_limiter) as response:
+                answer = S3Response(response.status, response.headers, response.all(_MAX_BYTES))
+            self._raise_for_status(answer, target, absent)
             return answer
 
-        return self._patiently(once)
+        return self._with_retry(once)
 
     def stream(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
         """Hand over an object from an offset on; a connection that is cut is taken up where it was."""
@@ -92,12 +92,12 @@ class Client:
         def once() -> None:
             nonlocal done, version
             wanted = {"range": f"bytes={done}-"} if done else {}
-            with self._send(target, _EMPTY_SHA256, wanted, b"", _NO_PACE) as response:
+            with self._send(target, _EMPTY_SHA256, wanted, b"", _NO_RATE_LIMIT) as response:
                 headers = response.headers
                 if response.status >= 300:
-                    answer = Answer(response.status, headers, response.all(_LARGEST))
+                    answer = S3Response(response.status, headers, response.all(_MAX_BYTES))
                     if response.status != 416:
-                        self._judge(answer, target)
+                        self._raise_for_status(answer, target)
                     return
                 if version not in (None, headers.get("etag")):
                     raise Failure("changed", f"{key!r} was replaced while it was read")
@@ -107,12 +107,12 @@ class Client:
                     write(data)
                     done += len(data)
 
-        self._patiently(once)
+        self._with_retry(once)
 
     def presigned(self, key: str, seconds: int) -> str:
         """A presigned URL, valid for so many seconds."""
         target = self._target("GET", key, ())
-        url = f"{self._scheme()}://{target.host}{sigv4.quoted_path(target.path)}"
+        url = f"{self._scheme()}://{target.host}{sigv4.quote_path(target.path)}"
         if self._credential is None:
             return url
         query = sigv4.presigned_query(
@@ -120,13 +120,13 @@ class Client:
         )
         return f"{url}?{query}"
 
-    def _target(self, method: str, key: str, query: sigv4.Query) -> sigv4.Target:
+    def _target(self, method: str, key: str, query: sigv4.Query) -> sigv4.RequestTarget:
         try:
             key.encode()
         except UnicodeEncodeError:
             raise Failure("name", f"{key!r} is not UTF-8: no bucket can hold that name") from None
         path = f"/{self._bucket}/{key}" if key else f"/{self._bucket}"
-        return sigv4.Target(method, self._host(), path, query)
+        return sigv4.RequestTarget(method, self._host(), path, query)
 
     def _host(self) -> str:
         if self._endpoint:
@@ -136,12 +136,12 @@ class Client:
     def _scheme(self) -> str:
         return urlsplit(self._endpoint).scheme if self._endpoint else "https"
 
-    def _patiently(self, once: Callable[[], T]) -> T:
+    def _with_retry(self, once: Callable[[], T]) -> T:
         def act() -> T:
             try:
                 return once()
             except HttpError as error:
-                raise SourceBusy(error.reason) from None
+                raise SourceUnavailable(error.reason) from None
 
         try:
             return RETRY.run(act, self._ended)
@@ -151,64 +151,68 @@ class Client:
 
     def _send(
         self,
-        target: sigv4.Target,
+        target: sigv4.RequestTarget,
         digest: str,
         extra: Mapping[str, str],
         body: bytes,
-        pace: Pace,
+        rate_limiter: RateLimiter,
     ) -> AbstractContextManager[Response]:
         target = target._replace(host=self._host())
         headers: Dict[str, str] = {"content-length": str(len(body)), **extra}
         if self._credential is not None:
             now = time.time() + self._skew
-            headers.update(sigv4.headers(target, self._credential, self._region, digest, now))
-        query = sigv4.quoted_query(target.query)
-        path = sigv4.quoted_path(target.path) + (f"?{query}" if query else "")
+            headers.update(
+                sigv4.signed_headers(target, self._credential, self._region, digest, now)
+            )
+        query = sigv4.quote_query(target.query)
+        path = sigv4.quote_path(target.path) + (f"?{query}" if query else "")
         url = f"{self._scheme()}://{target.host}{path}"
-        sent = _PacedBody(body, pace) if body else None
+        sent = _ThrottledBody(body, rate_limiter) if body else None
         return self._http.request(target.method, url, headers, body=sent, follow=False)
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    def _judge(self, answer: Answer, target: sigv4.Target, absent: bool = False) -> None:
+    def _raise_for_status(
+        self, answer: S3Response, target: sigv4.RequestTarget, absent: bool = False
+    ) -> None:
         """Raise what an error means: again at once, later, or a matter for a person."""
         if answer.status < 300 or (absent and answer.status == 404):
             return
-        code = text_of(answer.body, "Code") or str(answer.status)
-        region = answer.headers.get("x-amz-bucket-region") or text_of(answer.body, "Region")
+        code = element_text(answer.body, "Code") or str(answer.status)
+        region = answer.headers.get("x-amz-bucket-region") or element_text(answer.body, "Region")
         if answer.status in (301, 307, 400) and region and region != self._region:
             self._region = region
-            raise SourceBusy(f"the bucket is in {region}")
-        if code == _SKEWED and answer.headers.get("date"):
+            raise SourceUnavailable(f"the bucket is in {region}")
+        if code == _CLOCK_SKEW_CODE and answer.headers.get("date"):
             self._skew = parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()
-            raise SourceBusy(code)
-        if answer.status in _PASSING:
-            raise SourceBusy(code, retry_after=retry_after(answer.headers))
-        said = text_of(answer.body, "Message")
+            raise SourceUnavailable(code)
+        if answer.status in _TRANSIENT_STATUSES:
+            raise SourceUnavailable(code, retry_after=retry_after(answer.headers))
+        said = element_text(answer.body, "Message")
         if answer.status == 404 and code != "NoSuchBucket":
             raise Failure("missing", f"{target.path!r} is not in the bucket", said)
         summary = f"{target.method} in bucket {self._bucket} was refused: {code}"
         raise Failure("denied", summary, said)
 
 
-class _PacedBody:
+class _ThrottledBody:
     """The body of a request in blocks, sent no faster than its pace."""
 
-    def __init__(self, data: bytes, pace: Pace) -> None:
+    def __init__(self, data: bytes, rate_limiter: RateLimiter) -> None:
         self._data = data
-        self._pace = pace
+        self._rate_limiter = rate_limiter
 
     def __iter__(self) -> Iterator[bytes]:
         view = memoryview(self._data)
         for at in range(0, len(view), _BLOCK):
             block = view[at : at + _BLOCK]
-            self._pace.spend(len(block))
+            self._rate_limiter.acquire(len(block))
             yield bytes(block)
 
 
-def text_of(body: bytes, tag: str) -> str:
+def element_text(body: bytes, tag: str) -> str:
     """The text of the first element of that name in an answer; empty if there is none."""
     match = re.search(f"<{tag}>([^<]*)</{tag}>".encode(), body)
     return html.unescape(match[1].decode(errors="replace")) if match else ""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Protocol, cast
 from urllib.parse import unquote
 
-from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.objects import ObjectStat
-from trainctl.base.pace import Pace
+from trainctl.base.rate_limiter import RateLimiter
 
 
 class CheckpointStore(Protocol):
@@ -27,7 +27,7 @@ class CheckpointStore(Protocol):
         """Create or replace a small object."""
         ...
 
-    def put_file(self, key: str, stream: BinaryIO, size: int, pace: Pace) -> None:
+    def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
         """Create or replace an object with the next ``size`` bytes of a stream, which is read once, in order."""
         ...
 
@@ -60,7 +60,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> CheckpointStore:
+def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> CheckpointStore:
     """The store that ``{url, endpoint_url, secret}`` names; ``secret`` is a key of ``secrets``, None for anonymous.
 
     The path of a ``file:`` URL may be percent-encoded; a bucket's prefix is taken as it is.
@@ -68,7 +68,7 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Checkpoi
     url = str(place["url"])
     scheme, _, rest = url.partition("://")
     if scheme == "file" and rest.startswith("/"):
-        return DirectoryStore(Path(unquote(rest)))
+        return DirectoryCheckpointStore(Path(unquote(rest)))
     bucket, _, prefix = rest.partition("/")
     if scheme != "s3" or not bucket:
         raise Failure("request", f"checkpoints can't be kept at {url!r}", "Name file:/// or s3://.")
@@ -77,8 +77,8 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Checkpoi
         raise Failure("denied", f"the credential for {url} ({name}) is not here")
     credential = _credential(secrets[name], str(name)) if name is not None else {}
     # It imports http and ssl, which few calls need.
-    s3 = import_module("trainctl.base.checkpoints.s3")
-    return cast(CheckpointStore, s3.S3Store(bucket, prefix.strip("/"), place, credential))
+    s3 = import_module("trainctl.base.checkpoints.s3_store")
+    return cast(CheckpointStore, s3.S3CheckpointStore(bucket, prefix.strip("/"), place, credential))
 
 
 def _credential(text: str, name: str) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def blamed(place: Mapping[str, Any]) -> Iterator[None]:
+def store_errors(place: Mapping[str, Any]) -> Iterator[None]:
     """Turn errors of the store at ``place`` into a Failure ``checkpoints`` that names it; without a store they pass."""
     url = place.get("url")
     try:

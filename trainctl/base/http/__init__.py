@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trainctl.base.http.client import Headers, HttpClient, Response
 from trainctl.base.http.errors import (
-    HostPaused,
-    HttpCut,
+    HostThrottled,
     HttpError,
-    HttpSilent,
+    HttpInterrupted,
+    HttpStalled,
     HttpUnreachable,
     UnsafeRedirect,
     UntrustedCertificate,
@@ -16,11 +16,11 @@ from trainctl.base.http.errors import (
 
 __all__ = [
     "Headers",
-    "HostPaused",
+    "HostThrottled",
     "HttpClient",
-    "HttpCut",
     "HttpError",
-    "HttpSilent",
+    "HttpInterrupted",
+    "HttpStalled",
     "HttpUnreachable",
     "Response",
     "UnsafeRedirect",

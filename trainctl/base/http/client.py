@@ -25,33 +25,33 @@ from typing import (  # fmt: skip
 )
 from urllib.parse import SplitResult, urlsplit
 
-from trainctl.base.flow import TooSlow
-from trainctl.base.http.connect import Connection, Proxy, proxy_for
+from trainctl.base.http.connection import HttpConnection, Proxy, proxy_for
 from trainctl.base.http.errors import (
-    HttpCut,
     HttpError,
-    HttpSilent,
+    HttpInterrupted,
+    HttpStalled,
     HttpUnreachable,
     UnsafeRedirect,
     UnusableProxy,
 )
 from trainctl.base.http.limits import HostLimits
-from trainctl.base.http.redirects import Origin, host_of, origin_of, resolve_reference
+from trainctl.base.http.urls import Origin, host_of, origin_of, resolve_reference
+from trainctl.base.throughput import StalledError
 
 if TYPE_CHECKING:
     import ssl  # slow to import, and some builds of Python lack it
 
-PIECE_BYTES = 2**20
+BUFFER_BYTES = 2**20
 _REDIRECTS = (301, 302, 303, 307, 308)
-_MOST_REDIRECTS = 10
+_MAX_REDIRECTS = 10
 _DRAINED_BYTES = 2**16
 """The body of a redirect is read up to so much, so that its connection can be used again."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
-_BROKEN = (OSError, http.client.HTTPException)
+_CONNECTION_ERRORS = (OSError, http.client.HTTPException)
 _TIMEOUTS = (socket.timeout, TimeoutError)  # two classes before Python 3.10
 Body = Union[bytes, Iterable[bytes]]
-_Idle = Dict[Origin, List[Connection]]
+_Idle = Dict[Origin, List[HttpConnection]]
 
 
 class Headers(Dict[str, str]):
@@ -73,7 +73,7 @@ class Response:
         for name, value in raw.getheaders():
             self.headers.setdefault(name.lower(), value.strip())
         if not _LENGTH.fullmatch(self.headers.get("Content-Length") or "0"):
-            raise HttpCut("the server sends an invalid Content-Length")
+            raise HttpInterrupted("the server sends an invalid Content-Length")
 
     @property
     def redirect(self) -> Optional[str]:
@@ -85,11 +85,11 @@ class Response:
             raise UnsafeRedirect("a redirect without a location")
         return resolve_reference(self.url, location)
 
-    def read(self, size: int = PIECE_BYTES) -> bytes:
-        """The next bytes of the body; empty at its end. HttpCut if it ends before its announced length."""
+    def read(self, size: int = BUFFER_BYTES) -> bytes:
+        """The next bytes of the body; empty at its end. HttpInterrupted if it ends before its announced length."""
         if self._raw.isclosed():
             return b""
-        with _cut():
+        with _body_errors():
             data = self._raw.read(size)
         if not data:
             self._check_complete()
@@ -104,12 +104,12 @@ class Response:
             yield piece
 
     def fill(self, view: memoryview) -> None:
-        """Read exactly as many bytes as the view holds; HttpCut if the body is shorter."""
-        with _cut():
+        """Read exactly as many bytes as the view holds; HttpInterrupted if the body is shorter."""
+        with _body_errors():
             count = self._raw.readinto(view)
         if count < len(view):
             self._check_complete()
-            raise HttpCut("the body ended early")
+            raise HttpInterrupted("the body ended early")
 
     def all(self, limit: int) -> bytes:
         """The rest of the body; HttpError if it is longer than ``limit`` bytes."""
@@ -124,13 +124,13 @@ class Response:
     def drain(self) -> None:
         """Read a short rest of the body, so that the connection can be used again."""
         if (self._raw.length or 0) <= _DRAINED_BYTES:
-            with contextlib.suppress(*_BROKEN):
+            with contextlib.suppress(*_CONNECTION_ERRORS):
                 while not self._raw.isclosed() and self._raw.read(_DRAINED_BYTES):
                     pass
 
     def _check_complete(self) -> None:
         if self._raw.length:
-            raise HttpCut(f"the body ended {self._raw.length} bytes early")
+            raise HttpInterrupted(f"the body ended {self._raw.length} bytes early")
 
 
 class HttpClient:
@@ -159,7 +159,7 @@ class HttpClient:
         self._limits = limits
         self._lock = threading.Lock()
         self._idle: _Idle = defaultdict(list)
-        self._in_use: Set[Connection] = set()
+        self._in_use: Set[HttpConnection] = set()
         self._proxies: Dict[Origin, Optional[Proxy]] = {}
         weakref.finalize(self, _close_all, self._idle)
 
@@ -194,7 +194,7 @@ class HttpClient:
                     yield response
                     return
                 response.drain()
-            if target in seen or len(seen) > _MOST_REDIRECTS:
+            if target in seen or len(seen) > _MAX_REDIRECTS:
                 problem = "redirects in a circle" if target in seen else "too many redirects"
                 raise UnsafeRedirect(problem)
             seen.add(target)
@@ -240,7 +240,7 @@ class HttpClient:
         headers: Mapping[str, str],
         body: Optional[Body],
         silence: float,
-    ) -> Tuple[Connection, http.client.HTTPResponse]:
+    ) -> Tuple[HttpConnection, http.client.HTTPResponse]:
         """Send a request, on a new connection if the server has closed the kept one meanwhile."""
         origin, proxy = origin_of(parts), self._proxy(parts)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -257,50 +257,52 @@ class HttpClient:
             with self._lock:
                 self._in_use.add(connection)
             try:
-                connection.set_silence(silence)
+                connection.set_read_timeout(silence)
                 return connection, _ask(connection, method, target, body, headers)
             except _TIMEOUTS:
                 self._discard(connection)
-                raise _silent(parts, proxy, silence) from None
-            except _BROKEN as error:
+                raise _timeout_error(parts, proxy, silence) from None
+            except _CONNECTION_ERRORS as error:
                 self._discard(connection)
                 if not reused:
-                    raise HttpCut(f"{_via(parts, proxy)}: {words(error)}", _CHECK_NETWORK) from None
+                    raise HttpInterrupted(
+                        f"{_via_proxy(parts, proxy)}: {error_text(error)}", _CHECK_NETWORK
+                    ) from None
             except BaseException:
                 self._discard(connection)
                 raise
 
-    def _connect(self, parts: SplitResult, proxy: Optional[Proxy]) -> Connection:
+    def _connect(self, parts: SplitResult, proxy: Optional[Proxy]) -> HttpConnection:
         secure = self._secure if parts.scheme == "https" else None
-        connection = Connection(parts, proxy, secure, self._connect_seconds, self._silence)
+        connection = HttpConnection(parts, proxy, secure, self._connect_seconds, self._silence)
         try:
             connection.connect()
         except HttpError:
             raise
         except _TIMEOUTS:
-            raise _silent(parts, proxy, self._connect_seconds) from None
-        except _BROKEN as error:
-            reason = words(error)
+            raise _timeout_error(parts, proxy, self._connect_seconds) from None
+        except _CONNECTION_ERRORS as error:
+            reason = error_text(error)
             if proxy and "407" in reason:
                 raise UnusableProxy(f"{proxy.shown} requires a login (407)", proxy.advice) from None
             raise HttpUnreachable(
-                f"can't reach {_via(parts, proxy)} ({reason})",
+                f"can't reach {_via_proxy(parts, proxy)} ({reason})",
                 proxy.advice if proxy else _CHECK_NETWORK,
             ) from None
         return connection
 
     def _secure(self, sock: socket.socket, host: str) -> socket.socket:
-        from trainctl.base import tls
+        from trainctl.base.network import tls
 
         if self._pin is not None:
-            return tls.pinned(sock, self._pin, f"{host} port {sock.getpeername()[1]}")
-        return tls.trusted(sock, self._tls, host)
+            return tls.wrap_pinned(sock, self._pin, f"{host} port {sock.getpeername()[1]}")
+        return tls.wrap_trusted(sock, self._tls, host)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        from trainctl.base.tls import trusting
+        from trainctl.base.network.tls import client_context
 
-        return (self._make_tls or trusting)()
+        return (self._make_tls or client_context)()
 
     def _proxy(self, parts: SplitResult) -> Optional[Proxy]:
         """The proxy for a host, looked up once."""
@@ -310,7 +312,7 @@ class HttpClient:
         return self._proxies[origin]
 
     def _release(
-        self, origin: Origin, connection: Connection, raw: http.client.HTTPResponse
+        self, origin: Origin, connection: HttpConnection, raw: http.client.HTTPResponse
     ) -> None:
         """Keep the connection if the response was read to its end."""
         if not raw.length and not raw.chunked:
@@ -323,14 +325,14 @@ class HttpClient:
             raw.close()
             self._discard(connection)
 
-    def _discard(self, connection: Connection) -> None:
+    def _discard(self, connection: HttpConnection) -> None:
         with self._lock:
             self._in_use.discard(connection)
         connection.close()
 
 
 def _ask(
-    connection: Connection,
+    connection: HttpConnection,
     method: str,
     target: str,
     body: Optional[Body],
@@ -339,23 +341,23 @@ def _ask(
     # a server that refuses a body may say so, and close, before it has read everything
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, target, body, {"Accept-Encoding": "identity", **headers})
-    connection.flow.need_all()
+    connection.throughput.require_complete()
     response = connection.getresponse()
-    connection.flow.need_some()
+    connection.throughput.require_progress()
     return response
 
 
 @contextlib.contextmanager
-def _cut() -> Iterator[None]:
-    """HttpCut if the connection fails while a body is read."""
+def _body_errors() -> Iterator[None]:
+    """HttpInterrupted if the connection fails while a body is read."""
     try:
         yield
-    except TooSlow as error:
-        raise HttpSilent(f"the server went silent during the body ({error})") from None
+    except StalledError as error:
+        raise HttpStalled(f"the server went silent during the body ({error})") from None
     except _TIMEOUTS:
-        raise HttpSilent("the server went silent during the body") from None
-    except _BROKEN as error:
-        raise HttpCut(f"the connection broke ({words(error)})") from None
+        raise HttpStalled("the server went silent during the body") from None
+    except _CONNECTION_ERRORS as error:
+        raise HttpInterrupted(f"the connection broke ({error_text(error)})") from None
 
 
 def _close_all(idle: _Idle) -> None:
@@ -365,17 +367,17 @@ def _close_all(idle: _Idle) -> None:
         connections.clear()
 
 
-def _via(parts: SplitResult, proxy: Optional[Proxy]) -> str:
+def _via_proxy(parts: SplitResult, proxy: Optional[Proxy]) -> str:
     return f"{host_of(parts)} through {proxy.shown}" if proxy else host_of(parts)
 
 
-def _silent(parts: SplitResult, proxy: Optional[Proxy], seconds: float) -> HttpUnreachable:
+def _timeout_error(parts: SplitResult, proxy: Optional[Proxy], seconds: float) -> HttpUnreachable:
     return HttpUnreachable(
-        f"{_via(parts, proxy)} did not respond within {seconds:.0f} s",
+        f"{_via_proxy(parts, proxy)} did not respond within {seconds:.0f} s",
         proxy.advice if proxy else "",
     )
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What went wrong, as the system says it."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -16,11 +16,11 @@ class HttpUnreachable(HttpError):
     """No connection to the server, or no response in time."""
 
 
-class HttpCut(HttpError):
+class HttpInterrupted(HttpError):
     """The connection broke before the response was complete."""
 
 
-class HttpSilent(HttpCut):
+class HttpStalled(HttpInterrupted):
     """The server sent nothing, or hardly anything, of the rest of a response for too long."""
 
 
@@ -36,7 +36,7 @@ class UnsafeRedirect(HttpError):
     """A server redirects to a place where the request must not go."""
 
 
-class HostPaused(HttpError):
+class HostThrottled(HttpError):
     """The host asked earlier for a pause, which lasts ``retry_after`` more seconds. No request was made."""
 
     def __init__(self, host: str, retry_after: float) -> None:

@@ -13,14 +13,14 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Callable, Dict, Iterator, Mapping, Optional
 
-from trainctl.base.http.errors import HostPaused
-from trainctl.base.http.redirects import Origin
-from trainctl.base.retry import LONGEST_PAUSE
+from trainctl.base.http.errors import HostThrottled
+from trainctl.base.http.urls import Origin
+from trainctl.base.retry import MAX_PAUSE_SECONDS
 
-MOST_AT_ONCE = 32
+MAX_CONCURRENT = 32
 _DEFAULT_PAUSE = 1.0
 _NOTICEABLE = 1.0
-_LONGEST_WAIT = 1e9
+_MAX_WAIT = 1e9
 _RATE_LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
 
 
@@ -28,14 +28,14 @@ class HostLimit:
     """The limits of one host. ``clock`` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._slots = threading.Semaphore(MOST_AT_ONCE)
+        self._slots = threading.Semaphore(MAX_CONCURRENT)
         self._clock = clock
         self._lock = threading.Lock()
         self._not_before = 0.0
 
     @contextmanager
     def slot(self, host: str) -> Iterator[None]:
-        """Wait for one of the slots and hold it. HostPaused during a pause."""
+        """Wait for one of the slots and hold it. HostThrottled during a pause."""
         self._check_pause(host)
         with self._slots:
             self._check_pause(host)
@@ -44,7 +44,7 @@ class HostLimit:
     def _check_pause(self, host: str) -> None:
         left = self._not_before - self._clock()
         if left > 0:
-            raise HostPaused(host, left)
+            raise HostThrottled(host, left)
 
     def pause(self, seconds: Optional[float]) -> bool:
         """Begin a pause, of one second if the host named none; whether it is longer than what is known.
@@ -52,7 +52,7 @@ class HostLimit:
         A pause beyond LONGEST_PAUSE is not kept: only the request that received it fails.
         """
         asked = _DEFAULT_PAUSE if seconds is None else seconds
-        if asked > LONGEST_PAUSE:
+        if asked > MAX_PAUSE_SECONDS:
             return True
         now = self._clock()
         with self._lock:
@@ -90,7 +90,7 @@ def retry_after(headers: Mapping[str, str]) -> Optional[float]:
         return float(limit[2])
     text = (headers.get("Retry-After") or "").strip()
     if text.isdecimal():
-        return min(float(text), _LONGEST_WAIT)
+        return min(float(text), _MAX_WAIT)
     until = _date(text)
     if until is None:
         return None

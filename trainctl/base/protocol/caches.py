@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from typing import List, Optional, TypedDict
 
-from trainctl.base.protocol.verb import Verb
+from trainctl.base.protocol.method import Method
 
-CacheRequest = TypedDict("CacheRequest", {"root": str, "directory": str})
+TrainingCacheRequest = TypedDict("TrainingCacheRequest", {"root": str, "directory": str})
 
 
-class _Owned(CacheRequest):
+class _LineageCacheRequest(TrainingCacheRequest):
     lineage: str
 
 
-class OwnedRequest(_Owned, total=False):
+class CacheOwnerRequest(_LineageCacheRequest, total=False):
     """``owner``: name of the cache in the lineage; absent: all owners of the lineage."""
 
     owner: str
 
 
-Owned = TypedDict("Owned", {"directory": str, "owner": str})
-CacheStateRequest = TypedDict(
-    "CacheStateRequest", {"root": str, "lineage": str, "caches": List[Owned]}
+CacheOwnership = TypedDict("CacheOwnership", {"directory": str, "owner": str})
+CacheStatesRequest = TypedDict(
+    "CacheStatesRequest", {"root": str, "lineage": str, "caches": List[CacheOwnership]}
 )
-Held = TypedDict("Held", {"bytes": int, "files": int, "at": float, "whole": bool})
+TrainingCacheUsage = TypedDict(
+    "TrainingCacheUsage", {"bytes": int, "files": int, "at": float, "whole": bool}
+)
 """What a cache held ``at`` a time, in Unix seconds; ``whole``: all of it was counted."""
 
 
-class CacheState(Held):
+class TrainingCacheState(TrainingCacheUsage):
     """``others``: ``LINEAGE+OWNER`` of other users. ``ours``: the directory goes with its last owner."""
 
     directory: str
@@ -35,40 +37,47 @@ class CacheState(Held):
     ours: bool
 
 
-class ClearRequest(CacheRequest):
+class ClearCacheRequest(TrainingCacheRequest):
     """``older_than_seconds`` null: everything. ``dry_run``: only count."""
 
     older_than_seconds: Optional[float]
     dry_run: bool
 
 
-CacheMade = TypedDict("CacheMade", {"directory": str})
-CacheRemoved = TypedDict("CacheRemoved", {"directory": str, "bytes": int, "removed": bool})
+MakeCacheResponse = TypedDict("MakeCacheResponse", {"directory": str})
+RemoveCacheResponse = TypedDict(
+    "RemoveCacheResponse", {"directory": str, "bytes": int, "removed": bool}
+)
 """``removed``: nothing else refers to the directory, and trainctl made it. ``bytes``: freed."""
 
-CacheStates = TypedDict("CacheStates", {"caches": List[CacheState]})
-Cleared = TypedDict("Cleared", {"files": int, "bytes": int, "left": int})
+CacheStatesResponse = TypedDict("CacheStatesResponse", {"caches": List[TrainingCacheState]})
+ClearCacheResponse = TypedDict("ClearCacheResponse", {"files": int, "bytes": int, "left": int})
 """``left``: files that could not be removed."""
 
-MAKE_CACHE = Verb("make_cache", OwnedRequest, CacheMade, "Make a training cache, or find it.")
-REMOVE_CACHE = Verb(
+MAKE_CACHE = Method(
+    "make_cache", CacheOwnerRequest, MakeCacheResponse, "Make a training cache, or find it."
+)
+REMOVE_CACHE = Method(
     "remove_cache",
-    OwnedRequest,
-    CacheRemoved,
+    CacheOwnerRequest,
+    RemoveCacheResponse,
     "Release a training cache; the last owner removes it.",
 )
-CACHE_STATE = Verb(
+CACHE_STATE = Method(
     "cache_state",
-    CacheStateRequest,
-    CacheStates,
+    CacheStatesRequest,
+    CacheStatesResponse,
     "Report what training caches held when last counted.",
 )
-CLEAR_CACHE = Verb(
-    "clear_cache", ClearRequest, Cleared, "Remove old files from a training cache that no run uses."
+CLEAR_CACHE = Method(
+    "clear_cache",
+    ClearCacheRequest,
+    ClearCacheResponse,
+    "Remove old files from a training cache that no run uses.",
 )
-READ_CACHE = Verb(
+READ_CACHE = Method(
     "read_cache",
-    CacheRequest,
+    TrainingCacheRequest,
     bytes,
     "Return JSON lines: `[path, bytes, mtime, mode]` each, then `Held`.",
 )

@@ -13,23 +13,23 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from trainctl.base.descriptors import close_all_but
-from trainctl.base.protocol.wire import Frames, frame
-from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
+from trainctl.base.protocol.wire import FrameDecoder, encode_frame
+from trainctl.base.system.descriptors import close_other_descriptors
+from trainctl.base.system.syscalls import PR_SET_PDEATHSIG, prctl
 
 _READ_BYTES = 2**18
-Load = Callable[[str], object]
+LoadFn = Callable[[str], object]
 
 
-def serve(once: Callable[[], int], load: Load) -> int:
+def serve(once: Callable[[], int], load: LoadFn) -> int:
     """Do the calls that standard input asks for, until it ends: each by ``once``, which finds its verb as the last argument.
 
     ``load`` imports what a verb needs, so that the next call finds it there.
     """
-    verb = _Server(load).serve()
-    if verb is None:
+    method = _CallServer(load).serve()
+    if method is None:
         os._exit(0)  # skip tidying up, which takes as long as a call
-    sys.argv[-1] = verb
+    sys.argv[-1] = method
     code = 1
     try:
         code = once()
@@ -41,58 +41,58 @@ def serve(once: Callable[[], int], load: Load) -> int:
         os._exit(code)
 
 
-class _Call(NamedTuple):
+class _ForkedCall(NamedTuple):
     number: int
     streams: Dict[int, int]
     """Where its streams are read, and which they are: 1, output, or 2, errors."""
 
 
-class _Server:
-    def __init__(self, load: Load) -> None:
+class _CallServer:
+    def __init__(self, load: LoadFn) -> None:
         self._load = load
         self._pid = os.getpid()
-        self._calls: Dict[int, _Call] = {}
-        self._heard = Frames()
-        self._over = False
-        self._ahead: List[str] = []
+        self._calls: Dict[int, _ForkedCall] = {}
+        self._outputs = FrameDecoder()
+        self._input_ended = False
+        self._to_load: List[str] = []
         """Verbs to load while no call is waiting."""
         self._selector = selectors.PollSelector()  # without a descriptor that forks would share
 
     def serve(self) -> Optional[str]:
         """None when the caller is gone; in a fork the verb to perform."""
         self._selector.register(0, selectors.EVENT_READ, self._listen)
-        self._selector.register(_ends_of_children(), selectors.EVENT_READ, self._collect)
-        while not self._over:
-            ready = self._selector.select(0 if self._ahead else None)
+        self._selector.register(_child_exit_descriptor(), selectors.EVENT_READ, self._reap)
+        while not self._input_ended:
+            ready = self._selector.select(0 if self._to_load else None)
             for key, _ in ready:
-                verb: Optional[str] = key.data(key.fd)
-                if verb is not None:
-                    return verb
-            if self._ahead and not ready:
-                self._load_verb(self._ahead.pop(0))
+                method: Optional[str] = key.data(key.fd)
+                if method is not None:
+                    return method
+            if self._to_load and not ready:
+                self._load_method(self._to_load.pop(0))
         for pid in self._calls:
             _kill(pid)
         return None
 
     def _listen(self, descriptor: int) -> Optional[str]:
         data = os.read(descriptor, _READ_BYTES)
-        self._over = not data
-        for head, request in self._heard.feed(data):
+        self._input_ended = not data
+        for head, request in self._outputs.feed(data):
             if "load" in head:
-                self._ahead.append(head["load"])
-            elif "verb" not in head:
+                self._to_load.append(head["load"])
+            elif "method" not in head:
                 self._end(head["call"])
-            elif self._begin(head["call"], head["verb"], request) is not None:
-                return str(head["verb"])
+            elif self._start_call(head["call"], head["method"], request) is not None:
+                return str(head["method"])
         return None
 
-    def _load_verb(self, verb: str) -> None:
+    def _load_method(self, method: str) -> None:
         with contextlib.suppress(ImportError):  # the call itself will say so
-            self._load(verb)
+            self._load(method)
 
-    def _begin(self, number: int, verb: str, request: bytes) -> Optional[str]:
+    def _start_call(self, number: int, method: str, request: bytes) -> Optional[str]:
         """Fork; the verb in the fork, None here."""
-        self._load_verb(verb)
+        self._load_method(method)
         pipes: List[Tuple[int, int]] = []
         try:
             pipes += [os.pipe()]
@@ -101,29 +101,31 @@ class _Server:
         except OSError as error:
             for descriptor in (one for pipe in pipes for one in pipe):
                 os.close(descriptor)
-            self._say({"call": number, "stream": 2}, f"no process for it: {error}\n".encode())
-            self._say({"call": number, "exit": 1})
+            self._write_frame(
+                {"call": number, "stream": 2}, f"no process for it: {error}\n".encode()
+            )
+            self._write_frame({"call": number, "exit": 1})
             return None
         if pid == 0:
-            self._become(pipes[0][1], pipes[1][1], request)
-            return verb
+            self._run_call(pipes[0][1], pipes[1][1], request)
+            return method
         streams = {}
         for stream, (reader, writer) in enumerate(pipes, 1):
             os.close(writer)
             os.set_blocking(reader, False)
             streams[reader] = stream
-            self._selector.register(reader, selectors.EVENT_READ, self._pass_on)
-        self._calls[pid] = _Call(number, streams)
+            self._selector.register(reader, selectors.EVENT_READ, self._forward_output)
+        self._calls[pid] = _ForkedCall(number, streams)
         return None
 
-    def _become(self, output: int, errors: int, request: bytes) -> None:
+    def _run_call(self, output: int, errors: int, request: bytes) -> None:
         """Be a process of its own, with what one call has, that ends with the session."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for target, source in enumerate((os.open(os.devnull, os.O_RDWR), output, errors)):
             os.dup2(source, target)
-        close_all_but()
+        close_other_descriptors()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._pid:
             os._exit(1)
@@ -134,7 +136,7 @@ class _Server:
             if call.number == number:
                 _kill(pid)
 
-    def _pass_on(self, descriptor: int) -> None:
+    def _forward_output(self, descriptor: int) -> None:
         """What a call says; at its end that stream is closed."""
         call = next((one for one in self._calls.values() if descriptor in one.streams), None)
         if call is None:  # it has ended in between
@@ -142,11 +144,11 @@ class _Server:
         with contextlib.suppress(BlockingIOError):
             data = os.read(descriptor, _READ_BYTES)
             if data:
-                self._say({"call": call.number, "stream": call.streams[descriptor]}, data)
+                self._write_frame({"call": call.number, "stream": call.streams[descriptor]}, data)
             else:
                 self._close(call, descriptor)
 
-    def _collect(self, descriptor: int) -> None:
+    def _reap(self, descriptor: int) -> None:
         """Report calls that have ended, even if other processes hold their streams open."""
         os.read(descriptor, _READ_BYTES)
         for pid in list(self._calls):
@@ -157,29 +159,29 @@ class _Server:
                     self._drain(call, stream)
                 del self._calls[pid]
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                self._say({"call": call.number, "exit": code})
+                self._write_frame({"call": call.number, "exit": code})
 
-    def _drain(self, call: _Call, descriptor: int) -> None:
+    def _drain(self, call: _ForkedCall, descriptor: int) -> None:
         with contextlib.suppress(BlockingIOError):
             for data in iter(lambda: os.read(descriptor, _READ_BYTES), b""):
-                self._say({"call": call.number, "stream": call.streams[descriptor]}, data)
+                self._write_frame({"call": call.number, "stream": call.streams[descriptor]}, data)
         self._close(call, descriptor)
 
-    def _close(self, call: _Call, descriptor: int) -> None:
+    def _close(self, call: _ForkedCall, descriptor: int) -> None:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         del call.streams[descriptor]
 
-    def _say(self, head: Mapping[str, Any], data: bytes = b"") -> None:
-        left = memoryview(frame(head, data))
+    def _write_frame(self, head: Mapping[str, Any], data: bytes = b"") -> None:
+        left = memoryview(encode_frame(head, data))
         try:
             while left:
                 left = left[os.write(1, left) :]
         except OSError:  # the caller is gone
-            self._over = True
+            self._input_ended = True
 
 
-def _ends_of_children() -> int:
+def _child_exit_descriptor() -> int:
     """A descriptor that can be read when a child has ended."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -4,53 +4,53 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-from trainctl.base.protocol.runs import Removed, Sync
-from trainctl.base.protocol.verb import OfRun, Verb
+from trainctl.base.protocol.method import Method, RunRequest
+from trainctl.base.protocol.runs import RemoveResponse, UploadStatus
 
-Manifest = Dict[str, Any]
+CheckpointManifestDocument = Dict[str, Any]
 """Of one complete checkpoint of one rank, as its store keeps it."""
 
-Place = Mapping[str, Any]
+CheckpointStoreLocation = Mapping[str, Any]
 """A store, ``{url, endpoint_url, secret}``. ``url`` null: the data directory of the node."""
 
 
-class CheckpointsRequest(OfRun):
+class CheckpointsRequest(RunRequest):
     """``prefix``: ``PROJECT/JOB/NUMBER-ID``. ``place`` null: the store is not asked. ``brief``: count files, don't list them."""
 
     data: str
     prefix: str
-    place: Optional[Place]
+    place: Optional[CheckpointStoreLocation]
     brief: bool
 
 
-class Unfinished(TypedDict):
-    """A checkpoint that is not complete. ``left_out``: links that lead to no file of the job. ``created_at``: Unix seconds."""
+class IncompleteCheckpoint(TypedDict):
+    """A checkpoint that is not complete. ``skipped_links``: links that lead to no file of the job. ``created_at``: Unix seconds."""
 
     rank: int
     name: str
     bytes: int
     files: int
-    left_out: int
+    skipped_links: int
     created_at: float
 
 
-class CheckpointsAnswer(TypedDict):
+class CheckpointsResponse(TypedDict):
     """``pending``: names of those not uploaded yet. ``live``: whether the run goes on."""
 
-    complete: List[Manifest]
-    unfinished: List[Unfinished]
+    complete: List[CheckpointManifestDocument]
+    unfinished: List[IncompleteCheckpoint]
     pending: List[str]
     live: bool
 
 
-class UploadRequest(OfRun):
+class UploadCheckpointsRequest(RunRequest):
     """``secrets``: what opens the store."""
 
     data: str
     secrets: Mapping[str, str]
 
 
-Uploaded = TypedDict("Uploaded", {"sync": Sync})
+UploadCheckpointsResponse = TypedDict("UploadCheckpointsResponse", {"sync": UploadStatus})
 
 
 class RemoveCheckpointsRequest(TypedDict):
@@ -59,24 +59,35 @@ class RemoveCheckpointsRequest(TypedDict):
     directory: str
     data: str
     prefix: str
-    place: Optional[Place]
+    place: Optional[CheckpointStoreLocation]
 
 
-ObjectWanted = TypedDict("ObjectWanted", {"key": str, "offset": int})
-ObjectsRequest = TypedDict(
-    "ObjectsRequest", {"data": str, "prefix": str, "place": Place, "objects": List[ObjectWanted]}
+CheckpointObjectRange = TypedDict("CheckpointObjectRange", {"key": str, "offset": int})
+ReadObjectsRequest = TypedDict(
+    "ReadObjectsRequest",
+    {
+        "data": str,
+        "prefix": str,
+        "place": CheckpointStoreLocation,
+        "objects": List[CheckpointObjectRange],
+    },
 )
 
-CHECKPOINTS = Verb(
-    "checkpoints", CheckpointsRequest, CheckpointsAnswer, "List the checkpoints of a run."
+CHECKPOINTS = Method(
+    "checkpoints", CheckpointsRequest, CheckpointsResponse, "List the checkpoints of a run."
 )
-UPLOAD_CHECKPOINTS = Verb(
-    "upload_checkpoints", UploadRequest, Uploaded, "Upload what an ended run left on the node."
+UPLOAD_CHECKPOINTS = Method(
+    "upload_checkpoints",
+    UploadCheckpointsRequest,
+    UploadCheckpointsResponse,
+    "Upload what an ended run left on the node.",
 )
-REMOVE_CHECKPOINTS = Verb(
+REMOVE_CHECKPOINTS = Method(
     "remove_checkpoints",
     RemoveCheckpointsRequest,
-    Removed,
+    RemoveResponse,
     "Remove the checkpoints of a run from the node, and from a store in a directory.",
 )
-READ_OBJECTS = Verb("read_objects", ObjectsRequest, bytes, "Return objects one after another.")
+READ_OBJECTS = Method(
+    "read_objects", ReadObjectsRequest, bytes, "Return objects one after another."
+)

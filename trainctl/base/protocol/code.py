@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional, TypedDict
 
-from trainctl.base.protocol.verb import Verb
+from trainctl.base.protocol.method import Method
 
 CodeRequest = TypedDict("CodeRequest", {"root": str, "digest": str})
 
@@ -15,7 +15,7 @@ class HasCodeRequest(CodeRequest):
     lineage: str
 
 
-CodeAnswer = TypedDict("CodeAnswer", {"present": bool, "sha256": Optional[str]})
+CodeResponse = TypedDict("CodeResponse", {"present": bool, "sha256": Optional[str]})
 """``sha256``: of the archive, which another caller may have packed."""
 
 EnvironmentRequest = TypedDict(
@@ -23,28 +23,28 @@ EnvironmentRequest = TypedDict(
 )
 """``code``: digest. ``requirements``: path in the code."""
 
-Environment = TypedDict("Environment", {"venv": str, "built": bool})
-Login = TypedDict("Login", {"registry": str, "username": str, "password": str})
+EnvironmentResponse = TypedDict("EnvironmentResponse", {"venv": str, "built": bool})
+RegistryLogin = TypedDict("RegistryLogin", {"registry": str, "username": str, "password": str})
 
 
-class ImageRequest(TypedDict):
+class PullImageRequest(TypedDict):
     """``engine`` null: whichever works."""
 
     root: str
     lineage: str
     image: str
     engine: Optional[str]
-    login: Optional[Login]
+    login: Optional[RegistryLogin]
 
 
-Engine = TypedDict("Engine", {"name": str, "version": str, "root_is_user": bool})
+EngineInfo = TypedDict("EngineInfo", {"name": str, "version": str, "root_is_user": bool})
 """``root_is_user``: root in a container is the user on the host."""
 
 
-class ImageAnswer(TypedDict):
+class PullImageResponse(TypedDict):
     """``id``: what the engine runs. ``digest``: of the manifest in the registry. ``note``: for the user, may be empty."""
 
-    engine: Engine
+    engine: EngineInfo
     id: str
     digest: str
     workdir: str
@@ -52,18 +52,22 @@ class ImageAnswer(TypedDict):
     note: str
 
 
-HAS_CODE = Verb("has_code", HasCodeRequest, CodeAnswer, "Report whether the node has a code tree.")
-PUT_CODE = Verb("put_code", CodeRequest, CodeAnswer, "Store a code tree; the payload is its tar.")
-READ_CODE = Verb("read_code", CodeRequest, bytes, "Return the tar of a code tree.")
-BUILD_ENVIRONMENT = Verb(
+HAS_CODE = Method(
+    "has_code", HasCodeRequest, CodeResponse, "Report whether the node has a code tree."
+)
+UPLOAD_CODE = Method(
+    "upload_code", CodeRequest, CodeResponse, "Store a code tree; the payload is its tar."
+)
+READ_CODE = Method("read_code", CodeRequest, bytes, "Return the tar of a code tree.")
+BUILD_ENVIRONMENT = Method(
     "build_environment",
     EnvironmentRequest,
-    Environment,
+    EnvironmentResponse,
     "Build a virtual environment, once for each content of a requirements file. Events: `{line}`.",
 )
-PULL_IMAGE = Verb(
+PULL_IMAGE = Method(
     "pull_image",
-    ImageRequest,
-    ImageAnswer,
+    PullImageRequest,
+    PullImageResponse,
     "Pull a container image unless the one that its name means is here. Events: `{line}`.",
 )

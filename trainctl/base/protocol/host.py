@@ -4,62 +4,64 @@ from __future__ import annotations
 
 from typing import List, Optional, TypedDict
 
-from trainctl.base.protocol.verb import AtCache, AtRoot, Verb
-from trainctl.base.protocol.weights import Cached, CacheQuery
+from trainctl.base.protocol.method import Method, NodeCacheRequest, RootRequest
+from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 
-HostWanted = TypedDict("HostWanted", {"venv": Optional[str], "program": str})
+HostRequirement = TypedDict("HostRequirement", {"venv": Optional[str], "program": str})
 """What a job without a container runs, in its virtual environment."""
 
-ImageWanted = TypedDict("ImageWanted", {"image": str, "engine": Optional[str]})
+ImageQuery = TypedDict("ImageQuery", {"image": str, "engine": Optional[str]})
 
 
-class _Vacancy(AtRoot):
+class _FreeResourcesRequest(RootRequest):
     declared: Optional[int]
     accelerators: List[str]
 
 
-class VacancyRequest(_Vacancy, total=False):
+class FreeResourcesRequest(_FreeResourcesRequest, total=False):
     """``declared``: how many GPUs jobs may use, null: all. ``accelerators``: kinds of GPUs to recognize.
 
-    ``key``: a run that may have been started here. ``leaving``: a run that makes way.
+    ``key``: a run that may have been started here. ``replaced_key``: a run that makes way.
     """
 
     key: Optional[str]
-    leaving: Optional[str]
-    cached: CacheQuery
+    replaced_key: Optional[str]
+    cached: CacheQueryRequest
 
 
-class FactsRequest(AtCache):
+class FactsRequest(NodeCacheRequest):
     """``mounts``: absolute places where something will be mounted. ``sources``: directories of the host to mount."""
 
     data: str
     mounts: List[str]
     sources: List[str]
-    hosts: List[HostWanted]
+    hosts: List[HostRequirement]
     accelerators: List[str]
-    images: List[ImageWanted]
-    cached: Optional[CacheQuery]
-    vacancy: Optional[VacancyRequest]
+    images: List[ImageQuery]
+    cached: Optional[CacheQueryRequest]
+    free_resources: Optional[FreeResourcesRequest]
 
 
-Serving = TypedDict("Serving", {"tls": bool, "why": str, "loopback": str})
+ServingFacts = TypedDict("ServingFacts", {"tls": bool, "why": str, "loopback": str})
 """How weights are served to other hosts, or ``why`` not; ``loopback``: the network within which it is done by loopback."""
 
-Logout = TypedDict("Logout", {"survives": bool, "why": str, "fix": str})
+LogoutPolicy = TypedDict("LogoutPolicy", {"survives": bool, "why": str, "fix": str})
 """Whether a run survives the logout of its user."""
 
-Lacks = TypedDict("Lacks", {"lacks": List[str]})
+MissingHostRequirements = TypedDict("MissingHostRequirements", {"lacks": List[str]})
 """In sentences."""
 
-ImageFound = TypedDict("ImageFound", {"engine": Optional[str], "present": bool, "why": str})
+ImageAvailability = TypedDict(
+    "ImageAvailability", {"engine": Optional[str], "present": bool, "why": str}
+)
 """``why``: no engine would run it."""
 
-Blocked = TypedDict("Blocked", {"path": str, "why": str})
-GpuFound = TypedDict("GpuFound", {"name": str, "is": List[str]})
+BlockedMount = TypedDict("BlockedMount", {"path": str, "why": str})
+HostGpuFacts = TypedDict("HostGpuFacts", {"name": str, "is": List[str]})
 FreeGpu = TypedDict("FreeGpu", {"name": str, "is": List[str], "free": bool})
 
 
-class Vacancy(TypedDict):
+class FreeResources(TypedDict):
     """``live``: keys of runs that go on. ``nodes``: by rank, of the run ``key`` if it was started here. ``memory``: bytes."""
 
     gpus: List[FreeGpu]
@@ -67,10 +69,10 @@ class Vacancy(TypedDict):
     cpus: int
     memory: int
     nodes: Optional[List[str]]
-    cached: Optional[Cached]
+    cached: Optional[CacheQueryResponse]
 
 
-Addresses = TypedDict("Addresses", {"addresses": List[str]})
+AddressesResponse = TypedDict("AddressesResponse", {"addresses": List[str]})
 """Where others reach the host."""
 
 
@@ -80,31 +82,31 @@ class Facts(TypedDict):
     ``unusable``: why the directories can't be made. ``absent``: of ``sources``. ``gpus``: each with the kinds that it ``is``.
     """
 
-    serving: Serving
+    serving: ServingFacts
     python: str
     cpus: int
     memory: int
     unusable: str
     disk_free: Optional[int]
     mount: str
-    logout: Logout
-    hosts: List[Lacks]
+    logout: LogoutPolicy
+    hosts: List[MissingHostRequirements]
     absent: List[str]
-    gpus: List[GpuFound]
+    gpus: List[HostGpuFacts]
     gpus_problem: Optional[str]
-    images: List[ImageFound]
-    cached: Optional[Cached]
-    vacancy: Optional[Vacancy]
-    blocked: List[Blocked]
+    images: List[ImageAvailability]
+    cached: Optional[CacheQueryResponse]
+    free_resources: Optional[FreeResources]
+    blocked: List[BlockedMount]
 
 
-class InspectRequest(AtCache):
+class InspectNodeRequest(NodeCacheRequest):
     """``gpus``: how many jobs may use; null: those reported."""
 
     gpus: Optional[int]
 
 
-class Gpu(TypedDict):
+class GpuUsage(TypedDict):
     """``claimed_by`` and ``used_by``: in words."""
 
     index: int
@@ -116,11 +118,11 @@ class Gpu(TypedDict):
     used_by: Optional[str]
 
 
-Disk = TypedDict("Disk", {"total": Optional[int], "free": Optional[int]})
+NodeDiskUsage = TypedDict("NodeDiskUsage", {"total": Optional[int], "free": Optional[int]})
 """Bytes of the file system of ``root``."""
 
 
-class CachedListing(TypedDict):
+class ListingUsage(TypedDict):
     """``leased_by``: live runs in words, ``projects``: theirs. ``last_used``: Unix seconds."""
 
     id: str
@@ -131,10 +133,10 @@ class CachedListing(TypedDict):
     projects: List[Optional[str]]
 
 
-CacheUse = TypedDict("CacheUse", {"used": int, "listings": List[CachedListing]})
+WeightsCacheUsage = TypedDict("WeightsCacheUsage", {"used": int, "listings": List[ListingUsage]})
 
 
-class LiveRun(TypedDict):
+class NodeLiveRun(TypedDict):
     """A run that goes on."""
 
     key: str
@@ -147,18 +149,24 @@ class LiveRun(TypedDict):
     project: str
 
 
-class Inspection(TypedDict):
+class NodeInspection(TypedDict):
     """What a node has and what uses it."""
 
     addresses: List[str]
-    gpus: List[Gpu]
+    gpus: List[GpuUsage]
     gpus_problem: Optional[str]
-    disk: Disk
-    cache: CacheUse
-    runs: List[LiveRun]
+    disk: NodeDiskUsage
+    cache: WeightsCacheUsage
+    runs: List[NodeLiveRun]
 
 
-ADDRESSES = Verb("addresses", AtRoot, Addresses, "Report where others reach the host.")
-FACTS = Verb("facts", FactsRequest, Facts, "Report what matters before anything moves.")
-VACANCY = Verb("vacancy", VacancyRequest, Vacancy, "Report what is free now.")
-INSPECT = Verb("inspect", InspectRequest, Inspection, "Report what the node has and what uses it.")
+ADDRESSES = Method(
+    "addresses", RootRequest, AddressesResponse, "Report where others reach the host."
+)
+FACTS = Method("facts", FactsRequest, Facts, "Report what matters before anything moves.")
+FREE_RESOURCES = Method(
+    "free_resources", FreeResourcesRequest, FreeResources, "Report what is free now."
+)
+INSPECT = Method(
+    "inspect", InspectNodeRequest, NodeInspection, "Report what the node has and what uses it."
+)

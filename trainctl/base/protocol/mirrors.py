@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Tuple, TypedDict
 
-from trainctl.base.protocol.host import Serving
-from trainctl.base.protocol.verb import Nothing, Verb
+from trainctl.base.protocol.host import ServingFacts
+from trainctl.base.protocol.method import EmptyResponse, Method
 
-PIECE_BYTES = 3 * 2**20
+BUFFER_BYTES = 3 * 2**20
 """Bytes of an object in one event; base64 needs no padding then."""
 
-Row = Tuple[str, int, float]
+ObjectStatRow = Tuple[str, int, float]
 """An ``ObjectStat``."""
 
 
-class InDirectory(TypedDict):
+class MirrorRequest(TypedDict):
     """``path``: the absolute path of the root."""
 
     path: str
 
 
-class GetRequest(InDirectory):
+class ObjectGetRequest(MirrorRequest):
     """``length`` null: to the end."""
 
     key: str
@@ -28,7 +28,7 @@ class GetRequest(InDirectory):
     length: Optional[int]
 
 
-class PutRequest(InDirectory):
+class ObjectPutRequest(MirrorRequest):
     """``if_absent``: don't replace an object."""
 
     key: str
@@ -36,38 +36,45 @@ class PutRequest(InDirectory):
     if_absent: bool
 
 
-class ListRequest(InDirectory):
+class ObjectListRequest(MirrorRequest):
     """``after``: keys after this one."""
 
     prefix: str
     after: str
 
 
-class KeysRequest(InDirectory):
+class ObjectKeysRequest(MirrorRequest):
     """Keys below ``path``."""
 
     keys: List[str]
 
 
-Exists = TypedDict("Exists", {"exists": bool})
-Created = TypedDict("Created", {"created": bool})
+ObjectGetResponse = TypedDict("ObjectGetResponse", {"exists": bool})
+ObjectPutResponse = TypedDict("ObjectPutResponse", {"created": bool})
 """False: there was an object, and ``if_absent``."""
 
-Stats = TypedDict("Stats", {"stats": List[Optional[Row]]})
+ObjectStatResponse = TypedDict("ObjectStatResponse", {"stats": List[Optional[ObjectStatRow]]})
 
-OBJECT_GET = Verb(
+OBJECT_GET = Method(
     "object_get",
-    GetRequest,
-    Exists,
+    ObjectGetRequest,
+    ObjectGetResponse,
     "Read an object, or some bytes of it. Events: `{data}`, the next piece in base64.",
 )
-OBJECT_PUT = Verb(
-    "object_put", PutRequest, Created, "Create or replace an object; its bytes follow the request."
+OBJECT_PUT = Method(
+    "object_put",
+    ObjectPutRequest,
+    ObjectPutResponse,
+    "Create or replace an object; its bytes follow the request.",
 )
-OBJECT_STAT = Verb("object_stat", KeysRequest, Stats, "Report size and age of objects.")
-OBJECT_LIST = Verb("object_list", ListRequest, Nothing, "List objects. Events: `{rows}`.")
-OBJECT_DELETE = Verb("object_delete", KeysRequest, Nothing, "Delete objects.")
-OBJECT_SYNC = Verb("object_sync", KeysRequest, Nothing, "Make objects durable.")
+OBJECT_STAT = Method(
+    "object_stat", ObjectKeysRequest, ObjectStatResponse, "Report size and age of objects."
+)
+OBJECT_LIST = Method(
+    "object_list", ObjectListRequest, EmptyResponse, "List objects. Events: `{rows}`."
+)
+OBJECT_DELETE = Method("object_delete", ObjectKeysRequest, EmptyResponse, "Delete objects.")
+OBJECT_SYNC = Method("object_sync", ObjectKeysRequest, EmptyResponse, "Make objects durable.")
 
 
 class SourceDocument(TypedDict):
@@ -88,7 +95,7 @@ class ReferenceDocument(TypedDict):
     project: str
 
 
-class SurveyRequest(InDirectory):
+class MirrorSurveyRequest(MirrorRequest):
     """``lineage``: whose references are checked, empty: all."""
 
     sources: List[SourceDocument]
@@ -96,7 +103,7 @@ class SurveyRequest(InDirectory):
     lineage: str
 
 
-class Surveyed(TypedDict):
+class MirrorSurveyResponse(TypedDict):
     """``complete``: the listing of each source that is complete; ``arrived``: of each the bytes of files of which the rest is missing.
 
     ``serving``: how the host serves other nodes.
@@ -108,40 +115,40 @@ class Surveyed(TypedDict):
     free: Optional[int]
     damaged: List[str]
     unusable: str
-    serving: Serving
+    serving: ServingFacts
 
 
-class IngestRequest(InDirectory):
+class MirrorIngestRequest(MirrorRequest):
     """The caller answers questions `{want: links, paths}` by `{links: [{url, token, relayed}]}`."""
 
     source: SourceDocument
     reference: ReferenceDocument
 
 
-Ingested = TypedDict("Ingested", {"listing": str})
+MirrorIngestResponse = TypedDict("MirrorIngestResponse", {"listing": str})
 
 
-class VerifyRequest(InDirectory):
+class MirrorVerifyRequest(MirrorRequest):
     """``repair``: delete what is corrupt."""
 
     repair: bool
 
 
-class GcRequest(InDirectory):
+class MirrorGcRequest(MirrorRequest):
     """``unused_seconds``: also drop references that were not renewed for so long."""
 
     dry_run: bool
     unused_seconds: Optional[float]
 
 
-class Verified(TypedDict):
+class MirrorVerifyResponse(TypedDict):
     """What was hashed."""
 
     blobs: int
     bytes: int
 
 
-class Collected(TypedDict):
+class MirrorGcResponse(TypedDict):
     """A ``GcReport``; its listings and references as rows."""
 
     dry_run: bool
@@ -153,7 +160,7 @@ class Collected(TypedDict):
     busy: List[Any]
 
 
-class Inventoried(TypedDict):
+class MirrorInventoryResponse(TypedDict):
     """An ``Inventory``."""
 
     rows: List[Any]
@@ -162,30 +169,38 @@ class Inventoried(TypedDict):
     damaged: List[str]
 
 
-Size = TypedDict("Size", {"bytes": int})
+MirrorSizeResponse = TypedDict("MirrorSizeResponse", {"bytes": int})
 
-MIRROR_SURVEY = Verb(
+MIRROR_SURVEY = Method(
     "mirror_survey",
-    SurveyRequest,
-    Surveyed,
+    MirrorSurveyRequest,
+    MirrorSurveyResponse,
     "Report what is known of sources, whose files follow as rows. Events: rows `[sha256, size, is here]`.",
 )
-MIRROR_INGEST = Verb(
+MIRROR_INGEST = Method(
     "mirror_ingest",
-    IngestRequest,
-    Ingested,
+    MirrorIngestRequest,
+    MirrorIngestResponse,
     "Copy in a source, whose files follow as rows. Events: `{done, total, files}`, `{waiting}`, `{say}`, `{ask}`.",
 )
-MIRROR_GC = Verb(
-    "mirror_gc", GcRequest, Collected, "Delete what no reference needs. Events: `{say}`."
+MIRROR_GC = Method(
+    "mirror_gc",
+    MirrorGcRequest,
+    MirrorGcResponse,
+    "Delete what no reference needs. Events: `{say}`.",
 )
-MIRROR_VERIFY = Verb(
+MIRROR_VERIFY = Method(
     "mirror_verify",
-    VerifyRequest,
-    Verified,
+    MirrorVerifyRequest,
+    MirrorVerifyResponse,
     "Hash all content. Events: `{done, total, files}`, `{say}` and `{rows}` of findings.",
 )
-MIRROR_INVENTORY = Verb(
-    "mirror_inventory", InDirectory, Inventoried, "Report what is stored, and its references."
+MIRROR_INVENTORY = Method(
+    "mirror_inventory",
+    MirrorRequest,
+    MirrorInventoryResponse,
+    "Report what is stored, and its references.",
 )
-MIRROR_SIZE = Verb("mirror_size", InDirectory, Size, "Report the bytes of all content.")
+MIRROR_SIZE = Method(
+    "mirror_size", MirrorRequest, MirrorSizeResponse, "Report the bytes of all content."
+)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-from trainctl.base.protocol.verb import AtCache, OfLineage, Verb
+from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheRequest
 
-Origin = Mapping[str, Any]
+MirrorOrigin = Mapping[str, Any]
 """The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
 ``fingerprint`` of a server, or with neither if it is in a bucket, of whose objects the caller signs URLs.
 """
 
 
-class CacheQuery(AtCache):
+class CacheQueryRequest(NodeCacheRequest):
     """``room``: report the room, too."""
 
     listings: List[str]
@@ -20,10 +20,10 @@ class CacheQuery(AtCache):
     room: bool
 
 
-_Cached = TypedDict("_Cached", {"trees": List[str], "blobs": List[str]})
+_CacheQueryResponse = TypedDict("_CacheQueryResponse", {"trees": List[str], "blobs": List[str]})
 
 
-class Cached(_Cached, total=False):
+class CacheQueryResponse(_CacheQueryResponse, total=False):
     """``trees`` and ``blobs`` that are here.
 
     ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run. ``leases``, ``leased``:
@@ -37,7 +37,7 @@ class Cached(_Cached, total=False):
     shared: List[str]
 
 
-class Peer(TypedDict, total=False):
+class PeerSpec(TypedDict, total=False):
     """A node that serves what it has. ``holds``: by listing, a bit for each content, in hex."""
 
     node: str
@@ -48,12 +48,12 @@ class Peer(TypedDict, total=False):
     holds: Dict[str, str]
 
 
-class _Deliver(OfLineage):
+class _DeliverRequest(LineageRequest):
     listing: str
-    origin: Origin
+    origin: MirrorOrigin
 
 
-class DeliverRequest(_Deliver, total=False):
+class DeliverRequest(_DeliverRequest, total=False):
     """``listing``: id; its rows follow the request. ``lease``: key of the run. ``source``: for people. ``verify``: check every file. ``node``: which of ``peers`` this is.
 
     ``patience``: with peers, in seconds.
@@ -64,11 +64,11 @@ class DeliverRequest(_Deliver, total=False):
     source: str
     verify: bool
     node: str
-    peers: List[Peer]
+    peers: List[PeerSpec]
     patience: float
 
 
-class Delivered(TypedDict):
+class DeliverResponse(TypedDict):
     """Bytes that were here, and that came from the shared cache, from peers and from the mirror."""
 
     listing: str
@@ -80,38 +80,38 @@ class Delivered(TypedDict):
     seconds: float
 
 
-class _Serve(AtCache):
+class _ServeRequest(NodeCacheRequest):
     listings: List[str]
     token: str
 
 
-class ServeRequest(_Serve, total=False):
+class ServeRequest(_ServeRequest, total=False):
     """``listings``: ids; their rows follow the request. ``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any."""
 
     listen: str
     ports: str
 
 
-class _ServeMirror(TypedDict):
+class _ServeMirrorRequest(TypedDict):
     path: str
     token: str
 
 
-class ServeMirrorRequest(_ServeMirror, total=False):
+class ServeMirrorRequest(_ServeMirrorRequest, total=False):
     """``path``: directory of the mirror. ``listen`` and ``ports``: see ``ServeRequest``."""
 
     listen: str
     ports: str
 
 
-class EvictRequest(AtCache):
+class CacheEvictRequest(NodeCacheRequest):
     """``listings``: ids or beginnings of them; null: all."""
 
     listings: Optional[List[str]]
     dry_run: bool
 
 
-class CacheRow(TypedDict, total=False):
+class CacheListingRow(TypedDict, total=False):
     """A listing. ``outcome``: evicted, leased or busy; of a verification whole, dropped or wrong."""
 
     id: str
@@ -121,46 +121,56 @@ class CacheRow(TypedDict, total=False):
     outcome: str
     last_used: Optional[float]
     leased_by: List[str]
-    wrong_files: List[str]
+    corrupt_files: List[str]
     detail: str
 
 
-Sent = TypedDict("Sent", {"sent": int})
-CacheAnswer = TypedDict("CacheAnswer", {"listings": List[CacheRow], "bytes": int, "freed": int})
+ServeResponse = TypedDict("ServeResponse", {"sent": int})
+CacheListingsResponse = TypedDict(
+    "CacheListingsResponse", {"listings": List[CacheListingRow], "bytes": int, "freed": int}
+)
 """``bytes``: that were hashed."""
 
-Freed = TypedDict("Freed", {"freed": int})
-Forgotten = TypedDict("Forgotten", {"freed": int, "empty": bool})
+ForgetCacheResponse = TypedDict("ForgetCacheResponse", {"freed": int})
+ForgetResponse = TypedDict("ForgetResponse", {"freed": int, "empty": bool})
 """``empty``: nothing of anybody is left."""
 
-DELIVER = Verb(
+DELIVER = Method(
     "deliver",
     DeliverRequest,
-    Delivered,
+    DeliverResponse,
     "Make the tree of a listing present. Events: `{done, came, total, files}`, `{say}`, `{ask}`.",
 )
-SERVE = Verb(
+SERVE = Method(
     "serve",
     ServeRequest,
-    Sent,
+    ServeResponse,
     "Serve listings while the caller is there. Events: `{urls, loopback, why, holds}`, `{sent}`, `{ask}`.",
 )
-SERVE_MIRROR = Verb(
+SERVE_MIRROR = Method(
     "serve_mirror",
     ServeMirrorRequest,
-    Sent,
+    ServeResponse,
     "Serve a mirror while the caller is there. Events: `{urls, loopback, why}`, `{sent}`, `{ask}`.",
 )
-CACHE_EVICT = Verb(
-    "cache_evict", EvictRequest, CacheAnswer, "Evict listings that no live run leases."
+CACHE_EVICT = Method(
+    "cache_evict",
+    CacheEvictRequest,
+    CacheListingsResponse,
+    "Evict listings that no live run leases.",
 )
-CACHE_VERIFY = Verb(
+CACHE_VERIFY = Method(
     "cache_verify",
-    AtCache,
-    CacheAnswer,
+    NodeCacheRequest,
+    CacheListingsResponse,
     "Hash every listing; remove those with wrong files. Events: `{done, total}`.",
 )
-FORGET_CACHE = Verb(
-    "forget_cache", OfLineage, Freed, "Drop the references of a lineage to weights in one cache."
+FORGET_CACHE = Method(
+    "forget_cache",
+    LineageRequest,
+    ForgetCacheResponse,
+    "Drop the references of a lineage to weights in one cache.",
 )
-FORGET = Verb("forget", OfLineage, Forgotten, "Drop the references and ended runs of a lineage.")
+FORGET = Method(
+    "forget", LineageRequest, ForgetResponse, "Drop the references and ended runs of a lineage."
+)

@@ -10,19 +10,19 @@ from operator import itemgetter
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.errors import SourceBusy, TrainctlError, named
+from trainctl.errors import SourceUnavailable, TrainctlError, error_class
 
-_LONGEST_LINE = 2**16
+_MAX_LINE = 2**16
 Frame = Tuple[Mapping[str, Any], bytes]
 
 
-def frame(head: Mapping[str, Any], data: bytes = b"") -> bytes:
+def encode_frame(head: Mapping[str, Any], data: bytes = b"") -> bytes:
     """One frame."""
     sized = {**head, "size": len(data)} if data else head
     return json.dumps(sized).encode() + b"\n" + data
 
 
-class Frames:
+class FrameDecoder:
     """Takes a stream in pieces and gives its frames."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Frames:
     def _line(self) -> bool:
         """Take the next line, if all of it is there."""
         end = self._rest.find(b"\n")
-        line = bytes(self._rest[: end if end >= 0 else _LONGEST_LINE])
-        if end < 0 and len(line) < _LONGEST_LINE:
+        line = bytes(self._rest[: end if end >= 0 else _MAX_LINE])
+        if end < 0 and len(line) < _MAX_LINE:
             return False
         try:
             head = json.loads(line)
@@ -74,10 +74,10 @@ def read_request(stream: BinaryIO) -> Dict[str, Any]:
 
 def emit(event: Mapping[str, Any]) -> None:
     """Tell the caller something before the end."""
-    say({"event": event})
+    write_line({"event": event})
 
 
-def say(message: Mapping[str, Any], *, raw: bool = False) -> None:
+def write_line(message: Mapping[str, Any], *, raw: bool = False) -> None:
     """Print one line; a caller that has gone is no reason to stop."""
     stream = sys.stderr if raw else sys.stdout
     try:
@@ -87,30 +87,30 @@ def say(message: Mapping[str, Any], *, raw: bool = False) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-_AT_ONCE = 1000
+_ROWS_PER_BLOCK = 1000
 _END = b"null\n"
 
 Rows = Iterable[Sequence[Any]]
 
 
-def blocks(lists: Iterable[Rows]) -> Iterator[Dict[str, Any]]:
+def row_blocks(lists: Iterable[Rows]) -> Iterator[Dict[str, Any]]:
     """The blocks of some lists."""
     for number, rows in enumerate(lists):
         rows = iter(rows)
-        some = list(islice(rows, _AT_ONCE))
+        some = list(islice(rows, _ROWS_PER_BLOCK))
         yield {"of": number, "rows": some}
-        while some := list(islice(rows, _AT_ONCE)):
+        while some := list(islice(rows, _ROWS_PER_BLOCK)):
             yield {"of": number, "rows": some}
 
 
-def sent(lists: Iterable[Rows]) -> Iterator[bytes]:
+def encode_rows(lists: Iterable[Rows]) -> Iterator[bytes]:
     """What follows a request."""
-    for block in blocks(lists):
+    for block in row_blocks(lists):
         yield json.dumps(block).encode() + b"\n"
     yield _END
 
 
-def received(stream: BinaryIO) -> Iterator[Iterator[List[Any]]]:
+def decode_rows(stream: BinaryIO) -> Iterator[Iterator[List[Any]]]:
     """The lists that follow a request; each is to be read before the next. Failure where they are cut off."""
     for _, some in groupby(_blocks(stream), key=itemgetter(0)):
         yield (row for _, rows in some for row in rows)
@@ -136,12 +136,12 @@ def error_to_json(error: TrainctlError) -> Dict[str, Any]:
         "summary": error.summary,
         "detail": error.detail,
         "code": error.code,
-        "retry_after": error.retry_after if isinstance(error, SourceBusy) else None,
+        "retry_after": error.retry_after if isinstance(error, SourceUnavailable) else None,
     }
 
 
 def error_from_json(value: Mapping[str, Any]) -> TrainctlError:
     """Read what ``error_to_json`` returned; an unknown class becomes TrainctlError."""
-    kind = named(str(value.get("kind"))) or TrainctlError
-    more = {"retry_after": value.get("retry_after")} if issubclass(kind, SourceBusy) else {}
+    kind = error_class(str(value.get("kind"))) or TrainctlError
+    more = {"retry_after": value.get("retry_after")} if issubclass(kind, SourceUnavailable) else {}
     return kind(str(value["summary"]), str(value["detail"]), code=value.get("code"), **more)

@@ -1,4 +1,4 @@
-"""``trainctl apply``, ``destroy``, ``run`` and ``watch``."""
+"""``trainctl apply``, ``destroy``, ``run`` and ``run_forever``."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import typer
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.cli import options
-from trainctl.cli.applying import (
-    Consent,
-    carry_out,
+from trainctl.cli.logs import print_logs
+from trainctl.cli.options import FormatOption, OutputFormat, PlanningFlags, duration
+from trainctl.cli.plan_execution import (
+    ExecutionFlags,
     errors_as_events,
+    execute_plan,
     plan_and_apply,
     require_digest,
 )
-from trainctl.cli.logs import print_logs
-from trainctl.cli.options import Format, FormatOption, PlanningFlags, duration
 from trainctl.cli.plans import load_plan
-from trainctl.cli.session import Session, session_of
+from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import Interrupted, UsageError
+from trainctl.errors import UsageError, UserInterrupt
 from trainctl.model.events import Emit
-from trainctl.operations.checkpoints import remains_of
-from trainctl.operations.continuing import Watcher
-from trainctl.operations.logs import Selection
-from trainctl.operations.planning import refuse_stale
-from trainctl.operations.runs import Run, find_run, job_address, jobs_of_matrix
+from trainctl.operations.jobs.checkpoints import find_retained_data
+from trainctl.operations.jobs.logs import LogSelection
+from trainctl.operations.jobs.runs import JobRun, find_run, job_address, jobs_of_matrix
+from trainctl.operations.plan import refuse_stale
+from trainctl.operations.reconcile import ReconcileLoop
 from trainctl.operations.workspace import Workspace
-from trainctl.views.apply_result import remains_lines
-from trainctl.views.events import EventsJson, EventsText
-from trainctl.views.status import ended_code
-from trainctl.views.terminal.progress import Progress
+from trainctl.views.apply_result import retained_lines
+from trainctl.views.events import JsonEventPrinter, TextEventPrinter
+from trainctl.views.status import run_exit_code
+from trainctl.views.terminal.progress import ProgressDisplay
 
 
 def apply_command(
@@ -56,11 +56,11 @@ def apply_command(
         str | None,
         typer.Option("--lockfile", metavar="readonly", help="Don't write trainctl.lock."),
     ] = None,
-    lease_timeout: Annotated[
+    lock_timeout: Annotated[
         str,
-        typer.Option("--lease-timeout", metavar="1m", help="How long to wait for another apply."),
+        typer.Option("--lock-timeout", metavar="1m", help="How long to wait for another apply."),
     ] = "0",
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
     destroy: Annotated[bool, typer.Option("--destroy", help="Destroy everything.")] = False,
     refresh: options.Refresh = True,
     refresh_only: options.RefreshOnly = False,
@@ -87,28 +87,34 @@ def apply_command(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
         parallelism, trust=trust,
     )  # fmt: skip
-    timeout = duration("--lease-timeout", lease_timeout)
-    consent = Consent(auto_approve, stop_running, wait, format_, lockfile is not None, timeout)
+    timeout = duration("--lock-timeout", lock_timeout)
+    execution_flags = ExecutionFlags(
+        auto_approve, stop_running, wait, format_, lockfile is not None, timeout
+    )
     if planfile is not None:
-        return _apply_saved(session, planfile, consent, expect, flags)
-    consent.require_someone(session)
+        return _apply_saved(session, planfile, execution_flags, expect, flags)
+    execution_flags.require_approval(session)
     with open_workspace(session, flags) as workspace:
-        return plan_and_apply(session, workspace, flags, consent, expect=expect)
+        return plan_and_apply(session, workspace, flags, execution_flags, expect=expect)
 
 
 def _apply_saved(
-    session: Session, path: Path, consent: Consent, expect: str | None, flags: PlanningFlags
+    session: CliSession,
+    path: Path,
+    execution_flags: ExecutionFlags,
+    expect: str | None,
+    flags: PlanningFlags,
 ) -> int:
     """Apply a reviewed plan as it is; live runs that it names may be stopped."""
-    with errors_as_events(session, consent.format):
+    with errors_as_events(session, execution_flags.format):
         saved = load_plan(path)
         require_digest(saved.plan, expect)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
-        agreed = with_(consent, named_runs=named)
+        agreed = with_(execution_flags, named_runs=named)
         own = PlanningFlags(trust=flags.trust)
         with open_workspace(session, own, saved.desired) as workspace:
             plan = refuse_stale(workspace, saved.plan)
-            return carry_out(session, workspace, plan, agreed, flags.parallelism)
+            return execute_plan(session, workspace, plan, agreed, flags.parallelism)
 
 
 def destroy_command(
@@ -118,7 +124,7 @@ def destroy_command(
     delete_checkpoints: Annotated[
         bool, typer.Option("--delete-checkpoints", help="Delete the runs' checkpoints as well.")
     ] = False,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
     refresh: options.Refresh = True,
     target: Annotated[
         list[str] | None,
@@ -143,15 +149,15 @@ def destroy_command(
         refresh, destroy=True, targets=target, excludes=exclude, variables=var, var_files=var_file,
         parallelism=parallelism, trust=trust, delete_checkpoints=delete_checkpoints,
     )  # fmt: skip
-    consent = Consent(auto_approve, stop_running, format=format_)
-    consent.require_someone(session)
+    execution_flags = ExecutionFlags(auto_approve, stop_running, format=format_)
+    execution_flags.require_approval(session)
     question = "Do you really want to destroy everything listed above?"
     with open_workspace(session, flags) as workspace:
-        remains = remains_of(workspace)
-        code = plan_and_apply(session, workspace, flags, consent, question)
-        if code == 0 and format_ is Format.TEXT:
+        remains = find_retained_data(workspace)
+        code = plan_and_apply(session, workspace, flags, execution_flags, question)
+        if code == 0 and format_ is OutputFormat.TEXT:
             gone = {"checkpoints"} if delete_checkpoints else set()
-            session.output.prose(*remains_lines([one for one in remains if one.what not in gone]))
+            session.output.prose(*retained_lines([one for one in remains if one.what not in gone]))
         return code
 
 
@@ -164,7 +170,7 @@ def run_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Start from the newest complete checkpoint.")
     ] = False,
-    again: Annotated[
+    repeat: Annotated[
         str | None,
         typer.Option(
             "--run", metavar="ID", help="Repeat this run: its code, weights and commands."
@@ -172,7 +178,7 @@ def run_command(
     ] = None,
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -180,24 +186,24 @@ def run_command(
 ) -> int:
     """Start one new run with today's code, even if nothing changed; or repeat an earlier run."""
     session = session_of(ctx)
-    if again is not None and (resume or len(address) > 1):
+    if repeat is not None and (resume or len(address) > 1):
         raise UsageError("--run repeats one run of one job, from its own beginning")
     jobs = tuple(job_address(word) for word in address)
-    typed = tuple(map(str, jobs))
+    shell_quoted = tuple(map(str, jobs))
     flags = PlanningFlags(
-        targets=typed, runs=typed, resume=resume, again=again, variables=var, var_files=var_file,
+        targets=shell_quoted, runs=shell_quoted, resume=resume, repeat=repeat, variables=var, var_files=var_file,
         parallelism=parallelism, trust=trust,
     )  # fmt: skip
-    consent = Consent(
+    execution_flags = ExecutionFlags(
         auto_approve,
         stop_running,
         format=format_,
         follows=follow,
-        lockfile_readonly=again is not None,
+        lockfile_readonly=repeat is not None,
     )
-    consent.require_someone(session)
+    execution_flags.require_approval(session)
     with open_workspace(session, flags) as workspace:
-        code = plan_and_apply(session, workspace, flags, consent)
+        code = plan_and_apply(session, workspace, flags, execution_flags)
         if code != 0 or not follow:
             return code
         state = workspace.ledger.state()
@@ -206,13 +212,15 @@ def run_command(
         return _follow(session, workspace, runs, format_)
 
 
-def _follow(session: Session, workspace: Workspace, runs: list[Run], format_: Format) -> int:
+def _follow(
+    session: CliSession, workspace: Workspace, runs: list[JobRun], format_: OutputFormat
+) -> int:
     """Print the logs of the runs to their ends, one after the other; Ctrl-C only leaves."""
     code = 0
     for run in runs:
         try:
             ended = print_logs(
-                session, workspace, run, Selection(follow=True), format_, closes=run is runs[-1]
+                session, workspace, run, LogSelection(follow=True), format_, closes=run is runs[-1]
             ).run
         except KeyboardInterrupt:
             name = str(run.job.address).removeprefix("job.")
@@ -221,18 +229,18 @@ def _follow(session: Session, workspace: Workspace, runs: list[Run], format_: Fo
                 f"  Follow it: trainctl logs -f {quote(name)}\n"
                 f"  Stop it:   trainctl stop {quote(name)}"
             )
-            return Interrupted.exit_code
-        code = max(code, ended_code(ended.record))
+            return UserInterrupt.exit_code
+        code = max(code, run_exit_code(ended.record))
     return code
 
 
-def watch_command(
+def reconcile_command(
     ctx: typer.Context,
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="How often to look.")
     ] = "30s",
     once: Annotated[bool, typer.Option("--once", help="Look once, for cron and CI.")] = False,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -247,16 +255,16 @@ def watch_command(
     output = session.output
 
     def look(emit: Emit, interrupt: Interrupt) -> int:
-        watcher = Watcher(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
+        loop = ReconcileLoop(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
         if once:
-            return watcher.look()
-        watcher.watch(seconds)
-        return Interrupted.exit_code
+            return loop.look()
+        loop.run_forever(seconds)
+        return UserInterrupt.exit_code
 
-    if format_ is Format.JSON:
+    if format_ is OutputFormat.JSON:
         with Interrupt(output.note) as interrupt:
-            return look(EventsJson(output), interrupt)
+            return look(JsonEventPrinter(output), interrupt)
     if not once:
         output.note(f"Looking every {interval}. Ctrl-C ends it; runs go on.")
-    with Progress(output) as progress, Interrupt(progress.note) as interrupt:
-        return look(EventsText(output, progress), interrupt)
+    with ProgressDisplay(output) as progress, Interrupt(progress.note) as interrupt:
+        return look(TextEventPrinter(output, progress), interrupt)

@@ -10,37 +10,37 @@ import typer
 from trainctl.base.units import format_bytes
 from trainctl.cli.options import (
     AutoApprove,
-    Format,
     FormatOption,
-    ListingFormat,
-    ListingFormatOption,
+    OutputFormat,
+    TableFormat,
+    TableFormatOption,
     duration,
-    show,
+    print_result,
 )
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.jobs.environment import project_id
-from trainctl.operations.caches import Which, choose, clear, evict, summarize, verify
+from trainctl.operations.caches import CacheSelection, clear, evict, select_cache, summarize, verify
 from trainctl.views.caches import (
     EVICT_COLUMNS,
     VERIFY_COLUMNS,
     cache_csv,
+    cache_full_warning,
     cache_json,
     cache_lines,
     cache_rows,
     cleared_json,
     cleared_lines,
-    elsewhere_lines,
     evict_json,
     evict_lines,
-    silent_lines,
-    too_full,
+    other_node_lines,
+    unreachable_cache_lines,
     verify_json,
     verify_lines,
 )
-from trainctl.views.terminal.progress import Progress
-from trainctl.views.terminal.text import counted, warned
+from trainctl.views.terminal.progress import ProgressDisplay
+from trainctl.views.terminal.text import pluralize, warning_text
 
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
 ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="The nodes' cluster.")]
@@ -56,7 +56,7 @@ NodesOption = Annotated[
 ]
 
 
-class Sort(StrEnum):
+class CacheSort(StrEnum):
     """Sort keys of entries."""
 
     FILEPATH = "filepath"
@@ -87,7 +87,7 @@ def summarize_command(
     project: ProjectArgument,
     cluster: ClusterOption = None,
     team: TeamOption = False,
-    sort: Annotated[Sort, typer.Option("--sort", help="Sort key.")] = Sort.FILEPATH,
+    sort: Annotated[CacheSort, typer.Option("--sort", help="Sort key.")] = CacheSort.FILEPATH,
     order: Annotated[SortOrder, typer.Option("--order", help="Sort order.")] = SortOrder.ASC,
     form: Annotated[
         SummaryFormat, typer.Option("--output", "-o", "--format", help="Output format.")
@@ -97,26 +97,26 @@ def summarize_command(
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
-        chosen = choose(state, project, cluster, team=team)
+        chosen = select_cache(state, project, cluster, team=team)
         summary = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, project.removeprefix("project."))
-    found, away = (summary.content, summary.away) if summary else (None, ())
+    found, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
     by, descending, width = sort.value, order is SortOrder.DESC, session.output.width
-    show(
+    print_result(
         session.output,
         "text" if form is SummaryFormat.TABLE else form,
-        cache_json(found, identity, by, away, descending=descending),
+        cache_json(found, identity, by, unreachable, descending=descending),
         cache_lines(found, identity, by, descending=descending, width=width) if found else (),
         cache_csv(found, by, descending=descending),
     )
     if found is None or summary is None:
         text = f"{project} has no training cache yet"
-        session.output.note(warned(text, code="no-training-cache"))
+        session.output.note(warning_text(text, code="no-training-cache"))
         return 0
-    full = too_full(found)
+    full = cache_full_warning(found)
     if full:
-        session.output.note(warned(full, code="cache-too-full"))
-    session.output.note(*elsewhere_lines(found, away))
+        session.output.note(warning_text(full, code="cache-too-full"))
+    session.output.note(*other_node_lines(found, unreachable))
     return 0 if summary.same else NodeUnreachable.exit_code
 
 
@@ -135,7 +135,7 @@ def clear_command(
         bool, typer.Option("--dry-run", help="Only report what would be deleted.")
     ] = False,
     auto_approve: AutoApprove = False,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Delete files from a project's training cache, all or by age. Refused while a run uses it."""
     session = session_of(ctx)
@@ -143,20 +143,20 @@ def clear_command(
     if not (auto_approve or dry_run):
         require_terminal(session)
     with open_workspace(session) as workspace:
-        chosen = choose(workspace.ledger.state(), project, cluster, team=team)
+        chosen = select_cache(workspace.ledger.state(), project, cluster, team=team)
         if chosen is None:
-            raise UsageError(f"{project} has no training cache yet", code="no-such-cache")
+            raise UsageError(f"{project} has no training cache yet", code="cache-not-found")
         if not (auto_approve or dry_run):
             what = clear(workspace, chosen, age, dry_run=True)
             if not what.files:
-                show(session.output, format_, cleared_json(what), cleared_lines(what))
+                print_result(session.output, format_, cleared_json(what), cleared_lines(what))
                 return 1 if what.left else 0
-            size = f"{counted(what.files, 'file')} ({format_bytes(what.bytes)})"
+            size = f"{pluralize(what.files, 'file')} ({format_bytes(what.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
         done = clear(workspace, chosen, age, dry_run=dry_run)
-    show(session.output, format_, cleared_json(done), cleared_lines(done))
+    print_result(session.output, format_, cleared_json(done), cleared_lines(done))
     return 1 if done.left else 0
 
 
@@ -164,15 +164,15 @@ def verify_command(
     ctx: typer.Context,
     cluster: ClusterArgument,
     node: NodesOption = None,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Verify cached weights by their digests and delete corrupt ones.
 
     Exit code 1 if a live run uses corrupt weights, or a node is unreachable.
     """
     session = session_of(ctx)
-    which = Which(cluster, tuple(node or ()))
-    with open_workspace(session) as workspace, Progress(session.output) as progress:
+    which = CacheSelection(cluster, tuple(node or ()))
+    with open_workspace(session) as workspace, ProgressDisplay(session.output) as progress:
         report = verify(
             workspace,
             which,
@@ -180,10 +180,10 @@ def verify_command(
         )
     lines = verify_lines(report, session.output.width)
     rows = (VERIFY_COLUMNS, cache_rows(report, VERIFY_COLUMNS))
-    show(session.output, format_, verify_json(report), lines, rows)
-    session.output.note(*silent_lines(report))
-    wrong = any(row.outcome == "wrong" for row in report.listings)
-    return 1 if wrong or report.silent else 0
+    print_result(session.output, format_, verify_json(report), lines, rows)
+    session.output.note(*unreachable_cache_lines(report))
+    corrupt = any(row.outcome == "corrupt" for row in report.listings)
+    return 1 if corrupt or report.unreachable else 0
 
 
 def evict_command(
@@ -199,7 +199,7 @@ def evict_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only report what would be removed.")
     ] = False,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Remove weights from node caches, but for those that a live run needs.
 
@@ -208,10 +208,12 @@ def evict_command(
     session = session_of(ctx)
     names = tuple(listings or ())
     with open_workspace(session) as workspace:
-        report = evict(workspace, Which(cluster, tuple(node or ())), names, dry_run=dry_run)
+        report = evict(
+            workspace, CacheSelection(cluster, tuple(node or ())), names, dry_run=dry_run
+        )
     lines = evict_lines(report, dry_run=dry_run, width=session.output.width)
     rows = (EVICT_COLUMNS, cache_rows(report, EVICT_COLUMNS))
-    show(session.output, format_, evict_json(report, dry_run=dry_run), lines, rows)
-    session.output.note(*silent_lines(report))
+    print_result(session.output, format_, evict_json(report, dry_run=dry_run), lines, rows)
+    session.output.note(*unreachable_cache_lines(report))
     stays = any(row.outcome != "evicted" for row in report.listings)
-    return 1 if (names and stays) or report.silent else 0
+    return 1 if (names and stays) or report.unreachable else 0

@@ -9,51 +9,56 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options as options
-from trainctl.cli.logs import report_missing
+from trainctl.cli.logs import report_unreachable
 from trainctl.cli.options import (
-    Format,
     FormatOption,
-    ListingFormat,
-    ListingFormatOption,
+    OutputFormat,
     RunOption,
+    TableFormat,
+    TableFormatOption,
     duration,
-    show,
+    print_result,
 )
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_trusting
+from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
-from trainctl.operations.checkpoints import all_known, artifacts, download, upload
-from trainctl.operations.runs import find_run, job_address, runs_meant, with_begun
+from trainctl.operations.jobs.checkpoints import (
+    artifacts,
+    download_checkpoint,
+    list_checkpoints,
+    upload_checkpoints,
+)
+from trainctl.operations.jobs.runs import find_run, job_address, select_runs, with_unrecorded_runs
 from trainctl.views.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,
     checkpoint_table,
     checkpoints_json,
-    left_out_words,
+    skipped_links_text,
 )
 
 
 def list_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     run: RunOption = None,
     trust: options.TrustFile = None,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List the checkpoints of a job, or of the jobs of a matrix."""
     session = session_of(ctx)
-    with open_trusting(session, trust) as workspace:
-        runs = runs_meant(with_begun(workspace), job_address(address), run)
-        found, away = all_known(workspace, runs)
-    form = checkpoints_json(found, away)
+    with open_with_trust(session, trust) as workspace:
+        runs = select_runs(with_unrecorded_runs(workspace), job_address(address), run)
+        found, unreachable = list_checkpoints(workspace, runs)
+    form = checkpoints_json(found, unreachable)
     lines = checkpoint_table(found, session.output.width, jobs=len(runs) > 1)
-    show(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
-    return report_missing(session, away, "the checkpoints")
+    print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
+    return report_unreachable(session, unreachable, "the checkpoints")
 
 
 def download_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="CHECKPOINT", help="The newest complete one by default."),
@@ -67,13 +72,13 @@ def download_command(
 ) -> int:
     """Download a checkpoint; the newest complete one by default."""
     session = session_of(ctx)
-    with open_trusting(session, trust) as workspace:
-        found = find_run(with_begun(workspace), job_address(address), run)
-        place, left_out = download(workspace, found, target, name=name, rank=rank)
+    with open_with_trust(session, trust) as workspace:
+        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        place, skipped_links = download_checkpoint(workspace, found, target, name=name, rank=rank)
     session.output.print(str(place))
-    if left_out:
+    if skipped_links:
         session.output.note(
-            f"{left_out_words(left_out)}: they led out of the job's checkpoint directory, or nowhere"
+            f"{skipped_links_text(skipped_links)}: they led out of the job's checkpoint directory, or nowhere"
         )
     return 0
 
@@ -83,7 +88,7 @@ _LONGEST_DAYS = 7
 
 def url_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="CHECKPOINT", help="All complete ones by default."),
@@ -94,7 +99,7 @@ def url_command(
     ] = "7d",
     run: RunOption = None,
     trust: options.TrustFile = None,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Print presigned URLs of the files of complete checkpoints, or their paths on nodes."""
     session = session_of(ctx)
@@ -104,10 +109,10 @@ def url_command(
             f"--expires {expires}: a URL of a bucket lives from a second to seven days",
             "Write for example 12h or 7d.",
         )
-    with open_trusting(session, trust) as workspace:
-        of = find_run(with_begun(workspace), job_address(address), run)
+    with open_with_trust(session, trust) as workspace:
+        of = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         found = artifacts(workspace, of, name, seconds)
-    if format_ is Format.JSON:
+    if format_ is OutputFormat.JSON:
         job = str(of.job.address).removeprefix("job.")
         session.output.json(artifacts_json(job, time.time(), found), links=True)
     else:
@@ -118,15 +123,15 @@ def url_command(
 
 def upload_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     run: RunOption = None,
     trust: options.TrustFile = None,
 ) -> int:
     """Upload checkpoints that a finished or lost run left on its node."""
     session = session_of(ctx)
-    with open_trusting(session, trust) as workspace:
-        found = find_run(with_begun(workspace), job_address(address), run)
-        sync = upload(workspace, found)
+    with open_with_trust(session, trust) as workspace:
+        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        sync = upload_checkpoints(workspace, found)
     if not sync:
         session.output.print("The run keeps no checkpoints.")
     elif sync.get("error"):

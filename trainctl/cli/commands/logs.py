@@ -9,21 +9,21 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.logs import moment, print_logs, report_missing
-from trainctl.cli.options import Format, FormatOption, ListingFormat, RunOption, show
-from trainctl.cli.session import Session, session_of
+from trainctl.cli.logs import parse_time, print_logs, report_unreachable
+from trainctl.cli.options import FormatOption, OutputFormat, RunOption, TableFormat, print_result
+from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
-from trainctl.model.metrics import Sample
-from trainctl.operations.logs import Selection
-from trainctl.operations.runs import Run, find_run, job_address, with_begun
-from trainctl.operations.status import samples_of, watch
+from trainctl.model.metrics import RankSample
+from trainctl.operations.jobs.logs import LogSelection
+from trainctl.operations.jobs.runs import JobRun, find_run, job_address, with_unrecorded_runs
+from trainctl.operations.jobs.status import samples_of, watch_samples
 from trainctl.operations.workspace import Workspace
 
 
 def logs_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     run: RunOption = None,
     rank: Annotated[
         int | None, typer.Option("--rank", metavar="N", help="Only this rank's lines.")
@@ -50,27 +50,27 @@ def logs_command(
     prepare: Annotated[
         bool, typer.Option("--prepare", help="Print the log of prepare_commands instead.")
     ] = False,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Print the log of a run."""
     session = session_of(ctx)
-    wanted = Selection(
+    wanted = LogSelection(
         rank=rank,
-        since=moment("--since", since),
-        until=moment("--until", until),
+        since=parse_time("--since", since),
+        until=parse_time("--until", until),
         grep=grep,
         tail=tail,
         follow=follow,
         prepare=prepare,
     )
     with open_workspace(session) as workspace:
-        found = find_run(with_begun(workspace), job_address(address), run)
+        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         return print_logs(session, workspace, found, wanted, format_).code
 
 
 def metrics_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     run: RunOption = None,
     follow: Annotated[
         bool,
@@ -80,39 +80,39 @@ def metrics_command(
         int | None, typer.Option("--rank", metavar="N", help="Only this rank's samples.")
     ] = None,
     plot: Annotated[bool, typer.Option("--plot", help="Show the run's history as curves.")] = False,
-    format_: options.ListingFormatOption = ListingFormat.TEXT,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; as JSON or CSV its whole history."""
     from trainctl.views.metrics import metrics_csv, metrics_json
 
     session = session_of(ctx)
-    if plot and format_ is not ListingFormat.TEXT:
+    if plot and format_ is not TableFormat.TEXT:
         raise UsageError("--plot draws text", f"Leave out --format {format_.value}.")
-    if follow and format_ is ListingFormat.CSV:
+    if follow and format_ is TableFormat.CSV:
         raise UsageError(
             "--follow has no CSV form", "With --format json it prints one sample a line."
         )
     with open_workspace(session) as workspace:
-        found = find_run(with_begun(workspace), job_address(address), run)
+        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         if follow:
             _follow(session, workspace, found, rank, plot=plot, as_json=format_ == "json")
             return 0
         seen = samples_of(workspace, found, rank)
-    if format_ is ListingFormat.TEXT:
+    if format_ is TableFormat.TEXT:
         _print(session, seen.run, seen.samples, plot=plot)
     else:
-        form = metrics_json(found.job.address, seen.run.record, seen.samples, seen.away)
-        show(session.output, format_, form, (), metrics_csv(seen.samples))
-    return report_missing(session, seen.away, "the samples")
+        form = metrics_json(found.job.address, seen.run.record, seen.samples, seen.unreachable)
+        print_result(session.output, format_, form, (), metrics_csv(seen.samples))
+    return report_unreachable(session, seen.unreachable, "the samples")
 
 
-def _print(session: Session, run: Run, samples: list[Sample], *, plot: bool) -> None:
-    for line in _lines(session, run, samples, plot=plot, live=False):
+def _print(session: CliSession, run: JobRun, samples: list[RankSample], *, plot: bool) -> None:
+    for line in _metrics_lines(session, run, samples, plot=plot, live=False):
         session.output.print(line)
 
 
-def _lines(
-    session: Session, run: Run, samples: list[Sample], *, plot: bool, live: bool
+def _metrics_lines(
+    session: CliSession, run: JobRun, samples: list[RankSample], *, plot: bool, live: bool
 ) -> list[str]:
     from trainctl.views.metrics import metrics_lines, plot_lines
 
@@ -125,25 +125,31 @@ def _lines(
 
 
 def _follow(
-    session: Session, workspace: Workspace, run: Run, rank: int | None, *, plot: bool, as_json: bool
+    session: CliSession,
+    workspace: Workspace,
+    run: JobRun,
+    rank: int | None,
+    *,
+    plot: bool,
+    as_json: bool,
 ) -> None:
     """Print one sample a line as JSON, or a table that changes in place; without a terminal, one per change."""
     from trainctl.views.metrics import sample_json
-    from trainctl.views.terminal.progress import Live
+    from trainctl.views.terminal.progress import LiveDisplay
 
     if as_json:
-        for _, new in watch(workspace, run, rank):
+        for _, new in watch_samples(workspace, run, rank):
             session.output.json_lines(map(sample_json, new))
         return
-    samples: list[Sample] = []
-    if not session.output.draws:
-        for now, new in watch(workspace, run, rank):
+    samples: list[RankSample] = []
+    if not session.output.can_redraw:
+        for now, new in watch_samples(workspace, run, rank):
             samples += new
             if new:
                 _print(session, now, samples, plot=plot)
         return
-    with Live(session.output) as live:
-        for now, new in watch(workspace, run, rank):
+    with LiveDisplay(session.output) as live:
+        for now, new in watch_samples(workspace, run, rank):
             samples += new
-            live.show(_lines(session, now, samples, plot=plot, live=True))
+            live.show(_metrics_lines(session, now, samples, plot=plot, live=True))
     _print(session, now, samples, plot=plot)

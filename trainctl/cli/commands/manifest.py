@@ -8,31 +8,31 @@ from typing import Annotated, Any
 
 import typer
 
-from trainctl.cli.options import Format, FormatOption
-from trainctl.cli.session import Session, session_of
+from trainctl.cli.options import FormatOption, OutputFormat
+from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
 from trainctl.manifest.fields import fields, find, nearest_path
-from trainctl.manifest.nearest import nearest
+from trainctl.manifest.suggestions import nearest
 from trainctl.model.address import Kind
-from trainctl.model.diagnostics import Diagnostic, Severity, explanations, page
+from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations
 from trainctl.operations.workspace import Workspace
-from trainctl.spi import discovery
-from trainctl.views.explained import code_lines, field_lines
-from trainctl.views.problems import count_line, diagnostic_lines, more_lines
+from trainctl.plugin_api import discovery
+from trainctl.views.explanations import code_lines, field_lines
+from trainctl.views.problems import count_line, diagnostic_lines, explain_hint_lines
 
 
-def validate_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
+def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """Check the manifest for errors; reads no state and uses no network."""
     session = session_of(ctx)
     output = session.output
     with open_workspace(session) as workspace:
         try:
-            found = [*workspace.desired.warnings, *_entangled(workspace)]
+            found = [*workspace.desired.warnings, *_mirror_overlaps(workspace)]
         except ManifestError as error:
             found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
     valid = all(one.severity is not Severity.ERROR for one in found)
-    if format_ is Format.JSON:
+    if format_ is OutputFormat.JSON:
         output.json({"valid": valid, "diagnostics": [one.to_json() for one in found]})
         return 0 if valid else 1
     if found:
@@ -40,20 +40,20 @@ def validate_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) ->
         output.note(
             *diagnostic_lines(found, style, output.error_width),
             count_line(found),
-            *more_lines(found, style),
+            *explain_hint_lines(found, style),
         )
     if valid:
         output.print("The manifest is valid.")
     return 0 if valid else 1
 
 
-def _entangled(workspace: Workspace) -> Iterable[Diagnostic]:
+def _mirror_overlaps(workspace: Workspace) -> Iterable[Diagnostic]:
     """Sources that contain the mirror or lie in it; the code for mirrors is loaded only if needed."""
     if all(address.kind is not Kind.WEIGHTS for address in workspace.desired.resources):
         return ()
-    from trainctl.operations.survey.checks import entangled
+    from trainctl.operations.survey.checks import mirror_overlaps
 
-    return entangled(workspace)
+    return mirror_overlaps(workspace)
 
 
 class ExplainFormat(StrEnum):
@@ -88,10 +88,10 @@ def explain_command(
     return 0
 
 
-def _print_codes(session: Session, *, whole: bool, form: ExplainFormat) -> None:
+def _print_codes(session: CliSession, *, whole: bool, form: ExplainFormat) -> None:
     output = session.output
     if whole and form is ExplainFormat.MARKDOWN:
-        output.print(page().rstrip())
+        output.print(error_reference().rstrip())
         return
     for number, explanation in enumerate(explanations().values()):
         if whole:
@@ -100,7 +100,7 @@ def _print_codes(session: Session, *, whole: bool, form: ExplainFormat) -> None:
             output.prose(f"{explanation.code}: {explanation.title}")
 
 
-def _explain_field(session: Session, name: str, codes: list[str]) -> None:
+def _explain_field(session: CliSession, name: str, codes: list[str]) -> None:
     known = fields(_manifest_schema())
     found = find(name, known)
     if not found:
@@ -120,7 +120,7 @@ def _manifest_schema() -> dict[str, Any]:
 
     manifest = schema("manifest")
     settings = manifest["$defs"]["Cluster"]["properties"]
-    for provider in discovery.names(discovery.PROVIDERS):
+    for provider in discovery.plugin_names(discovery.PROVIDERS):
         own: Any = discovery.load_provider(provider).schema()
         for key, entry in own.get("properties", {}).items():
             said = f"{entry.get('description', '')} For the provider {provider}.".strip()

@@ -7,47 +7,47 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import ListingFormat, ListingFormatOption, duration, show
+from trainctl.cli.options import TableFormat, TableFormatOption, duration, print_result
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_trusting
+from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
 from trainctl.model.delivery import MirrorSite
 from trainctl.operations.survey.mirror import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
-from trainctl.store.gc import GcOptions
+from trainctl.store.maintenance.gc import GcOptions
 from trainctl.views.mirror import (
     FINDING_COLUMNS,
     GC_COLUMNS,
     MIRROR_COLUMNS,
-    collected_json,
-    collected_lines,
-    collected_rows,
-    lost_lines,
+    gc_json,
+    gc_lines,
+    gc_rows,
+    lost_listing_lines,
     mirror_json,
     mirror_lines,
-    verified_json,
-    verified_lines,
+    mirror_verify_json,
+    mirror_verify_lines,
 )
-from trainctl.views.terminal.progress import Progress
-from trainctl.views.terminal.text import warned
+from trainctl.views.terminal.progress import ProgressDisplay
+from trainctl.views.terminal.text import warning_text
 from trainctl.weights.mirrors import Mirror
 
 
 def list_command(
     ctx: typer.Context,
     trust: options.TrustFile = None,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List mirrored sources with size, revision and users."""
     session = session_of(ctx)
-    with open_trusting(session, trust) as workspace:
+    with open_with_trust(session, trust) as workspace:
         found = workspace.declared_mirror.store.inventory()
     form = mirror_json(found)
     lines = mirror_lines(found, session.output.width)
-    show(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
-    lost = (f"{one}." for one in lost_lines(found.rows))
+    print_result(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
+    lost = (f"{one}." for one in lost_listing_lines(found.rows))
     for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in found.damaged)):
-        session.output.note(warned(one, code="mirror-damaged"))
+        session.output.note(warning_text(one, code="mirror-corrupt"))
     return 0
 
 
@@ -58,20 +58,20 @@ def verify_command(
         typer.Option("--repair", help="Delete what is wrong; the next apply fetches it again."),
     ] = False,
     trust: options.TrustFile = None,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Verify everything in the mirror by its digest. Exit code 1 if something was wrong."""
     session = session_of(ctx)
-    with open_trusting(session, trust) as workspace, Progress(session.output) as progress:
+    with open_with_trust(session, trust) as workspace, ProgressDisplay(session.output) as progress:
         report = workspace.declared_mirror.store.verify(
             repair,
             lambda done, total, files: progress.track("mirror", "verifying", done, total),
             session.output.note,
         )
-    form = verified_json(report)
-    lines = verified_lines(report, session.output.width)
-    show(session.output, format_, form, lines, (FINDING_COLUMNS, form["findings"]))
-    return 0 if report.whole else 1
+    form = mirror_verify_json(report)
+    lines = mirror_verify_lines(report, session.output.width)
+    print_result(session.output, format_, form, lines, (FINDING_COLUMNS, form["findings"]))
+    return 0 if report.ok else 1
 
 
 def gc_command(
@@ -96,31 +96,31 @@ def gc_command(
         ),
     ] = None,
     trust: options.TrustFile = None,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Delete what no state refers to any more. Safe beside running applies, and to interrupt."""
     session = session_of(ctx)
     unused = None if drop_unused is None else duration("--drop-unused", drop_unused)
-    with open_trusting(session, trust) as workspace:
-        mirror = _named(workspace, url, endpoint_url) or workspace.declared_mirror
+    with open_with_trust(session, trust) as workspace:
+        mirror = _mirror_at(workspace, url, endpoint_url) or workspace.declared_mirror
         report = mirror.store.gc(GcOptions(dry_run, unused), session.output.note)
-    lines = collected_lines(report, session.output.width)
-    rows = (GC_COLUMNS, collected_rows(report))
-    show(session.output, format_, collected_json(report), lines, rows)
+    lines = gc_lines(report, session.output.width)
+    rows = (GC_COLUMNS, gc_rows(report))
+    print_result(session.output, format_, gc_json(report), lines, rows)
     return 0
 
 
-def _named(workspace: Workspace, url: str | None, endpoint_url: str | None) -> Mirror | None:
+def _mirror_at(workspace: Workspace, url: str | None, endpoint_url: str | None) -> Mirror | None:
     if url is None and endpoint_url is None:
         return None
     from pydantic import ValidationError  # heavy, all of them
 
     from trainctl.manifest.types.location import Location
-    from trainctl.operations.mirrors import without_end
+    from trainctl.operations.mirrors import normalize_endpoint
 
     try:
         place = Location(url=url or "", endpoint_url=endpoint_url)
     except ValidationError as error:
         told = error.errors()[0]
         raise UsageError(f"--url: {told['msg']}", told.get("ctx", {}).get("detail", "")) from None
-    return workspace.mirror_at(MirrorSite(place.url, without_end(place.endpoint_url)))
+    return workspace.mirror_at(MirrorSite(place.url, normalize_endpoint(place.endpoint_url)))

@@ -6,20 +6,20 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import AutoApprove, ListingFormat, ListingFormatOption, show
+from trainctl.cli.options import AutoApprove, TableFormat, TableFormatOption, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
-from trainctl.operations.nodes import forget, live_runs_on, look_at_all, recorded_node
+from trainctl.operations.nodes import forget, inspect_nodes, live_runs_on, recorded_node
 from trainctl.views.nodes import COLUMNS, node_rows, nodes_json, nodes_lines
 
 
-def list_command(ctx: typer.Context, format_: ListingFormatOption = ListingFormat.TEXT) -> int:
+def list_command(ctx: typer.Context, format_: TableFormatOption = TableFormat.TEXT) -> int:
     """List nodes with free GPUs, disk space, cached weights and live runs."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        reports = look_at_all(workspace)
+        reports = inspect_nodes(workspace)
     lines = nodes_lines(reports, session.output.width)
-    show(session.output, format_, nodes_json(reports), lines, (COLUMNS, node_rows(reports)))
+    print_result(session.output, format_, nodes_json(reports), lines, (COLUMNS, node_rows(reports)))
     return 0
 
 

@@ -9,7 +9,7 @@ import typer
 
 from trainctl.cli import options
 from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags
-from trainctl.cli.plans import load_plan, make_plan, save_plan, show_plan
+from trainctl.cli.plans import load_plan, plan_from_flags, save_plan, show_plan
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 
@@ -50,7 +50,7 @@ def plan_command(
         parallelism, trust=trust,
     )  # fmt: skip
     with open_workspace(session, flags) as workspace:
-        plan = make_plan(workspace, flags)
+        plan = plan_from_flags(workspace, flags)
         saved = out if plan.usable else None
         if saved is not None:
             save_plan(saved, plan, workspace.desired)
@@ -73,7 +73,7 @@ def show_command(
     if planfile is not None:
         show_plan(session, load_plan(planfile).plan, format_)
         return 0
-    from trainctl.views.plan.pages import fenced, page, preformatted
+    from trainctl.views.plan.pages import code_block, html_page, preformatted
     from trainctl.views.state import state_json, state_lines
 
     with open_workspace(session) as workspace:
@@ -83,8 +83,8 @@ def show_command(
         return 0
     lines = state_lines(state)
     if format_ is PlanFormat.MARKDOWN:
-        lines = fenced(lines)
+        lines = code_block(lines)
     elif format_ is PlanFormat.HTML:
-        lines = page("State", [preformatted(lines)])
+        lines = html_page("State", [preformatted(lines)])
     session.output.print("\n".join(lines))
     return 0

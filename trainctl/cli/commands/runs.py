@@ -1,4 +1,4 @@
-"""``trainctl status``, ``stop`` and ``download``."""
+"""``trainctl status``, ``stop_run`` and ``download``."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import Format, FormatOption, RunOption, duration, show
-from trainctl.cli.session import Session, session_of
+from trainctl.cli.options import FormatOption, OutputFormat, RunOption, duration, print_result
+from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace
-from trainctl.errors import PartlyDone, UsageError
+from trainctl.errors import PartialApply, UsageError
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
-from trainctl.operations.code import download_code
-from trainctl.operations.runs import (
-    Run,
+from trainctl.operations.jobs.code import download_code
+from trainctl.operations.jobs.runs import (
+    JobRun,
     find_run,
     job_address,
     newest_runs,
-    refresh_all,
-    with_begun,
+    refresh_runs,
+    with_unrecorded_runs,
 )
-from trainctl.operations.status import all_statuses, is_matrix, not_begun, status
-from trainctl.operations.stopping import stop, stop_all
-from trainctl.operations.survey.caches import full_caches
+from trainctl.operations.jobs.status import is_matrix, job_status, job_statuses, pending_jobs
+from trainctl.operations.jobs.stop import stop_run, stop_runs
+from trainctl.operations.survey.caches import full_cache_warnings
 from trainctl.operations.workspace import Workspace
 from trainctl.views.status import status_json, status_lines
-from trainctl.views.statuses import stale_lines, status_table, sweep_lines, waiting_lines
-from trainctl.views.terminal.progress import Progress
-from trainctl.views.terminal.text import counted, warned
+from trainctl.views.status_tables import (
+    pending_job_lines,
+    refresh_error_lines,
+    status_table,
+    sweep_lines,
+)
+from trainctl.views.terminal.progress import ProgressDisplay
+from trainctl.views.terminal.text import pluralize, warning_text
 
 
 def status_command(
@@ -42,7 +47,7 @@ def status_command(
         typer.Argument(metavar="[ADDRESS]", help="A job, or the jobs of a matrix; all by default."),
     ] = None,
     run: RunOption = None,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the status of jobs and their runs."""
     session = session_of(ctx)
@@ -51,37 +56,37 @@ def status_command(
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
-            found = all_statuses(workspace, job)
-            _show_all(session, found, not_begun(workspace, found, job), job, format_)
+            found = job_statuses(workspace, job)
+            _show_all(session, found, pending_jobs(workspace, found, job), job, format_)
         else:
-            one = status(workspace, job, run)
+            one = job_status(workspace, job, run)
             lines = status_lines(one, time.time(), named=run is not None)
-            show(session.output, format_, status_json(one), lines)
-        for text in full_caches(workspace):
-            session.output.note(warned(text, code="cache-too-full"))
+            print_result(session.output, format_, status_json(one), lines)
+        for text in full_cache_warnings(workspace):
+            session.output.note(warning_text(text, code="cache-too-full"))
     return 0
 
 
 def _show_all(
-    session: Session,
+    session: CliSession,
     found: Sequence[JobStatus],
     waiting: Sequence[Address],
     matrix: Address | None,
-    format_: Format,
+    format_: OutputFormat,
 ) -> None:
     """Print all jobs, or those of one matrix by its values, and those that wait for a later apply."""
     output = session.output
-    if format_ is Format.JSON:
+    if format_ is OutputFormat.JSON:
         jobs = [status_json(one) for one in found]
-        output.json({"jobs": jobs, "not_begun": [str(one) for one in waiting]})
+        output.json({"jobs": jobs, "pending_jobs": [str(one) for one in waiting]})
         return
     lines = (
         sweep_lines(found, time.time(), output.width)
         if matrix
         else status_table(found, output.width)
     )
-    output.prose(*lines, *waiting_lines(waiting, found))
-    output.note(*stale_lines(found))
+    output.prose(*lines, *pending_job_lines(waiting, found))
+    output.note(*refresh_error_lines(found))
 
 
 def stop_command(
@@ -104,63 +109,63 @@ def stop_command(
     seconds = duration("--grace", grace)
     with open_workspace(session) as workspace:
         if address is None:
-            return _stop_many(session, workspace, _live(workspace), seconds)
+            return _stop_many(session, workspace, _live_runs(workspace), seconds)
         job = job_address(address)
         if run is None and is_matrix(workspace, job):
             return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
-        found = find_run(with_begun(workspace), job, run)
-        with Progress(session.output) as progress:
-            ended = stop(workspace, found, seconds, progress.listen)
+        found = find_run(with_unrecorded_runs(workspace), job, run)
+        with ProgressDisplay(session.output) as progress:
+            ended = stop_run(workspace, found, seconds, progress.listen)
     before = "" if found.record.status.live else " already"
-    session.output.print(_line(ended, f"is{before} {ended.record.status.words}"))
+    session.output.print(_stop_line(ended, f"is{before} {ended.record.status.words}"))
     return 0
 
 
-def _live(workspace: Workspace, job: Address | None = None) -> list[Run]:
+def _live_runs(workspace: Workspace, job: Address | None = None) -> list[JobRun]:
     """The live runs of all jobs, or of those of one matrix."""
-    seen = refresh_all(workspace, list(newest_runs(with_begun(workspace), job)))
+    seen = refresh_runs(workspace, list(newest_runs(with_unrecorded_runs(workspace), job)))
     return [run for run, _ in seen if run.record.status.live]
 
 
 def _stop_matrix(
-    session: Session, workspace: Workspace, job: Address, grace: float, *, auto_approve: bool
+    session: CliSession, workspace: Workspace, job: Address, grace: float, *, auto_approve: bool
 ) -> int:
-    live = _live(workspace, job)
+    live = _live_runs(workspace, job)
     if live and not auto_approve:
         if not session.stdin.isatty():
-            jobs = len(list(newest_runs(with_begun(workspace), job)))
+            jobs = len(list(newest_runs(with_unrecorded_runs(workspace), job)))
             raise UsageError(
-                f"{job} is {counted(jobs, 'job')}, of which {counted(len(live), 'run')} would be stopped",
-                f"Pass --auto-approve, or name one, such as {live[0].job.address.typed}.",
+                f"{job} is {pluralize(jobs, 'job')}, of which {pluralize(len(live), 'run')} would be stopped",
+                f"Pass --auto-approve, or name one, such as {live[0].job.address.shell_quoted}.",
             )
-        if not approve(session, f"Do you want to stop {counted(len(live), 'run')} of {job}?"):
+        if not approve(session, f"Do you want to stop {pluralize(len(live), 'run')} of {job}?"):
             session.output.note("Nothing was changed.")
             return 1
     return _stop_many(session, workspace, live, grace, f"{job}: ")
 
 
 def _stop_many(
-    session: Session, workspace: Workspace, live: list[Run], grace: float, whose: str = ""
+    session: CliSession, workspace: Workspace, live: list[JobRun], grace: float, whose: str = ""
 ) -> int:
     if not live:
         session.output.print(f"{whose}no run is live")
         return 0
-    with Progress(session.output) as progress:
-        ended = stop_all(workspace, live, grace, progress.listen)
+    with ProgressDisplay(session.output) as progress:
+        ended = stop_runs(workspace, live, grace, progress.listen)
     for run, problem in ended:
         status_ = run.record.status.words
         how = f"could not be stopped: {problem.summary}" if problem else f"is {status_}"
-        session.output.print(_line(run, how))
-    return PartlyDone.exit_code if any(problem for _, problem in ended) else 0
+        session.output.print(_stop_line(run, how))
+    return PartialApply.exit_code if any(problem for _, problem in ended) else 0
 
 
-def _line(run: Run, how: str) -> str:
+def _stop_line(run: JobRun, how: str) -> str:
     return f"{run.job.address}: run {run.record.number} ({run.record.id}) {how}"
 
 
 def download_command(
     ctx: typer.Context,
-    address: options.Job,
+    address: options.JobArgument,
     run: RunOption = None,
     target: Annotated[
         Path,
@@ -170,6 +175,6 @@ def download_command(
     """Download the source code of a run, as the directory PROJECT_JOB_RUN."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        found = find_run(with_begun(workspace), job_address(address), run)
+        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         session.output.print(str(download_code(workspace, found, target)))
     return 0

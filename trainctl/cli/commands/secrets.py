@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import ListingFormat, ListingFormatOption, PlanningFlags, show
-from trainctl.cli.session import Session, session_of
-from trainctl.cli.workspaces import approve, open_trusting
+from trainctl.cli.options import PlanningFlags, TableFormat, TableFormatOption, print_result
+from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.workspaces import approve, open_with_trust
 from trainctl.errors import UsageError
-from trainctl.jobs.secret_origins import LARGEST
-from trainctl.operations.following import send_again, waiting_runs
-from trainctl.operations.secrets import check_secrets, exit_code, push_secret, storable
+from trainctl.jobs.secret_sources import MAX_BYTES
+from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.secrets import check_secrets, exit_code, push_secret, require_storable
 from trainctl.operations.workspace import Workspace
-from trainctl.views.events import EventsText
-from trainctl.views.problems import diagnostic_lines, more_lines
+from trainctl.views.events import TextEventPrinter
+from trainctl.views.problems import diagnostic_lines, explain_hint_lines
 from trainctl.views.secrets import (
     SECRET_COLUMNS,
     pushed_lines,
@@ -26,12 +26,12 @@ from trainctl.views.secrets import (
     secret_rows,
     secrets_json,
 )
-from trainctl.views.terminal.progress import Progress
+from trainctl.views.terminal.progress import ProgressDisplay
 
 
 def check_command(
     ctx: typer.Context,
-    format_: ListingFormatOption = ListingFormat.TEXT,
+    format_: TableFormatOption = TableFormat.TEXT,
     trust: options.TrustFile = None,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
@@ -39,16 +39,18 @@ def check_command(
     """Show sources, recipients and permissions of secrets; sends none of them."""
     session = session_of(ctx)
     flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
-    with open_trusting(session, trust, flags) as workspace:
+    with open_with_trust(session, trust, flags) as workspace:
         checked = check_secrets(workspace)
     output = session.output
     lines = secret_lines(checked, output.width)
-    show(output, format_, secrets_json(checked), lines, (SECRET_COLUMNS, secret_rows(checked)))
+    print_result(
+        output, format_, secrets_json(checked), lines, (SECRET_COLUMNS, secret_rows(checked))
+    )
     problems = [problem for one in checked for problem in one.problems]
-    if format_ is not ListingFormat.JSON:
+    if format_ is not TableFormat.JSON:
         output.note(
             *diagnostic_lines(problems, output.error_style, output.error_width),
-            *more_lines(problems, output.error_style),
+            *explain_hint_lines(problems, output.error_style),
         )
     return exit_code(checked)
 
@@ -81,32 +83,32 @@ def push_command(
     flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
 
     def agree(place: str) -> bool:
-        return auto_approve or _asked(session, place)
+        return auto_approve or _confirm_replacement(session, place)
 
     if name is None and from_env is not None:
         raise UsageError("--from-env needs the NAME of a secret to store")
-    with open_trusting(session, trust, flags) as workspace:
+    with open_with_trust(session, trust, flags) as workspace:
         if name is not None:
-            spec = storable(workspace, name)
-            pushed = push_secret(workspace, spec, _value(session, name, from_env), agree)
+            spec = require_storable(workspace, name)
+            pushed = push_secret(workspace, spec, _read_value(session, name, from_env), agree)
             if pushed is None:
                 session.output.note("Nothing was changed.")
                 return 1
             session.output.prose(*pushed_lines(pushed))
-        return _send(session, workspace, name)
+        return _send_secrets(session, workspace, name)
 
 
-def _send(session: Session, workspace: Workspace, name: str | None) -> int:
+def _send_secrets(session: CliSession, workspace: Workspace, name: str | None) -> int:
     """Send secrets to the runs that wait for them; 1 if one of them still has to wait."""
-    waiting = waiting_runs(workspace, name)
+    waiting = runs_waiting_for_secrets(workspace, name)
     if not waiting and name is None:
         session.output.print("No run waits for secrets.")
-    with Progress(session.output) as progress:
-        given = send_again(workspace, waiting, EventsText(session.output, progress))
+    with ProgressDisplay(session.output) as progress:
+        given = send_secrets(workspace, waiting, TextEventPrinter(session.output, progress))
     return 0 if len(given) == len(waiting) else 1
 
 
-def _value(session: Session, name: str, variable: str | None) -> str:
+def _read_value(session: CliSession, name: str, variable: str | None) -> str:
     """From the environment, or from standard input without the line end; typed unseen on a terminal."""
     if variable is not None:
         value = os.environ.get(variable, "")
@@ -115,16 +117,16 @@ def _value(session: Session, name: str, variable: str | None) -> str:
         value = getpass.getpass(f"Value of {name} (not shown): ")
         where = "what was typed is"
     else:
-        value = session.stdin.read(LARGEST + 3).removesuffix("\n").removesuffix("\r")
+        value = session.stdin.read(MAX_BYTES + 3).removesuffix("\n").removesuffix("\r")
         where = "standard input is"
     if not value:
         raise UsageError(f"{where} empty", f"Pipe the value: trainctl secrets push {name} < FILE")
-    if len(value.encode()) > LARGEST:
-        raise UsageError(f"{where} longer than {LARGEST // 2**10} KiB")
+    if len(value.encode()) > MAX_BYTES:
+        raise UsageError(f"{where} longer than {MAX_BYTES // 2**10} KiB")
     return value
 
 
-def _asked(session: Session, place: str) -> bool:
+def _confirm_replacement(session: CliSession, place: str) -> bool:
     if not session.stdin.isatty():
         raise UsageError(
             f"{place} holds another value, and there is no terminal to ask on",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import Format, FormatOption, show
+from trainctl.cli.options import FormatOption, OutputFormat, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
@@ -19,12 +19,12 @@ from trainctl.views.state import (
 )
 
 
-def list_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
+def list_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List the resources in the state."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         found = [str(address) for address in sorted(workspace.ledger.state().resources)]
-    show(session.output, format_, {"addresses": found}, found)
+    print_result(session.output, format_, {"addresses": found}, found)
     return 0
 
 
@@ -34,7 +34,7 @@ def show_command(
     at: Annotated[
         int | None, typer.Option("--at", metavar="SERIAL", help="As it was at this serial.")
     ] = None,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show a resource in the state."""
     session = session_of(ctx)
@@ -48,7 +48,7 @@ def show_command(
             "trainctl state list shows what is.",
             code="not-in-state",
         )
-    show(session.output, format_, resource_json(recorded), resource_lines(recorded))
+    print_result(session.output, format_, resource_json(recorded), resource_lines(recorded))
     return 0
 
 
@@ -65,7 +65,7 @@ def history_command(
     address: Annotated[
         str | None, typer.Argument(metavar="[ADDRESS]", help="Only changes of this resource.")
     ] = None,
-    format_: FormatOption = Format.TEXT,
+    format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show what was done, when and by whom."""
     session = session_of(ctx)
@@ -73,7 +73,7 @@ def history_command(
     with open_workspace(session) as workspace:
         rows = workspace.ledger.history(wanted)
     lines = history_lines(rows, wanted, session.output.width)
-    show(session.output, format_, history_json(rows), lines)
+    print_result(session.output, format_, history_json(rows), lines)
     return 0
 
 
@@ -87,5 +87,5 @@ def force_unlock_command(
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         released = workspace.ledger.release(lease)
-    session.output.print(f"{released.address}: released; {released.holder.who} held it.")
+    session.output.print(f"{released.address}: released; {released.holder.actor} held it.")
     return 0

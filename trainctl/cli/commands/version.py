@@ -7,25 +7,25 @@ import platform
 import typer
 
 from trainctl import __version__
-from trainctl.cli.options import Format, FormatOption, show
+from trainctl.cli.options import FormatOption, OutputFormat, print_result
 from trainctl.cli.session import session_of
 
 
-def version_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
+def version_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """Print the version of trainctl."""
     form = {
         "trainctl_version": __version__,
         "python_version": platform.python_version(),
         "platform": f"{platform.system()}-{platform.machine()}".lower(),
     }
-    show(session_of(ctx).output, format_, form, [f"trainctl {__version__}"])
+    print_result(session_of(ctx).output, format_, form, [f"trainctl {__version__}"])
     return 0
 
 
-def providers_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
+def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List the installed providers."""
-    from trainctl.spi import discovery
+    from trainctl.plugin_api import discovery
 
-    names = discovery.names(discovery.PROVIDERS)
-    show(session_of(ctx).output, format_, {"providers": names}, names)
+    names = discovery.plugin_names(discovery.PROVIDERS)
+    print_result(session_of(ctx).output, format_, {"providers": names}, names)
     return 0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from trainctl.manifest.types.base import Name, Section, wrong
+from trainctl.manifest.types.base import ManifestSection, Name, validation_error
 from trainctl.manifest.types.cloud import (
     EndpointUrl,
     Region,
@@ -17,7 +17,7 @@ from trainctl.manifest.types.cloud import (
 )
 
 
-class Auth(Section):
+class Auth(ManifestSection):
     """The credential of a place where something is kept."""
 
     auth_method: Literal["CUSTOM_SECRET"] = "CUSTOM_SECRET"
@@ -35,7 +35,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 _OF_ANY = ("auth_method", "endpoint_url")
 
 
-class SourceAuth(Section):
+class SourceAuth(ManifestSection):
     """The credential of a source. Used while resolving and mirroring only; it never reaches a job."""
 
     auth_method: Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"] = (
@@ -70,17 +70,17 @@ class SourceAuth(Section):
         endpoint_only = self.endpoint_url is not None and self.model_fields_set <= {"endpoint_url"}
         missing = [name for name in wanted if getattr(self, name) is None]
         if missing and not endpoint_only:
-            raise wrong(
+            raise validation_error(
                 f"{self.auth_method} needs {missing[0]!r}",
                 f"Add {missing[0]}: … beside it.",
                 code="missing-key",
             )
         for name in sorted(self.model_fields_set - {*wanted, *_OF_ANY}):
             if getattr(self, name) is not None:
-                raise wrong(
+                raise validation_error(
                     f"{self.auth_method} has no {name!r}",
                     f"Remove {name!r}, or name its auth_method.",
-                    code="needless-key",
+                    code="redundant-key",
                 )
         return self
 

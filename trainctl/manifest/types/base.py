@@ -15,7 +15,7 @@ OBJECT = "in full"
 """Tags of the two forms some values have. They appear in pydantic's paths, so no key may look like them."""
 
 
-class Section(BaseModel):
+class ManifestSection(BaseModel):
     """A mapping of the manifest with known keys. What its fields mean stands below them, for ``schema`` to read."""
 
     model_config = ConfigDict(
@@ -27,14 +27,14 @@ class Section(BaseModel):
         return self
 
 
-def wrong(summary: str, detail: str, *, code: str) -> PydanticCustomError:
+def validation_error(summary: str, detail: str, *, code: str) -> PydanticCustomError:
     """The error a validator raises: what is wrong, and what to write instead."""
     return PydanticCustomError(
         "manifest", "{summary}", {"summary": summary, "detail": detail, "code": code}
     )
 
 
-def form(value: Any) -> str:
+def union_tag(value: Any) -> str:
     """Which of its two forms a value has."""
     return TEXT if isinstance(value, str) else OBJECT
 
@@ -46,15 +46,17 @@ def _size(value: int | str) -> int | str:
     try:
         size = parse_size(value)
     except ValueError:
-        raise wrong("this is not a size", _SIZES, code="invalid-size") from None
+        raise validation_error("this is not a size", _SIZES, code="invalid-size") from None
     if size <= 0:
-        raise wrong("a size is more than nothing", _SIZES, code="invalid-size")
+        raise validation_error("a size is more than nothing", _SIZES, code="invalid-size")
     return value
 
 
-def _filled(value: str) -> str:
+def _non_empty(value: str) -> str:
     if not value.strip():
-        raise wrong("this is empty", "Write something, or leave the key out.", code="empty-value")
+        raise validation_error(
+            "this is empty", "Write something, or leave the key out.", code="empty-value"
+        )
     return value
 
 
@@ -65,15 +67,19 @@ def _duration(value: int | float | str) -> int | float | str:
     try:
         seconds = parse_duration(value)
     except ValueError:
-        raise wrong("this is not a duration", _DURATIONS, code="invalid-duration") from None
+        raise validation_error(
+            "this is not a duration", _DURATIONS, code="invalid-duration"
+        ) from None
     if not 0 <= seconds <= _LONGEST:
-        raise wrong("a duration is from nothing to ten years", _DURATIONS, code="invalid-duration")
+        raise validation_error(
+            "a duration is from nothing to ten years", _DURATIONS, code="invalid-duration"
+        )
     return value
 
 
-def _lasting(value: int | float | str) -> int | float | str:
+def _bounded_duration(value: int | float | str) -> int | float | str:
     if not parse_duration(value):
-        raise wrong(
+        raise validation_error(
             "nothing can be done in no time",
             "Leave the key out for as long as it takes, or write for example 30s, 15m, 2h or 1d12h.",
             code="invalid-duration",
@@ -99,23 +105,23 @@ Size = Annotated[int | str, AfterValidator(_size)]
 Duration = Annotated[int | float | str, AfterValidator(_duration)]
 """Seconds, as a number or as text such as 90s, 15m, 2h or 1d12h."""
 
-Lasting = Annotated[Duration, AfterValidator(_lasting)]
+BoundedDuration = Annotated[Duration, AfterValidator(_bounded_duration)]
 """A duration that is more than nothing."""
 
-Text = Annotated[str, AfterValidator(_filled), Field(json_schema_extra={"minLength": 1})]
+Text = Annotated[str, AfterValidator(_non_empty), Field(json_schema_extra={"minLength": 1})]
 """Text that is not empty."""
 
 Labels = dict[str, str]
 
 
-class SecretReference(Section):
+class SecretReference(ManifestSection):
     """A secret by its name."""
 
     secret: Name
     """The name under which it is declared in ``secrets``."""
 
 
-class Lifecycle(Section):
+class Lifecycle(ManifestSection):
     """How a resource answers to changes."""
 
     prevent_destroy: bool = False

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
-from trainctl.manifest.tokens import url_holds_secret
-from trainctl.manifest.types.base import wrong
+from trainctl.manifest.credentials import url_has_credential
+from trainctl.manifest.types.base import validation_error
 from trainctl.model.source_uri import parse_source
 
 _REGION = r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}"
@@ -18,60 +18,62 @@ _ACCOUNT = r"[a-z0-9][a-z0-9.-]*@([a-z0-9-]+\.)+gserviceaccount\.com"
 _PROVIDER = r"(//iam\.googleapis\.com/)?projects/[0-9]+/locations/global/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+"
 
 
-def _named(pattern: str, what: str, example: str) -> AfterValidator:
+def _matching(pattern: str, what: str, example: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise wrong(f"this is not {what}", f"Write {example}.", code="invalid-value")
+            raise validation_error(f"this is not {what}", f"Write {example}.", code="invalid-value")
         return text
 
     return AfterValidator(check)
 
 
-def _shown(pattern: str) -> FieldInfo:
+def _schema_pattern(pattern: str) -> FieldInfo:
     found: FieldInfo = Field(json_schema_extra={"pattern": f"^{pattern}$"})
     return found
 
 
 Region = Annotated[
-    str, _named(_REGION, "a region of AWS", "for example us-west-2"), _shown(_REGION)
+    str, _matching(_REGION, "a region of AWS", "for example us-west-2"), _schema_pattern(_REGION)
 ]
 
 RoleArn = Annotated[
     str,
-    _named(_ROLE, "the ARN of a role", "arn:aws:iam::ACCOUNT:role/NAME, the account in 12 digits"),
-    _shown(_ROLE),
+    _matching(
+        _ROLE, "the ARN of a role", "arn:aws:iam::ACCOUNT:role/NAME, the account in 12 digits"
+    ),
+    _schema_pattern(_ROLE),
 ]
 
 ServiceAccount = Annotated[
     str,
-    _named(
+    _matching(
         _ACCOUNT,
         "the address of a service account",
         "NAME@PROJECT.iam.gserviceaccount.com",
     ),
-    _shown(_ACCOUNT),
+    _schema_pattern(_ACCOUNT),
 ]
 
 WorkloadProvider = Annotated[
     str,
-    _named(
+    _matching(
         _PROVIDER,
         "the full name of a workload identity provider",
         "projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME",
     ),
-    _shown(_PROVIDER),
+    _schema_pattern(_PROVIDER),
 ]
 
 
 def _endpoint(text: str) -> str:
-    if url_holds_secret(text) or "@" in text:
-        raise wrong(
+    if url_has_credential(text) or "@" in text:
+        raise validation_error(
             "the URL holds a credential",
             "Declare it under 'secrets' and name it in 'auth'.",
             code="credential",
         )
     if not text.startswith(("https://", "http://")):
-        raise wrong(
+        raise validation_error(
             "this is not an endpoint",
             "Write https://HOST or http://HOST:PORT.",
             code="invalid-endpoint",
@@ -84,11 +86,11 @@ EndpointUrl = Annotated[
 ]
 
 
-def checked_source(text: str, code: str) -> str:
+def validate_source(text: str, code: str) -> str:
     """The text; the manifest's error, with that code, where it is no source."""
     try:
         parse_source(text)
     except ValueError as why:
         summary, _, advice = str(why).partition("; ")
-        raise wrong(summary, f"{advice[:1].upper()}{advice[1:]}.", code=code) from None
+        raise validation_error(summary, f"{advice[:1].upper()}{advice[1:]}.", code=code) from None
     return text

@@ -6,10 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainctl.manifest.types.base import Lifecycle, Name, Section, Size, Text, wrong
+from trainctl.manifest.types.base import (
+    Lifecycle,
+    ManifestSection,
+    Name,
+    Size,
+    Text,
+    validation_error,
+)
 
 
-class CacheTier(Section):
+class CacheTier(ManifestSection):
     """One tier of a cluster's cache of weights."""
 
     dir: Text | None = None
@@ -18,7 +25,7 @@ class CacheTier(Section):
     """The most it may hold, for example 2TB."""
 
 
-class ClusterCache(Section):
+class ClusterCache(ManifestSection):
     """Where weights are cached on a cluster."""
 
     node: CacheTier | None = None
@@ -29,7 +36,7 @@ class ClusterCache(Section):
     """How many bytes a second each node takes from the mirror, for example 100MB."""
 
 
-class Cluster(Section):
+class Cluster(ManifestSection):
     """Machines of one provider. Keys beside these are the provider's own, checked by its schema."""
 
     model_config = ConfigDict(extra="allow")
@@ -49,7 +56,7 @@ class Cluster(Section):
         return dict(self.__pydantic_extra__ or {})
 
 
-class Cache(Section):
+class Cache(ManifestSection):
     """A training cache on a cluster: a project's own, or the one that all projects there share."""
 
     scope: Literal["project", "team"] = "project"
@@ -69,7 +76,7 @@ class Cache(Section):
     @model_validator(mode="after")
     def _team_is_no_project(self) -> Cache:
         if self.scope == "team" and self.project is not None:
-            raise wrong(
+            raise validation_error(
                 "a team's cache is no project's",
                 "Leave project out, or scope.",
                 code="project-of-team-cache",

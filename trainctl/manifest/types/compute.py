@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from trainctl.manifest.types.base import Section, wrong
+from trainctl.manifest.types.base import ManifestSection, validation_error
 
 MEMORY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?")
 ACCELERATOR = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)(?::([0-9]+))?")
@@ -20,7 +20,7 @@ KNOWN_ACCELERATORS = (
 
 def _memory(text: str) -> str:
     if MEMORY.fullmatch(text) is None:
-        raise wrong(
+        raise validation_error(
             "this is not an amount of memory",
             "Write a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
             code="invalid-size",
@@ -31,7 +31,7 @@ def _memory(text: str) -> str:
 def _accelerator(text: str) -> str:
     match = ACCELERATOR.fullmatch(text)
     if match is None:
-        raise wrong(
+        raise validation_error(
             "this is not TYPE or TYPE:COUNT",
             "Write for example H100 or H100:8.",
             code="invalid-accelerator",
@@ -39,7 +39,7 @@ def _accelerator(text: str) -> str:
     if match[2] is None:
         return text
     if len(match[2]) > 4 or int(match[2]) == 0:
-        raise wrong(
+        raise validation_error(
             "the number of accelerators is from 1 to 9999",
             "Write for example H100:8.",
             code="invalid-accelerator",
@@ -47,7 +47,7 @@ def _accelerator(text: str) -> str:
     return match[1] if int(match[2]) == 1 else f"{match[1]}:{int(match[2])}"
 
 
-class Compute(Section):
+class Compute(ManifestSection):
     """What a job asks of each node, and of how many."""
 
     node_count: Annotated[int, Field(ge=1)] = 1

@@ -7,11 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainctl.manifest.types.base import JobName, Labels, Lifecycle, Name, Section, Text, wrong
+from trainctl.manifest.types.base import (
+    JobName,
+    Labels,
+    Lifecycle,
+    ManifestSection,
+    Name,
+    Text,
+    validation_error,
+)
 from trainctl.manifest.types.cloud import Region
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.location import Checkpoints, Location
+from trainctl.manifest.types.location import CheckpointsLocation, Location
 from trainctl.manifest.types.weights import DeclaredWeights
 
 Variable = str | int | float | bool
@@ -31,7 +39,7 @@ _KEYS: Mapping[Origin, tuple[str, ...]] = {
 _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
 
 
-class Secret(Section):
+class Secret(ManifestSection):
     """A value that jobs and sources refer to by name."""
 
     origin: Origin = Field(alias="from")
@@ -59,7 +67,7 @@ class Secret(Section):
     def _keys_fit_origin(self) -> Secret:
         needed = _NEEDED.get(self.origin)
         if needed is not None and getattr(self, needed) is None:
-            raise wrong(
+            raise validation_error(
                 f"'from: {self.origin}' needs {needed!r}",
                 f"Add {needed}: … beside it.",
                 code="missing-key",
@@ -67,15 +75,15 @@ class Secret(Section):
         every = dict.fromkeys(key for keys in _KEYS.values() for key in keys)
         for other in every.keys() - set(_KEYS[self.origin]):
             if getattr(self, other) is not None:
-                raise wrong(
+                raise validation_error(
                     f"'from: {self.origin}' has no {other!r}",
                     f"Remove {other!r}.",
-                    code="needless-key",
+                    code="redundant-key",
                 )
         return self
 
 
-class Project(Section):
+class Project(ManifestSection):
     """One of several projects; its name is its key."""
 
     description: str | None = None
@@ -86,19 +94,19 @@ class Project(Section):
     """How it answers to changes."""
 
 
-class OnlyProject(Project):
+class SingleProject(Project):
     """The one project of a manifest."""
 
     name: Name | None = None
     """Its name; the directory's if it is left out."""
 
 
-class Manifest(Section):
+class Manifest(ManifestSection):
     """What a team's training needs: projects, machines, weights, caches and jobs."""
 
     version: Literal[1] = 1
     """The version of this form."""
-    project: OnlyProject | None = None
+    project: SingleProject | None = None
     """The one project; named after the directory if nothing is said."""
     projects: dict[Name, Project] = Field(default_factory=dict)
     """Several projects by name, in place of ``project``."""
@@ -108,7 +116,7 @@ class Manifest(Section):
     """Where secret values come from."""
     mirror: Location | None = None
     """Where all sources are copied to once."""
-    checkpoints: Checkpoints | None = None
+    checkpoints: CheckpointsLocation | None = None
     """Where checkpoints are kept; in the data directory of each job's node if it is left out."""
     state: Location | None = None
     """Where the state is kept; ``.trainctl/state`` beside the manifest if it is left out."""

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from trainctl.manifest.types.base import SecretReference, Section, Text, wrong
+from trainctl.manifest.types.base import ManifestSection, SecretReference, Text, validation_error
 from trainctl.manifest.types.cloud import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
-class AwsIamDockerAuth(Section):
+class AwsIamDockerAuth(ManifestSection):
     """An access key of AWS."""
 
     access_key_secret_ref: SecretReference
@@ -20,7 +20,7 @@ class AwsIamDockerAuth(Section):
     """The access key."""
 
 
-class AwsRoleDockerAuth(Section):
+class AwsRoleDockerAuth(ManifestSection):
     """A role of AWS."""
 
     role_arn: RoleArn
@@ -29,7 +29,7 @@ class AwsRoleDockerAuth(Section):
     """The registry's region."""
 
 
-class GcpOidcDockerAuth(Section):
+class GcpOidcDockerAuth(ManifestSection):
     """A service account of Google Cloud, by federation."""
 
     service_account: ServiceAccount
@@ -38,14 +38,14 @@ class GcpOidcDockerAuth(Section):
     """The provider's full name."""
 
 
-class GcpServiceAccountJsonDockerAuth(Section):
+class GcpServiceAccountJsonDockerAuth(ManifestSection):
     """A service account of Google Cloud, by its key."""
 
     service_account_json_secret_ref: SecretReference
     """The key as JSON."""
 
 
-class RegistrySecretDockerAuth(Section):
+class RegistrySecretDockerAuth(ManifestSection):
     """A user and a password."""
 
     secret_ref: SecretReference
@@ -62,7 +62,7 @@ _BLOCKS = {
 }
 
 
-class DockerAuth(Section):
+class DockerAuth(ManifestSection):
     """How a private registry lets the image out: a method, and the one block that goes with it."""
 
     auth_method: Literal[
@@ -93,10 +93,10 @@ class DockerAuth(Section):
     def _block_fits_method(self) -> DockerAuth:
         given = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
         if given != {_BLOCKS[self.auth_method]}:
-            raise wrong(
+            raise validation_error(
                 f"{self.auth_method} goes with {_BLOCKS[self.auth_method]} and nothing else",
                 f"Write {_BLOCKS[self.auth_method]}: {{…}} beside auth_method.",
-                code="needless-key",
+                code="redundant-key",
             )
         return self
 
@@ -112,7 +112,7 @@ _REFERENCE = re.compile(
 
 def _image(text: str) -> str:
     if not _REFERENCE.fullmatch(text):
-        raise wrong(
+        raise validation_error(
             "this is not the name of an image",
             "Write [REGISTRY/]NAME[:TAG][@DIGEST] with NAME in small letters, for example pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime.",
             code="invalid-value",
@@ -120,7 +120,7 @@ def _image(text: str) -> str:
     return text
 
 
-class Image(Section):
+class Image(ManifestSection):
     """The container image a job runs in."""
 
     base_image: Annotated[Text, AfterValidator(_image)]

@@ -7,19 +7,19 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from trainctl.manifest.types.base import (
+    BoundedDuration,
     Duration,
     Labels,
-    Lasting,
     Lifecycle,
+    ManifestSection,
     Name,
-    Section,
     Text,
-    wrong,
+    validation_error,
 )
 from trainctl.manifest.types.compute import Compute
 from trainctl.manifest.types.image import Image
 from trainctl.manifest.types.runtime import Runtime
-from trainctl.manifest.types.weights import JobWeights, MountLocation
+from trainctl.manifest.types.weights import JobWeightsEntry, MountLocation
 
 RerunCause = Literal["config", "code", "weights"]
 
@@ -27,7 +27,7 @@ RerunCause = Literal["config", "code", "weights"]
 def _host_path(path: str) -> str:
     parts = path.split("/")
     if not path.startswith("/") or ".." in parts or not any(parts):
-        raise wrong(
+        raise validation_error(
             "expected an absolute directory of the host",
             "Write for example /data/imagenet.",
             code="invalid-path",
@@ -38,7 +38,7 @@ def _host_path(path: str) -> str:
 _RERUN_ON: tuple[RerunCause, ...] = ("config",)
 
 
-class HostMount(Section):
+class HostMount(ManifestSection):
     """A directory of the host that the job finds."""
 
     host_path: Annotated[
@@ -58,7 +58,7 @@ class JobLifecycle(Lifecycle):
     """A change of which makes an ended job run again."""
 
 
-class Retry(Section):
+class Retry(ManifestSection):
     """What becomes of a job whose command fails."""
 
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -67,12 +67,12 @@ class Retry(Section):
     """How long to wait before it is tried again."""
 
 
-MatrixValue = str | int | float | bool
-MatrixValues = Annotated[list[MatrixValue], Field(min_length=1)]
-Values = Annotated[dict[str, MatrixValue], Field(min_length=1)]
+MatrixScalar = str | int | float | bool
+MatrixValues = Annotated[list[MatrixScalar], Field(min_length=1)]
+Values = Annotated[dict[str, MatrixScalar], Field(min_length=1)]
 
 
-class Matrix(Section):
+class Matrix(ManifestSection):
     """Lists of values by name: the job runs once for each combination, with ``${{ matrix.NAME }}`` as its values."""
 
     model_config = ConfigDict(extra="allow")
@@ -85,7 +85,7 @@ class Matrix(Section):
     """Combinations that hold all of these values are left out, before ``include`` is looked at."""
 
 
-class Job(Section):
+class Job(ManifestSection):
     """One training job."""
 
     project: Name | None = None
@@ -98,7 +98,7 @@ class Job(Section):
     """The container image it runs in; on the host itself if it is left out."""
     compute: Compute = Compute()
     """What it asks of each node."""
-    weights: list[JobWeights] = Field(default_factory=list)
+    weights: list[JobWeightsEntry] = Field(default_factory=list)
     """Names of declared weights, or sources written in place."""
     mounts: list[HostMount] = Field(default_factory=list)
     """Directories of its hosts that it finds, read-only unless they say otherwise."""
@@ -112,7 +112,7 @@ class Job(Section):
     """Jobs whose newest runs have to complete before it starts: ``job.NAME``, which means all jobs of a sweep."""
     priority: int = 0
     """Who goes first where several wait: the higher."""
-    max_duration: Lasting | None = None
+    max_duration: BoundedDuration | None = None
     """How long a run may last from its first command on, all attempts together; then it is ended as FAILED."""
     retry: Retry = Retry()
     """Whether and how a failed run is tried again."""

@@ -7,10 +7,10 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field, model_validator
 
-from trainctl.manifest.tokens import url_holds_secret
+from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.types.auth import Auth
-from trainctl.manifest.types.base import Duration, Section, Size, wrong
-from trainctl.manifest.types.cloud import EndpointUrl, checked_source
+from trainctl.manifest.types.base import Duration, ManifestSection, Size, validation_error
+from trainctl.manifest.types.cloud import EndpointUrl, validate_source
 from trainctl.model.source_uri import BUCKETS
 
 _SCHEMES = ("file", *BUCKETS, "node")
@@ -18,33 +18,35 @@ _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node:
 
 
 def _url(text: str) -> str:
-    if url_holds_secret(text):
-        raise wrong(
+    if url_has_credential(text):
+        raise validation_error(
             "the URL holds a credential",
             "Declare it under 'secrets' and name it in 'auth'.",
             code="credential",
         )
     scheme, colon, rest = text.partition("://")
     if not colon or scheme not in _SCHEMES:
-        raise wrong(
+        raise validation_error(
             "this is not a place to keep things", f"Write {_FORMS}.", code="invalid-location"
         )
     if scheme == "file" and not rest.startswith("/"):
-        raise wrong(
+        raise validation_error(
             "after file:// stands an absolute path",
             "Write file:///DIRECTORY.",
             code="invalid-location",
         )
     if scheme not in BUCKETS and "%2f" in rest.lower():
-        raise wrong(
+        raise validation_error(
             "the URL holds a / that is written %2F, which would be one directory in another",
             "Write / where that is meant, and another name where it isn't.",
             code="invalid-location",
         )
     path = rest if scheme in BUCKETS else unquote(rest)
     if not path.strip("/") or ".." in path.split("/") or "\0" in path:
-        raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
-    return checked_source(text, "invalid-location") if scheme in BUCKETS else text
+        raise validation_error(
+            "the URL names no place", f"Write {_FORMS}.", code="invalid-location"
+        )
+    return validate_source(text, "invalid-location") if scheme in BUCKETS else text
 
 
 Url = Annotated[
@@ -56,14 +58,14 @@ Url = Annotated[
 
 def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> None:
     if (url is None or url.startswith(("file:", "node:"))) and (endpoint or auth):
-        raise wrong(
+        raise validation_error(
             "a directory has neither endpoint_url nor auth",
             "Leave them out, or name a bucket.",
-            code="needless-key",
+            code="redundant-key",
         )
 
 
-class Location(Section):
+class Location(ManifestSection):
     """A directory or a prefix of a bucket."""
 
     url: Url
@@ -79,7 +81,7 @@ class Location(Section):
         return self
 
 
-class Checkpoints(Section):
+class CheckpointsLocation(ManifestSection):
     """Where checkpoints are kept, and which of them."""
 
     url: Url | None = None
@@ -98,6 +100,6 @@ class Checkpoints(Section):
     """How long the end of a run waits for its last checkpoint to be uploaded."""
 
     @model_validator(mode="after")
-    def _only_buckets_have_servers(self) -> Checkpoints:
+    def _only_buckets_have_servers(self) -> CheckpointsLocation:
         _check_server(self.url, self.endpoint_url, self.auth)
         return self

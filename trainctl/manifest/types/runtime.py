@@ -10,29 +10,29 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from trainctl.manifest.types.base import (
     OBJECT,
     TEXT,
+    ManifestSection,
     Name,
     SecretReference,
-    Section,
     Size,
     Text,
-    form,
-    wrong,
+    union_tag,
+    validation_error,
 )
 from trainctl.manifest.types.weights import MountLocation
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OURS = ("BT_", "TRAINCTL_")
+_RESERVED_PREFIXES = ("BT_", "TRAINCTL_")
 
 
 def _variable(name: str) -> str:
     if _VARIABLE.fullmatch(name) is None:
-        raise wrong(
+        raise validation_error(
             f"{name!r} is not a name of an environment variable",
             "Write letters, digits and '_', not beginning with a digit.",
             code="invalid-variable-name",
         )
-    if name.startswith(_OURS):
-        raise wrong(
+    if name.startswith(_RESERVED_PREFIXES):
+        raise validation_error(
             f"{name} is set by trainctl",
             "Choose a name without BT_ or TRAINCTL_ in front.",
             code="reserved-variable",
@@ -42,7 +42,7 @@ def _variable(name: str) -> str:
 
 def _venv(path: str) -> str:
     if not path.startswith(("/", "~/")) or ".." in path.split("/"):
-        raise wrong(
+        raise validation_error(
             "this is no place of a virtual environment on the host",
             "Write an absolute directory, such as /opt/venvs/train or ~/venvs/train.",
             code="invalid-path",
@@ -52,7 +52,7 @@ def _venv(path: str) -> str:
 
 def _code_path(path: str) -> str:
     if path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise wrong(
+        raise validation_error(
             "expected a file of the code, relative to its directory",
             "Write for example requirements.txt.",
             code="invalid-path",
@@ -68,7 +68,7 @@ VariableName = Annotated[
     Field(json_schema_extra={"pattern": f"^(?!BT_|TRAINCTL_){_VARIABLE.pattern}$"}),
 ]
 VariableValue = Annotated[
-    Annotated[str, Tag(TEXT)] | Annotated[SecretReference, Tag(OBJECT)], Discriminator(form)
+    Annotated[str, Tag(TEXT)] | Annotated[SecretReference, Tag(OBJECT)], Discriminator(union_tag)
 ]
 Path = MountLocation
 
@@ -76,7 +76,7 @@ Path = MountLocation
 _NAMED = ("named", "baseten_named_checkpoint")
 
 
-class CheckpointReference(Section):
+class CheckpointReference(ManifestSection):
     """The newest complete checkpoint of a project, of a job or of one run; or one by its name."""
 
     typ: Literal["latest", "named", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
@@ -91,38 +91,38 @@ class CheckpointReference(Section):
     @model_validator(mode="after")
     def _named_or_not(self) -> CheckpointReference:
         if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
-            raise wrong(
+            raise validation_error(
                 "a named checkpoint needs checkpoint_name and job_id",
                 "Write for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
                 code="missing-key",
             )
         if self.typ not in _NAMED and self.checkpoint_name:
-            raise wrong(
+            raise validation_error(
                 "the latest checkpoint is not one of a name",
                 "Write typ: named, or leave checkpoint_name out.",
-                code="needless-key",
+                code="redundant-key",
             )
         return self
 
 
-def _latest() -> list[CheckpointReference]:
+def _latest_checkpoint() -> list[CheckpointReference]:
     return [CheckpointReference(typ="latest")]
 
 
-class LoadCheckpointConfig(Section):
+class LoadCheckpointConfig(ManifestSection):
     """Checkpoints that lie in ``$BT_LOAD_CHECKPOINT_DIR/<job>/rank-<n>/<checkpoint>`` before the first command."""
 
     enabled: bool = False
     """Whether any are placed."""
     checkpoints: Annotated[list[CheckpointReference], Field(min_length=1)] = Field(
-        default_factory=_latest
+        default_factory=_latest_checkpoint
     )
     """Which. The newest of this project if it is left out; the project's first run then finds the directory empty."""
     download_folder: MountLocation | None = None
     """The directory that ``$BT_LOAD_CHECKPOINT_DIR`` names; the default place if it is left out."""
 
 
-class CacheConfig(Section):
+class CacheConfig(ManifestSection):
     """The training cache as the job finds it."""
 
     enabled: bool = False
@@ -141,7 +141,7 @@ class CacheConfig(Section):
     def _nothing_without_cache(self) -> CacheConfig:
         for name in ("enable_legacy_hf_mount", "prepare_commands"):
             if getattr(self, name) and not self.enabled:
-                raise wrong(
+                raise validation_error(
                     f"{name} needs the cache",
                     "Add enabled: true, or leave it out.",
                     code="cache-not-enabled",
@@ -149,7 +149,7 @@ class CacheConfig(Section):
         return self
 
 
-class CheckpointingConfig(Section):
+class CheckpointingConfig(ManifestSection):
     """What becomes of what the job writes to ``$BT_CHECKPOINT_DIR``."""
 
     enabled: bool = False
@@ -160,7 +160,7 @@ class CheckpointingConfig(Section):
     """How much disk checkpoints may need, in GiB."""
 
 
-class Runtime(Section):
+class Runtime(ManifestSection):
     """What runs, with which environment."""
 
     start_commands: Annotated[list[Text], Field(min_length=1)]
@@ -188,9 +188,9 @@ class Runtime(Section):
     @model_validator(mode="after")
     def _one_environment(self) -> Runtime:
         if self.venv is not None and self.requirements is not None:
-            raise wrong(
+            raise validation_error(
                 "venv and requirements exclude each other",
                 "Keep requirements for an environment that is built, venv for one that is there.",
-                code="needless-key",
+                code="redundant-key",
             )
         return self

@@ -7,19 +7,19 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from trainctl.manifest.mounts import BadMount, normal_mount
+from trainctl.manifest.mounts import InvalidMount, normalize_mount
 from trainctl.manifest.types.auth import SourceAuth
 from trainctl.manifest.types.base import (
     OBJECT,
     TEXT,
     Lifecycle,
+    ManifestSection,
     Name,
-    Section,
     Text,
-    form,
-    wrong,
+    union_tag,
+    validation_error,
 )
-from trainctl.manifest.types.cloud import EndpointUrl, checked_source
+from trainctl.manifest.types.cloud import EndpointUrl, validate_source
 from trainctl.model.source_uri import BUCKETS, parse_source
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
@@ -27,7 +27,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def _source(text: str) -> str:
-    return checked_source(text, "invalid-source")
+    return validate_source(text, "invalid-source")
 
 
 def is_source(text: str) -> bool:
@@ -36,20 +36,20 @@ def is_source(text: str) -> bool:
 
 
 def default_mount(source: str) -> str:
-    """Where weights without a ``mount_location`` appear; BadMount where the source gives no name for it."""
-    return normal_mount(f"weights/{parse_source(source).name}")
+    """Where weights without a ``mount_location`` appear; InvalidMount where the source gives no name for it."""
+    return normalize_mount(f"weights/{parse_source(source).name}")
 
 
 def _mount(text: str) -> str:
     try:
-        return normal_mount(text)
-    except BadMount as why:
-        raise wrong(str(why), why.detail, code="invalid-mount") from None
+        return normalize_mount(text)
+    except InvalidMount as why:
+        raise validation_error(str(why), why.detail, code="invalid-mount") from None
 
 
 def _sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
-        raise wrong(
+        raise validation_error(
             "expected 64 hexadecimal digits",
             "Write what sha256sum prints for the file.",
             code="invalid-value",
@@ -57,10 +57,10 @@ def _sha256(text: str) -> str:
     return text.lower()
 
 
-def _some(patterns: list[str]) -> list[str]:
+def _non_empty_patterns(patterns: list[str]) -> list[str]:
     """None would take nothing, as it does in huggingface_hub; who writes it may as well mean everything."""
     if not patterns:
-        raise wrong(
+        raise validation_error(
             "with no pattern no file would be taken",
             "Name the files to take, or leave 'allow_patterns' out to take all.",
             code="empty-value",
@@ -68,23 +68,23 @@ def _some(patterns: list[str]) -> list[str]:
     return patterns
 
 
-def _source_alone(text: str) -> str:
-    _named(_source(text))
+def _bare_source(text: str) -> str:
+    _require_file_name(_source(text))
     return text
 
 
 def _name_or_source(text: str) -> str:
-    return _source_alone(text) if is_source(text) else text
+    return _bare_source(text) if is_source(text) else text
 
 
-def _named(source: str) -> None:
+def _require_file_name(source: str) -> None:
     try:
         default_mount(source)
-    except BadMount:
-        raise wrong(
+    except InvalidMount:
+        raise validation_error(
             "the source gives no name for a directory",
             "Give it a mount_location: {source: …, mount_location: …}.",
-            code="nameless-source",
+            code="source-without-filename",
         ) from None
 
 
@@ -98,11 +98,13 @@ Sha256 = Annotated[
     AfterValidator(_sha256),
     Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}),
 ]
-Allowed = Annotated[list[Text], AfterValidator(_some), Field(json_schema_extra={"minItems": 1})]
+AllowPatterns = Annotated[
+    list[Text], AfterValidator(_non_empty_patterns), Field(json_schema_extra={"minItems": 1})
+]
 MountLocation = Annotated[str, AfterValidator(_mount), Field(json_schema_extra={"minLength": 1})]
 
 
-class WeightsInPlace(Section):
+class InlineWeights(ManifestSection):
     """A source with what goes with it, written where a job needs it."""
 
     source: SourceUri
@@ -115,7 +117,7 @@ class WeightsInPlace(Section):
     """Short for ``auth: {auth_method: CUSTOM_SECRET, auth_secret_name: …}``."""
     endpoint_url: EndpointUrl | None = None
     """Of a bucket: the server to ask, where it is not the platform's own; the same as ``auth.endpoint_url``."""
-    allow_patterns: Allowed | None = None
+    allow_patterns: AllowPatterns | None = None
     """Only files that match one of these; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
     """No files that match one of these, whatever else matches."""
@@ -123,19 +125,19 @@ class WeightsInPlace(Section):
     """Of an ``https://`` source, what the file's content must have: it pins the source, and is verified."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> WeightsInPlace:
+    def _fits_together(self) -> InlineWeights:
         if self.auth is not None and self.auth_secret_name is not None:
-            raise wrong(
+            raise validation_error(
                 "the secret is named twice",
                 "Keep 'auth' or 'auth_secret_name'.",
-                code="needless-key",
+                code="redundant-key",
             )
         if self.sha256 is not None and not self.source.startswith("https:"):
-            raise wrong(
-                "only https:// sources have a sha256", "Leave 'sha256' out.", code="needless-key"
+            raise validation_error(
+                "only https:// sources have a sha256", "Leave 'sha256' out.", code="redundant-key"
             )
         if self.mount_location is None:
-            _named(self.source)
+            _require_file_name(self.source)
         self._check_server()
         return self
 
@@ -143,20 +145,20 @@ class WeightsInPlace(Section):
         scheme = self.source.partition(":")[0]
         inner = self.auth.endpoint_url if self.auth else None
         if (self.endpoint_url or inner) and scheme not in BUCKETS:
-            raise wrong(
+            raise validation_error(
                 f"{scheme}: sources have no endpoint_url",
                 "Leave 'endpoint_url' out, or name a bucket.",
-                code="needless-key",
+                code="redundant-key",
             )
         if self.endpoint_url and inner:
-            raise wrong(
+            raise validation_error(
                 "the endpoint is named twice",
                 "Keep 'endpoint_url' beside the source or in 'auth'.",
-                code="needless-key",
+                code="redundant-key",
             )
         method = self.auth.auth_method if self.auth else "CUSTOM_SECRET"
         if scheme not in _METHODS.get(method, (scheme,)):
-            raise wrong(
+            raise validation_error(
                 f"{method} opens no {scheme}: source",
                 f"Use CUSTOM_SECRET; {method} is for {_METHODS[method][0]}://.",
                 code="invalid-value",
@@ -168,7 +170,7 @@ class WeightsInPlace(Section):
         return self.auth.auth_secret_name if self.auth else self.auth_secret_name
 
     @property
-    def opened_by(self) -> dict[str, str] | None:
+    def effective_auth(self) -> dict[str, str] | None:
         """``auth`` in its long form, with the endpoint, wherever it is written; None where there is nothing to say."""
         short = (
             SourceAuth(auth_secret_name=self.auth_secret_name) if self.auth_secret_name else None
@@ -180,7 +182,7 @@ class WeightsInPlace(Section):
         return attributes or None
 
 
-class Weights(WeightsInPlace):
+class Weights(InlineWeights):
     """A declared source that jobs refer to by its name."""
 
     lifecycle: Lifecycle = Lifecycle()
@@ -188,15 +190,14 @@ class Weights(WeightsInPlace):
 
 
 DeclaredWeights = Annotated[
-    Annotated[SourceUri, AfterValidator(_source_alone), Tag(TEXT)]
-    | Annotated[Weights, Tag(OBJECT)],
-    Discriminator(form),
+    Annotated[SourceUri, AfterValidator(_bare_source), Tag(TEXT)] | Annotated[Weights, Tag(OBJECT)],
+    Discriminator(union_tag),
 ]
 """A source alone, or with what goes with it."""
 
-JobWeights = Annotated[
+JobWeightsEntry = Annotated[
     Annotated[str, AfterValidator(_name_or_source), Tag(TEXT)]
-    | Annotated[WeightsInPlace, Tag(OBJECT)],
-    Discriminator(form),
+    | Annotated[InlineWeights, Tag(OBJECT)],
+    Discriminator(union_tag),
 ]
 """The name of declared weights, a source, or a source with what goes with it."""

@@ -9,29 +9,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from trainctl.base.files import names_in, read_json
+from trainctl.base.filesystem.files import list_names, read_json
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.node.cache.listings import References, load
+from trainctl.node.cache.listings import CacheReferences, load_listing
 from trainctl.node.system.layout import Layout
 
 
-class Kept:
-    """A listing of which something may be here; ``seal`` is the seal's document, or that of a seal that was put aside."""
+class CacheEntry:
+    """A listing of which something may be here; ``completion_marker`` is the seal's document, or that of a seal that was put aside."""
 
     def __init__(
-        self, layout: Layout, listing_id: str, seal: Mapping[str, Any], last_used: float
+        self,
+        layout: Layout,
+        listing_id: str,
+        completion_marker: Mapping[str, Any],
+        last_used: float,
     ) -> None:
         self.id = listing_id
-        self.source = str(seal.get("source", ""))
+        self.source = str(completion_marker.get("source", ""))
         self.last_used = last_used
-        self.sealed = layout.seal(listing_id).exists()
-        self._seal = seal
+        self.is_complete = layout.completion_marker(listing_id).exists()
+        self._seal = completion_marker
         self._document = layout.listing(listing_id)
 
     @cached_property
     def listing(self) -> Optional[Listing]:
         """None if its document is lost."""
-        return load(self._document)
+        return load_listing(self._document)
 
     @property
     def contents(self) -> Sequence[ListedFile]:
@@ -51,27 +55,31 @@ class Kept:
         return known if isinstance(known, int) else self.listing.size if self.listing else 0
 
 
-class Inventory:
+class CacheInventory:
     """A look at one cache."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._references = References(layout)
+        self._references = CacheReferences(layout)
 
-    def listings(self) -> List[Kept]:
+    def listings(self) -> List[CacheEntry]:
         """Every listing that has a tree, a seal or a reference; the one that was used longest ago first."""
-        seals = {Path(name).stem for name in names_in(self._layout.seals)}
-        ids = {*self._references.listings(), *seals, *names_in(self._layout.trees)}
+        seals = {Path(name).stem for name in list_names(self._layout.seals)}
+        ids = {*self._references.listings(), *seals, *list_names(self._layout.trees)}
         found = [self._kept(listing_id) for listing_id in ids if not listing_id.startswith(".")]
         return sorted(found, key=lambda kept: (kept.last_used, kept.id))
 
-    def _kept(self, listing_id: str) -> Kept:
+    def _kept(self, listing_id: str) -> CacheEntry:
         layout = self._layout
-        seals = map(read_json, (layout.seal(listing_id), layout.unsealed(listing_id)))
-        seal = next(filter(None, seals), {})
-        return Kept(layout, listing_id, seal, self._references.last_used(listing_id))
+        seals = map(
+            read_json, (layout.completion_marker(listing_id), layout.pending_marker(listing_id))
+        )
+        completion_marker = next(filter(None, seals), {})
+        return CacheEntry(
+            layout, listing_id, completion_marker, self._references.last_used(listing_id)
+        )
 
-    def holds(self, kept: Kept) -> bool:
+    def holds(self, kept: CacheEntry) -> bool:
         """Whether anything of the listing is here, whole or not."""
         here = self._layout.tree(kept.id).exists()
         return here or any(self.sizes_of(file.sha256)[0] for file in kept.contents)
@@ -91,7 +99,9 @@ class Inventory:
                 if name not in maps and inode not in linked:
                     if found.st_nlink > 1:
                         linked.add(inode)
-                    total += found.st_size if place != self._layout.partial else _written(found)
+                    total += (
+                        found.st_size if place != self._layout.partial else _allocated_bytes(found)
+                    )
         return total
 
     def present(self, digests: Iterable[str]) -> int:
@@ -105,11 +115,11 @@ class Inventory:
             return found.st_size, found.st_size
         with contextlib.suppress(FileNotFoundError):
             found = os.stat(self._layout.files.part(sha256))  # noqa: PTH116
-            return _written(found), found.st_blocks * 512
+            return _allocated_bytes(found), found.st_blocks * 512
         return 0, 0
 
 
-def _written(found: os.stat_result) -> int:
+def _allocated_bytes(found: os.stat_result) -> int:
     """The bytes of a file that may have holes, as its chunks come in any order."""
     return min(found.st_size, found.st_blocks * 512)
 

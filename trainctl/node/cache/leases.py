@@ -7,21 +7,28 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set
 
-from trainctl.base.files import modified, names_in, read_json, remove_tree, unique, write_volatile
+from trainctl.base.filesystem.files import (
+    list_names,
+    modified_at,
+    read_json,
+    remove_tree,
+    temporary_name,
+    write_volatile,
+)
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.processes import alive, identity
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.node.cache.listings import load
-from trainctl.node.cache.trees import Trees
-from trainctl.node.runs.record import CREATED, ENDED, LOST, Run
+from trainctl.base.system.processes import is_alive, process_record
+from trainctl.node.cache.listings import load_listing
+from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.runs.record import CREATED, ENDED, LOST, NodeRun
 from trainctl.node.system.layout import Layout
 
 UNSTARTED_SECONDS = 24 * 3600.0
 """How long a delivery waits for its run to start, when nobody is at it: others of a gang may take that long."""
 
 
-class Leases:
+class CacheLeases:
     """The leases in one cache, which runs under several ROOTs may share."""
 
     def __init__(self, layout: Layout) -> None:
@@ -31,22 +38,22 @@ class Leases:
         """Say that a run needs a listing, before the listing's seal is looked at."""
         write_volatile(
             self._layout.leases / key / listing_id,
-            {"lineage": lineage, "root": str(self._layout.root), "holder": identity()},
+            {"lineage": lineage, "root": str(self._layout.root), "holder": process_record()},
         )
 
     def release(self, key: str) -> None:
         """Drop the leases of a run."""
         remove_tree(self._layout.leases / key)
 
-    def give_back(self, key: str, listing_id: str) -> None:
+    def release_listing(self, key: str, listing_id: str) -> None:
         """Drop the lease of a listing that could not be delivered, unless the run is there and may be using it."""
-        if key and Run(self._layout, key).spec is None:
+        if key and NodeRun(self._layout, key).spec is None:
             with contextlib.suppress(FileNotFoundError):
                 (self._layout.leases / key / listing_id).unlink()
 
     def release_unstarted(self, lineage: str, runs: Set[str]) -> None:
         """Drop the leases that a lineage took for runs which never came to be under this ROOT."""
-        for key in set(names_in(self._layout.leases)) - runs:
+        for key in set(list_names(self._layout.leases)) - runs:
             leases = self._of(key).values()
             mine = {"lineage": lineage, "root": str(self._layout.root)}
             if not leases:
@@ -57,7 +64,7 @@ class Leases:
     def live(self) -> Dict[str, List[str]]:
         """Of each listing that is needed now, the runs that need it; what is stale is not there."""
         found: Dict[str, List[str]] = {}
-        for key in names_in(self._layout.leases):
+        for key in list_names(self._layout.leases):
             leases = self._of(key)
             if leases and self._is_live(key, leases):
                 for listing in leases:
@@ -66,7 +73,7 @@ class Leases:
 
     def need(self, listing_id: str) -> bool:
         """Whether some live run needs the listing."""
-        keys = names_in(self._layout.leases)
+        keys = list_names(self._layout.leases)
         return any(
             listing_id in leases and self._is_live(key, leases)
             for key, leases in ((key, self._of(key)) for key in keys)
@@ -85,13 +92,13 @@ class Leases:
         return spec["project"] if spec else None
 
     def _spec(self, key: str) -> Optional[RunSpec]:
-        specs = (Run(Layout(root), key).spec for root in self._roots(self._of(key)))
+        specs = (NodeRun(Layout(root), key).spec for root in self._roots(self._of(key)))
         return next(filter(None, specs), None)
 
     def _sweep(self, key: str) -> None:
         """Remove a run's directory that holds no lease, with what killed writers left; one who is writing now makes it anew."""
         directory = self._layout.leases / key
-        if names_in(directory) and not self._is_young(key):
+        if list_names(directory) and not self._is_young(key):
             remove_tree(directory)
         with contextlib.suppress(OSError):
             directory.rmdir()
@@ -99,28 +106,30 @@ class Leases:
     def _of(self, key: str) -> Dict[str, Mapping[str, Any]]:
         """A run's leases by listing; one that is being written, or was cut by a crash, still counts."""
         directory = self._layout.leases / key
-        names = (name for name in names_in(directory) if not name.startswith("."))
+        names = (name for name in list_names(directory) if not name.startswith("."))
         return {name: read_json(directory / name) or {} for name in names}
 
     def _is_live(self, key: str, leases: Mapping[str, Mapping[str, Any]]) -> bool:
         for root in self._roots(leases):
-            status = Run(Layout(root), key).status()  # of a lost run nothing is left after this
+            status = NodeRun(Layout(root), key).status()  # of a lost run nothing is left after this
             if status is not None and status["status"] in {*ENDED, LOST}:
                 return False
             if status is not None and (status["supervised"] or status["status"] != CREATED):
                 return True
-        return any(alive(lease.get("holder")) for lease in leases.values()) or self._is_young(key)
+        return any(is_alive(lease.get("holder")) for lease in leases.values()) or self._is_young(
+            key
+        )
 
     def _roots(self, leases: Mapping[str, Mapping[str, Any]]) -> Set[str]:
         return {str(lease["root"]) for lease in leases.values() if lease.get("root")}
 
     def _is_young(self, key: str) -> bool:
-        names = names_in(self._layout.leases / key)
-        newest = max((modified(self._layout.leases / key / name) for name in names), default=0.0)
+        names = list_names(self._layout.leases / key)
+        newest = max((modified_at(self._layout.leases / key / name) for name in names), default=0.0)
         return time.time() - newest < UNSTARTED_SECONDS
 
 
-def hold(run: Run, listing_id: str) -> bool:
+def hold_lease(run: NodeRun, listing_id: str) -> bool:
     """Have a run need a sealed listing for as long as it lives; False if it is not here.
 
     The lease comes first, then the look at the seal. Who is just about to evict the listing holds its lock, sees the
@@ -128,29 +137,29 @@ def hold(run: Run, listing_id: str) -> bool:
     """
     layout = run.layout
     spec = run.spec
-    Leases(layout).take(run.key, listing_id, spec["lineage"] if spec else "")
-    trees = Trees(layout)
-    if trees.sealed(listing_id):
+    CacheLeases(layout).take(run.key, listing_id, spec["lineage"] if spec else "")
+    trees = ListingTrees(layout)
+    if trees.is_complete(listing_id):
         return True
     if not layout.locks.is_dir():
         return False
     with FileLease(layout.locks / f"listing-{listing_id}.lock"):
-        trees.settle(listing_id)
-        return trees.sealed(listing_id)
+        trees.restore_marker(listing_id)
+        return trees.is_complete(listing_id)
 
 
-def room_lock(layout: Layout) -> FileLease:
+def space_lock(layout: Layout) -> FileLease:
     """Held while a process reserves, measures or removes. A holder never waits for a listing's lock."""
     return FileLease(layout.locks / "room.lock")
 
 
 @contextlib.contextmanager
-def reserved(layout: Layout, listing: Listing) -> Iterator[None]:
+def reserve_listing(layout: Layout, listing: Listing) -> Iterator[None]:
     """Reserve a listing's contents, before the cache is searched for them."""
-    path = layout.reservations / unique(listing.id)[1:]
+    path = layout.reservations / temporary_name(listing.id)[1:]
     size = sum(file.size for file in listing.contents)
-    with room_lock(layout):
-        write_volatile(path, {"holder": identity(), "bytes": size, "listing": listing.id})
+    with space_lock(layout):
+        write_volatile(path, {"holder": process_record(), "bytes": size, "listing": listing.id})
     try:
         yield
     finally:
@@ -171,7 +180,7 @@ def reserved_listings(layout: Layout) -> Set[str]:
 def reservations(layout: Layout) -> Iterator[ListedFile]:
     """The contents that are reserved; one that several listings name several times."""
     for listing_id in reserved_listings(layout):
-        listing = load(layout.listing(listing_id))
+        listing = load_listing(layout.listing(listing_id))
         if listing is not None:
             yield from listing.contents
 
@@ -179,10 +188,10 @@ def reservations(layout: Layout) -> Iterator[ListedFile]:
 def _reservations(layout: Layout) -> Dict[Path, int]:
     """The reservations of live deliveries, with their bytes; those of dead processes are removed."""
     found = {}
-    names = names_in(layout.reservations)
+    names = list_names(layout.reservations)
     for path in (layout.reservations / name for name in names if not name.startswith(".")):
         about = read_json(path)
-        if about and alive(about.get("holder")):
+        if about and is_alive(about.get("holder")):
             found[path] = int(about["bytes"])
         else:
             with contextlib.suppress(FileNotFoundError):

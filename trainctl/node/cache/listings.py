@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import BinaryIO, Iterable, Iterator, List, Optional, Set
 
 from trainctl.base.failure import Failure
-from trainctl.base.files import (
+from trainctl.base.filesystem.files import (
+    list_names,
     make_directory,
-    modified,
-    names_in,
+    modified_at,
     remove_tree,
     write_atomic,
     write_json,
 )
 from trainctl.base.listing import Listing
-from trainctl.base.protocol.wire import received
+from trainctl.base.protocol.wire import decode_rows
 from trainctl.node.system.layout import Layout
 
-_HERE = "here.json"
+_ARRIVAL_FILE = "here.json"
 
 
-def receive(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
+def receive_listings(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
     """The listings with these ids, whose rows follow a request. Failure if they are invalid, or others."""
     found: List[Listing] = []
-    for listing_id, rows in zip(ids, received(stream)):
+    for listing_id, rows in zip(ids, decode_rows(stream)):
         try:
             listing = Listing.of_rows(rows)
             listing.check()
@@ -38,7 +38,7 @@ def receive(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
     return found
 
 
-def load(path: Path) -> Optional[Listing]:
+def load_listing(path: Path) -> Optional[Listing]:
     """The listing in a file; None if there is no such file, or it holds another document than its name says."""
     try:
         found = Listing.from_bytes(path.read_bytes())
@@ -48,7 +48,7 @@ def load(path: Path) -> Optional[Listing]:
     return found if found.id == path.stem else None
 
 
-class References:
+class CacheReferences:
     """The references in one cache."""
 
     def __init__(self, layout: Layout) -> None:
@@ -69,9 +69,9 @@ class References:
         if not document.exists():
             write_atomic(make_directory(document.parent) / document.name, listing.pieces())
 
-    def arrive(self, lineage: str) -> None:
+    def announce(self, lineage: str) -> None:
         """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
-        path = make_directory(self._layout.references / lineage) / _HERE
+        path = make_directory(self._layout.references / lineage) / _ARRIVAL_FILE
         if not path.exists():
             write_json(path, {})
 
@@ -83,7 +83,7 @@ class References:
     def drop_cache(self, lineage: str, name: str) -> None:
         """Take back every reference of the lineage whose name begins so."""
         folder = self._layout.references / lineage
-        for found in names_in(folder):
+        for found in list_names(folder):
             if found == f"cache-{name}.json" or found.startswith(f"cache-{name}-"):
                 with contextlib.suppress(FileNotFoundError):
                     (folder / found).unlink()
@@ -94,32 +94,32 @@ class References:
 
     def drop_listings(self, lineage: str) -> None:
         """Drop a lineage's references to listings; the others stay."""
-        for name in names_in(self._layout.references / lineage):
+        for name in list_names(self._layout.references / lineage):
             if _is_listing(name):
                 with contextlib.suppress(FileNotFoundError):
                     (self._layout.references / lineage / name).unlink()
 
     def lineages(self) -> List[str]:
         """Every lineage that refers to something here."""
-        found = names_in(self._layout.references)
-        return [name for name in found if names_in(self._layout.references / name)]
+        found = list_names(self._layout.references)
+        return [name for name in found if list_names(self._layout.references / name)]
 
     def listings(self) -> Set[str]:
         """The ids of all listings that some lineage refers to."""
         return {
             Path(name).stem
             for lineage in self.lineages()
-            for name in names_in(self._layout.references / lineage)
+            for name in list_names(self._layout.references / lineage)
             if _is_listing(name)
         }
 
     def refers(self, listing_id: str) -> bool:
         """Whether some lineage refers to the listing."""
-        return any(map(modified, self._to(listing_id)))
+        return any(map(modified_at, self._to(listing_id)))
 
     def last_used(self, listing_id: str) -> float:
         """When a lineage last had the listing delivered, in Unix seconds; 0 if none refers to it."""
-        return max(map(modified, self._to(listing_id)), default=0.0)
+        return max(map(modified_at, self._to(listing_id)), default=0.0)
 
     def drop_listing(self, listing_id: str) -> None:
         """Drop every lineage's reference to a listing that was removed, and its document."""
@@ -136,7 +136,7 @@ class References:
 
     def _to(self, listing_id: str) -> Iterator[Path]:
         """Where the lineages would refer to a listing. Unlike a glob it doesn't pass over what may not be read."""
-        names = names_in(self._layout.references)
+        names = list_names(self._layout.references)
         return (self._layout.references / name / f"{listing_id}.json" for name in names)
 
     def cache_users(self, name: str) -> List[str]:
@@ -145,10 +145,10 @@ class References:
         return [
             f"{lineage}+{found[len(begin) : -len(end)]}"
             for lineage in self.lineages()
-            for found in names_in(self._layout.references / lineage)
+            for found in list_names(self._layout.references / lineage)
             if found.startswith(begin) and found.endswith(end)
         ]
 
 
 def _is_listing(name: str) -> bool:
-    return not name.startswith((".", "cache-")) and name != _HERE
+    return not name.startswith((".", "cache-")) and name != _ARRIVAL_FILE

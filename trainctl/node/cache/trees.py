@@ -10,50 +10,53 @@ import stat
 from pathlib import Path
 from typing import AbstractSet, List, Set
 
-from trainctl.base.files import (
+from trainctl.base.filesystem.files import (
     make_directory,
     make_durable,
     remove_tree,
-    unique,
+    temporary_name,
     write_json,
 )
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.node.system.blob_files import has_content, is_stamped, stamp
+from trainctl.node.system.blob_files import is_stamped, matches_file, stamp
 from trainctl.node.system.layout import Layout
 
 _READ_ONLY = 0o555
 STAGE = "tree-"
 """What the name of a tree that is being made begins with; the listing's id follows."""
-GONE = ".gone-"
+REMOVED = ".gone-"
 """The same of a tree that is being removed."""
-FEW = 256
+MAX_CHECKED_FILES = 256
 """Up to so many files of a sealed tree are looked at on every use."""
 
 
-class Trees:
+class ListingTrees:
     """The trees under one ROOT."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def sealed(self, listing_id: str) -> bool:
+    def is_complete(self, listing_id: str) -> bool:
         """Whether the tree is whole, going by its seal."""
-        return self._layout.seal(listing_id).exists()
+        return self._layout.completion_marker(listing_id).exists()
 
-    def sound(self, listing: Listing, *, thoroughly: bool) -> bool:
+    def is_intact(self, listing: Listing, *, thoroughly: bool) -> bool:
         """Whether a sealed tree still looks as it did; a large one is looked at only ``thoroughly``."""
-        if not self.sealed(listing.id):
+        if not self.is_complete(listing.id):
             return False
-        if len(listing.files) > FEW and not thoroughly:
+        if len(listing.files) > MAX_CHECKED_FILES and not thoroughly:
             return True
         return all(self._right(self._layout.tree(listing.id), file) for file in listing.files)
 
     def build(self, listing: Listing, source: str) -> None:
         """Link the listing's blobs, which must be here, and seal the tree; one that exists is mended in place."""
         tree = self._layout.tree(listing.id)
-        for seal in (self._layout.unsealed(listing.id), self._layout.seal(listing.id)):
+        for completion_marker in (
+            self._layout.pending_marker(listing.id),
+            self._layout.completion_marker(listing.id),
+        ):
             with contextlib.suppress(FileNotFoundError):
-                seal.unlink()
+                completion_marker.unlink()
         if tree.is_dir():
             self._fill(tree, listing)
         else:
@@ -65,7 +68,7 @@ class Trees:
         inner = [tree / relative for relative in _directories(listing)]
         make_durable([tree, tree.parent, *inner], tree)
         about = {"files": len(listing.files), "bytes": listing.size, "source": source}
-        write_json(self._layout.seal(listing.id), about)
+        write_json(self._layout.completion_marker(listing.id), about)
 
     def adopt(self, listing: Listing) -> None:
         """Give blobs whose name is gone their name again, from the listing's tree."""
@@ -79,7 +82,7 @@ class Trees:
                     make_directory(blob.parent)
                     os.link(path, blob, follow_symlinks=False)
 
-    def wrong_files(self, listing: Listing, wrong: AbstractSet[str]) -> List[str]:
+    def corrupt_files(self, listing: Listing, wrong: AbstractSet[str]) -> List[str]:
         """The paths of files that are missing in a tree, or have other bytes than the listing says; ``wrong`` are contents that do."""
         tree = self._layout.tree(listing.id)
         return [file.path for file in listing.files if not self._is_right(tree, file, wrong)]
@@ -93,39 +96,44 @@ class Trees:
                 blob = os.lstat(self._layout.files.blob(file.sha256))
                 if os.path.samestat(status, blob) and file.sha256 not in wrong:
                     return True
-            if stat.S_ISREG(status.st_mode) and has_content(path, file):
+            if stat.S_ISREG(status.st_mode) and matches_file(path, file):
                 return True
             os.utime(path, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             pass
         return False
 
-    def unseal(self, listing_id: str) -> None:
+    def clear_completion(self, listing_id: str) -> None:
         """Put the seal aside, so that nobody begins to use the tree. The listing's lock is held."""
         with contextlib.suppress(FileNotFoundError):
-            self._layout.seal(listing_id).replace(self._layout.unsealed(listing_id))
+            self._layout.completion_marker(listing_id).replace(
+                self._layout.pending_marker(listing_id)
+            )
 
-    def settle(self, listing_id: str) -> None:
+    def restore_marker(self, listing_id: str) -> None:
         """Put a seal back that was put aside, if the tree is still there. The listing's lock is held.
 
         A tree is removed by one rename, so one that is there is what the seal says, whoever was killed at it.
         """
-        aside, seal = self._layout.unsealed(listing_id), self._layout.seal(listing_id)
+        aside, completion_marker = (
+            self._layout.pending_marker(listing_id),
+            self._layout.completion_marker(listing_id),
+        )
         with contextlib.suppress(FileNotFoundError):
-            if self._layout.tree(listing_id).is_dir() and not seal.exists():
-                aside.replace(seal)
+            if self._layout.tree(listing_id).is_dir() and not completion_marker.exists():
+                aside.replace(completion_marker)
             else:
                 aside.unlink()
 
     def remove(self, listing_id: str) -> int:
         """Remove a tree whose seal is gone already, and what is left of it where somebody was killed at that; the bytes that only it held."""
         remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
-        doomed = self._layout.partial / f"{GONE}{listing_id}"
-        freed = remove_tree(doomed)
+        pending_removal = self._layout.partial / f"{REMOVED}{listing_id}"
+        freed = remove_tree(pending_removal)
         with contextlib.suppress(FileNotFoundError):
             self._layout.tree(listing_id).chmod(0o700)
-            self._layout.tree(listing_id).replace(doomed)
-        return freed + remove_tree(doomed)
+            self._layout.tree(listing_id).replace(pending_removal)
+        return freed + remove_tree(pending_removal)
 
     def _right(self, tree: Path, file: ListedFile) -> bool:
         try:
@@ -145,7 +153,7 @@ class Trees:
                 directory.unlink()
             directory.mkdir(0o700, exist_ok=True)
             directory.chmod(0o700)
-        _remove_strangers(tree, listing, directories)
+        _remove_extra_files(tree, listing, directories)
         for file in listing.files:
             if not self._right(tree, file):
                 self._link(f"{tree}/{file.path}", file)
@@ -160,7 +168,7 @@ class Trees:
             os.link(blob, name)
             return
         path = Path(name)
-        temporary = path.with_name(unique("link"))
+        temporary = path.with_name(temporary_name("link"))
         try:
             os.link(blob, temporary)
         except OSError as error:
@@ -183,7 +191,7 @@ def _directories(listing: Listing) -> Set[str]:
     return found
 
 
-def _remove_strangers(tree: Path, listing: Listing, directories: Set[str]) -> None:
+def _remove_extra_files(tree: Path, listing: Listing, directories: Set[str]) -> None:
     for directory, inner, names in os.walk(str(tree)):
         base = Path(directory).relative_to(tree)
         for name in sorted(names):  # so that neighbours are looked for together

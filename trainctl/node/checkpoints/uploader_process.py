@@ -11,36 +11,36 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
 
-from trainctl.base.checkpoints.stores import blamed
+from trainctl.base.checkpoints.stores import store_errors
 from trainctl.base.clock import Stopwatch
-from trainctl.base.descriptors import start_child
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.lease import FileLease
-from trainctl.base.processes import alive
-from trainctl.base.protocol.runs import Sync
+from trainctl.base.protocol.runs import UploadStatus
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.node.checkpoints.journal import COMPLETED, SYNCING, Journal
+from trainctl.base.system.descriptors import fork_child
+from trainctl.base.system.processes import is_alive
+from trainctl.node.checkpoints.monitor import RunEnd
+from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader
-from trainctl.node.checkpoints.watch import End
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.record import Run, all_specs, sync_of
+from trainctl.node.runs.record import NodeRun, list_specs, upload_status
 
 UPLOAD_SECONDS = 3600.0
-_HURRIED_SECONDS = 10.0
+_SHORTENED_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 _WAIT_SECONDS = 0.1
 _AGAIN_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 30.0
-_KILLED = 128
-_ASKED = (-signal.SIGTERM, _KILLED + signal.SIGTERM)
-_MADE_TO = (-signal.SIGKILL, _KILLED + signal.SIGKILL)
-_DONE, _REFUSED = 0, 3
+_SIGNAL_BASE = 128
+_TERMINATED = (-signal.SIGTERM, _SIGNAL_BASE + signal.SIGTERM)
+_SIGKILLED = (-signal.SIGKILL, _SIGNAL_BASE + signal.SIGKILL)
+_EXIT_DONE, _EXIT_REFUSED = 0, 3
 
 
 class UploaderProcess:
     """What a supervisor does about its run's checkpoints; nothing if the run keeps none."""
 
-    def __init__(self, run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
+    def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._run = run
         self._spec = spec
         self._secrets = secrets
@@ -51,12 +51,12 @@ class UploaderProcess:
 
     def begin(self) -> None:
         """Start it before anything is trained; Failure if the store refuses uploads."""
-        if keeps(self._spec):
-            with blamed(self._spec["store"]):
+        if keeps_checkpoints(self._spec):
+            with store_errors(self._spec["store"]):
                 self._uploader().announce()
             self._start()
 
-    def tend(self) -> None:
+    def restart_if_dead(self) -> None:
         """Restart it if it died."""
         if self._pid and self._ended() is not None and self._may_restart:
             with contextlib.suppress(OSError):
@@ -67,15 +67,15 @@ class UploaderProcess:
 
         SIGTERM, or ``hurried``, ends the wait sooner. ``sync.json`` reports what is left.
         """
-        if not keeps(self._spec):
+        if not keeps_checkpoints(self._spec):
             return
         longest = float(self._spec["store"].get("upload_timeout", UPLOAD_SECONDS))
-        patience = min(longest, _HURRIED_SECONDS) if hurried else longest
-        end = End(orderly(record) and not hurried, at, dict(record))
+        patience = min(longest, _SHORTENED_SECONDS) if hurried else longest
+        end = RunEnd(ended_orderly(record) and not hurried, at, dict(record))
         clock = Stopwatch()
         code: Optional[int] = None
         told = 0
-        while code not in (_DONE, _REFUSED) and clock.seconds < patience:
+        while code not in (_EXIT_DONE, _EXIT_REFUSED) and clock.seconds < patience:
             if not self._pid and (not told or self._may_restart):
                 self._start()
             if self._pid and told != self._pid:
@@ -87,10 +87,12 @@ class UploaderProcess:
                 break
             code = self._ended() if self._pid else None
         self._kill()
-        if code != _DONE:
+        if code != _EXIT_DONE:
             short = f"not done after {clock.seconds:.0f} s; `trainctl checkpoints upload` brings the rest"
             with contextlib.suppress(Failure, OSError):
-                self._uploader().trouble(str(sync_of(self._run.directory).get("error") or short))
+                self._uploader().report_failure(
+                    str(upload_status(self._run.directory).get("error") or short)
+                )
 
     @property
     def _may_restart(self) -> bool:
@@ -102,15 +104,15 @@ class UploaderProcess:
     def _start(self) -> None:
         reader, writer = os.pipe()
         self._tried = time.monotonic()
-        self._pid, self._control = start_child(lambda: self._work(reader), reader), writer
+        self._pid, self._control = fork_child(lambda: self._work(reader), reader), writer
         os.close(reader)
 
     def _work(self, control: int) -> int:
-        for run in left_behind(self._run, self._spec):
+        for run in runs_to_upload(self._run, self._spec):
             with contextlib.suppress(Failure, OSError):
-                upload(run, self._secrets, self._data)
+                upload_remaining(run, self._secrets, self._data)
         with FileLease(self._run.directory / "uploader.lock"):
-            return work(self._uploader(), _Control(control))
+            return run_uploader(self._uploader(), _ControlPipe(control))
 
     def _ended(self) -> Optional[int]:
         """The exit code, once it has ended."""
@@ -136,14 +138,14 @@ class UploaderProcess:
         self._pid, self._control = 0, -1
 
 
-class _Control:
+class _ControlPipe:
     """The pipe from the supervisor: silent while the job runs, a line when it has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._text = b""
 
-    def wait(self, seconds: float) -> Optional[End]:
+    def wait(self, seconds: float) -> Optional[RunEnd]:
         """The end, if it has come; waits so long for it. EOFError when the supervisor is gone."""
         ready, _, _ = select.select([self._descriptor], [], [], seconds)
         if ready:
@@ -151,75 +153,81 @@ class _Control:
             if not data:
                 raise EOFError
             self._text += data
-        return End(**json.loads(self._text)) if self._text.endswith(b"\n") else None
+        return RunEnd(**json.loads(self._text)) if self._text.endswith(b"\n") else None
 
 
-def keeps(spec: RunSpec) -> bool:
+def keeps_checkpoints(spec: RunSpec) -> bool:
     """Whether the run keeps checkpoints."""
     return bool((spec.get("store") or {}).get("enabled"))
 
 
-def work(uploader: Uploader, control: Any) -> int:
+def run_uploader(uploader: Uploader, control: Any) -> int:
     """Look again and again until the run has ended and nothing is left to do; the process's exit code."""
-    end: Optional[End] = None
+    end: Optional[RunEnd] = None
     pause = _POLL_SECONDS
     while True:
         try:
             done = uploader.look(end)
             if end is not None and done:
                 uploader.finish(end)
-                return _DONE
+                return _EXIT_DONE
             pause = _POLL_SECONDS
         except (Failure, OSError) as error:
             failure = error if isinstance(error, Failure) else from_os_error(error, "/")
             with contextlib.suppress(OSError):
-                uploader.trouble(f"{failure.summary}. {failure.detail}".strip())
+                uploader.report_failure(f"{failure.summary}. {failure.detail}".strip())
             if end is not None and failure.kind == "denied":
-                return _REFUSED
+                return _EXIT_REFUSED
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
         try:
             end = control.wait(pause if end is None else min(pause, 2.0)) or end
         except EOFError:
-            return _REFUSED
+            return _EXIT_REFUSED
 
 
-def left_behind(run: Run, spec: RunSpec) -> Iterator[Run]:
+def runs_to_upload(run: NodeRun, spec: RunSpec) -> Iterator[NodeRun]:
     """Earlier runs of the same job on this node that have ended with checkpoints that are not uploaded."""
-    for other, found in all_specs(run.layout):
+    for other, found in list_specs(run.layout):
         same = all(found[name] == spec[name] for name in ("lineage", "address", "rank"))
-        left = sync_of(other.directory).get("state") == SYNCING
-        if other.key != run.key and same and keeps(found) and left and end_of(other) is not None:
+        left = upload_status(other.directory).get("state") == SYNCING
+        if (
+            other.key != run.key
+            and same
+            and keeps_checkpoints(found)
+            and left
+            and run_end(other) is not None
+        ):
             yield other
 
 
-def end_of(run: Run) -> Optional[End]:
+def run_end(run: NodeRun) -> Optional[RunEnd]:
     """How a run ended; None while it is live. A lost run ended when its uploader last looked."""
     record = run.record
-    if alive(run.supervisor):
+    if is_alive(run.supervisor):
         return None
     if record.get("status") in runs.ENDED:
-        return End(orderly(record), float(record.get("ended_at") or 0.0), record)
-    beaten = Journal(run.directory).beaten
-    return End(False, beaten, {**record, "status": runs.LOST}) if run.started else None
+        return RunEnd(ended_orderly(record), float(record.get("ended_at") or 0.0), record)
+    last_heartbeat = UploadJournal(run.directory).last_heartbeat
+    return RunEnd(False, last_heartbeat, {**record, "status": runs.LOST}) if run.started else None
 
 
-def orderly(record: Mapping[str, Any]) -> bool:
+def ended_orderly(record: Mapping[str, Any]) -> bool:
     """Whether a job ended by itself or on SIGTERM, and wasn't killed."""
     code = record.get("exit_code")
     if record.get("status") == runs.STOPPED:
-        return code not in _MADE_TO
-    return isinstance(code, int) and (0 <= code <= _KILLED or code in _ASKED)
+        return code not in _SIGKILLED
+    return isinstance(code, int) and (0 <= code <= _SIGNAL_BASE or code in _TERMINATED)
 
 
-def upload(run: Run, secrets: Mapping[str, str], data: Path) -> Sync:
+def upload_remaining(run: NodeRun, secrets: Mapping[str, str], data: Path) -> UploadStatus:
     """Upload what an ended run left behind; its ``sync`` afterwards. Failure while it is live or if the store refuses."""
     spec = run.spec
-    if spec is None or not keeps(spec):
+    if spec is None or not keeps_checkpoints(spec):
         return {}
-    end = end_of(run)
+    end = run_end(run)
     if end is None:
         raise Failure("busy", f"run {run.key} is live", "Its own uploader brings its checkpoints.")
-    if sync_of(run.directory).get("state") != COMPLETED:
+    if upload_status(run.directory).get("state") != COMPLETED:
         with FileLease(run.directory / "uploader.lock"):
             uploader = Uploader(run, spec, secrets, data)
             clock = Stopwatch()
@@ -231,4 +239,4 @@ def upload(run: Run, secrets: Mapping[str, str], data: Path) -> Sync:
                     )
                 time.sleep(_POLL_SECONDS)
             uploader.finish(end)
-    return sync_of(run.directory)
+    return upload_status(run.directory)

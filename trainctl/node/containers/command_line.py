@@ -6,11 +6,11 @@ import shlex
 from pathlib import PurePosixPath
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from trainctl.node.containers.cleanup import LABEL
 from trainctl.node.containers.engines import APPTAINER, DOCKER
-from trainctl.node.containers.leftovers import LABEL
 
 
-class Bind(NamedTuple):
+class BindMount(NamedTuple):
     """A directory or file of the host at a path in the container."""
 
     source: str
@@ -30,7 +30,7 @@ class ContainerSpec(NamedTuple):
     temporary: str
     name: str
     work: str
-    binds: Sequence[Bind]
+    binds: Sequence[BindMount]
     variables: Mapping[str, str]
     gpus: Sequence[str]
     shm_size: int
@@ -38,7 +38,7 @@ class ContainerSpec(NamedTuple):
     cpus: Optional[int]
 
 
-def arguments(engine: str, wanted: ContainerSpec) -> Tuple[str, ...]:
+def engine_arguments(engine: str, wanted: ContainerSpec) -> Tuple[str, ...]:
     """The command line that runs it in the foreground; secrets come by standard input and are not in it."""
     return (
         *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
@@ -48,7 +48,7 @@ def arguments(engine: str, wanted: ContainerSpec) -> Tuple[str, ...]:
         *("--shm-size", str(wanted.shm_size)),
         *_limits(wanted),
         *_gpus(engine, wanted.gpus),
-        *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
+        *(word for bind in wanted.binds for word in ("--mount", mount_option(bind))),
         *(word for item in wanted.variables.items() for word in ("--env", "=".join(item))),
         *("--entrypoint", "/bin/sh", wanted.image, str(FIRST)),
     )
@@ -73,7 +73,7 @@ def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
     return [word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
 
 
-def mount(bind: Bind) -> str:
+def mount_option(bind: BindMount) -> str:
     """The value of an engine's ``--mount``, which is a line of CSV (RFC 4180)."""
     fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
     return ",".join(map(_field, [*fields, "readonly"] if bind.read_only else fields))
@@ -103,7 +103,7 @@ def apptainer_arguments(wanted: ContainerSpec, *, root: bool) -> Tuple[str, ...]
         *(() if root else _ROOT_INSIDE),
         *_limits(wanted),
         *(("--nv",) if wanted.gpus else ()),
-        *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
+        *(word for bind in wanted.binds for word in ("--mount", mount_option(bind))),
         *(wanted.image, "/bin/sh", str(FIRST)),
     )
 
@@ -127,18 +127,18 @@ eval "$(cat)"
 exec </dev/null
 """
 _COPY = """\
-for __one in {workdir}/* {workdir}/.[!.]*; do
-    case "${{__one##*/}}" in {left}) continue ;; esac
-    [ ! -e "$__one" ] || cp -RPn "$__one" {work}/ 2>/dev/null || :
+for __entry in {workdir}/* {workdir}/.[!.]*; do
+    case "${{__entry##*/}}" in {left}) continue ;; esac
+    [ ! -e "$__entry" ] || cp -RPn "$__entry" {work}/ 2>/dev/null || :
 done
 """
 _PLAIN = """\
-trap '__asked=1' TERM
+trap '__stop_requested=1' TERM
 /bin/sh {commands}
 __status=$?
 """
-_ASKED = """\
-trap '__asked=1; trap "" TERM; kill -TERM -1' TERM
+_WITH_STOP_SIGNAL = """\
+trap '__stop_requested=1; trap "" TERM; kill -TERM -1' TERM
 /bin/sh {commands} &
 wait "$!"
 __status=$?
@@ -147,7 +147,7 @@ __status=$?
 _TAIL = """\
 if [ "$$" != 1 ]; then
     :
-elif [ -n "${__asked-}" ]; then
+elif [ -n "${__stop_requested-}" ]; then
     while kill -0 -1 2>/dev/null; do sleep 0.2; done
 elif kill -TERM -1 2>/dev/null; then
     for __round in 1 2 3 4 5 6 7 8 9 10; do
@@ -159,21 +159,21 @@ exit "$__status"
 """
 
 
-def first_program(workdir: str, work: PurePosixPath, mounted: Sequence[str], *, asked: bool) -> str:
+def init_program(workdir: str, work: PurePosixPath, mounted: Sequence[str], *, asked: bool) -> str:
     """What process 1 does: secrets from standard input, the image's WORKDIR into the working directory, the commands.
 
     ``mounted`` are mount points, which aren't copied. ``asked``: SIGTERM comes to process 1 alone, which passes it on;
     otherwise every process receives it directly.
     """
     text = _HEAD.format(log=LOG)
-    left = _copied_without(workdir, work, mounted)
+    left = _entries_to_skip(workdir, work, mounted)
     if left is not None:
         pattern = "|".join(shlex.quote(name) for name in left) or "''"
         text += _COPY.format(workdir=shlex.quote(workdir), left=pattern, work=work)
-    return text + (_ASKED if asked else _PLAIN).format(commands=COMMANDS) + _TAIL
+    return text + (_WITH_STOP_SIGNAL if asked else _PLAIN).format(commands=COMMANDS) + _TAIL
 
 
-def _copied_without(
+def _entries_to_skip(
     workdir: str, work: PurePosixPath, mounted: Sequence[str]
 ) -> Optional[List[str]]:
     """The entries of the WORKDIR that are not copied, as mounts are at or below them; None if nothing is copied."""

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.code import Engine as EngineAnswer
+from trainctl.base.protocol.code import EngineInfo as EngineAnswer
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)
@@ -18,14 +18,14 @@ ORDER = (PODMAN, DOCKER, APPTAINER)
 CALL_SECONDS = 60.0
 _LOOK_SECONDS = 15.0
 _NO_CAUSE = ("Run '", "See '", "Usage:")
-_QUESTIONS = {
+_PROBES = {
     PODMAN: (PODMAN, "info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"),
     DOCKER: (DOCKER, "info", "--format", "{{.ServerVersion}} {{.SecurityOptions}}"),
     APPTAINER: (APPTAINER, "--version"),
 }
 
 
-class Engine(NamedTuple):
+class LocalEngine(NamedTuple):
     """An engine that answers. ``root_is_user``: root of a container is this user outside of it."""
 
     name: str
@@ -37,7 +37,7 @@ class Engine(NamedTuple):
         return {"name": self.name, "version": self.version, "root_is_user": self.root_is_user}
 
 
-class Answer(NamedTuple):
+class ProgramResult(NamedTuple):
     """What a program said; ``code`` is its exit code."""
 
     code: int
@@ -56,11 +56,11 @@ def complaint(text: str) -> str:
     return next((line for line in lines if line and not line.startswith(_NO_CAUSE)), "")
 
 
-def call(
+def run_program(
     argv: Sequence[str],
     seconds: float = CALL_SECONDS,
     variables: Optional[Mapping[str, str]] = None,
-) -> Answer:
+) -> ProgramResult:
     """Run an engine's program to its end; one that is missing or silent is an answer too."""
     try:
         done = subprocess.run(
@@ -73,32 +73,32 @@ def call(
             check=False,
         )
     except FileNotFoundError:
-        return Answer(127, "", f"{argv[0]} is not installed")
+        return ProgramResult(127, "", f"{argv[0]} is not installed")
     except OSError as error:
-        return Answer(126, "", f"{argv[0]} can't be run: {error.strerror}")
+        return ProgramResult(126, "", f"{argv[0]} can't be run: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return Answer(124, "", f"{argv[0]} did not answer within {seconds:g} s")
-    return Answer(
+        return ProgramResult(124, "", f"{argv[0]} did not answer within {seconds:g} s")
+    return ProgramResult(
         done.returncode,
         done.stdout.decode(errors="replace"),
         done.stderr.decode(errors="replace"),
     )
 
 
-def look(name: str) -> Tuple[Optional[Engine], str]:
+def probe_engine(name: str) -> Tuple[Optional[LocalEngine], str]:
     """The engine if it works here, else why not: it is asked, within 15 s."""
-    answer = call(_QUESTIONS[name], _LOOK_SECONDS)
+    answer = run_program(_PROBES[name], _LOOK_SECONDS)
     if answer.code != 0:
-        return None, _why_not(name, answer)
+        return None, _unusable_text(name, answer)
     words = answer.out.split()
     if name == APPTAINER:
-        return Engine(name, words[-1] if words else "", root_is_user=True), ""
+        return LocalEngine(name, words[-1] if words else "", root_is_user=True), ""
     version, rest = (words[0] if words else ""), answer.out.lower()
     root_is_user = os.geteuid() == 0 or " true" in rest or "name=rootless" in rest
-    return Engine(name, version, root_is_user), ""
+    return LocalEngine(name, version, root_is_user), ""
 
 
-def choose(wanted: Optional[str]) -> Engine:
+def choose_engine(wanted: Optional[str]) -> LocalEngine:
     """The engine that is asked for, or the first that works. Failure says of each why it doesn't."""
     if wanted is not None and wanted not in ORDER:
         raise Failure(
@@ -106,7 +106,7 @@ def choose(wanted: Optional[str]) -> Engine:
         )
     reasons = []
     for name in (wanted,) if wanted else ORDER:
-        engine, why = look(name)
+        engine, why = probe_engine(name)
         if engine is not None:
             return engine
         reasons.append(why)
@@ -117,7 +117,7 @@ def choose(wanted: Optional[str]) -> Engine:
     )
 
 
-def _why_not(name: str, answer: Answer) -> str:
+def _unusable_text(name: str, answer: ProgramResult) -> str:
     if answer.code in (124, 126, 127):
         return answer.complaint
     complaint = answer.complaint
@@ -127,17 +127,17 @@ def _why_not(name: str, answer: Answer) -> str:
 
 
 Emit = Callable[[Dict[str, Any]], None]
-_BEAT_SECONDS = 5.0
-_KEPT_LINES = 40
+_HEARTBEAT_SECONDS = 5.0
+_LAST_LINES = 40
 
 
-def heard(argv: Sequence[str], variables: Mapping[str, str], emit: Emit) -> Answer:
+def run_streaming(argv: Sequence[str], variables: Mapping[str, str], emit: Emit) -> ProgramResult:
     """Run it to its end; every line is an event ``{line}``, and in silence the last one is repeated every 5 s."""
-    lines: Deque[str] = deque([""], _KEPT_LINES)
+    lines: Deque[str] = deque([""], _LAST_LINES)
     ended = threading.Event()
 
     def repeat() -> None:
-        while not ended.wait(_BEAT_SECONDS):
+        while not ended.wait(_HEARTBEAT_SECONDS):
             emit({"line": lines[-1]})
 
     with subprocess.Popen(
@@ -158,4 +158,4 @@ def heard(argv: Sequence[str], variables: Mapping[str, str], emit: Emit) -> Answ
         finally:
             ended.set()
             beat.join()
-    return Answer(process.returncode, "", "\n".join(lines))
+    return ProgramResult(process.returncode, "", "\n".join(lines))

@@ -30,14 +30,26 @@ from typing import (
     Tuple,
 )
 
-from trainctl.base.files import make_directory, names_in, read_json, remove_tree, write_json
-from trainctl.node.containers.engines import APPTAINER, PODMAN, Answer, Engine, call
+from trainctl.base.filesystem.files import (
+    list_names,
+    make_directory,
+    read_json,
+    remove_tree,
+    write_json,
+)
+from trainctl.node.containers.engines import (
+    APPTAINER,
+    PODMAN,
+    LocalEngine,
+    ProgramResult,
+    run_program,
+)
 from trainctl.node.system.layout import Layout
 
 _PULLING = "pulling"
 
 
-class Image(NamedTuple):
+class LocalImage(NamedTuple):
     """An image that is on this node. ``id`` is what the engine runs, and can't mean another image tomorrow.
 
     ``digest`` is that of its manifest in the registry, or of the image itself where it never was in one;
@@ -66,7 +78,7 @@ class ImageStore:
 
     def drop(self, lineage: str) -> None:
         """Drop the marks of a lineage, and remove images that have no other, if the engine allows."""
-        mine = set(names_in(self._marks / lineage))
+        mine = set(list_names(self._marks / lineage))
         remove_tree(self._marks / lineage)
         for name in sorted(mine - self._marked()):
             engine, _, digest = name.partition("-")
@@ -74,20 +86,20 @@ class ImageStore:
                 with contextlib.suppress(FileNotFoundError):
                     (self.sif / f"{digest}.sif").unlink()
             else:
-                call((engine, "image", "rm", f"sha256:{digest}"))
-        if not self._marked() and not any(map(_held, self.top.glob(f"{_PULLING}-*"))):
+                run_program((engine, "image", "rm", f"sha256:{digest}"))
+        if not self._marked() and not any(map(_is_owner_alive, self.top.glob(f"{_PULLING}-*"))):
             remove_tree(self.top)
 
     def _marked(self) -> Set[str]:
-        lineages = names_in(self._marks)
-        return {name for lineage in lineages for name in names_in(Path(self._marks, lineage))}
+        lineages = list_names(self._marks)
+        return {name for lineage in lineages for name in list_names(Path(self._marks, lineage))}
 
 
 @contextlib.contextmanager
-def passing(parent: Path, kind: str) -> Iterator[Path]:
+def temporary_directory(parent: Path, kind: str) -> Iterator[Path]:
     """A private directory ``<kind>-<pid>-<random>`` below ``parent``, gone when the context ends."""
     for path in make_directory(parent).glob(f"{kind}-*"):
-        if not _held(path):
+        if not _is_owner_alive(path):
             remove_tree(path)
     folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-", dir=str(parent)))
     try:
@@ -96,7 +108,7 @@ def passing(parent: Path, kind: str) -> Iterator[Path]:
         remove_tree(folder)
 
 
-def _held(path: Path) -> bool:
+def _is_owner_alive(path: Path) -> bool:
     pid = path.name.split("-")[1]
     return pid.isdigit() and Path("/proc", pid).exists()
 
@@ -106,7 +118,7 @@ _HUB_KEYS = ("docker.io", "https://index.docker.io/v1/")
 """Under which names podman and docker look for a login to Docker Hub."""
 
 
-class Login(NamedTuple):
+class RegistryCredentials(NamedTuple):
     """Who asks a registry. Never written but for the time of a pull."""
 
     registry: str
@@ -132,46 +144,54 @@ class PullOptions(NamedTuple):
 
 
 @contextlib.contextmanager
-def lent(layout: Layout, engine: Engine, login: Optional[Login]) -> Iterator[PullOptions]:
+def login_options(
+    layout: Layout, engine: LocalEngine, login: Optional[RegistryCredentials]
+) -> Iterator[PullOptions]:
     """Options for podman or docker that let it use the login, for as long as the context lasts."""
     if login is None:
         yield PullOptions()
         return
-    with passing(layout.root, "login") as folder:
+    with temporary_directory(layout.root, "login") as folder:
         path = folder / "config.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
             json.dump(login.document, stream)
         if engine.name == PODMAN:
             yield PullOptions(after=("--authfile", str(path)))
         else:
-            yield PullOptions(before=("--config", str(folder)), variables=tuple(_daemon()))
+            yield PullOptions(
+                before=("--config", str(folder)), variables=tuple(_daemon_variables())
+            )
 
 
-def _daemon() -> List[Tuple[str, str]]:
+def _daemon_variables() -> List[Tuple[str, str]]:
     """Where the daemon listens, which a configuration directory of our own doesn't say."""
     if os.environ.get("DOCKER_HOST"):
         return []
-    answer = call(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
+    answer = run_program(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
     host = answer.out.strip()
     return [("DOCKER_HOST", host)] if answer.code == 0 and host else []
 
 
 _READ_BYTES = 2**20
-Run = Callable[[Sequence[str], Mapping[str, str]], Answer]
+RunFn = Callable[[Sequence[str], Mapping[str, str]], ProgramResult]
 
 
-def find(layout: Layout, reference: str) -> Optional[Image]:
+def find_sif(layout: Layout, reference: str) -> Optional[LocalImage]:
     """What the name meant when it was last pulled; None if it never was."""
     known = read_json(_record(layout, reference)) or {}
     digest = str(known.get("digest") or "")
     path = ImageStore(layout).sif / f"{digest.rpartition(':')[2]}.sif"
-    return Image(str(path), digest, str(known.get("workdir") or "")) if path.is_file() else None
+    return (
+        LocalImage(str(path), digest, str(known.get("workdir") or "")) if path.is_file() else None
+    )
 
 
-def pull(layout: Layout, reference: str, login: Optional[Login], run: Run) -> Answer:
+def pull_sif(
+    layout: Layout, reference: str, login: Optional[RegistryCredentials], run: RunFn
+) -> ProgramResult:
     """Convert the image into a file; apptainer's cache, which goes with the last image, saves what was downloaded before."""
     store = ImageStore(layout)
-    with passing(store.top, _PULLING) as folder:
+    with temporary_directory(store.top, _PULLING) as folder:
         partial = folder / "image.sif"
         variables = _variables(make_directory(store.cache), folder, login)
         answer = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
@@ -183,7 +203,9 @@ def pull(layout: Layout, reference: str, login: Optional[Login], run: Run) -> An
     return answer
 
 
-def _variables(cache: Path, temporary: Path, login: Optional[Login]) -> Dict[str, str]:
+def _variables(
+    cache: Path, temporary: Path, login: Optional[RegistryCredentials]
+) -> Dict[str, str]:
     """Its cache and what it unpacks are on the node's own disk: a home or ``/tmp`` is often too small for an image."""
     found = {"CACHEDIR": str(cache), "TMPDIR": str(temporary)}
     if login is not None:
@@ -197,11 +219,13 @@ def _workdir(path: Path) -> str:
 
 
 def _objects(path: Path) -> Iterator[Dict[str, Any]]:
-    for line in call((APPTAINER, "sif", "list", str(path))).out.splitlines():
+    for line in run_program((APPTAINER, "sif", "list", str(path))).out.splitlines():
         fields = [field.strip() for field in line.split("|")]
         if fields[0].isdigit() and fields[-1].startswith("JSON"):
             try:
-                found = json.loads(call((APPTAINER, "sif", "dump", fields[0], str(path))).out)
+                found = json.loads(
+                    run_program((APPTAINER, "sif", "dump", fields[0], str(path))).out
+                )
             except ValueError:
                 continue
             if isinstance(found, dict):

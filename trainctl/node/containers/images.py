@@ -7,36 +7,48 @@ import re
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.code import ImageAnswer, ImageRequest
+from trainctl.base.protocol.code import PullImageRequest, PullImageResponse
 from trainctl.node.containers import image_store as sif
-from trainctl.node.containers.engines import APPTAINER, Answer, Engine, call, choose, heard
-from trainctl.node.containers.image_store import Image, ImageStore, Login, lent
+from trainctl.node.containers.engines import (
+    APPTAINER,
+    LocalEngine,
+    ProgramResult,
+    choose_engine,
+    run_program,
+    run_streaming,
+)
+from trainctl.node.containers.image_store import (
+    ImageStore,
+    LocalImage,
+    RegistryCredentials,
+    login_options,
+)
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
+def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
     """Have an image here and say which one its name means now. Failure says what the registry or the engine objects to.
 
     A name by digest that is here needs no registry. A tag is looked up every time, and only what is missing is fetched; where
     no registry answers, the image that is here under that name is taken, and ``note`` says so.
     """
     layout = Layout(request["root"])
-    lineage = names.name(request["lineage"], "lineage")
-    reference = checked(request["image"])
-    engine = choose(request["engine"])
-    before = find(layout, engine, reference)
+    lineage = names.check_name(request["lineage"], "lineage")
+    reference = validate_reference(request["image"])
+    engine = choose_engine(request["engine"])
+    before = find_image(layout, engine, reference)
     note = ""
-    if before is None or not _settled(engine, reference, before):
-        login = Login(**request["login"]) if request["login"] else None
+    if before is None or not _is_final(engine, reference, before):
+        login = RegistryCredentials(**request["login"]) if request["login"] else None
         answer = _pull(layout, engine, reference, login, emit)
         if answer.code != 0:
-            if before is None or not unreachable(answer):
-                raise refusal(reference, answer)
+            if before is None or not is_registry_unreachable(answer):
+                raise pull_error(reference, answer)
             note = f"the registry can't be reached, and {reference} is taken as it is here"
-    found = find(layout, engine, reference)
+    found = find_image(layout, engine, reference)
     if found is None:
         raise Failure("failed", f"{engine.name} pulled {reference}, and has no such image")
     pulled = before is None or before.id != found.id
@@ -52,18 +64,18 @@ def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
     }
 
 
-def checked(reference: Any) -> str:
+def validate_reference(reference: Any) -> str:
     """The name of an image, if an engine can't take it for an option."""
     if not isinstance(reference, str) or not reference or reference.startswith("-"):
         raise Failure("request", f"{reference!r} is no name of an image")
     return reference
 
 
-def find(layout: Layout, engine: Engine, reference: str) -> Optional[Image]:
+def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[LocalImage]:
     """The image that the name means on this node; None if there is none."""
     if engine.name == APPTAINER:
-        return sif.find(layout, reference)
-    answer = call((engine.name, "image", "inspect", reference))
+        return sif.find_sif(layout, reference)
+    answer = run_program((engine.name, "image", "inspect", reference))
     if answer.code != 0:
         return None
     try:
@@ -74,7 +86,7 @@ def find(layout: Layout, engine: Engine, reference: str) -> Optional[Image]:
     except (ValueError, LookupError, TypeError, AttributeError):
         raise Failure("failed", f"{engine.name} describes {reference} in an unknown form") from None
     digest = _digest(reference, digests, str(document.get("Digest")))
-    return Image(identity, digest or identity, workdir)
+    return LocalImage(identity, digest or identity, workdir)
 
 
 def _digest(reference: str, digests: Sequence[str], own: str) -> str:
@@ -95,7 +107,7 @@ def _digest(reference: str, digests: Sequence[str], own: str) -> str:
     return min((one for one in fits if one != own), default=own if own in fits else "")
 
 
-def _settled(engine: Engine, reference: str, image: Image) -> bool:
+def _is_final(engine: LocalEngine, reference: str, image: LocalImage) -> bool:
     """Whether no registry could say anything else: it is named by digest, or was made on this machine."""
     if "@sha256:" in reference:
         return True
@@ -104,14 +116,20 @@ def _settled(engine: Engine, reference: str, image: Image) -> bool:
 
 
 def _pull(
-    layout: Layout, engine: Engine, reference: str, login: Optional[Login], emit: Emit
-) -> Answer:
+    layout: Layout,
+    engine: LocalEngine,
+    reference: str,
+    login: Optional[RegistryCredentials],
+    emit: Emit,
+) -> ProgramResult:
     emit({"line": ""})
     if engine.name == APPTAINER:
-        return sif.pull(layout, reference, login, lambda argv, more: heard(argv, more, emit))
-    with lent(layout, engine, login) as how:
+        return sif.pull_sif(
+            layout, reference, login, lambda argv, more: run_streaming(argv, more, emit)
+        )
+    with login_options(layout, engine, login) as how:
         argv = (engine.name, *how.before, "pull", *how.after, reference)
-        return heard(argv, dict(how.variables), emit)
+        return run_streaming(argv, dict(how.variables), emit)
 
 
 _REASONS: Tuple[Tuple[str, str, str], ...] = (
@@ -146,22 +164,22 @@ _NOISE = re.compile(
     r"(?:initializing source|unable to copy from source|reading manifest|pinging container registry) \S+(?: in \S+)?: ",
     re.IGNORECASE,
 )
-_LONGEST = 300
+_MAX_COMPLAINT = 300
 
 
-def unreachable(answer: Answer) -> bool:
+def is_registry_unreachable(answer: ProgramResult) -> bool:
     """Whether no registry answered."""
     return _reason(answer.complaint) is None and bool(_UNREACHABLE.search(answer.complaint))
 
 
-def refusal(reference: str, answer: Answer) -> Failure:
+def pull_error(reference: str, answer: ProgramResult) -> Failure:
     """The error for an image that can't be pulled: what is wrong, what to do, and the engine's own words in short."""
     complaint = answer.complaint
-    words = _NOISE.sub("", complaint)[:_LONGEST]
+    words = _NOISE.sub("", complaint)[:_MAX_COMPLAINT]
     found = _reason(complaint)
     if found is not None:
         return Failure("failed", f"image {reference}: {found[0]}", f"{found[1]} ({words})")
-    if unreachable(answer):
+    if is_registry_unreachable(answer):
         summary = f"image {reference}: its registry can't be reached from the node"
         return Failure("failed", summary, words)
     return Failure("failed", f"image {reference} can't be pulled", words)

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Optional
 
-from trainctl.base.protocol.host import HostWanted, Lacks
+from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
 from trainctl.node.system import layout
 
 LOOK_SECONDS = 30
@@ -19,7 +19,7 @@ LOOK_SECONDS = 30
 _NO_PROGRAM = 97
 
 
-def activation(venv: Optional[str]) -> str:
+def activation_lines(venv: Optional[str]) -> str:
     """Lines for the head of a shell program, after the user's profile: what ``activate`` does."""
     if not venv:
         return ""
@@ -27,7 +27,7 @@ def activation(venv: Optional[str]) -> str:
     return f'export VIRTUAL_ENV={place}\nexport PATH="$VIRTUAL_ENV/bin:$PATH"\nunset PYTHONHOME\nhash -r\n'
 
 
-def check_host(wanted: HostWanted) -> Lacks:
+def check_host(wanted: HostRequirement) -> MissingHostRequirements:
     """What of it is missing here; empty if nothing is known to be."""
     venv, program = wanted["venv"], wanted["program"]
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
@@ -37,7 +37,7 @@ def check_host(wanted: HostWanted) -> Lacks:
         return {"lacks": []}
     try:
         path = shlex.quote(str(Path(program).expanduser()))
-        found = login_shell(f"command -v -- {path} >/dev/null || exit {_NO_PROGRAM}", venv)
+        found = run_in_login_shell(f"command -v -- {path} >/dev/null || exit {_NO_PROGRAM}", venv)
     except subprocess.TimeoutExpired:
         return {"lacks": []}  # a slow profile is no missing program
     where = f" in {venv} or" if venv else ""
@@ -45,10 +45,10 @@ def check_host(wanted: HostWanted) -> Lacks:
     return {"lacks": [missing] if found.returncode == _NO_PROGRAM else []}
 
 
-def login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[str]:
+def run_in_login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[str]:
     """Run a line in the shell that jobs are run in, after its profile."""
     shell = shutil.which("bash") or "/bin/sh"
-    argv = [shell, "-l", "-c", activation(venv) + text]
+    argv = [shell, "-l", "-c", activation_lines(venv) + text]
     return subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
@@ -61,4 +61,4 @@ def login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[s
 
 
 def _venv(value: Any) -> Path:
-    return layout.absolute(str(Path(str(value)).expanduser()), "venv")
+    return layout.check_absolute(str(Path(str(value)).expanduser()), "venv")

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.files import make_directory, read_json, remove_tree, write_json
+from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.lease import FileLease
-from trainctl.base.protocol.code import Environment, EnvironmentRequest
-from trainctl.node.cache.codes import open_archive
-from trainctl.node.jobs.host_environment import LOOK_SECONDS, login_shell
+from trainctl.base.protocol.code import EnvironmentRequest, EnvironmentResponse
+from trainctl.node.cache.code_archives import open_archive
+from trainctl.node.jobs.host_environment import LOOK_SECONDS, run_in_login_shell
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -35,20 +35,20 @@ class Interpreter(NamedTuple):
     machine: str
 
 
-def build_environment(request: EnvironmentRequest, emit: Emit) -> Environment:
+def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentResponse:
     """A virtual environment with what a requirements file of the code lists; built once, kept by digest."""
     layout = Layout(request["root"])
     texts = requirement_texts(layout, request["code"], str(request["requirements"]))
     python = _interpreter()
     identity = [sorted(texts.items()), *python]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    environment = _Environment(layout, digest)
-    if environment.sealed:
+    environment = _VirtualEnvironment(layout, digest)
+    if environment.is_complete:
         environment.touch()
         return {"venv": str(environment.path), "built": False}
     make_directory(layout.environments)
     with FileLease(layout.environments / f"{digest}.lock"):
-        if not environment.sealed:
+        if not environment.is_complete:
             environment.build(python, texts, str(request["requirements"]), emit)
     return {"venv": str(environment.path), "built": True}
 
@@ -76,7 +76,7 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
     return texts
 
 
-class _Environment:
+class _VirtualEnvironment:
     """One environment: a directory that counts once its seal is beside it. It is built where it stays: its scripts name it."""
 
     def __init__(self, layout: Layout, digest: str) -> None:
@@ -84,7 +84,7 @@ class _Environment:
         self._seal = layout.environments / f"{digest}.json"
 
     @property
-    def sealed(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it is whole."""
         return read_json(self._seal) is not None and (self.path / "bin" / "python").exists()
 
@@ -109,13 +109,13 @@ class _Environment:
             target = listed / path
             make_directory(target.parent)
             target.write_text(text)
-        for argv in _installer(python, self.path, listed / os.path.normpath(name)):
+        for argv in _install_commands(python, self.path, listed / os.path.normpath(name)):
             _run(argv, listed, emit)
 
 
-def _installer(python: Interpreter, path: Path, listed: Path) -> List[List[str]]:
+def _install_commands(python: Interpreter, path: Path, listed: Path) -> List[List[str]]:
     """uv where there is one, for it is ten times as fast; else what Python brings."""
-    uv = login_shell("command -v uv", None).stdout.strip()
+    uv = run_in_login_shell("command -v uv", None).stdout.strip()
     own = str(path / "bin" / "python")
     if uv:
         return [
@@ -147,7 +147,7 @@ def _run(argv: List[str], directory: Path, emit: Emit) -> None:
 
 
 def _interpreter() -> Interpreter:
-    found = login_shell("command -v python3 || command -v python", None).stdout.split()
+    found = run_in_login_shell("command -v python3 || command -v python", None).stdout.split()
     if not found:
         raise Failure(
             "requirements",

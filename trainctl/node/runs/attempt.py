@@ -9,18 +9,18 @@ import signal
 from typing import Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.clock import Stopwatch
-from trainctl.base.descriptors import close_all_but
-from trainctl.base.files import make_directory
-from trainctl.base.processes import descendants, identity
-from trainctl.base.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from trainctl.node.runs.mount import Mount, enter
-from trainctl.node.runs.record import Run
-from trainctl.node.system.ending import end_descendants
+from trainctl.base.filesystem.files import make_directory
+from trainctl.base.system.descriptors import close_other_descriptors
+from trainctl.base.system.processes import descendants, process_record
+from trainctl.base.system.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from trainctl.node.runs.mount import Mount, enter_namespace
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.system.process_tree import end_descendants
 
-AWAITED = {signal.SIGTERM, signal.SIGCHLD}
+AWAITED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 """Signals that a supervisor keeps blocked, and takes when it looks for them."""
 
-TAKEN = "taken"
+ANOTHER_SUPERVISOR = "taken"
 """The refusal of a run that another supervisor has started."""
 
 _CHORE_SECONDS = 1.0
@@ -43,7 +43,7 @@ class Attempt:
 
     def __init__(
         self,
-        run: Run,
+        run: NodeRun,
         rank: int,
         launch: Launch,
         grace: Callable[[], float],
@@ -57,7 +57,7 @@ class Attempt:
         self._launch = launch
         self._grace = grace
         self._kept = kept
-        self._supervisor = identity()
+        self._supervisor = process_record()
         self._warden = 0
         self.stopped = False
         """Whether a stop was requested while it ran."""
@@ -89,7 +89,7 @@ class Attempt:
             if pid:
                 self._warden = 0
                 break
-            took = signal.sigtimedwait(AWAITED, _CHORE_SECONDS)
+            took = signal.sigtimedwait(AWAITED_SIGNALS, _CHORE_SECONDS)
             late = deadline is not None and clock.seconds >= deadline
             if not (self.stopped or expired):
                 if took is not None and took.si_signo == signal.SIGTERM:
@@ -97,12 +97,12 @@ class Attempt:
                 elif late:
                     expired = True
                     os.kill(self._warden, signal.SIGTERM)
-            _do(chores)
+            _run_chores(chores)
         with os.fdopen(self._code, "rb") as stream:
             told = stream.read()
         # Nobody is left, unless the warden itself was killed.
         end_descendants(lambda: 0.0, self._helpers)
-        _do(chores)
+        _run_chores(chores)
         code = int(json.loads(told)) if told else None
         return AttemptEnd(code, exit_code(status), self.stopped and not expired, expired)
 
@@ -115,7 +115,9 @@ class Attempt:
     def _guard(self, result: int) -> None:
         """In the warden's process; does not return."""
         try:
-            code = guard(self._execute, (result, *self._kept), self._grace, self._supervisor["pid"])
+            code = supervise_child(
+                self._execute, (result, *self._kept), self._grace, self._supervisor["pid"]
+            )
             if os.getppid() != self._supervisor["pid"]:
                 self._launch.finish()  # the supervisor is gone
             os.write(result, json.dumps(code).encode())
@@ -133,12 +135,12 @@ class Attempt:
             os.dup2(log, 1)
             os.dup2(log, 2)
             if launch.mounts:
-                enter(launch.mounts, run.view, run.layout.cache)
+                enter_namespace(launch.mounts, run.view, run.layout.cache)
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             os.chdir(run.work)
             os.umask(0o022)
             if not (self._stage or run.mark_started(self._supervisor)):
-                self._refuse(TAKEN)
+                self._refuse(ANOTHER_SUPERVISOR)
                 return
             os.execve(launch.argv[0], list(launch.argv), dict(launch.variables))  # noqa: S606 - it is the shell
         except OSError as error:
@@ -148,17 +150,17 @@ class Attempt:
         os.write(self._refusal, why.encode()[:4000])
 
 
-def stopped_within(seconds: float) -> bool:
+def wait_for_stop(seconds: float) -> bool:
     """Wait; whether a stop was requested meanwhile."""
     clock = Stopwatch()
     while clock.seconds < seconds:
-        took = signal.sigtimedwait(AWAITED, max(0.0, seconds - clock.seconds))
+        took = signal.sigtimedwait(AWAITED_SIGNALS, max(0.0, seconds - clock.seconds))
         if took is not None and took.si_signo == signal.SIGTERM:
             return True
     return signal.SIGTERM in signal.sigpending()
 
 
-def _do(chores: Sequence[Callable[[], None]]) -> None:
+def _run_chores(chores: Sequence[Callable[[], None]]) -> None:
     for chore in chores:
         chore()
 
@@ -168,7 +170,7 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def guard(
+def supervise_child(
     child: Callable[[], None],
     kept: Sequence[int],
     grace: Callable[[], float],
@@ -181,13 +183,13 @@ def guard(
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor:
         return -signal.SIGKILL
     shell = _fork(child)
-    close_all_but(*kept)
+    close_other_descriptors(*kept)
     status = _wait(shell)
     if status is None:
         ended = end_descendants(lambda: grace() if os.getppid() == supervisor else 0.0)
@@ -204,7 +206,7 @@ def _fork(child: Callable[[], None]) -> int:
         os.setsid()
         for number in (*_IGNORED, *_IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED_SIGNALS)
         child()
     finally:
         os._exit(127)
@@ -219,7 +221,7 @@ def _wait(shell: int) -> Optional[int]:
                 return exit_code(status)
             if pid:
                 continue
-        if signal.sigwait(AWAITED) == signal.SIGTERM:
+        if signal.sigwait(AWAITED_SIGNALS) == signal.SIGTERM:
             return None
 
 

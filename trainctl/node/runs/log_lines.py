@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Pattern, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.files import read_json
-from trainctl.base.protocol.runs import LinesRequest
+from trainctl.base.filesystem.files import read_json
+from trainctl.base.protocol.runs import ReadLinesRequest
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.log_times import Mark, Times
-from trainctl.node.runs.record import PREPARE, Run
+from trainctl.node.runs.log_index import LogIndex, LogIndexEntry
+from trainctl.node.runs.record import PREPARE, NodeRun
 from trainctl.node.system.layout import Layout
 
-_PIECE = 2**18
-_LONGEST_LINE = 2**20
+_BUFFER_BYTES = 2**18
+_MAX_LINE = 2**20
 _POLL_SECONDS = 0.2
-_MOMENT_SECONDS = 1.0
-_SIGN_OF_LIFE_SECONDS = 5.0
+_OPEN_LINE_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 5.0
 
 Write = Callable[[bytes], None]
 
@@ -40,25 +40,25 @@ class LineFilter(NamedTuple):
     open_end: bool
 
     @classmethod
-    def of(cls, request: LinesRequest) -> LineFilter:
+    def of(cls, request: ReadLinesRequest) -> LineFilter:
         """Read a request; Failure for a pattern that this Python can't read."""
         try:
             pattern = re.compile(request["grep"]) if request["grep"] is not None else None
         except re.error as error:
             raise Failure("request", f"the pattern can't be read: {error}") from None
-        since, until = _moment(request["since"]), _moment(request["until"])
+        since, until = _to_timestamp(request["since"]), _to_timestamp(request["until"])
         follow, open_end = request["follow"], request["open_end"]
         return cls(request["offset"], since, until, pattern, request["tail"], follow, open_end)
 
 
-def read_lines(request: LinesRequest, write: Write) -> None:
-    """Frames: a line of JSON, ``{time, bytes, next, open}`` with so many bytes after it, or ``{left_out, next}``, ``{prepared_by}``
+def read_lines(request: ReadLinesRequest, write: Write) -> None:
+    """Frames: a line of JSON, ``{time, bytes, next, open}`` with so many bytes after it, or ``{skipped_bytes, next}``, ``{prepared_by}``
     where another run has what is asked for, or ``{}``.
 
     The bytes are whole lines, but for those of a frame that is ``open``: the last one goes on in the next frame.
     ``next`` is the offset from which another call would go on. An empty frame is a sign of life.
     """
-    run = Run(Layout(request["root"]), request["key"])
+    run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
     asked = LineFilter.of(request)
@@ -69,9 +69,9 @@ def read_lines(request: LinesRequest, write: Write) -> None:
     if stream is None:
         other = read_json(elsewhere) if elsewhere else None
         if other:
-            write(_line({"prepared_by": other["name"]}))
+            write(_json_line({"prepared_by": other["name"]}))
         return
-    times = Times(path.with_suffix(".times"))
+    times = LogIndex(path.with_suffix(".times"))
     try:
         _LogReader(stream, times, asked, write, run).read()
     finally:
@@ -80,18 +80,18 @@ def read_lines(request: LinesRequest, write: Write) -> None:
 
 
 def _open(
-    path: Path, elsewhere: Optional[Path], run: Run, follow: bool, write: Write
+    path: Path, elsewhere: Optional[Path], run: NodeRun, follow: bool, write: Write
 ) -> Optional[int]:
     """The log, once there is one; None if there will be none, as the run is over or another one has it: there is ``elsewhere`` then."""
     told = time.monotonic()
     while True:
-        over = not follow or bool(elsewhere and elsewhere.exists()) or _over(run)
+        over = not follow or bool(elsewhere and elsewhere.exists()) or _has_ended(run)
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             if over:
                 return None
-        told = _sign_of_life(told, write)
+        told = _write_heartbeat(told, write)
         time.sleep(_POLL_SECONDS)
 
 
@@ -99,7 +99,7 @@ class _LogReader:
     """One walk over one log, from where it was asked to begin."""
 
     def __init__(
-        self, stream: int, times: Times, asked: LineFilter, write: Write, run: Run
+        self, stream: int, times: LogIndex, asked: LineFilter, write: Write, run: NodeRun
     ) -> None:
         self._stream = stream
         self._times = times
@@ -139,7 +139,7 @@ class _LogReader:
 
     def _follow(self, at: int) -> None:
         while True:
-            over = _over(self._run)
+            over = _has_ended(self._run)
             before = at
             at = self._to(at, self._size)
             self._end = at
@@ -147,7 +147,7 @@ class _LogReader:
                 return
             self._lines.show_open()
             if at == before:
-                self._told = _sign_of_life(self._told, self._write)
+                self._told = _write_heartbeat(self._told, self._write)
                 time.sleep(_POLL_SECONDS)
 
     def _to(self, at: int, end: int) -> int:
@@ -160,7 +160,7 @@ class _LogReader:
                 continue
             mark = self._mark(at)
             hole = _seek(self._stream, at, os.SEEK_HOLE, end)
-            piece = os.pread(self._stream, min(hole, mark.offset, end, at + _PIECE) - at, at)
+            piece = os.pread(self._stream, min(hole, mark.offset, end, at + _BUFFER_BYTES) - at, at)
             if not piece:
                 break
             if _seek(self._stream, at, os.SEEK_DATA, end) > at:
@@ -168,12 +168,12 @@ class _LogReader:
             at += len(piece)
             self._lines.take(piece, mark.time, at)
             # A search may find nothing for long.
-            self._told = _sign_of_life(self._told, self._write)
+            self._told = _write_heartbeat(self._told, self._write)
         return at
 
-    def _mark(self, at: int) -> Mark:
+    def _mark(self, at: int) -> LogIndexEntry:
         """When the byte there was written, and where those begin of which that isn't known."""
-        return self._times.until(at) or Mark(os.fstat(self._stream).st_mtime, sys.maxsize)
+        return self._times.until(at) or LogIndexEntry(os.fstat(self._stream).st_mtime, sys.maxsize)
 
 
 class _LineWriter:
@@ -203,19 +203,19 @@ class _LineWriter:
             self._since = time.monotonic()
         else:
             self._rest += piece
-        if len(self._rest) > _LONGEST_LINE:
+        if len(self._rest) > _MAX_LINE:
             self._show_start()
 
     def show_open(self) -> None:
         """The beginning of a line that has not ended for a moment: a prompt, a progress bar."""
-        if self._rest and time.monotonic() - self._since >= _MOMENT_SECONDS:
+        if self._rest and time.monotonic() - self._since >= _OPEN_LINE_SECONDS:
             self._show_start()
 
     def leave_out(self, count: int, moment: float, offset: int) -> None:
         """Say that bytes are gone."""
         self._rest = self._rest.rstrip(b"\0")
         self.close_line(offset - count)
-        self._write(_line({"left_out": count, "time": moment, "next": offset}))
+        self._write(_json_line({"skipped_bytes": count, "time": moment, "next": offset}))
         self._cut = True
 
     def close_line(self, offset: int) -> None:
@@ -255,31 +255,31 @@ class _LineWriter:
 
     def _frame(self, data: bytes, moment: float, offset: int, open_: bool = False) -> None:
         head = {"time": moment, "bytes": len(data), "next": offset, "open": open_}
-        self._write(_line(head) + data)
+        self._write(_json_line(head) + data)
 
 
-def _moment(value: Optional[Mapping[str, float]]) -> Optional[float]:
+def _to_timestamp(value: Optional[Mapping[str, float]]) -> Optional[float]:
     """Unix seconds of ``{at}``, or of ``{ago}`` by this machine's clock, which the log's times are of."""
     if value is None:
         return None
     return float(value["at"]) if "at" in value else time.time() - float(value["ago"])
 
 
-def _line(value: Mapping[str, Any]) -> bytes:
+def _json_line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def _over(run: Run) -> bool:
+def _has_ended(run: NodeRun) -> bool:
     status = run.status()
     return status is None or status["status"] in runs.ENDED or status["status"] == runs.LOST
 
 
-def _sign_of_life(told: float, write: Write) -> float:
+def _write_heartbeat(told: float, write: Write) -> float:
     """Write an empty frame now and then, which also detects that the reader is gone."""
     now = time.monotonic()
-    if now - told < _SIGN_OF_LIFE_SECONDS:
+    if now - told < _HEARTBEAT_SECONDS:
         return told
-    write(_line({}))
+    write(_json_line({}))
     return now
 
 
@@ -293,7 +293,7 @@ def _seek(stream: int, at: int, what: int, end: int) -> int:
 
 def _line_start(stream: int, offset: int) -> int:
     """Where the line begins in which the offset lies, if it is not too long."""
-    begin = max(0, offset - _LONGEST_LINE)
+    begin = max(0, offset - _MAX_LINE)
     before = os.pread(stream, offset - begin, begin)
     found = before.rfind(b"\n") + 1
     return begin + found if found or begin == 0 else offset
@@ -304,7 +304,7 @@ def _last_lines(stream: int, begin: int, end: int, count: int) -> int:
     if count == 0:
         return end
     at, left = end, count + 1
-    for start, piece in _backwards(stream, begin, end):
+    for start, piece in _read_backwards(stream, begin, end):
         if at == end and not piece.endswith(b"\n"):
             left -= 1  # the last line has no end
         at = start
@@ -318,10 +318,10 @@ def _last_lines(stream: int, begin: int, end: int, count: int) -> int:
     return begin
 
 
-def _backwards(stream: int, begin: int, end: int) -> Iterator[Tuple[int, bytes]]:
+def _read_backwards(stream: int, begin: int, end: int) -> Iterator[Tuple[int, bytes]]:
     at = end
     while at > begin:
-        start = max(begin, at - _PIECE)
+        start = max(begin, at - _BUFFER_BYTES)
         if _seek(stream, start, os.SEEK_DATA, at) < at:
             yield start, os.pread(stream, at - start, start)
         at = start

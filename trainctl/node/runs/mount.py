@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base import syscalls
 from trainctl.base.failure import Failure
-from trainctl.base.files import make_directory, remove_tree
-from trainctl.base.syscalls import (
+from trainctl.base.filesystem.files import make_directory, remove_tree
+from trainctl.base.system import syscalls
+from trainctl.base.system.syscalls import (
     MS_BIND,
     MS_MOVE,
     MS_PRIVATE,
@@ -21,9 +21,9 @@ from trainctl.base.syscalls import (
     MS_SLAVE,
     MS_UNBINDABLE,
 )
-from trainctl.node.system.layout import inside
+from trainctl.node.system.layout import is_inside
 
-_MOST_ENTRIES = 2000
+_MAX_ENTRIES = 2000
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 
@@ -42,40 +42,40 @@ class MountSupport(NamedTuple):
     detail: str
 
 
-def blocked(target: str, kept: Sequence[Path]) -> Optional[str]:
+def why_blocked(target: str, kept: Sequence[Path]) -> Optional[str]:
     """Why nothing can be mounted there; None if nothing is known against it. ``kept``: what must stay visible."""
     path = Path(target)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):
         return "a mount is an absolute path without '..' below /"
     real = Path(os.path.realpath(target))
-    if any(inside(real, one) for one in _KERNEL):
+    if any(is_inside(real, one) for one in _KERNEL):
         return "it lies where the kernel shows itself"
-    if any(inside(one, real) for one in kept):
-        return f"it would hide {next(one for one in kept if inside(one, real))}"
+    if any(is_inside(one, real) for one in kept):
+        return f"it would hide {next(one for one in kept if is_inside(one, real))}"
     if os.path.lexists(target):
         return None if path.is_dir() else "a file is in the way"
-    return _not_rebuildable(_existing_ancestor(path)[0])
+    return _rebuild_problem(_existing_ancestor(path)[0])
 
 
-def _not_rebuildable(ancestor: Path) -> Optional[str]:
+def _rebuild_problem(ancestor: Path) -> Optional[str]:
     if not ancestor.is_dir():
         return f"{ancestor} is not a directory"
     try:
         count = sum(1 for _ in ancestor.iterdir())
     except PermissionError:
         return f"{ancestor} can't be listed by user {os.geteuid()}; make the directory there once"
-    if count > _MOST_ENTRIES:
+    if count > _MAX_ENTRIES:
         return f"{ancestor} has {count} entries; make the directory there once"
     return None
 
 
-def enter(mounts: Sequence[Mount], view: Path, hidden: Optional[Path]) -> None:
+def enter_namespace(mounts: Sequence[Mount], view: Path, hidden: Optional[Path]) -> None:
     """Give this process, which must have a single thread, its own mounts.
 
     ``view`` is an empty directory on disk for what has to be rebuilt; ``hidden`` is covered by an empty directory.
     OSError if the kernel does not let us.
     """
-    _unshare()
+    _unshare_mounts()
     syscalls.mount(None, "/", None, MS_REC | MS_SLAVE)
     groups: Dict[Path, List[Tuple[Mount, Path]]] = {}
     for mount in mounts:
@@ -124,8 +124,8 @@ def _in_child(mounts: Sequence[Mount], view: Path) -> str:
         problem = "the attempt died"
         try:
             os.close(reader)
-            enter(mounts, view, None)
-            problem = _look(mounts)
+            enter_namespace(mounts, view, None)
+            problem = _check_in_namespace(mounts)
         except OSError as error:
             problem = f"{error.strerror} ({error.filename})"
         finally:
@@ -138,7 +138,7 @@ def _in_child(mounts: Sequence[Mount], view: Path) -> str:
     return problem
 
 
-def _look(mounts: Sequence[Mount]) -> str:
+def _check_in_namespace(mounts: Sequence[Mount]) -> str:
     for mount in mounts:
         if not Path(mount.target, "seen").exists():
             return f"{mount.target} is not visible after mounting"
@@ -151,7 +151,7 @@ def _look(mounts: Sequence[Mount]) -> str:
     return ""
 
 
-def _unshare() -> None:
+def _unshare_mounts() -> None:
     """A mount namespace of our own; without the privilege, together with a user namespace in which we stay who we are."""
     user, group = os.geteuid(), os.getegid()
     try:
@@ -217,9 +217,9 @@ def _copy_entry(entry: os.DirEntry[str], target: Path) -> None:
         syscalls.mount(entry.path, str(target), None, MS_BIND | MS_REC)
 
 
-def check(mounts: Sequence[Mount], kept: Sequence[Path]) -> None:
+def check_mounts(mounts: Sequence[Mount], kept: Sequence[Path]) -> None:
     """Failure for the first mount that is blocked."""
     for mount in mounts:
-        why = blocked(mount.target, kept)
+        why = why_blocked(mount.target, kept)
         if why:
             raise Failure("request", f"nothing can be mounted at {mount.target!r}: {why}")

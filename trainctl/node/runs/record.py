@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, cast
 
 from trainctl.base.failure import Failure
-from trainctl.base.files import (
+from trainctl.base.filesystem.files import (
     PRIVATE_FILE,
-    create_once,
+    create_exclusive,
+    list_names,
     make_directory,
-    names_in,
     read_json,
     write_json,
 )
-from trainctl.base.processes import alive, identity
-from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
-from trainctl.base.protocol.runs import RunReport, Sync
-from trainctl.base.protocol.spec import Order, RunSpec, Turn
-from trainctl.node.containers import leftovers
+from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
+from trainctl.base.protocol.runs import RunReport, UploadStatus
+from trainctl.base.protocol.spec import ApplyPosition, QueueOrder, RunSpec
+from trainctl.base.system.processes import is_alive, process_record
+from trainctl.node.containers import cleanup
 from trainctl.node.system import layout as names
-from trainctl.node.system.ending import kill_marked
 from trainctl.node.system.layout import Layout
+from trainctl.node.system.process_tree import kill_marked
 
 PENDING = "TRAINING_JOB_PENDING"
 CREATED = "TRAINING_JOB_CREATED"
@@ -37,7 +37,7 @@ STOPPED = "TRAINING_JOB_STOPPED"
 LOST = "TRAINING_JOB_LOST"
 ENDED = frozenset({COMPLETED, FAILED, DEPLOY_FAILED, STOPPED})
 
-MARK = "TRAINCTL_RUN_DIRECTORY"
+RUN_VARIABLE = "TRAINCTL_RUN_DIRECTORY"
 """The variable by which a run's processes are known."""
 
 PREPARE = "prepare"
@@ -48,7 +48,7 @@ _SECRETS = "secrets.json"
 _TAIL_BYTES = 16384
 
 
-class Run:
+class NodeRun:
     """One run under a ROOT."""
 
     def __init__(self, layout: Layout, key: Any) -> None:
@@ -66,7 +66,7 @@ class Run:
     @property
     def mark(self) -> bytes:
         """The entry in the environment of every process of the run."""
-        return f"{MARK}={self.directory}".encode()
+        return f"{RUN_VARIABLE}={self.directory}".encode()
 
     def log(self, rank: int, stage: str = "") -> Path:
         """What the job writes, or what a stage before it does."""
@@ -95,7 +95,7 @@ class Run:
         make_directory(self.directory)
         self._date_apply(spec)
         path = self.directory / "spec.json"
-        if create_once(path, json.dumps(spec, sort_keys=True).encode()):
+        if create_exclusive(path, json.dumps(spec, sort_keys=True).encode()):
             return False
         recorded = self._generation
         if spec["generation"] < recorded:
@@ -138,9 +138,9 @@ class Run:
         asked = read_json(self.directory / "stop.json") or {}
         return float(asked.get("grace_seconds", spec["grace_seconds"]))
 
-    def _apply(self, turn: Turn) -> Path:
+    def _apply(self, turn: ApplyPosition) -> Path:
         """The file whose date is that of an apply here."""
-        return self.layout.applies / names.name(turn["apply"], "apply")
+        return self.layout.applies / names.check_name(turn["apply"], "apply")
 
     def _date_apply(self, spec: RunSpec) -> None:
         make_directory(self.layout.applies)
@@ -148,7 +148,7 @@ class Run:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
 
-    def reorder(self, changes: Order) -> None:
+    def set_queue_order(self, changes: QueueOrder) -> None:
         """Change ``priority`` and ``slots`` of a run that may be waiting."""
         write_json(self.directory / "order.json", dict(changes))
 
@@ -160,17 +160,21 @@ class Run:
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
         """Record the start; False if another supervisor has done so, and only that one may execute the job."""
         path = self.directory / "started"
-        return create_once(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
+        return (
+            create_exclusive(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
+        )
 
     def claim(self) -> bool:
         """Become the one who decides about this run; False if another is, or nothing is left to decide."""
         numbers = self._claims()
-        if numbers and alive(self._claimer(numbers[-1])):
+        if numbers and is_alive(self._claimer(numbers[-1])):
             return False
         if self.started or self.record.get("status") in ENDED:
             return False
         number = numbers[-1] + 1 if numbers else 1
-        return create_once(self.directory / f"{_CLAIM}{number}", json.dumps(identity()).encode())
+        return create_exclusive(
+            self.directory / f"{_CLAIM}{number}", json.dumps(process_record()).encode()
+        )
 
     @property
     def supervisor(self) -> Optional[Mapping[str, Any]]:
@@ -198,20 +202,20 @@ class Run:
         if spec is None:
             return None
         holder = self.supervisor
-        supervised = alive(holder)  # before the record: a supervisor writes the end, then dies
+        supervised = is_alive(holder)  # before the record: a supervisor writes the end, then dies
         record = self.record
         status = record.get("status", CREATED)
         if not supervised and status not in ENDED:
             status = LOST if self.started else CREATED
             if status == LOST:
                 kill_marked(self.mark)
-                leftovers.clean(self.directory)
+                cleanup.remove_container(self.directory)
                 self.discard_secrets()
-            elif holder is not None and _wants_secrets(spec):
+            elif holder is not None and _needs_secrets(spec):
                 status = PENDING
                 has = self.kept_secrets is not None
-                waiting = WANTS_CARRYING_ON if has else WANTS_SECRETS
-                record = {**record, "waiting": waiting, "lane": None}
+                waiting = WAITS_FOR_RESUME if has else WAITS_FOR_SECRETS
+                record = {**record, "waiting": waiting, "queue": None}
         return {
             "key": spec["key"],
             "id": spec["id"],
@@ -222,7 +226,7 @@ class Run:
             "exit_code": record.get("exit_code"),
             "error": record.get("error"),
             "cause": record.get("cause"),
-            "blame": record.get("blame"),
+            "root_cause": record.get("root_cause"),
             "created_at": (self.directory / "spec.json").stat().st_mtime,
             "started_at": record.get("started_at"),
             "ended_at": record.get("ended_at"),
@@ -231,9 +235,9 @@ class Run:
             "retries": record.get("retries"),
             "gpus": record.get("gpus"),
             "waiting": record.get("waiting"),
-            "lane": record.get("lane"),
+            "queue": record.get("queue"),
             "loaded": record.get("loaded"),
-            "sync": sync_of(self.directory),
+            "sync": upload_status(self.directory),
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,
         }
@@ -242,7 +246,7 @@ class Run:
         """Store secrets in a file that only this user reads, until the run begins."""
         if self.kept_secrets != values:
             self.discard_secrets()
-            create_once(self.directory / _SECRETS, json.dumps(dict(values)).encode())
+            create_exclusive(self.directory / _SECRETS, json.dumps(dict(values)).encode())
 
     @property
     def kept_secrets(self) -> Optional[Dict[str, str]]:
@@ -251,14 +255,14 @@ class Run:
 
     def discard_secrets(self) -> None:
         """Remove the stored secrets, and what a process left that was killed while it wrote them."""
-        for name in names_in(self.directory):
+        for name in list_names(self.directory):
             if name == _SECRETS or name.startswith(f".{_SECRETS}."):
                 with contextlib.suppress(FileNotFoundError):
                     (self.directory / name).unlink()
 
     def _claims(self) -> List[int]:
         found = (
-            name[len(_CLAIM) :] for name in names_in(self.directory) if name.startswith(_CLAIM)
+            name[len(_CLAIM) :] for name in list_names(self.directory) if name.startswith(_CLAIM)
         )
         return sorted(int(number) for number in found if number.isdigit())
 
@@ -266,28 +270,28 @@ class Run:
         return read_json(self.directory / f"{_CLAIM}{number}")
 
 
-def begins_anew(status: RunReport) -> bool:
+def may_restart(status: RunReport) -> bool:
     """Whether no supervisor is about to begin the run, so that it may be started again."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)
 
 
-def _wants_secrets(spec: RunSpec) -> bool:
+def _needs_secrets(spec: RunSpec) -> bool:
     """Whether the run can't be begun without values that its supervisor had; of a gang every rank begins with the others."""
     store = spec.get("store") or {}
     return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
 
 
-def sync_of(directory: Path) -> Sync:
+def upload_status(directory: Path) -> UploadStatus:
     """State of the upload of a run's checkpoints."""
-    return cast("Sync", read_json(directory / "sync.json") or {})
+    return cast("UploadStatus", read_json(directory / "sync.json") or {})
 
 
-def all_runs(layout: Layout) -> List[Run]:
+def list_runs(layout: Layout) -> List[NodeRun]:
     """Every run under the ROOT."""
-    return [run for run, _ in all_specs(layout)]
+    return [run for run, _ in list_specs(layout)]
 
 
-def all_specs(layout: Layout) -> List[Tuple[Run, RunSpec]]:
+def list_specs(layout: Layout) -> List[Tuple[NodeRun, RunSpec]]:
     """Every run under the ROOT, with its specification."""
-    runs = (Run(layout, name) for name in names_in(layout.runs) if not name.startswith("."))
+    runs = (NodeRun(layout, name) for name in list_names(layout.runs) if not name.startswith("."))
     return [(run, spec) for run, spec in ((run, run.spec) for run in runs) if spec is not None]

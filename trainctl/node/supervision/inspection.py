@@ -8,39 +8,47 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
-from trainctl.base.addresses import Serving, addresses
-from trainctl.base.failure import Failure, weights_room
-from trainctl.base.files import unusable
+from trainctl.base.failure import Failure, space_for_weights
+from trainctl.base.filesystem.files import why_unwritable
+from trainctl.base.network.addresses import ServingAddresses, addresses
 from trainctl.base.protocol import host as protocol
-from trainctl.base.protocol.host import Gpu as GpuUse
+from trainctl.base.protocol.host import GpuUsage as GpuUse
+from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.protocol.verb import AtRoot
-from trainctl.node.cache.inventory import Inventory
-from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.presence import cache_query
-from trainctl.node.containers.engines import Engine, choose
-from trainctl.node.containers.images import checked, find
+from trainctl.node.cache.inventory import CacheInventory
+from trainctl.node.cache.leases import CacheLeases
+from trainctl.node.cache.query import cache_query
+from trainctl.node.containers.engines import LocalEngine, choose_engine
+from trainctl.node.containers.images import find_image, validate_reference
 from trainctl.node.jobs.host_environment import check_host
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.mount import MountSupport, blocked, private_mounts, try_mounts
-from trainctl.node.runs.record import CREATED, DEPLOYING, PENDING, RUNNING, Run, all_runs, all_specs
+from trainctl.node.runs.mount import MountSupport, private_mounts, try_mounts, why_blocked
+from trainctl.node.runs.record import (
+    CREATED,
+    DEPLOYING,
+    PENDING,
+    RUNNING,
+    NodeRun,
+    list_runs,
+    list_specs,
+)
+from trainctl.node.scheduling.claims import holder_pid, is_held
+from trainctl.node.scheduling.gpus import usable_gpus
 from trainctl.node.system import layout
-from trainctl.node.system.gpus import Gpu, Reports, reported, users
-from trainctl.node.system.host import cpus, logout_rules, memory
+from trainctl.node.system.gpus import GpuDevice, ListGpusFn, gpu_users, list_gpus
+from trainctl.node.system.host import cpu_count, logout_rules, memory_bytes
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.turns.claims import holder, is_held
-from trainctl.node.turns.gpus import usable
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = (PENDING, CREATED, DEPLOYING, RUNNING)
 _Live = List[Tuple[RunSpec, RunReport]]
 
 
-def inspect(request: protocol.InspectRequest, emit: Emit) -> protocol.Inspection:
+def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeInspection:
     """Report GPUs with their users, disk space, cached weights and live runs."""
     layout = layout_of(request)
-    told = ((spec, run.status()) for run, spec in all_specs(layout))
+    told = ((spec, run.status()) for run, spec in list_specs(layout))
     live = [(spec, now) for spec, now in told if now and _is_live(now)]
     gpus, problem = _gpus(request["gpus"], live)
     return {
@@ -53,7 +61,7 @@ def inspect(request: protocol.InspectRequest, emit: Emit) -> protocol.Inspection
     }
 
 
-def reached_at(request: AtRoot, emit: Emit) -> protocol.Addresses:
+def reached_at(request: RootRequest, emit: Emit) -> protocol.AddressesResponse:
     """Where others reach this host."""
     return {"addresses": addresses()}
 
@@ -63,7 +71,7 @@ def _is_live(run: RunReport) -> bool:
     return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
-def _run(spec: RunSpec, now: RunReport) -> protocol.LiveRun:
+def _run(spec: RunSpec, now: RunReport) -> protocol.NodeLiveRun:
     return {
         "key": spec["key"],
         "id": spec["id"],
@@ -79,21 +87,21 @@ def _run(spec: RunSpec, now: RunReport) -> protocol.LiveRun:
 def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[str]]:
     """Those that jobs may use, and what is wrong with the tools that report them."""
     try:
-        found = usable(declared)
-        used = users(found)
+        found = usable_gpus(declared)
+        used = gpu_users(found)
     except Failure as error:
         return [], error.summary
     return [_gpu(one, live, used.get(one.id)) for one in found], None
 
 
-def _gpu(gpu: Gpu, live: _Live, user: Optional[str]) -> GpuUse:
+def _gpu(gpu: GpuDevice, live: _Live, user: Optional[str]) -> GpuUse:
     """A claim that no run here has belongs to another process: one under another root, or another user's."""
     spec = next((spec for spec, now in live if gpu.id in (now["gpus"] or ())), None)
     claimed = None
     if spec is not None:
         claimed = f"{spec['address']} run {spec['number']}"
     elif is_held(gpu.claim):
-        claimed = f"PID {holder(gpu.claim) or '?'}"
+        claimed = f"PID {holder_pid(gpu.claim) or '?'}"
     return {
         "index": gpu.number,
         "uuid": gpu.id,
@@ -105,7 +113,7 @@ def _gpu(gpu: Gpu, live: _Live, user: Optional[str]) -> GpuUse:
     }
 
 
-def _disk(root: Path) -> protocol.Disk:
+def _disk(root: Path) -> protocol.NodeDiskUsage:
     """Bytes of the file system that the root is on, or will be."""
     place = root
     while not place.exists() and place != place.parent:
@@ -117,12 +125,12 @@ def _disk(root: Path) -> protocol.Disk:
     return {"total": found.total, "free": found.free}
 
 
-def _cache(layout: Layout) -> protocol.CacheUse:
+def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
     if not layout.cache.is_dir():
         return {"used": 0, "listings": []}
-    inventory, leases = Inventory(layout), Leases(layout)
+    inventory, leases = CacheInventory(layout), CacheLeases(layout)
     needed = leases.live()
-    listings: List[protocol.CachedListing] = [
+    listings: List[protocol.ListingUsage] = [
         {
             "id": kept.id,
             "source": kept.source,
@@ -140,61 +148,61 @@ def _cache(layout: Layout) -> protocol.CacheUse:
 def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
     """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
     places = layout.layout_of(request)
-    data = layout.absolute(request["data"], "data")
-    private, cached, free = private_mounts(), request.get("cached"), request.get("vacancy")
-    reports = lru_cache(maxsize=None)(reported)
-    gpus, problem = _found_gpus(request.get("accelerators", []), reports)
+    data = layout.check_absolute(request["data"], "data")
+    private, cached, free = private_mounts(), request.get("cached"), request.get("free_resources")
+    reports = lru_cache(maxsize=None)(list_gpus)
+    gpus, problem = _gpu_facts(request.get("accelerators", []), reports)
     return {
-        "serving": Serving.here().to_json(),
+        "serving": ServingAddresses.here().to_json(),
         "python": sys.version.split()[0],
-        "cpus": cpus(),
-        "memory": memory(),
-        "unusable": next(filter(None, map(unusable, (places.root, data, places.blobs))), ""),
-        "disk_free": weights_room(str(places.cache)),
+        "cpus": cpu_count(),
+        "memory": memory_bytes(),
+        "unusable": next(filter(None, map(why_unwritable, (places.root, data, places.blobs))), ""),
+        "disk_free": space_for_weights(str(places.cache)),
         "mount": "namespace" if private.possible else "link",
         "logout": logout_rules(),
         "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
         "gpus": gpus,
         "gpus_problem": problem,
-        "images": _images(places, request.get("images", [])),
+        "images": _image_availability(places, request.get("images", [])),
         "cached": cache_query(cached) if cached else None,
-        "vacancy": vacancy(free, emit, reports) if free else None,
+        "free_resources": free_resources(free, emit, reports) if free else None,
         "blocked": _blocked(request.get("mounts", []), private, [places.root, places.cache, data]),
     }
 
 
-def vacancy(
-    request: protocol.VacancyRequest, emit: Emit, reports: Reports = reported
-) -> protocol.Vacancy:
-    """Report what is free; the run ``leaving`` counts as gone, and its GPUs as free."""
+def free_resources(
+    request: protocol.FreeResourcesRequest, emit: Emit, reports: ListGpusFn = list_gpus
+) -> protocol.FreeResources:
+    """Report what is free; the run ``replaced_key`` counts as gone, and its GPUs as free."""
     layout = Layout(request["root"])
-    live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
-    leaving = live.pop(request.get("leaving") or "", None)
-    freed = {*(leaving.record.get("gpus") or ())} if leaving else set()
+    live = {run.key: run for run in list_runs(layout) if _is_running(run)}
+    replaced_key = live.pop(request.get("replaced_key") or "", None)
+    freed = {*(replaced_key.record.get("gpus") or ())} if replaced_key else set()
     key, cached = request.get("key"), request.get("cached")
-    spec = Run(layout, key).spec if key else None
+    spec = NodeRun(layout, key).spec if key else None
     return {
-        "gpus": _vacant(request["declared"], request["accelerators"], reports, freed),
+        "gpus": _free_gpus(request["declared"], request["accelerators"], reports, freed),
         "live": list(live),
-        "cpus": cpus(),
-        "memory": memory(),
+        "cpus": cpu_count(),
+        "memory": memory_bytes(),
         "nodes": spec["nodes"] if spec else None,
         "cached": cache_query(cached) if cached else None,
     }
 
 
-def _goes_on(run: Run) -> bool:
+def _is_running(run: NodeRun) -> bool:
     now = run.status()
     return now is not None and now["status"] not in (*runs.ENDED, runs.LOST)
 
 
-def _vacant(
-    declared: Optional[int], kinds: List[str], reports: Reports, freed: Set[str]
+def _free_gpus(
+    declared: Optional[int], kinds: List[str], reports: ListGpusFn, freed: Set[str]
 ) -> List[protocol.FreeGpu]:
     try:
-        found = usable(declared, reports)
-        used = users(found)
+        found = usable_gpus(declared, reports)
+        used = gpu_users(found)
     except Failure:
         return []  # facts tells what is wrong with them
     return [
@@ -207,9 +215,9 @@ def _vacant(
     ]
 
 
-def _found_gpus(
-    kinds: List[str], reports: Reports
-) -> Tuple[List[protocol.GpuFound], Optional[str]]:
+def _gpu_facts(
+    kinds: List[str], reports: ListGpusFn
+) -> Tuple[List[protocol.HostGpuFacts], Optional[str]]:
     """What the host's tools report, and what is wrong with the tools."""
     try:
         found = sorted(reports())
@@ -218,31 +226,35 @@ def _found_gpus(
     return [{"name": gpu.name, "is": [k for k in kinds if gpu.is_a(k)]} for gpu in found], None
 
 
-def _images(layout: Layout, wanted: List[protocol.ImageWanted]) -> List[protocol.ImageFound]:
+def _image_availability(
+    layout: Layout, wanted: List[protocol.ImageQuery]
+) -> List[protocol.ImageAvailability]:
     """For each image which engine would run it, and whether it has it; or why none would."""
-    engines: Dict[Optional[str], Union[Engine, Failure]] = {}
-    found: List[protocol.ImageFound] = []
+    engines: Dict[Optional[str], Union[LocalEngine, Failure]] = {}
+    found: List[protocol.ImageAvailability] = []
     for one in wanted:
         name = one["engine"]
         if name not in engines:
             try:
-                engines[name] = choose(name)
+                engines[name] = choose_engine(name)
             except Failure as failure:
                 engines[name] = failure
         engine = engines[name]
         if isinstance(engine, Failure):
             found.append({"engine": None, "present": False, "why": engine.summary})
         else:
-            present = find(layout, engine, checked(one["image"])) is not None
+            present = find_image(layout, engine, validate_reference(one["image"])) is not None
             found.append({"engine": engine.name, "present": present, "why": ""})
     return found
 
 
-def _blocked(mounts: List[str], private: MountSupport, kept: List[Path]) -> List[protocol.Blocked]:
+def _blocked(
+    mounts: List[str], private: MountSupport, kept: List[Path]
+) -> List[protocol.BlockedMount]:
     if not private.possible:
         why = f"private mounts don't work here: {private.detail}"
         return [{"path": path, "why": why} for path in mounts]
-    reasons = {path: blocked(path, kept) for path in mounts}
+    reasons = {path: why_blocked(path, kept) for path in mounts}
     promising = [path for path, why in reasons.items() if why is None]
     if promising and not try_mounts(promising).possible:
         for path in promising:

@@ -21,12 +21,12 @@ import threading
 from pathlib import Path
 from typing import Iterable, Iterator, List, Set, Union
 
-from trainctl.base.files import make_directory, make_durable, sync_directory, write_at
+from trainctl.base.filesystem.files import make_directory, make_durable, sync_directory, write_at
 from trainctl.base.listing import CHUNK_BYTES, Chunk, ListedFile
 
 STEP_BYTES = 2**20
 """The map counts the bytes of an arriving chunk in steps of this size."""
-ABSENT, VERIFIED = 0, 1
+NOT_FETCHED, VERIFIED = 0, 1
 Data = Union[bytes, bytearray, memoryview]
 _STAMP_BASE = 0x20000000
 _READ_BYTES = 2**20
@@ -49,13 +49,13 @@ def is_stamped(status: os.stat_result, file: ListedFile) -> bool:
     )
 
 
-def has_content(path: Union[str, Path], file: ListedFile) -> bool:
+def matches_file(path: Union[str, Path], file: ListedFile) -> bool:
     """Whether every byte is the file's; a file that the disk can't read is wrong."""
     try:
         with open(path, "rb") as stream:  # noqa: PTH123 - thousands of names
             size = os.fstat(stream.fileno()).st_size
             return size == file.size and all(
-                has_chunk(stream.fileno(), chunk) for chunk in file.chunk_ranges
+                matches_chunk(stream.fileno(), chunk) for chunk in file.chunk_ranges
             )
     except OSError as error:
         if error.errno == errno.EIO:
@@ -63,7 +63,7 @@ def has_content(path: Union[str, Path], file: ListedFile) -> bool:
         raise
 
 
-def has_chunk(descriptor: int, chunk: Chunk) -> bool:
+def matches_chunk(descriptor: int, chunk: Chunk) -> bool:
     """Whether an open file has the chunk's bytes where they belong."""
     digest = hashlib.sha256()
     offset, end = chunk.offset, chunk.offset + chunk.length
@@ -123,7 +123,7 @@ class BlobFiles:
         """Whether the blob is here and every byte is right, whatever its time says."""
         name = self.blob(file.sha256)
         try:
-            if not has_content(name, file):
+            if not matches_file(name, file):
                 return False
             os.chmod(name, 0o444)  # noqa: PTH101
             os.utime(name, (stamp(file.sha256), stamp(file.sha256)))
@@ -144,18 +144,18 @@ class BlobFiles:
     def keep_small(self, file: ListedFile, data: Data) -> None:
         """Write a whole content, which was verified, into ``partial``; ``commit`` gives it its name."""
         name = self.part(file.sha256)
-        with errors_named(name):
+        with name_file_in_errors(name):
             descriptor = _open_part(name)
             try:
                 write_at(descriptor, 0, data)
-                _complete(descriptor, file)
+                _finish_file(descriptor, file)
             finally:
                 os.close(descriptor)
 
     def is_kept(self, file: ListedFile) -> bool:
         """Whether all bytes of a content are in ``partial``."""
         try:
-            return has_content(self.part(file.sha256), file)
+            return matches_file(self.part(file.sha256), file)
         except (FileNotFoundError, PermissionError):
             return False
 
@@ -215,22 +215,22 @@ class PartialFile:
     def missing(self) -> List[int]:
         """Verify what is here; the numbers of the chunks that aren't."""
         right = [
-            _has_data(self._descriptor, chunk) and has_chunk(self._descriptor, chunk)
+            _has_data(self._descriptor, chunk) and matches_chunk(self._descriptor, chunk)
             for chunk in self._file.chunk_ranges
         ]
-        os.pwrite(self._map, bytes(VERIFIED if is_right else ABSENT for is_right in right), 0)
+        os.pwrite(self._map, bytes(VERIFIED if is_right else NOT_FETCHED for is_right in right), 0)
         self._missing = {number for number, is_right in enumerate(right) if not is_right}
         return sorted(self._missing)
 
     def pass_on(self, number: int, start: int, data: Data) -> None:
         """Let servers read bytes of a chunk that is still arriving; they are not verified yet."""
-        with errors_named(self._name):
+        with name_file_in_errors(self._name):
             write_at(self._descriptor, number * CHUNK_BYTES + start, data)
-            os.pwrite(self._map, bytes([arriving(start + len(data))]), number)
+            os.pwrite(self._map, bytes([partial_mark(start + len(data))]), number)
 
     def write(self, number: int, data: Data) -> bool:
         """Keep a verified chunk; whether it was the last that was missing."""
-        with errors_named(self._name):
+        with name_file_in_errors(self._name):
             write_at(self._descriptor, number * CHUNK_BYTES, data)
             os.pwrite(self._map, bytes([VERIFIED]), number)
         with self._lock:
@@ -239,8 +239,8 @@ class PartialFile:
 
     def complete(self) -> None:
         """All chunks are here: cut it to its size and stamp it."""
-        with errors_named(self._name):
-            _complete(self._descriptor, self._file)
+        with name_file_in_errors(self._name):
+            _finish_file(self._descriptor, self._file)
 
     def close(self) -> None:
         """Close the files."""
@@ -248,18 +248,18 @@ class PartialFile:
         os.close(self._map)
 
 
-def arriving(length: int) -> int:
+def partial_mark(length: int) -> int:
     """The mark of a chunk whose first ``length`` bytes have arrived and are not verified."""
     steps = length // STEP_BYTES
-    return steps + VERIFIED if steps else ABSENT
+    return steps + VERIFIED if steps else NOT_FETCHED
 
 
-def readable(marks: bytes, offset: int, length: int) -> int:
+def readable_bytes(marks: bytes, offset: int, length: int) -> int:
     """How many of these bytes of a content a server may send, counted from the first."""
     at, end = offset, offset + length
     while at < end:
         number = at // CHUNK_BYTES
-        mark = marks[number] if number < len(marks) else ABSENT
+        mark = marks[number] if number < len(marks) else NOT_FETCHED
         if mark != VERIFIED:
             arrived = number * CHUNK_BYTES + max(0, mark - VERIFIED) * STEP_BYTES
             return max(at, min(arrived, end)) - offset
@@ -268,7 +268,7 @@ def readable(marks: bytes, offset: int, length: int) -> int:
 
 
 @contextlib.contextmanager
-def errors_named(path: str) -> Iterator[None]:
+def name_file_in_errors(path: str) -> Iterator[None]:
     """Let errors of the disk name the file."""
     try:
         yield
@@ -277,7 +277,7 @@ def errors_named(path: str) -> Iterator[None]:
         raise
 
 
-def _complete(descriptor: int, file: ListedFile) -> None:
+def _finish_file(descriptor: int, file: ListedFile) -> None:
     os.ftruncate(descriptor, file.size)
     os.fchmod(descriptor, 0o444)
     os.utime(descriptor, (stamp(file.sha256), stamp(file.sha256)))

@@ -29,16 +29,16 @@ AMD = "amd"
 _NO_DEVICES = 6
 """What ``nvidia-smi`` exits with where it finds nothing: NVML_ERROR_NOT_FOUND, with "No devices were found"."""
 
-_NO_NAME = ("", "N/A", "0x0")
+_NAMELESS = ("", "N/A", "0x0")
 """What ``rocm-smi`` says in place of something that a card hasn't got."""
 _MIB = 2**20
-_CHOOSING = (
+_VISIBILITY_VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
     *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
 
 
-class Gpu(NamedTuple):
+class GpuDevice(NamedTuple):
     """One GPU. ``number`` counts in the order of the bus, ``id`` is its uuid; of one that is only declared, its number.
 
     Memory is in bytes, ``utilization`` from 0 to 1; None is what the driver does not tell.
@@ -63,7 +63,7 @@ class Gpu(NamedTuple):
         return not self.name or words <= set(re.split(r"[^A-Z0-9]+", self.name.upper()))
 
 
-Reports = Callable[[], List[Gpu]]
+ListGpusFn = Callable[[], List[GpuDevice]]
 """Says which GPUs there are. Asking the host's tools may take seconds."""
 
 
@@ -71,13 +71,13 @@ class ToolTimeout(Failure):
     """A tool did not answer in time."""
 
 
-def reported(seconds: float = _SECONDS) -> List[Gpu]:
+def list_gpus(seconds: float = _SECONDS) -> List[GpuDevice]:
     """The GPUs that the host's tools report; none where there is no tool. Failure where one doesn't work."""
     found = _nvidia(seconds) if shutil.which("nvidia-smi") else []
     return found or (_amd(seconds) if shutil.which("rocm-smi") else [])
 
 
-def users(gpus: Iterable[Gpu]) -> Dict[str, str]:
+def gpu_users(gpus: Iterable[GpuDevice]) -> Dict[str, str]:
     """PID of the first process that computes on a GPU, by id; GPUs without one are left out."""
     present = list(gpus)
     vendors = {gpu.vendor for gpu in present}
@@ -89,20 +89,20 @@ def users(gpus: Iterable[Gpu]) -> Dict[str, str]:
     return dict(reversed(found))
 
 
-def visible(found: List[Gpu], variables: Mapping[str, str]) -> List[Gpu]:
+def visible_gpus(found: List[GpuDevice], variables: Mapping[str, str]) -> List[GpuDevice]:
     """Those that a process with these variables may use: by number, or by id or its beginning."""
-    for name in _CHOOSING:
+    for name in _VISIBILITY_VARIABLES:
         words = [word.strip() for word in variables.get(name, "").split(",") if word.strip()]
         if words and words != ["all"]:
-            return [gpu for gpu in found if any(_named(gpu, word) for word in words)]
+            return [gpu for gpu in found if any(_matches(gpu, word) for word in words)]
     return found
 
 
-def _named(gpu: Gpu, word: str) -> bool:
+def _matches(gpu: GpuDevice, word: str) -> bool:
     return word == str(gpu.number) if word.isdigit() else gpu.id.startswith(word)
 
 
-def _nvidia(seconds: float) -> List[Gpu]:
+def _nvidia(seconds: float) -> List[GpuDevice]:
     """``nvidia-smi --help-query-gpu`` names the fields: MiB and percent, ``[N/A]`` for what isn't known."""
     fields = "index,uuid,name,utilization.gpu,memory.used,memory.total"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
@@ -112,7 +112,7 @@ def _nvidia(seconds: float) -> List[Gpu]:
         if len(parts) != len(fields.split(",")) or not parts[0].isdigit():
             raise Failure("failed", f"nvidia-smi says {line[:200]!r}, which is not understood")
         number, uuid, name, *measured = parts
-        found.append(Gpu(int(number), uuid, name, NVIDIA, *_in_units(measured, _MIB)))
+        found.append(GpuDevice(int(number), uuid, name, NVIDIA, *_in_units(measured, _MIB)))
     return found
 
 
@@ -124,7 +124,7 @@ def _nvidia_users() -> Iterator[Tuple[str, str]]:
             yield gpu.strip(), pid.strip()
 
 
-def _amd(seconds: float) -> List[Gpu]:
+def _amd(seconds: float) -> List[GpuDevice]:
     """``rocm-smi``: an object of ``cardN`` objects in bytes and percent, whose keys differ in case from version to version."""
     asked = [
         "--showuniqueid",
@@ -148,12 +148,12 @@ def _amd(seconds: float) -> List[Gpu]:
     return [_card(number, said) for number in said]
 
 
-def _card(number: int, cards: Mapping[int, Mapping[str, str]]) -> Gpu:
+def _card(number: int, cards: Mapping[int, Mapping[str, str]]) -> GpuDevice:
     said = cards[number]
     name = said.get("card series") or said.get("card model") or "AMD"
     keys = ("gpu use (%)", "vram total used memory (b)", "vram total memory (b)")
     measured = [said.get(key, "") for key in keys]
-    return Gpu(number, _card_id(number, cards), name, AMD, *_in_units(measured, 1))
+    return GpuDevice(number, _card_id(number, cards), name, AMD, *_in_units(measured, 1))
 
 
 def _in_units(
@@ -172,7 +172,7 @@ def _card_id(number: int, cards: Mapping[int, Mapping[str, str]]) -> str:
     """Consumers' cards have no unique id, and partitions of one GPU all have the same: then it is known by where it is on the bus."""
     for key in ("unique id", "pci bus"):
         own = cards[number].get(key, "")
-        if own not in _NO_NAME and sum(one.get(key) == own for one in cards.values()) == 1:
+        if own not in _NAMELESS and sum(one.get(key) == own for one in cards.values()) == 1:
             return own
     return f"amd-{number}"
 

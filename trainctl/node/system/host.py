@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
-from trainctl.base.protocol.host import Logout
+from trainctl.base.protocol.host import LogoutPolicy
 
 _CONFIGURATION = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
 _SETTING = re.compile(
@@ -20,7 +20,7 @@ _SETTING = re.compile(
 _SECONDS = 10
 
 
-def logout_rules(root: Path = Path("/")) -> Logout:
+def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
     """``survives``: whether a run goes on after its user logged out; ``why`` and ``fix`` where it doesn't.
 
     ``root`` is where ``/etc``, ``/run`` and ``/proc`` are looked for.
@@ -34,7 +34,7 @@ def logout_rules(root: Path = Path("/")) -> Logout:
     if _below_user_manager(root):
         why = "its terminal belongs to the user's own service manager, which ends at logout"
         return {"survives": False, "why": why, "fix": fix}
-    if _killed(_settings(root), user):
+    if _is_killed_on_logout(_settings(root), user):
         why = "KillUserProcesses ends what a user leaves running"
         return {"survives": False, "why": why, "fix": fix}
     return {"survives": True, "why": "logind leaves processes alone", "fix": ""}
@@ -77,12 +77,12 @@ def _below_user_manager(root: Path) -> bool:
 def _settings(root: Path) -> Dict[str, str]:
     """What the configuration says; later files and lines win, as logind reads them."""
     found: Dict[str, str] = {}
-    for text in _texts(root):
+    for text in _configuration_texts(root):
         found.update(dict(_SETTING.findall(text)))
     return found
 
 
-def _texts(root: Path) -> Iterator[str]:
+def _configuration_texts(root: Path) -> Iterator[str]:
     main = [root / top.lstrip("/") / "logind.conf" for top in _CONFIGURATION]
     dropins: Dict[str, Path] = {}
     for top in _CONFIGURATION:
@@ -94,7 +94,7 @@ def _texts(root: Path) -> Iterator[str]:
             yield path.read_text(errors="replace")
 
 
-def _killed(settings: Dict[str, str], user: str) -> bool:
+def _is_killed_on_logout(settings: Dict[str, str], user: str) -> bool:
     if settings.get("KillUserProcesses", "no").lower() not in ("yes", "true", "1", "on"):
         return False
     if user in settings.get("KillExcludeUsers", "root").split():
@@ -103,11 +103,11 @@ def _killed(settings: Dict[str, str], user: str) -> bool:
     return not only or user in only
 
 
-def memory() -> int:
+def memory_bytes() -> int:
     """The machine's memory, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def cpus() -> int:
+def cpu_count() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -17,8 +17,8 @@ class Layout:
     """Where everything under one ROOT is stored, and its cache of weights, which may be elsewhere."""
 
     def __init__(self, root: Any, cache: Optional[Any] = None) -> None:
-        self.root = absolute(root, "root")
-        cache = self.root / "cache" if cache is None else absolute(cache, "cache")
+        self.root = check_absolute(root, "root")
+        cache = self.root / "cache" if cache is None else check_absolute(cache, "cache")
         self.cache = cache
         self.files = BlobFiles(cache)
         self.blobs, self.partial = self.files.blobs, self.files.partial
@@ -40,7 +40,7 @@ class Layout:
         """The hard links of a listing."""
         return self.trees / listing
 
-    def seal(self, listing: str) -> Path:
+    def completion_marker(self, listing: str) -> Path:
         """The proof that the listing's tree is whole."""
         return self.seals / f"{listing}.json"
 
@@ -48,17 +48,17 @@ class Layout:
         """The listing's document."""
         return self.listings / f"{listing}.json"
 
-    def unsealed(self, listing: str) -> Path:
+    def pending_marker(self, listing: str) -> Path:
         """The seal while somebody decides whether the tree goes."""
         return self.seals / f"{listing}.doomed"
 
     def run(self, key: Any) -> Path:
         """The directory of a run."""
-        return self.runs / name(key, "key")
+        return self.runs / check_name(key, "key")
 
     def archive(self, digest: Any) -> Path:
         """The tar of a code tree."""
-        return self.code / (name(str(digest).replace(":", "-"), "digest") + ".tar")
+        return self.code / (check_name(str(digest).replace(":", "-"), "digest") + ".tar")
 
 
 def layout_of(request: Mapping[str, Any]) -> Layout:
@@ -66,21 +66,21 @@ def layout_of(request: Mapping[str, Any]) -> Layout:
     return Layout(request["root"], (request.get("cache") or {}).get("dir"))
 
 
-def name(value: Any, what: str) -> str:
+def check_name(value: Any, what: str) -> str:
     """The value, if it can be a file name; else Failure names ``what``."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise Failure("request", f"{what} {value!r} can't be a file name")
     return value
 
 
-def sha256(value: Any, what: str) -> str:
+def check_sha256(value: Any, what: str) -> str:
     """The value, if it is a hex sha256."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
         raise Failure("request", f"{what} {value!r} is not a sha256 in hex")
     return value
 
 
-def absolute(value: Any, what: str) -> Path:
+def check_absolute(value: Any, what: str) -> Path:
     """The value as a path, if it is an absolute one without ``..``."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise Failure("request", f"{what} {value!r} is not an absolute path")
@@ -90,6 +90,6 @@ def absolute(value: Any, what: str) -> Path:
     return path
 
 
-def inside(path: Path, root: Path) -> bool:
+def is_inside(path: Path, root: Path) -> bool:
     """Whether the path is the root or lies below it, by name alone."""
     return path == root or root in path.parents

@@ -15,7 +15,7 @@ __trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status
 """
 
 
-def program(commands: Sequence[str], work: Path, step: Path, before: str = "") -> str:
+def shell_program(commands: Sequence[str], work: Path, step: Path, before: str = "") -> str:
     """The text of the program; it writes the number of the command it is at, from 1, into the file ``step``.
 
     ``before`` are lines of ours that come first.
@@ -28,13 +28,13 @@ def program(commands: Sequence[str], work: Path, step: Path, before: str = "") -
     return text
 
 
-def arguments(script: Path) -> Tuple[str, ...]:
+def shell_arguments(script: Path) -> Tuple[str, ...]:
     """How to run the program: a login shell, bash where there is one."""
     bash = shutil.which("bash")
     return (bash or "/bin/sh", "-l", str(script))
 
 
-def what_failed(
+def describe_failure(
     commands: Sequence[str], step: Path, ending: str, noun: str = "start command"
 ) -> str:
     """One line that names the command that ended the job."""

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, cast
 
 from trainctl.base.failure import Failure
-from trainctl.base.files import (
-    create_once,
+from trainctl.base.filesystem.files import (
+    create_exclusive,
+    list_names,
     make_directory,
-    names_in,
     read_json,
     remove_tree,
     write_json,
 )
 from trainctl.base.lease import FileLease
-from trainctl.base.protocol.caches import Held
-from trainctl.node.cache.listings import References
+from trainctl.base.protocol.caches import TrainingCacheUsage
+from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.system import layout as names
-from trainctl.node.system.layout import Layout, inside
+from trainctl.node.system.layout import Layout, is_inside
 
-OURS = ".trainctl-cache"
+METADATA_DIRECTORY = ".trainctl-cache"
 """The directory in a cache that tells who made it, who refers to it and what it was prepared with."""
 
 
@@ -34,45 +34,50 @@ class TrainingCache:
     """One directory of a ROOT's node, or one that many nodes see."""
 
     def __init__(self, layout: Layout, directory: Any) -> None:
-        self.directory = names.absolute(directory, "directory")
+        self.directory = names.check_absolute(directory, "directory")
         self._layout = layout
-        self._references = References(layout)
-        if inside(layout.root, self.directory):
+        self._references = CacheReferences(layout)
+        if is_inside(layout.root, self.directory):
             raise Failure("request", f"{self.directory} holds more than a training cache")
 
     def make(self, lineage: str, owner: str) -> None:
         """Make the directory, or find it; from now on it is kept for the owner: a resource of the lineage's state."""
-        user = _user(lineage, owner)
+        user = _user_key(lineage, owner)
         self._references.refer_cache(lineage, self._file(owner), str(self.directory))
         existed = self.directory.exists()
         make_directory(self._users)
         if not existed:
-            create_once(self._made, b"")
+            create_exclusive(self._made, b"")
         (self._users / user).touch(0o600)
 
     def release(self, lineage: str, owner: str = "") -> None:
         """Let go of it, in the name of the owner, or of all the lineage's."""
         self._references.drop_cache(lineage, self._file(owner))
-        for user in names_in(self._users):
-            if user == _user(lineage, owner) or (not owner and user.startswith(_user(lineage, ""))):
+        for user in list_names(self._users):
+            if user == _user_key(lineage, owner) or (
+                not owner and user.startswith(_user_key(lineage, ""))
+            ):
                 with contextlib.suppress(FileNotFoundError):
                     (self._users / user).unlink()
 
     def others(self, lineage: str, owner: str) -> List[str]:
         """Who but the owner refers to it, as ``LINEAGE+OWNER``."""
-        users = {*names_in(self._users), *self._references.cache_users(short_name(self.directory))}
-        return sorted(users - {_user(lineage, owner)})
+        users = {
+            *list_names(self._users),
+            *self._references.cache_users(short_name(self.directory)),
+        }
+        return sorted(users - {_user_key(lineage, owner)})
 
     @property
     def ours(self) -> bool:
         """Whether it may be removed: it was made here, or lies where only we make things."""
-        return inside(self.directory, self._layout.root) or self._made.exists()
+        return is_inside(self.directory, self._layout.root) or self._made.exists()
 
     def remove(self) -> int:
         """Remove it with all it holds, or of a directory that was there before us what is ours; the bytes freed."""
         if self.ours:
             return remove_tree(self.directory)
-        remove_tree(self.directory / OURS)
+        remove_tree(self.directory / METADATA_DIRECTORY)
         return 0
 
     def prepared(self, digest: str) -> bool:
@@ -82,29 +87,29 @@ class TrainingCache:
     def mark_prepared(self, digest: str, key: str, name: str) -> None:
         """Say so, and by which run."""
         make_directory(self._prepared(digest).parent)
-        create_once(self._prepared(digest), json.dumps({"run": key, "name": name}).encode())
+        create_exclusive(self._prepared(digest), json.dumps({"run": key, "name": name}).encode())
 
     def prepared_by(self, digest: str) -> Dict[str, Any]:
         """The ``run`` that did, by its key, and its ``name`` for people; empty if unknown."""
         return read_json(self._prepared(digest)) or {}
 
-    def unprepare(self) -> None:
+    def invalidate_preparation(self) -> None:
         """Something of it is gone: what prepared it has to do so again."""
-        remove_tree(self.directory / OURS / "prepared")
+        remove_tree(self.directory / METADATA_DIRECTORY / "prepared")
 
     def _file(self, owner: str) -> str:
         return f"{short_name(self.directory)}-{owner}" if owner else short_name(self.directory)
 
     def _prepared(self, digest: str) -> Path:
-        return self.directory / OURS / "prepared" / digest
+        return self.directory / METADATA_DIRECTORY / "prepared" / digest
 
     @property
     def _users(self) -> Path:
-        return self.directory / OURS / "users"
+        return self.directory / METADATA_DIRECTORY / "users"
 
     @property
     def _made(self) -> Path:
-        return self.directory / OURS / "made"
+        return self.directory / METADATA_DIRECTORY / "made"
 
 
 def content_lock(layout: Layout, directory: Path) -> FileLease:
@@ -117,15 +122,15 @@ def short_name(directory: Path) -> str:
     return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
 
 
-def _user(lineage: str, owner: str) -> str:
+def _user_key(lineage: str, owner: str) -> str:
     return f"{lineage}+{owner}"
 
 
-_FEW = 10_000
+_MAX_QUICK_ENTRIES = 10_000
 """Most entries that a quick walk counts."""
 
 
-class Entry(NamedTuple):
+class TrainingCacheEntry(NamedTuple):
     """One thing in a cache: its path below it, bytes (of a directory, those of all files below it), mtime, and ``st_mode``."""
 
     path: str
@@ -139,7 +144,7 @@ class Entry(NamedTuple):
         return stat.S_ISDIR(self.mode)
 
 
-def entries(cache: Path) -> Iterator[Entry]:
+def walk_entries(cache: Path) -> Iterator[TrainingCacheEntry]:
     """Everything below the directory but what is ours, each directory after what it holds.
 
     What vanishes or may not be read is left out. Memory is that of one directory and its ancestors.
@@ -150,25 +155,25 @@ def entries(cache: Path) -> Iterator[Entry]:
     sizes: Dict[str, int] = {}
     for directory, folders, files in os.walk(top, topdown=False):
         below = os.path.relpath(directory, top)
-        if below.split("/")[0] == OURS:
+        if below.split("/")[0] == METADATA_DIRECTORY:
             continue
         total = 0
         for name in sorted(files) + sorted(folders):
             path = name if below == os.curdir else f"{below}/{name}"
-            if path == OURS:
+            if path == METADATA_DIRECTORY:
                 continue
             with contextlib.suppress(OSError):
                 found = os.lstat(os.path.join(directory, name))  # noqa: PTH118
                 size = found.st_size if stat.S_ISREG(found.st_mode) else sizes.pop(path, 0)
                 total += size
-                yield Entry(path, size, found.st_mtime, found.st_mode)
+                yield TrainingCacheEntry(path, size, found.st_mtime, found.st_mode)
         sizes[below] = total
 
 
-def measure(cache: Path, most: Optional[int] = None) -> Held:
+def measure_cache(cache: Path, most: Optional[int] = None) -> TrainingCacheUsage:
     """What is there; no more than ``most`` entries are counted."""
     began, size, files = time.time(), 0, 0
-    for number, entry in enumerate(entries(cache), 1):
+    for number, entry in enumerate(walk_entries(cache), 1):
         if most is not None and number > most:
             return {"bytes": size, "files": files, "at": began, "whole": False}
         if not entry.is_directory:
@@ -177,20 +182,24 @@ def measure(cache: Path, most: Optional[int] = None) -> Held:
     return {"bytes": size, "files": files, "at": began, "whole": True}
 
 
-def summary(layout: Layout, cache: Path) -> Held:
+def cache_summary(layout: Layout, cache: Path) -> TrainingCacheUsage:
     """What the newest walk found; where there was none yet, what a short one finds."""
     found = read_json(_summary(layout, cache))
-    return cast("Held", found) if found and cache.is_dir() else measure(cache, _FEW)
+    return (
+        cast("TrainingCacheUsage", found)
+        if found and cache.is_dir()
+        else measure_cache(cache, _MAX_QUICK_ENTRIES)
+    )
 
 
-def summarize(layout: Layout, cache: Path) -> None:
+def update_summary(layout: Layout, cache: Path) -> None:
     """Walk the cache and keep what was found; nothing is made where the cache or its node is gone."""
     with contextlib.suppress(OSError):
         if cache.is_dir():
-            keep_summary(layout, cache, measure(cache))
+            keep_summary(layout, cache, measure_cache(cache))
 
 
-def keep_summary(layout: Layout, cache: Path, found: Held) -> None:
+def keep_summary(layout: Layout, cache: Path, found: TrainingCacheUsage) -> None:
     """Keep what a walk found. A full disk, or a node that is gone, is no error."""
     with contextlib.suppress(OSError):
         write_json(_summary(layout, cache), found)
@@ -221,7 +230,7 @@ class CacheCleaner:
     def run(self) -> None:
         """Remove what was last modified at ``before`` or earlier, then directories that are as old, or were emptied by this."""
         touched: Set[str] = set()
-        ours = os.path.join(self._top, OURS)  # noqa: PTH118
+        ours = os.path.join(self._top, METADATA_DIRECTORY)  # noqa: PTH118
         for directory, folders, files in os.walk(self._top, topdown=False):
             if directory == ours or directory.startswith(ours + os.sep):
                 continue

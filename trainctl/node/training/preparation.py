@@ -6,14 +6,14 @@ import hashlib
 import json
 from typing import Callable, List, Mapping, Optional
 
-from trainctl.base.files import make_directory, write_json
+from trainctl.base.filesystem.files import make_directory, write_json
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.attempt import stopped_within
-from trainctl.node.runs.record import PREPARE, Run
+from trainctl.node.runs.attempt import wait_for_stop
+from trainctl.node.runs.record import PREPARE, NodeRun
+from trainctl.node.scheduling.allocation import PendingFn
+from trainctl.node.scheduling.rank_coordination import RunOutcome
 from trainctl.node.training.cache import TrainingCache, content_lock
-from trainctl.node.turns.peers import Outcome
-from trainctl.node.turns.turn import Pending
 
 _POLL_SECONDS = 0.5
 _LAST_LINES = 3
@@ -21,12 +21,12 @@ _LINE = 200
 
 
 def prepare_cache(
-    run: Run,
+    run: NodeRun,
     spec: RunSpec,
-    execute: Callable[[List[str]], Optional[Outcome]],
-    pending: Pending,
+    execute: Callable[[List[str]], Optional[RunOutcome]],
+    pending: PendingFn,
     begin: Callable[[str], None],
-) -> Optional[Outcome]:
+) -> Optional[RunOutcome]:
     """Run the ``prepare`` commands unless they prepared the cache before; None once it is ready, else how the run ends.
 
     ``execute`` runs commands as the job itself is run; ``begin`` is called with what is done now.
@@ -40,8 +40,8 @@ def prepare_cache(
     lock = content_lock(run.layout, cache.directory)
     while not cache.prepared(digest) and not lock.try_acquire():
         pending("waits for another run to prepare the training cache", None)
-        if stopped_within(_POLL_SECONDS):
-            return Outcome(runs.STOPPED)
+        if wait_for_stop(_POLL_SECONDS):
+            return RunOutcome(runs.STOPPED)
     try:
         if cache.prepared(digest):
             _name_preparer(run, rank, cache.prepared_by(digest))
@@ -49,7 +49,7 @@ def prepare_cache(
         begin("prepares the training cache")
         ending = execute(commands)
         if ending is not None:
-            return _explained(ending, run, rank)
+            return _with_last_lines(ending, run, rank)
         name = f"run {spec['number']} ({spec['id']}) of {spec['address']}"
         cache.mark_prepared(digest, run.key, name)
     finally:
@@ -57,7 +57,7 @@ def prepare_cache(
     return None
 
 
-def _name_preparer(run: Run, rank: int, preparer: Mapping[str, str]) -> None:
+def _name_preparer(run: NodeRun, rank: int, preparer: Mapping[str, str]) -> None:
     """Write which other run has the commands' log, in place of that log."""
     if preparer.get("run") != run.key:
         place = run.prepared_by(rank)
@@ -65,7 +65,7 @@ def _name_preparer(run: Run, rank: int, preparer: Mapping[str, str]) -> None:
         write_json(place, {"name": preparer.get("name") or "another run"})
 
 
-def _explained(ending: Outcome, run: Run, rank: int) -> Outcome:
+def _with_last_lines(ending: RunOutcome, run: NodeRun, rank: int) -> RunOutcome:
     """With the last lines that the commands printed."""
     text = run.tail(rank, PREPARE) if ending.exit_code else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]

@@ -8,26 +8,26 @@ from contextlib import ExitStack, closing
 from itertools import compress, islice
 from typing import Callable, Dict, Iterable, List, Sequence, Set
 
-from trainctl.base.files import names_in
+from trainctl.base.filesystem.files import list_names
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import Layout
-from trainctl.node.transfer.parts import Part, parts_of, windows
-from trainctl.node.transfer.pool import MIRROR, Data, Pool, Task
-from trainctl.node.transfer.shared import SHARED
-from trainctl.node.transfer.sources import Sources
+from trainctl.node.transfer.fetch_pool import MIRROR, Data, FetchPool, FetchTask
+from trainctl.node.transfer.shared_cache import SHARED
+from trainctl.node.transfer.transfer_sources import TransferSources
+from trainctl.node.transfer.transfer_units import TransferUnit, units_of, windows
 
-Progress = Callable[[int, int], None]
+FetchProgressFn = Callable[[int, int], None]
 """Takes how many more bytes are here now, and how many of them had to come."""
 PEERS = "peers"
 _POLL_SECONDS = 0.05
 
 
-class Fetch:
+class DeliveryFetch:
     """One delivery's fetching. ``moved`` counts the bytes that came from the MIRROR, from PEERS and from the SHARED cache."""
 
-    def __init__(self, layout: Layout, sources: Sources, progress: Progress) -> None:
+    def __init__(self, layout: Layout, sources: TransferSources, progress: FetchProgressFn) -> None:
         self._layout = layout
         self._sources = sources
         self._progress = progress
@@ -90,7 +90,7 @@ class Fetch:
                     partials[file.sha256] = partial
                     missing += self._missing_chunks(partial, file)
 
-            def keep(part: Part, data: Data, place: str) -> None:
+            def keep(part: TransferUnit, data: Data, place: str) -> None:
                 if part.file.sha256 in partials:
                     if partials[part.file.sha256].write(part.number, data):
                         self._finish(partials[part.file.sha256], part.file)
@@ -98,11 +98,11 @@ class Fetch:
                     self._files.keep_small(part.file, data)
                 self._count(len(data), self._tier(part.file, place))
 
-            def pass_on(part: Part, start: int, data: Data) -> None:
+            def pass_on(part: TransferUnit, start: int, data: Data) -> None:
                 partials[part.file.sha256].pass_on(part.number, start, data)
 
-            tasks = [Task(part, self._sources.places(part)) for part in missing]
-            Pool(self._sources.fetchers, keep, pass_on).run(tasks)
+            tasks = [FetchTask(part, self._sources.places(part)) for part in missing]
+            FetchPool(self._sources.fetchers, keep, pass_on).run(tasks)
         self._files.commit(small)
 
     def _is_fetched_meanwhile(self, file: ListedFile) -> bool:
@@ -112,19 +112,19 @@ class Fetch:
         self._progress(file.size, 0)
         return True
 
-    def _missing_small(self, files: Sequence[ListedFile]) -> List[Part]:
-        known = set(names_in(self._layout.partial)) if files else set()
-        wanted: List[Part] = []
+    def _missing_small(self, files: Sequence[ListedFile]) -> List[TransferUnit]:
+        known = set(list_names(self._layout.partial)) if files else set()
+        wanted: List[TransferUnit] = []
         for file in files:
             if f"{file.sha256}.part" in known and self._files.is_kept(file):
                 self._progress(file.size, 0)
             else:
-                wanted += parts_of(file)
+                wanted += units_of(file)
         return wanted
 
-    def _missing_chunks(self, partial: PartialFile, file: ListedFile) -> List[Part]:
+    def _missing_chunks(self, partial: PartialFile, file: ListedFile) -> List[TransferUnit]:
         is_cloned = partial.is_new and self._sources.clone(file, partial.clone)
-        parts = parts_of(file)
+        parts = units_of(file)
         missing = [parts[index] for index in partial.missing()]
         here = file.size - sum(part.chunk.length for part in missing)
         if is_cloned:

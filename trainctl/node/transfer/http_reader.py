@@ -25,22 +25,28 @@ from typing import (  # fmt: skip
 )
 from urllib.parse import urlsplit
 
-from trainctl.base.addresses import family, has_tls, is_loopback, is_private, network
-from trainctl.base.failure import Failure, Stranger, Unreachable
-from trainctl.base.http import HttpClient, HttpCut, HttpError, HttpUnreachable, Response
+from trainctl.base.failure import Failure, NoReachableAddress, PeerAuthError
+from trainctl.base.http import HttpClient, HttpError, HttpInterrupted, HttpUnreachable, Response
 from trainctl.base.listing import ListedFile
-from trainctl.base.object_server import COMING, LENGTH, PACKED_BYTES
-from trainctl.base.pace import Pace
-from trainctl.base.protocol.conversation import Asking, Gone
-from trainctl.node.transfer.parts import parts_of
-from trainctl.node.transfer.readers import ObjectReader, TryLater
+from trainctl.base.network.addresses import (
+    address_family,
+    has_tls,
+    is_loopback,
+    is_private,
+    network_id,
+)
+from trainctl.base.network.object_server import INCOMING, LENGTH, MAX_PACKED_BYTES
+from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
+from trainctl.base.rate_limiter import RateLimiter
+from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter
+from trainctl.node.transfer.transfer_units import units_of
 from trainctl.store import keys
 
 SILENCE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
-_CONNECT_SECONDS_OF_SEVERAL = 3.0
-_PIECE_BYTES = 2**20
-_BUSY = (408, 425, 429, 500, 502, 503, 504)
+_CONNECT_SECONDS_PER_ADDRESS = 3.0
+_BUFFER_BYTES = 2**20
+_BUSY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _SIGNED_AT_ONCE = 64
 """Few enough that the last URL is used before it expires."""
 _POSITION = re.compile(r"bytes (\d{1,18})-")
@@ -51,8 +57,8 @@ class HttpReader(ObjectReader):
 
     broken = (HttpError,)
 
-    def __init__(self, pace: Optional[Pace] = None) -> None:
-        self._pace = pace or Pace()
+    def __init__(self, rate_limiter: Optional[RateLimiter] = None) -> None:
+        self._rate_limiter = rate_limiter or RateLimiter()
 
     def read(self, key: str, offset: int, view: memoryview, wait: float = 0) -> Iterator[int]:
         """See ObjectReader. ``wait``: seconds for which the server may hold back its response."""
@@ -60,9 +66,9 @@ class HttpReader(ObjectReader):
         with self._request(key, wanted, wait) as response:
             self._judge(response, key)
             length = min(len(view), self._seek(response, offset))
-            for start in range(0, length, _PIECE_BYTES):
-                piece = view[start : min(start + _PIECE_BYTES, length)]
-                self._pace.spend(len(piece))
+            for start in range(0, length, _BUFFER_BYTES):
+                piece = view[start : min(start + _BUFFER_BYTES, length)]
+                self._rate_limiter.acquire(len(piece))
                 response.fill(piece)
                 yield len(piece)
 
@@ -82,10 +88,10 @@ class HttpReader(ObjectReader):
             return
         if response.status in (404, 416):
             raise Failure("missing", f"{self.where} does not have {key}")
-        if response.status in _BUSY:
+        if response.status in _BUSY_STATUSES:
             text = response.headers.get("Retry-After") or ""
             seconds = float(text) if text.isdigit() and len(text) < 5 else 0.0
-            raise TryLater(seconds, coming=response.status == 503 and text == "0")
+            raise RetryAfter(seconds, coming=response.status == 503 and text == "0")
         raise Failure(
             "denied", f"{self.where} refuses to hand out weights (status {response.status})"
         )
@@ -96,15 +102,15 @@ class HttpReader(ObjectReader):
         before = offset - (int(position[1]) if position else 0)
         length = int(response.headers.get("Content-Length") or 0) - before
         if before < 0 or length <= 0:
-            raise HttpCut(f"{self.where} sends other bytes than were requested")
+            raise HttpInterrupted(f"{self.where} sends other bytes than were requested")
         while before:
-            skipped = len(response.read(min(before, _PIECE_BYTES)))
-            self._pace.spend(skipped)
+            skipped = len(response.read(min(before, _BUFFER_BYTES)))
+            self._rate_limiter.acquire(skipped)
             before -= skipped
         return length
 
 
-class Pack(NamedTuple):
+class PackResponse(NamedTuple):
     """Small contents that came together, and those that the server is being sent itself."""
 
     contents: Dict[str, Union[bytes, bytearray]]
@@ -123,39 +129,39 @@ class ServerReader(HttpReader):
     def __init__(
         self,
         server: Mapping[str, Any],
-        pace: Optional[Pace] = None,
+        rate_limiter: Optional[RateLimiter] = None,
         silence: float = SILENCE_SECONDS,
     ) -> None:
-        super().__init__(pace)
+        super().__init__(rate_limiter)
         urls, token, pin = server.get("urls"), server.get("token"), server.get("fingerprint")
         if not isinstance(token, str) or not token:
             raise Failure("request", "the request to fetch over HTTP lacks its token")
         if not isinstance(urls, list) or not urls:
             raise Failure("request", f"{urls!r} are not http://ADDRESS:PORT to fetch weights from")
         for url in urls:
-            _check(url, has_pin=isinstance(pin, str))
+            _validate_url(url, has_pin=isinstance(pin, str))
         self.where = " or ".join(urlsplit(url).netloc for url in urls)
-        self._urls = _reachable(urls, server.get("loopback"), self.where)
+        self._urls = _usable_urls(urls, server.get("loopback"), self.where)
         self._secrets = {"Authorization": f"Bearer {token}"}
         self._silence = silence
         self._has_answered = False
-        seconds = _CONNECT_SECONDS if len(urls) == 1 else _CONNECT_SECONDS_OF_SEVERAL
+        seconds = _CONNECT_SECONDS if len(urls) == 1 else _CONNECT_SECONDS_PER_ADDRESS
         self._client = HttpClient(
             silence=silence, connect_seconds=seconds, proxies=False, pin=pin if isinstance(pin, str) else None
         )  # fmt: skip
 
-    def pack(self, digests: Sequence[str], wait: float = 0) -> Pack:
+    def pack(self, digests: Sequence[str], wait: float = 0) -> PackResponse:
         """Small contents in one response; errors as ``read`` raises them."""
-        found = Pack({}, set())
+        found = PackResponse({}, set())
         body = json.dumps(list(digests)).encode()
         with self._exchange("POST", "/pack", {}, body, wait) as response:
             self._judge(response, digests[0])
             for digest in digests:
-                length = LENGTH.unpack(_exactly(response, LENGTH.size))[0]
-                if length < PACKED_BYTES:
-                    self._pace.spend(length)
-                    found.contents[digest] = _exactly(response, length)
-                elif length == COMING:
+                length = LENGTH.unpack(_read_exactly(response, LENGTH.size))[0]
+                if length < MAX_PACKED_BYTES:
+                    self._rate_limiter.acquire(length)
+                    found.contents[digest] = _read_exactly(response, length)
+                elif length == INCOMING:
                     found.coming.add(digest)
         return found
 
@@ -189,8 +195,8 @@ class ServerReader(HttpReader):
                             body=body, follow=False, silence=self._silence + wait,
                         )
                     )  # fmt: skip
-                except (HttpError, Stranger) as error:
-                    is_cut = isinstance(error, HttpCut)
+                except (HttpError, PeerAuthError) as error:
+                    is_cut = isinstance(error, HttpInterrupted)
                     self.is_reached = self.is_reached or is_cut
                     if is_cut and self._has_answered:
                         raise
@@ -201,7 +207,7 @@ class ServerReader(HttpReader):
                 self._has_answered = self.is_reached = True
                 yield response
                 return
-        if len(errors) == 1 or all(isinstance(error, Stranger) for error in errors):
+        if len(errors) == 1 or all(isinstance(error, PeerAuthError) for error in errors):
             raise errors[0]
         raise HttpUnreachable("; ".join(map(str, errors)))
 
@@ -209,8 +215,8 @@ class ServerReader(HttpReader):
 class SignedUrls:
     """The presigned URLs of a delivery's objects, which its caller signs when they are about to be read."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, callbacks: CallbackClient) -> None:
+        self._callbacks = callbacks
         self._lock = threading.Lock()
         self._order: List[str] = []
         self._numbers: Dict[str, int] = {}
@@ -218,7 +224,7 @@ class SignedUrls:
 
     def begin(self, files: Iterable[ListedFile]) -> None:
         """Expect that these are read next, in this order. Small files are in packs, which are signed as they are read."""
-        parts = (part for file in files for part in parts_of(file) if not part.is_small)
+        parts = (part for file in files for part in units_of(file) if not part.is_small)
         with self._lock:
             self._order = list(dict.fromkeys(keys.blob(part.chunk.sha256) for part in parts))
             self._numbers = {key: number for number, key in enumerate(self._order)}
@@ -244,8 +250,8 @@ class SignedUrls:
         following = self._order[start : start + _SIGNED_AT_ONCE]
         wanted = [key, *(other for other in following if other not in self._known)]
         try:
-            answer = self._asking.ask({"want": "links", "keys": wanted})
-        except Gone:
+            answer = self._callbacks.request({"method": "links", "keys": wanted})
+        except CallerGone:
             raise Failure(
                 "origin",
                 "the command that called this node has ended",
@@ -264,8 +270,8 @@ class BucketReader(HttpReader):
     where = "the bucket"
     is_reached = True  # URLs lead to many servers, which are waited for alike
 
-    def __init__(self, urls: SignedUrls, pace: Optional[Pace] = None) -> None:
-        super().__init__(pace)
+    def __init__(self, urls: SignedUrls, rate_limiter: Optional[RateLimiter] = None) -> None:
+        super().__init__(rate_limiter)
         self._urls = urls
         self._client = HttpClient(silence=SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS)
 
@@ -290,7 +296,7 @@ class BucketReader(HttpReader):
                 return
 
 
-def _check(url: Any, *, has_pin: bool) -> None:
+def _validate_url(url: Any, *, has_pin: bool) -> None:
     parts = urlsplit(url) if isinstance(url, str) else None
     if (
         parts is None
@@ -298,26 +304,26 @@ def _check(url: Any, *, has_pin: bool) -> None:
         or not (parts.hostname and parts.port)
     ):
         raise Failure("request", f"{url!r} is not http://ADDRESS:PORT to fetch weights from")
-    family(parts.hostname)
+    address_family(parts.hostname)
     if parts.scheme == "https" and not has_pin:
         raise Failure("request", f"{parts.netloc} is asked over https without a fingerprint")
     if parts.scheme == "http" and not is_private(parts.hostname):
         raise Failure("request", f"{parts.netloc} is asked without TLS, and isn't private")
 
 
-def _reachable(urls: Sequence[str], loopback: Any, where: str) -> Any:
+def _usable_urls(urls: Sequence[str], loopback: Any, where: str) -> Any:
     """The URLs that this host can use, or why there are none."""
-    is_ours = loopback is None or loopback == network() != ""
+    is_ours = loopback is None or loopback == network_id() != ""
     others = [url for url in urls if is_ours or not is_loopback(urlsplit(url).hostname)]
     usable = [url for url in others if url.startswith("http:") or has_tls()]
     if usable:
         return usable
     if others:
-        return Unreachable(f"{where} is asked over TLS, and {sys.executable} here has none")
-    return Unreachable(f"{where} is another host's loopback")
+        return NoReachableAddress(f"{where} is asked over TLS, and {sys.executable} here has none")
+    return NoReachableAddress(f"{where} is another host's loopback")
 
 
-def _exactly(response: Response, count: int) -> Union[bytes, bytearray]:
+def _read_exactly(response: Response, count: int) -> Union[bytes, bytearray]:
     data = bytearray(count)
     if count:
         response.fill(memoryview(data))

@@ -8,26 +8,26 @@ import time
 from array import array
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from trainctl.base.failure import Failure, Stranger
-from trainctl.base.http import HttpCut, HttpError, HttpSilent
+from trainctl.base.failure import Failure, PeerAuthError
+from trainctl.base.http import HttpError, HttpInterrupted, HttpStalled
 from trainctl.base.listing import Listing
-from trainctl.base.object_server import PACKED_BYTES
+from trainctl.base.network.object_server import MAX_PACKED_BYTES
+from trainctl.node.transfer.fetch_pool import ChunkBuffer, Fetcher, FetchResult, PassOnFn
 from trainctl.node.transfer.http_reader import SILENCE_SECONDS, ServerReader
-from trainctl.node.transfer.parts import Part, from_hex, has_bit, lengths_of
-from trainctl.node.transfer.pool import Buffer, Fetched, Fetcher, PassOn
-from trainctl.node.transfer.readers import TryLater
+from trainctl.node.transfer.object_readers import RetryAfter
+from trainctl.node.transfer.transfer_units import TransferUnit, from_hex, has_bit, unit_lengths
 from trainctl.store import keys
 
-_NOBODY = 2**16 - 1
+_NO_NODE = 2**16 - 1
 _WAIT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
-_MOST_CUT = _MOST_WRONG = 3
-_PATIENCE_SECONDS = 60.0
+_MAX_INTERRUPTED = _MAX_CORRUPT = 3
+_DEFAULT_TIMEOUT = 60.0
 _GRACE_SECONDS = 15.0
 _SLACK = 4
 
 
-class PeerOrder:
+class PeerSchedule:
     """Whom a node asks for each part. All nodes compute the same, so they agree without a message.
 
     The node that sends most decides when all are done, so loads are balanced. Of a part that some hold, each of the
@@ -40,9 +40,9 @@ class PeerOrder:
         self._nodes = sorted(holds)
         self._all = range(len(self._nodes))
         self._me = self._nodes.index(me)
-        lengths = array("I", lengths_of(listing))
+        lengths = array("I", unit_lengths(listing))
         self._held = [from_hex(holds[node], len(lengths)) for node in self._nodes]
-        self._first = array("H", [_NOBODY]) * len(lengths)
+        self._first = array("H", [_NO_NODE]) * len(lengths)
         self._sends = [0] * len(self._nodes)
         for number, length in enumerate(lengths):
             self._assign_holders(number, length)
@@ -58,8 +58,8 @@ class PeerOrder:
         wait for each other. The parts of a node that has died are spread over the others.
         """
         holders, first = self._holders(number), self._first[number]
-        known = _rotated(holders, number) if holders else [first]
-        ranked = known + _rotated([node for node in self._all if node not in known], number)
+        known = _rotate(holders, number) if holders else [first]
+        ranked = known + _rotate([node for node in self._all if node not in known], number)
         asked = ranked[: ranked.index(self._me)]
         if first in asked:
             asked.remove(first)
@@ -72,34 +72,34 @@ class PeerOrder:
     def _assign_holders(self, number: int, length: int) -> None:
         """Have each of the other nodes ask a holder. Small files are fetched together: all ask the same one."""
         holders = self._holders(number)
-        receivers = _rotated([node for node in self._all if node not in holders], number)
+        receivers = _rotate([node for node in self._all if node not in holders], number)
         holder = None
         for node in receivers if holders else ():
-            if holder is None or length >= PACKED_BYTES:
+            if holder is None or length >= MAX_PACKED_BYTES:
                 holder = min(holders, key=self._sends.__getitem__)
             self._sends[holder] += length
             if node == self._me:
                 self._first[number] = holder
 
 
-def _rotated(nodes: Sequence[int], number: int) -> List[int]:
+def _rotate(nodes: Sequence[int], number: int) -> List[int]:
     turn = number % len(nodes) if nodes else 0
     return [*nodes[turn:], *nodes[:turn]]
 
 
-class Patience:
+class PeerTimeout:
     """How long to wait for a peer: at least ``seconds``, and some times as long as the slowest chunk from the mirror.
 
     A slow mirror makes all peers late, and to ask it for their parts too would make it slower.
     """
 
     def __init__(self, seconds: Optional[float] = None) -> None:
-        self._seconds = _PATIENCE_SECONDS if seconds is None else seconds
+        self._seconds = _DEFAULT_TIMEOUT if seconds is None else seconds
         self._slowest = 0.0
         self.grace_until = time.monotonic() + min(_GRACE_SECONDS, self._seconds)
         """Until then the deliveries of peers may not have begun."""
 
-    def saw(self, seconds: float) -> None:
+    def record_mirror_time(self, seconds: float) -> None:
         """Note how long the mirror took for a chunk."""
         self._slowest = max(self._slowest, seconds)
 
@@ -109,35 +109,35 @@ class Patience:
         return max(self._seconds, _SLACK * self._slowest)
 
 
-class FromPeer(Fetcher):
+class PeerFetcher(Fetcher):
     """Fetches from another node, which may be fetching the same. One that is silent, slow or wrong isn't asked again."""
 
-    def __init__(self, peer: Mapping[str, Any], patience: Patience) -> None:
+    def __init__(self, peer: Mapping[str, Any], peer_timeout: PeerTimeout) -> None:
         super().__init__(str(peer["node"]))
-        self._reader = ServerReader(peer, silence=min(SILENCE_SECONDS, patience.seconds))
-        self._patience = patience
-        self._buffer = Buffer()
+        self._reader = ServerReader(peer, silence=min(SILENCE_SECONDS, peer_timeout.seconds))
+        self._patience = peer_timeout
+        self._buffer = ChunkBuffer()
         self._cut = self._wrong = 0
         self._is_dropped = False
         self._until = 0.0
         self._ending = threading.Event()
-        self.stranger = ""
+        self.auth_error = ""
         """Why the server in the peer's place is not the peer."""
 
-    def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
+    def fetch(self, parts: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         """See Fetcher."""
-        chunk = None if parts[0].is_small else _Chunk(parts[0], self._buffer)
-        found: Dict[str, Fetched] = {}
+        chunk = None if parts[0].is_small else _PeerChunk(parts[0], self._buffer)
+        found: Dict[str, FetchResult] = {}
         self._until = time.monotonic() + self._patience.seconds
         while len(found) < len(parts) and self._ask(parts, chunk, found):
             pass
         for part in parts:
-            yield found.get(part.file.sha256, Fetched(None))
+            yield found.get(part.file.sha256, FetchResult(None))
 
-    def reject(self, part: Part) -> None:
+    def reject(self, part: TransferUnit) -> None:
         """See Fetcher."""
         self._wrong += 1
-        self._is_dropped = self._is_dropped or self._wrong == _MOST_WRONG
+        self._is_dropped = self._is_dropped or self._wrong == _MAX_CORRUPT
 
     def abort(self) -> None:
         """See Fetcher."""
@@ -149,29 +149,34 @@ class FromPeer(Fetcher):
         self._reader.close()
 
     def _ask(
-        self, parts: Sequence[Part], chunk: Optional[_Chunk], found: Dict[str, Fetched]
+        self,
+        parts: Sequence[TransferUnit],
+        chunk: Optional[_PeerChunk],
+        found: Dict[str, FetchResult],
     ) -> bool:
         """Ask once; whether to ask again for what did not come."""
         if self._is_dropped or self._ending.is_set():
             return False
         try:
-            is_coming = self._receive(chunk, found) if chunk else self._receive_small(parts, found)
-        except TryLater as error:
-            is_coming = True
+            is_incoming = (
+                self._receive(chunk, found) if chunk else self._receive_small(parts, found)
+            )
+        except RetryAfter as error:
+            is_incoming = True
             if not error.coming:
                 self._ending.wait(max(error.seconds, _PAUSE_SECONDS))
         except HttpError as error:
-            is_cut = isinstance(error, HttpCut) and not isinstance(error, HttpSilent)
+            is_cut = isinstance(error, HttpInterrupted) and not isinstance(error, HttpStalled)
             self._cut += 1
-            self._is_dropped = not is_cut or self._cut == _MOST_CUT
+            self._is_dropped = not is_cut or self._cut == _MAX_INTERRUPTED
             return not self._is_dropped
         except Failure as error:
-            is_coming = False
+            is_incoming = False
             self._is_dropped = error.kind != "missing"
-            self.stranger = error.summary if isinstance(error, Stranger) else ""
+            self.auth_error = error.summary if isinstance(error, PeerAuthError) else ""
         self._cut = 0
         now = time.monotonic()
-        if not is_coming:
+        if not is_incoming:
             if now > self._patience.grace_until:
                 return False
             self._ending.wait(_PAUSE_SECONDS)
@@ -181,14 +186,14 @@ class FromPeer(Fetcher):
     def _wait(self) -> float:
         return max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
 
-    def _receive_small(self, parts: Sequence[Part], found: Dict[str, Fetched]) -> bool:
+    def _receive_small(self, parts: Sequence[TransferUnit], found: Dict[str, FetchResult]) -> bool:
         """Receive the files that the peer has; whether the others are on their way to it."""
         wanted = [part.file.sha256 for part in parts if part.file.sha256 not in found]
         pack = self._reader.pack(wanted, self._wait)
-        found.update((sha256, Fetched.of(data)) for sha256, data in pack.contents.items())
+        found.update((sha256, FetchResult.of(data)) for sha256, data in pack.contents.items())
         return bool(pack.coming)
 
-    def _receive(self, chunk: _Chunk, found: Dict[str, Fetched]) -> bool:
+    def _receive(self, chunk: _PeerChunk, found: Dict[str, FetchResult]) -> bool:
         """Receive what the peer has of a chunk. True: the rest is on its way to it."""
         wait = self._wait
         until = time.monotonic() + wait + self._patience.seconds
@@ -196,16 +201,16 @@ class FromPeer(Fetcher):
             chunk.arrived(count)
             self._until = time.monotonic() + self._patience.seconds
             if time.monotonic() > until:
-                raise HttpSilent("it takes too long")
+                raise HttpStalled("it takes too long")
         if chunk.done == len(chunk.view):
-            found[chunk.part.file.sha256] = Fetched(chunk.view, chunk.digest.hexdigest())
+            found[chunk.part.file.sha256] = FetchResult(chunk.view, chunk.digest.hexdigest())
         return True
 
 
-class _Chunk:
+class _PeerChunk:
     """A chunk of which a peer sends what it has so far, response by response."""
 
-    def __init__(self, part: Part, buffer: Buffer) -> None:
+    def __init__(self, part: TransferUnit, buffer: ChunkBuffer) -> None:
         self.part = part
         self.key = keys.blob(part.chunk.sha256)
         self.view = buffer.view(part.chunk.length)

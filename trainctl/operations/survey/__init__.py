@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class LookOptions:
+class SurveyOptions:
     """How far to look: ``refresh`` inspects nodes and recorded resources; ``offline`` uses no network.
 
     ``writes_lock`` is whether the lock file will have what is resolved now before anything relies on it; None if that depends

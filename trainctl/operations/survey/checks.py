@@ -9,37 +9,37 @@ from itertools import islice
 from pathlib import Path
 
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.desired.values import Desired
+from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError
 from trainctl.jobs.environment import weights_variable
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
-from trainctl.model.resource import Resource
-from trainctl.objects.location import location_of
+from trainctl.model.specs.resource import DesiredResource
+from trainctl.objects.location import parse_bucket_location
+from trainctl.operations.directories import directory_of
 from trainctl.operations.mirrors import mirror_url
-from trainctl.operations.places import directory_of
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
-from trainctl.resources.weights import wanted_of
-from trainctl.spi import discovery
+from trainctl.plugin_api import discovery
+from trainctl.resources.weights import source_request_of
 from trainctl.store import keys
 from trainctl.weights.patterns import select
-from trainctl.weights.resolve import Wanted
+from trainctl.weights.resolution import SourceRequest
 
 
-def unsupported(desired: Desired) -> list[Diagnostic]:
+def unsupported(desired: DesiredState) -> list[Diagnostic]:
     """An error for each thing that can't be done, at the resource that asks for it."""
-    providers = frozenset(discovery.names(discovery.PROVIDERS))
-    found = list(_of_the_whole(desired))
+    providers = frozenset(discovery.plugin_names(discovery.PROVIDERS))
+    found = list(_check_settings(desired))
     for resource in desired.resources.values():
         if resource.address.kind is Kind.CLUSTER:
-            found += _of_cluster(resource, providers)
+            found += _check_cluster(resource, providers)
         elif resource.address.kind is Kind.JOB:
-            found += _of_job(resource)
+            found += _check_job(resource)
     return found
 
 
-def _of_the_whole(desired: Desired) -> Iterator[Diagnostic]:
+def _check_settings(desired: DesiredState) -> Iterator[Diagnostic]:
     url = desired.checkpoints.url
     if url is not None and not url.startswith(("file:", "s3:")):
         scheme = url.partition(":")[0]
@@ -50,10 +50,10 @@ def _of_the_whole(desired: Desired) -> Iterator[Diagnostic]:
         )
 
 
-def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagnostic]:
+def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Iterator[Diagnostic]:
     if cluster.provider not in providers:
         detail = f"Installed: {', '.join(sorted(providers))}."
-        yield _at(
+        yield _resource_error(
             cluster,
             f"no provider plugin is called {cluster.provider!r}",
             detail,
@@ -61,7 +61,7 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
         )
     shared = cluster.cluster_spec.cache.cluster
     if shared and not shared.dir:
-        yield _at(
+        yield _resource_error(
             cluster,
             "`cache.cluster` names no directory",
             "Write `cluster: {dir: /DIRECTORY}`, one that all nodes of the cluster see, or leave it out.",
@@ -69,23 +69,23 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
         )
 
 
-def _of_job(job: Resource) -> Iterator[Diagnostic]:
+def _check_job(job: DesiredResource) -> Iterator[Diagnostic]:
     spec = job.job_spec
     if spec.in_container and (spec.runtime.venv or spec.runtime.requirements):
         detail = "Install what the job needs in its image, or set runtime.engine: host."
         summary = "runtime.venv and runtime.requirements are for jobs on the host"
-        yield _at(job, summary, detail, code="host-only")
-    yield from _shared_variables(job)
+        yield _resource_error(job, summary, detail, code="host-only")
+    yield from _variable_conflicts(job)
 
 
-def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
+def _variable_conflicts(job: DesiredResource) -> Iterator[Diagnostic]:
     """Names that differ in punctuation only would be one environment variable."""
     first: dict[str, Address] = {}
     for address in (weights.address for weights in job.job_spec.weights):
         other = first.setdefault(weights_variable(address), address)
         if other != address:
             detail = "Rename one of them: letters and digits tell them apart, punctuation does not."
-            yield _at(
+            yield _resource_error(
                 job,
                 f"{other} and {address} would both be {weights_variable(address)}",
                 detail,
@@ -93,16 +93,20 @@ def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
             )
 
 
-def _at(resource: Resource, summary: str, detail: str, *, code: str) -> Diagnostic:
+def _resource_error(
+    resource: DesiredResource, summary: str, detail: str, *, code: str
+) -> Diagnostic:
     return error(summary, detail, address=str(resource.address), code=code)
 
 
-def leaks(workspace: Workspace, weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:
+def secret_leaks(
+    workspace: Workspace, weights: Mapping[Address, WeightsFacts]
+) -> Iterator[Diagnostic]:
     """An error for each resource whose attributes, or whose upstream file names, hold the value of a known secret.
 
     State, plan files and listings must keep both as they are, so masking them is no way out.
     """
-    redact = workspace.setting.redactor.redact
+    redact = workspace.settings.redactor.redact
     for address, resource in workspace.desired.resources.items():
         text = json.dumps([str(address), dict(resource.attributes)], ensure_ascii=False)
         if redact(text) != text:
@@ -136,35 +140,35 @@ def _file_names(resolved: ResolvedSource) -> Iterator[str]:
         yield some
 
 
-_OBJECTS = (keys.blob("0" * 64), keys.listing("0" * 64))
+_SAMPLE_OBJECTS = (keys.blob("0" * 64), keys.listing("0" * 64))
 """Examples of a mirror's objects, to test whether a source's patterns leave them out."""
 
 
-def entangled(workspace: Workspace) -> Iterator[Diagnostic]:
+def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
     """An error for each source that contains the mirror or lies in it. Makes no request."""
-    desired, environ = workspace.desired, workspace.setting.environ
+    desired, environ = workspace.desired, workspace.settings.environ
     url = mirror_url(desired, workspace.provider, environ)
     if url.startswith("file:"):
-        mirror: str | None = _directory(directory_of(url, "mirror"))
+        mirror: str | None = _directory_prefix(directory_of(url, "mirror"))
     else:
-        mirror = _bucket(url, desired.mirror.endpoint_url, environ)
+        mirror = _bucket_prefix(url, desired.mirror.endpoint_url, environ)
     for address, resource in desired.resources.items():
         if mirror is None or address.kind is not Kind.WEIGHTS:
             continue
-        wanted = wanted_of(resource.weights_spec, workspace.setting.directory)
-        source = _source_place(wanted, environ)
+        wanted = source_request_of(resource.weights_spec, workspace.settings.directory)
+        source = _source_prefix(wanted, environ)
         if source is None:
             continue
-        how, advice = "lies in the mirror", "Name"
+        relation, advice = "lies in the mirror", "Name"
         if not source.startswith(mirror):
             inside = mirror[len(source) :]
-            objects = [SourceFile(f"{inside}{key}", 0, "") for key in _OBJECTS]
+            objects = [SourceFile(f"{inside}{key}", 0, "") for key in _SAMPLE_OBJECTS]
             if not mirror.startswith(source) or not select(objects, wanted.allow, wanted.ignore)[0]:
                 continue
-            how = "holds the mirror"
+            relation = "holds the mirror"
             advice = f"Leave it out by ignore_patterns: [{json.dumps(f'/{inside}')}], or name"
         yield error(
-            f"{wanted.source} {how} {url}, which would change it whenever it is mirrored",
+            f"{wanted.source} {relation} {url}, which would change it whenever it is mirrored",
             f"{advice} another place in mirror: {{url: …}}.",
             address=str(address),
             where=resource.where,
@@ -172,26 +176,26 @@ def entangled(workspace: Workspace) -> Iterator[Diagnostic]:
         )
 
 
-def _source_place(wanted: Wanted, environ: Mapping[str, str]) -> str | None:
+def _source_prefix(wanted: SourceRequest, environ: Mapping[str, str]) -> str | None:
     """None for invalid sources, too, which resolving reports."""
     try:
         uri = wanted.uri
     except SourceError:
         return None
     if uri.scheme == "file":
-        return _directory(Path(uri.location))
-    return _bucket(uri.text, wanted.endpoint_url, environ)
+        return _directory_prefix(Path(uri.location))
+    return _bucket_prefix(uri.text, wanted.endpoint_url, environ)
 
 
-def _directory(path: Path) -> str:
+def _directory_prefix(path: Path) -> str:
     """A path with which everything in that directory begins, whatever links lead to it."""
     return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
 
 
-def _bucket(url: str, endpoint: str | None, environ: Mapping[str, str]) -> str | None:
+def _bucket_prefix(url: str, endpoint: str | None, environ: Mapping[str, str]) -> str | None:
     """A server and a key with which everything in that prefix begins; None for other URLs."""
     try:
-        place = location_of(url, endpoint, environ)
+        place = parse_bucket_location(url, endpoint, environ)
     except (SourceError, ValueError):
         return None
     server = place.endpoint if place.endpoint and not place.is_own(place.endpoint) else ""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import Code, scan
-from trainctl.jobs.host_needs import HostNeeds, host_needs
+from trainctl.jobs.code import CodeSource, scan
+from trainctl.jobs.host_requirements import HostRequirements, host_requirements
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, of_error
 from trainctl.operations.workspace import Workspace
@@ -15,33 +15,33 @@ from trainctl.plan.values import CodeTree
 
 
 @dataclass(slots=True)
-class CodeSeen:
+class CodeSurveyResult:
     """Of each job its code tree, what it needs of its host, and what is missing in the code itself."""
 
     trees: dict[Address, CodeTree] = field(default_factory=dict)
-    needs: dict[Address, HostNeeds] = field(default_factory=dict)
-    lacks: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    needs: dict[Address, HostRequirements] = field(default_factory=dict)
+    missing_requirements: dict[Address, tuple[str, ...]] = field(default_factory=dict)
     problems: list[Diagnostic] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ScannedCode:
     """A directory that one or more jobs ship."""
 
     tree: CodeTree
     files: Mapping[str, str]
 
 
-def look_at_code(workspace: Workspace) -> CodeSeen:
+def survey_code(workspace: Workspace) -> CodeSurveyResult:
     """The code of each job; jobs that share a directory share the reading."""
-    seen = CodeSeen()
-    read: dict[str, _Read | TrainctlError] = {}
+    seen = CodeSurveyResult()
+    read: dict[str, _ScannedCode | TrainctlError] = {}
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
         path = resource.job_spec.code.path
         if path not in read:
-            read[path] = _read(workspace, path)
+            read[path] = _scan(workspace, path)
         found = read[path]
         if isinstance(found, TrainctlError):
             seen.problems.append(of_error(found, str(address)))
@@ -49,27 +49,33 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
         seen.trees[address] = found.tree
         job = resource.job_spec
         if not job.in_container:
-            needs = seen.needs[address] = host_needs(job, found.files)
-            seen.lacks[address] = tuple(_lacking(job.runtime.requirements, needs, found.files))
+            needs = seen.needs[address] = host_requirements(job, found.files)
+            seen.missing_requirements[address] = tuple(
+                _missing_files(job.runtime.requirements, needs, found.files)
+            )
     return seen
 
 
-def tree_of(workspace: Workspace, path: str) -> CodeTree | TrainctlError:
+def scan_tree(workspace: Workspace, path: str) -> CodeTree | TrainctlError:
     """The code tree in a directory as it is now, or why it can't be told."""
-    found = _read(workspace, path)
-    return found.tree if isinstance(found, _Read) else found
+    found = _scan(workspace, path)
+    return found.tree if isinstance(found, _ScannedCode) else found
 
 
-def _read(workspace: Workspace, path: str) -> _Read | TrainctlError:
+def _scan(workspace: Workspace, path: str) -> _ScannedCode | TrainctlError:
     try:
-        code: Code = scan(workspace.setting.directory, path, workspace.withheld)
+        code: CodeSource = scan(workspace.settings.directory, path, workspace.withheld)
     except TrainctlError as failure:
         return failure
-    return _Read(code.tree, {file.path: file.kind for file in code.files})
+    return _ScannedCode(code.tree, {file.path: file.kind for file in code.files})
 
 
-def _lacking(requirements: str | None, needs: HostNeeds, files: Mapping[str, str]) -> list[str]:
-    lacks = [needs.problem] if needs.problem else []
+def _missing_files(
+    requirements: str | None, needs: HostRequirements, files: Mapping[str, str]
+) -> list[str]:
+    missing_requirements = [needs.problem] if needs.problem else []
     if requirements and requirements not in files:
-        lacks.append(f"the code has no file {requirements}, which runtime.requirements names")
-    return lacks
+        missing_requirements.append(
+            f"the code has no file {requirements}, which runtime.requirements names"
+        )
+    return missing_requirements

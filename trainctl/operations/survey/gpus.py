@@ -6,51 +6,53 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainctl.desired.values import Desired
+from trainctl.desired.values import DesiredState
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.resource import Resource
-from trainctl.plan.placement import large_enough
+from trainctl.model.specs.resource import DesiredResource
+from trainctl.plan.placement import is_large_enough
 from trainctl.plan.values import GpuFacts, NodeFacts
-from trainctl.spi.provider import Node
+from trainctl.plugin_api.provider import Node
 
 
 def gpu_problems(
-    desired: Desired, cluster: Address, nodes: Sequence[Node], facts: Sequence[NodeFacts]
+    desired: DesiredState, cluster: Address, nodes: Sequence[Node], facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
     """An error for each job that asks for more GPUs, or others, than any node has; and for nodes that have fewer than declared.
 
     A node that could not be asked has what is declared for it.
     """
-    said = {one.id: one for one in facts}
+    facts_by_node = {one.id: one for one in facts}
     for node in nodes:
-        reported = said[node.id].gpus if node.id in said else ()
+        reported = facts_by_node[node.id].gpus if node.id in facts_by_node else ()
         if reported and (node.gpus or 0) > len(reported):
             yield error(
-                f"{node.gpus} GPUs are declared for {node.id}, which has {_listed(reported)}",
+                f"{node.gpus} GPUs are declared for {node.id}, which has {_gpu_list(reported)}",
                 f"Set `gpus` of {cluster} to {len(reported)}.",
                 address=str(cluster),
                 code="too-few-gpus",
             )
-    unknown = any(node.gpus is None and node.id not in said for node in nodes)
+    unknown = any(node.gpus is None and node.id not in facts_by_node for node in nodes)
     jobs = desired.jobs_on(cluster)
     for job in jobs:
-        yield from _of_job(job, desired.resources[cluster], nodes, said, unknown=unknown)
-    broken = _broken(nodes, said)
+        yield from _job_gpu_problems(
+            job, desired.resources[cluster], nodes, facts_by_node, unknown=unknown
+        )
+    broken = _broken_tools(nodes, facts_by_node)
     if broken and any(job.job_spec.compute.gpus is None for job in jobs):
         yield warning(
             broken,
             "Jobs that name no compute.accelerator run without GPUs there; otherwise they would have all of them.",
             address=str(cluster),
-            code="gpus-unknown",
+            code="gpu-query-failed",
         )
 
 
-def _of_job(
-    job: Resource,
-    cluster: Resource,
+def _job_gpu_problems(
+    job: DesiredResource,
+    cluster: DesiredResource,
     nodes: Sequence[Node],
-    said: Mapping[str, NodeFacts],
+    facts_by_node: Mapping[str, NodeFacts],
     *,
     unknown: bool,
 ) -> Iterator[Diagnostic]:
@@ -58,15 +60,15 @@ def _of_job(
         return
     compute = job.job_spec.compute
     wanted, kind, needed = compute.gpus, compute.gpu_kind, compute.node_count
-    usable = {node.id: _count(node, said.get(node.id), kind) for node in nodes}
-    broken = _broken(nodes, said)
-    seats = _seats(nodes, usable, wanted)
-    if 0 < seats < needed <= len(nodes):
-        each = _so_many(wanted, kind) if wanted else "all GPUs"
-        shared = ", where nodes share a machine" if _shared(nodes) else ""
+    usable = {node.id: _usable_count(node, facts_by_node.get(node.id), kind) for node in nodes}
+    broken = _broken_tools(nodes, facts_by_node)
+    placeable = _placeable_ranks(nodes, usable, wanted)
+    if 0 < placeable < needed <= len(nodes):
+        each = _gpu_count_text(wanted, kind) if wanted else "all GPUs"
+        shared = ", where nodes share a machine" if _share_machine(nodes) else ""
         yield error(
-            f"{needed} nodes with {each} each are wanted, and {cluster.address} can seat {seats}{shared}",
-            _also(
+            f"{needed} nodes with {each} each are wanted, and {cluster.address} can seat {placeable}{shared}",
+            _join_details(
                 broken,
                 "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
             ),
@@ -75,30 +77,30 @@ def _of_job(
         )
     if wanted is None:
         return
-    most = max((_count(node, said.get(node.id)) for node in nodes), default=0)
+    most = max((_usable_count(node, facts_by_node.get(node.id)) for node in nodes), default=0)
     if wanted > most:
         yield error(
-            f"each node needs {_so_many(wanted)}, and {cluster.address} has {most}",
-            _also(broken, "" if broken and not most else _remedy(cluster, wanted)),
+            f"each node needs {_gpu_count_text(wanted)}, and {cluster.address} has {most}",
+            _join_details(broken, "" if broken and not most else _remedy(cluster, wanted)),
             address=str(job.address),
             code="too-few-gpus",
         )
         return
-    if not seats:
+    if not placeable:
         listed = "; ".join(
-            f"{node.id} has {_listed(said[node.id].gpus)}"
+            f"{node.id} has {_gpu_list(facts_by_node[node.id].gpus)}"
             for node in nodes
-            if node.id in said and said[node.id].gpus
+            if node.id in facts_by_node and facts_by_node[node.id].gpus
         )
         yield error(
-            f"each node needs {_so_many(wanted, kind)}: {listed}",
-            _also(broken, "Change compute.accelerator, or run the job on another cluster."),
+            f"each node needs {_gpu_count_text(wanted, kind)}: {listed}",
+            _join_details(broken, "Change compute.accelerator, or run the job on another cluster."),
             address=str(job.address),
-            code="other-gpus",
+            code="gpu-type-mismatch",
         )
 
 
-def _remedy(cluster: Resource, wanted: int) -> str:
+def _remedy(cluster: DesiredResource, wanted: int) -> str:
     """What to write: a cluster that counts its nodes' GPUs itself may not even be declared."""
     if "gpus" not in cluster.attributes:
         return f"Run the job on hosts that have them, or change compute.accelerator: {cluster.address} reports its own."
@@ -107,15 +109,15 @@ def _remedy(cluster: Resource, wanted: int) -> str:
     return f"If its nodes have them, say so: `{section}`; else change compute.accelerator."
 
 
-def _so_many(count: int, kind: str = "") -> str:
+def _gpu_count_text(count: int, kind: str = "") -> str:
     return f"{count} {kind} GPU{'s' if count > 1 else ''}".replace("  ", " ")
 
 
-def _seats(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None) -> int:
+def _placeable_ranks(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None) -> int:
     """How many ranks can have their GPUs at the same time; nodes of one machine take them from the same ones."""
     machines: dict[str, list[int]] = {}
     for node in nodes:
-        machines.setdefault(_machine(node), []).append(usable[node.id])
+        machines.setdefault(_machine_id(node), []).append(usable[node.id])
     found = 0
     for counts in machines.values():
         each = max(counts) if wanted is None else wanted
@@ -124,30 +126,30 @@ def _seats(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None)
     return found
 
 
-def _shared(nodes: Sequence[Node]) -> bool:
-    return len({_machine(node) for node in nodes}) < len(nodes)
+def _share_machine(nodes: Sequence[Node]) -> bool:
+    return len({_machine_id(node) for node in nodes}) < len(nodes)
 
 
-def _machine(node: Node) -> str:
+def _machine_id(node: Node) -> str:
     """Nodes that are reached in the same way are on the same machine."""
     return json.dumps([node.address, node.details], sort_keys=True)
 
 
-def _broken(nodes: Sequence[Node], said: Mapping[str, NodeFacts]) -> str:
+def _broken_tools(nodes: Sequence[Node], facts_by_node: Mapping[str, NodeFacts]) -> str:
     """Where jobs may use GPUs and the tool that knows them doesn't work: ``nvidia-smi on lab/gpu-1 exits with 18: …``."""
     found = []
     for node in nodes:
-        if node.gpus != 0 and node.id in said and said[node.id].gpus_problem:
-            tool, _, does = " ".join(said[node.id].gpus_problem.split()).partition(" ")
+        if node.gpus != 0 and node.id in facts_by_node and facts_by_node[node.id].gpus_problem:
+            tool, _, does = " ".join(facts_by_node[node.id].gpus_problem.split()).partition(" ")
             found.append(f"{tool} on {node.id} {does}")
     return "; ".join(found)
 
 
-def _also(broken: str, remedy: str) -> str:
+def _join_details(broken: str, remedy: str) -> str:
     return ". ".join(one for one in (broken, remedy) if one)
 
 
-def _count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
+def _usable_count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
     if facts is None:
         return node.gpus or 0
     return usable_gpus(node, facts.gpus, facts.gpus_problem, kind)
@@ -163,28 +165,30 @@ def usable_gpus(node: Node, reported: tuple[GpuFacts, ...], problem: str, kind: 
     return sum(1 for one in usable if not kind or kind in one.kinds)
 
 
-def _listed(gpus: Sequence[GpuFacts]) -> str:
+def _gpu_list(gpus: Sequence[GpuFacts]) -> str:
     """``8 x NVIDIA H100 80GB HBM3``."""
     counts = Counter(one.name for one in gpus)
     return ", ".join(f"{count} \u00d7 {name}" for name, count in sorted(counts.items()))
 
 
-_NAMED = 4
+_MOST_NAMED = 4
 
 
 def machine_problems(
-    desired: Desired, cluster: Address, nodes: int, facts: Sequence[NodeFacts]
+    desired: DesiredState, cluster: Address, nodes: int, facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
     """An error for each job that asks for more than enough of its ``nodes`` have; none while one of these could not be asked."""
     if len(facts) < nodes or not facts:
         return
     for job in desired.jobs_on(cluster):
-        yield from _job_lacks(job, cluster, facts)
+        yield from _machine_size_problems(job, cluster, facts)
 
 
-def _job_lacks(job: Resource, cluster: Address, facts: Sequence[NodeFacts]) -> Iterator[Diagnostic]:
+def _machine_size_problems(
+    job: DesiredResource, cluster: Address, facts: Sequence[NodeFacts]
+) -> Iterator[Diagnostic]:
     wanted = job.job_spec.compute
-    fitting = sum(large_enough(wanted, one.cpus, one.memory) for one in facts)
+    fitting = sum(is_large_enough(wanted, one.cpus, one.memory) for one in facts)
     if wanted.node_count > len(facts) or fitting >= wanted.node_count:
         return  # too few nodes are another error
     asked = (
@@ -193,18 +197,18 @@ def _job_lacks(job: Resource, cluster: Address, facts: Sequence[NodeFacts]) -> I
     )
     yield error(
         f"{' and '.join(filter(None, asked))} are wanted of each node, and {cluster} has too few such",
-        f"{_largest(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
+        f"{_largest_machines(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
         address=str(job.address),
         code="machine-too-small",
     )
 
 
-def _largest(facts: Sequence[NodeFacts]) -> str:
+def _largest_machines(facts: Sequence[NodeFacts]) -> str:
     """What machines there are; of many those with the most memory."""
     ordered = sorted(facts, key=lambda one: (-one.memory, -one.cpus, one.id))
     told = [
         f"{one.id} has {one.cpus} processors and {one.memory / 2**30:.1f}Gi"
-        for one in ordered[:_NAMED]
+        for one in ordered[:_MOST_NAMED]
     ]
-    more = len(facts) - _NAMED
+    more = len(facts) - _MOST_NAMED
     return "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainctl.base.listing import ResolvedSource
-from trainctl.errors import NodeError, SourceBusy, SourceCut, StorageError
+from trainctl.errors import NodeError, SourceInterrupted, SourceUnavailable, StorageError
 from trainctl.ledger.state import State
 from trainctl.model.address import Kind
-from trainctl.model.delivery import TO_ALL, MirrorSite, Serving
+from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.operations.workspace import Workspace
-from trainctl.store.survey import SourceSurvey
+from trainctl.store.maintenance.survey import SourceSurvey
 from trainctl.weights.mirrors import site_of
 
-_PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
+_TRANSIENT_CODES = (SourceUnavailable.default_code, SourceInterrupted.default_code)
 """Codes of a bucket that doesn't answer now."""
 
 
@@ -26,7 +26,7 @@ DAMAGED_REFERENCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorSeen:
+class MirrorSurveyResult:
     """What is in it of the sources, in their order, and which of the recorded listings are there.
 
     Empty if it wasn't asked, or can't be, which ``problem`` says.
@@ -36,7 +36,7 @@ class MirrorSeen:
     sources: tuple[SourceSurvey, ...] = ()
     listings: frozenset[str] = frozenset()
     problem: Diagnostic | None = None
-    serving: Serving = TO_ALL
+    serving: ServingCapability = SERVES_ALL
     """How the mirror's host hands weights to other nodes."""
     free: int | None = None
     warnings: tuple[Diagnostic, ...] = ()
@@ -47,9 +47,9 @@ class MirrorSeen:
     """Where it is; None where that can't be told."""
 
 
-def look_at_mirror(
+def survey_mirror(
     workspace: Workspace, state: State, sources: Sequence[ResolvedSource] = ()
-) -> MirrorSeen:
+) -> MirrorSurveyResult:
     """Ask, unless there is nothing to ask about."""
     listings = [
         str(one.outputs["listing"])
@@ -57,25 +57,25 @@ def look_at_mirror(
         if one.address.kind is Kind.WEIGHTS and one.outputs.get("listing")
     ]
     if not (sources or listings):
-        return MirrorSeen(asked=True)
+        return MirrorSurveyResult(asked=True)
     try:
         found = workspace.mirror.store.survey(sources, listings, state.lineage)
     except (NodeError, StorageError) as failure:
-        if isinstance(failure, StorageError) and failure.code not in _PASSING:
+        if isinstance(failure, StorageError) and failure.code not in _TRANSIENT_CODES:
             raise
         summary = f"the mirror can't be asked: {failure.summary}"
         detail = (
             f"{failure.detail} What is recorded is taken to be there, and nothing else.".strip()
         )
-        return MirrorSeen(asked=True, problem=warning(summary, detail, code=failure.code))
-    return MirrorSeen(
+        return MirrorSurveyResult(asked=True, problem=warning(summary, detail, code=failure.code))
+    return MirrorSurveyResult(
         True,
         found.sources,
         found.listings,
         serving=workspace.mirror.serving,
         free=found.free,
         warnings=tuple(
-            warning(one, DAMAGED_REFERENCE, code="mirror-damaged") for one in found.damaged
+            warning(one, DAMAGED_REFERENCE, code="mirror-corrupt") for one in found.damaged
         ),
         unusable=found.unusable,
         site=site_of(workspace.mirror),

@@ -10,48 +10,54 @@ from typing import Any
 
 from trainctl.base.parallel import each
 from trainctl.base.protocol import host
-from trainctl.base.protocol.host import FACTS, Facts, FactsRequest, Lacks, VacancyRequest
-from trainctl.base.protocol.weights import Cached
+from trainctl.base.protocol.host import (
+    FACTS,
+    Facts,
+    FactsRequest,
+    FreeResourcesRequest,
+    MissingHostRequirements,
+)
+from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.jobs.checkout import came_with
-from trainctl.jobs.host_needs import HostNeeds
-from trainctl.ledger.state import Recorded, State
+from trainctl.jobs.checkout import is_from_checkout
+from trainctl.jobs.host_requirements import HostRequirements
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import HOPS, Delivered, Serving
+from trainctl.model.delivery import HOPS, DeliveryRecord, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.job_spec import JobSpec
-from trainctl.model.resource import ClusterSpec, Resource
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.operations.survey.gpus import gpu_problems, machine_problems, usable_gpus
-from trainctl.operations.survey.mirror import MirrorSeen
-from trainctl.operations.survey.tiers import TierQuestion
-from trainctl.operations.survey.weights import WeightsSeen
+from trainctl.operations.survey.mirror import MirrorSurveyResult
+from trainctl.operations.survey.tiers import TierQuery
+from trainctl.operations.survey.weights import WeightsSurveyResult
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.hosts import image_of
+from trainctl.plan.transfers.weights import mirroring_rate, transfer_rate
+from trainctl.plan.validation.hosts import image_of
 from trainctl.plan.values import (
     GpuFacts,
     ImageFacts,
-    ImageWish,
+    ImageSelection,
+    NodeCapacity,
     NodeFacts,
-    Vacancy,
 )
-from trainctl.plan.weights import into_mirror, rate_of
-from trainctl.resources.agents import as_made
-from trainctl.resources.clusters import at, section
-from trainctl.resources.run_control import LOOK_SECONDS, runs_of
-from trainctl.spi import discovery
-from trainctl.spi.provider import Node
-from trainctl.store.survey import SourceSurvey
+from trainctl.plugin_api import discovery
+from trainctl.plugin_api.provider import Node
+from trainctl.resources.agents import recorded_or_planned
+from trainctl.resources.clusters import cache_target, provider_cluster
+from trainctl.resources.run_control import QUERY_SECONDS, runs_of
+from trainctl.store.maintenance.survey import SourceSurvey
 
 
-class _Nearness:
+class _MirrorProximity:
     """Where the mirror is, as seen from nodes."""
 
-    def __init__(self, workspace: Workspace, seen: MirrorSeen) -> None:
+    def __init__(self, workspace: Workspace, seen: MirrorSurveyResult) -> None:
         self._agents = workspace.agents
         self._mirror = workspace.mirror
         self._seen = seen
 
-    def of(self, provider: str, node: Node, serving: Serving) -> dict[str, Any]:
+    def of(self, provider: str, node: Node, serving: ServingCapability) -> dict[str, Any]:
         """The facts about the mirror as seen from a node; one in a bucket, or that can't be located, is near to no node."""
         if self._mirror.in_a_bucket:
             return {"near": False, "mirror_on": self._mirror.url}
@@ -63,76 +69,82 @@ class _Nearness:
         on = place.node.id if place else ""
         if near:
             return {"near": True, "mirror_on": on}
-        unserved = self._seen.serving.kept_from(serving)
+        unserved = self._seen.serving.blocked_reason(serving)
         tls = self._seen.serving.tls
         return {"near": False, "mirror_on": on, "unserved": unserved, "mirror_tls": tls}
 
 
 @dataclass(slots=True)
-class NodesSeen:
+class NodesSurveyResult:
     """Of each cluster the nodes that its provider plans, and what those that could be asked said."""
 
     names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
     prices: dict[str, float] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    unasked: set[str] = field(default_factory=set)
+    unreachable_nodes: set[str] = field(default_factory=set)
     """The ids of the others, of which a diagnostic each says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _JobRequirements:
     """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program), kind of GPU, image."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
     host: tuple[str | None, str] | None
     accelerator: str
-    image: ImageWish | None
+    image: ImageSelection | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _NodeQuery:
     """What is asked of one node."""
 
     provider: str
     node: Node
-    jobs: Mapping[Address, _Wanted]
+    jobs: Mapping[Address, _JobRequirements]
     weights: Mapping[Address, SourceSurvey]
     rates: Mapping[str, float]
     cluster: ClusterSpec
     one_of_several: bool
 
 
-def look_at_nodes(
+def survey_nodes(
     workspace: Workspace,
     state: State,
-    weights: WeightsSeen,
-    needs: Mapping[Address, HostNeeds],
+    weights: WeightsSurveyResult,
+    needs: Mapping[Address, HostRequirements],
     *,
     asked: Callable[[str], bool],
     parallelism: int,
-) -> NodesSeen:
+) -> NodesSurveyResult:
     """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them; ``asked``: of a provider, whether its nodes are."""
-    seen = NodesSeen()
-    near = _Nearness(workspace, weights.mirror)
-    questions: list[tuple[Address, _Question]] = []
-    installed = frozenset(discovery.names(discovery.PROVIDERS))
-    directory = workspace.setting.directory
+    seen = NodesSurveyResult()
+    near = _MirrorProximity(workspace, weights.mirror)
+    questions: list[tuple[Address, _NodeQuery]] = []
+    installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
+    directory = workspace.settings.directory
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
-            planned = _planned(workspace, resource)
-            nodes = _nodes(state, resource, planned)
+            planned = _planned_nodes(workspace, resource)
+            nodes = _current_nodes(state, resource, planned)
             seen.names[address] = tuple(node.name for node in nodes)
             prices = {node.id: node.price_per_hour for node in planned}
             seen.prices |= {node: price for node, price in prices.items() if price is not None}
             jobs = {one.address: one.job_spec for one in workspace.desired.jobs_on(address)}
-            wanted = {job: _wanted(found, needs.get(job), directory) for job, found in jobs.items()}
-            weights_there, rates = _needed(jobs.values(), weights.surveys), _rates(state, address)
+            wanted = {
+                job: _job_requirements(found, needs.get(job), directory)
+                for job, found in jobs.items()
+            }
+            weights_there, rates = (
+                _needed_surveys(jobs.values(), weights.surveys),
+                _transfer_rates(state, address),
+            )
             questions += [
                 (
                     address,
-                    _Question(
+                    _NodeQuery(
                         resource.provider,
                         node,
                         wanted,
@@ -145,7 +157,7 @@ def look_at_nodes(
                 for node in (nodes if jobs else ())
             ]
     reached = [(cluster, one) for cluster, one in questions if asked(one.provider)]
-    _ask_all(workspace, reached, near, seen, parallelism)
+    _query_nodes(workspace, reached, near, seen, parallelism)
     for address in seen.names:
         mine = [question.node for cluster, question in questions if cluster == address]
         said = seen.facts.get(address, ())
@@ -154,56 +166,60 @@ def look_at_nodes(
     return seen
 
 
-def _ask_all(
+def _query_nodes(
     workspace: Workspace,
-    questions: list[tuple[Address, _Question]],
-    near: _Nearness,
-    seen: NodesSeen,
+    questions: list[tuple[Address, _NodeQuery]],
+    near: _MirrorProximity,
+    seen: NodesSurveyResult,
     parallelism: int,
 ) -> None:
-    answers = each(lambda one: _ask(workspace, one[1], near), questions, parallelism)
+    answers = each(lambda one: _query_node(workspace, one[1], near), questions, parallelism)
     for (address, question), answer in zip(questions, answers, strict=True):
         if isinstance(answer, NodeFacts):
             seen.facts[address] = (*seen.facts.get(address, ()), answer)
-            seen.diagnostics += _unusable(answer, address, question.node)
+            seen.diagnostics += _unusable_diagnostics(answer, address, question.node)
         else:
-            seen.unasked.add(question.node.id)
-            seen.diagnostics.append(_unasked(answer, address, question.node))
+            seen.unreachable_nodes.add(question.node.id)
+            seen.diagnostics.append(_unqueried_warning(answer, address, question.node))
 
 
-def _unusable(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:
+def _unusable_diagnostics(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:
     """Of a node that is there already its runs tell what went wrong."""
     if node.key or not facts.unusable:
         return []
     summary = f"node {node.id} can't be made: {facts.unusable}"
     advice = "Have a directory there that may be written, or name another: dir: of the host, or cache: {node: {dir: …}}."
-    return [error(summary, advice, address=str(cluster), code=NodeError.usual_code)]
+    return [error(summary, advice, address=str(cluster), code=NodeError.default_code)]
 
 
-def _unasked(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
+def _unqueried_warning(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
     made = "Planned from what is recorded." if node.root else ""
     detail = f"{why.detail} {made}".strip()
     return warning(why.summary, detail, address=str(cluster), code=why.code)
 
 
-def _planned(workspace: Workspace, cluster: Resource) -> tuple[Node, ...]:
-    wish = section(cluster.address.name, cluster.cluster_spec)
+def _planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node, ...]:
+    wish = provider_cluster(cluster.address.name, cluster.cluster_spec)
     return tuple(workspace.provider(cluster.provider).plan(wish))
 
 
-def _nodes(state: State, cluster: Resource, planned: Iterable[Node]) -> tuple[Node, ...]:
+def _current_nodes(
+    state: State, cluster: DesiredResource, planned: Iterable[Node]
+) -> tuple[Node, ...]:
     recorded = state.resources.get(cluster.address)
-    return tuple(as_made(node, recorded) for node in planned)
+    return tuple(recorded_or_planned(node, recorded) for node in planned)
 
 
-def _wanted(job: JobSpec, needs: HostNeeds | None, directory: Path) -> _Wanted:
+def _job_requirements(
+    job: JobSpec, needs: HostRequirements | None, directory: Path
+) -> _JobRequirements:
     host, image = None, image_of(job)
     if needs is not None and not job.runtime.requirements:
         venv = job.runtime.venv
-        own = venv and came_with(Path(venv).expanduser(), directory)
+        own = venv and is_from_checkout(Path(venv).expanduser(), directory)
         # An interpreter that came with the manifest is not run to be asked.
         host = (venv, "" if own else needs.program)
-    return _Wanted(
+    return _JobRequirements(
         tuple(place for place in job.mount_locations if place.startswith("/") and image is None),
         tuple(mount.host_path for mount in job.mounts),
         host,
@@ -212,26 +228,26 @@ def _wanted(job: JobSpec, needs: HostNeeds | None, directory: Path) -> _Wanted:
     )
 
 
-def _needed(
+def _needed_surveys(
     jobs: Iterable[JobSpec], known: Mapping[Address, SourceSurvey]
 ) -> dict[Address, SourceSurvey]:
     addresses = {weights.address for job in jobs for weights in job.weights}
     return {address: known[address] for address in sorted(addresses) if address in known}
 
 
-def _rates(state: State, cluster: Address) -> dict[str, float]:
+def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     """Bytes a second into the mirror and onto the cluster's nodes, as the largest transfers on record showed."""
     runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job)]
     onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
-    rates = {"upstream": into_mirror(state), "mirror": rate_of(onto_nodes)}
-    rows = [Delivered.from_json(row) for run in runs for row in run.deliveries]
+    rates = {"upstream": mirroring_rate(state), "mirror": transfer_rate(onto_nodes)}
+    rows = [DeliveryRecord.from_json(row) for run in runs for row in run.deliveries]
     for path, hop in HOPS.items():
-        measured = rate_of((row.moved, row.seconds) for row in rows if row.path == path)
+        measured = transfer_rate((row.moved, row.seconds) for row in rows if row.path == path)
         rates[hop] = measured or rates.get(hop)
     return {hop: rate for hop, rate in rates.items() if rate}
 
 
-def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:
+def _recorded_jobs(state: State, cluster: Address) -> list[RecordedResource]:
     return [
         recorded
         for address, recorded in state.resources.items()
@@ -239,19 +255,21 @@ def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:
     ]
 
 
-def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFacts | TrainctlError:
+def _query_node(
+    workspace: Workspace, question: _NodeQuery, near: _MirrorProximity
+) -> NodeFacts | TrainctlError:
     try:
-        node = _located(workspace, question)
+        node = _locate(workspace, question)
     except NodeError as error:
         return error
-    agent = workspace.agents.to_look(question.provider, node)
+    agent = workspace.agents.ephemeral_agent(question.provider, node)
     jobs = question.jobs.values()
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
-    where = at(node, question.cluster)
-    cached = TierQuestion(where, question.weights)
+    where = cache_target(node, question.cluster)
+    cached = TierQuery(where, question.weights)
     kinds = sorted({job.accelerator for job in jobs} - {""})
-    vacancy = VacancyRequest(root=node.root, declared=node.gpus, accelerators=kinds)
+    free_resources = FreeResourcesRequest(root=node.root, declared=node.gpus, accelerators=kinds)
     request = FactsRequest(
         **where,
         data=node.data,
@@ -261,17 +279,17 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         images=[{"image": wish.image, "engine": wish.engine} for wish in images],
         hosts=[{"venv": venv, "program": program} for venv, program in hosts],
         cached=cached.request,
-        vacancy=vacancy if question.one_of_several else None,
+        free_resources=free_resources if question.one_of_several else None,
     )
     try:
-        facts = agent.call(FACTS, request, timeout=LOOK_SECONDS)
-        seen = facts["cached"] or Cached(trees=[], blobs=[])
+        facts = agent.call(FACTS, request, timeout=QUERY_SECONDS)
+        seen = facts["cached"] or CacheQueryResponse(trees=[], blobs=[])
         counted = cached.counted(seen)
     except NodeError as error:
         return error
     gpus = tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"])
     problem = facts["gpus_problem"] or ""
-    serving = Serving(**facts["serving"])
+    serving = ServingCapability(**facts["serving"])
     return NodeFacts(
         id=node.id,
         mount=facts["mount"],
@@ -290,7 +308,9 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         serving=serving,
         claims={address: one.claim for address, one in counted.items()},
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
-        lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
+        missing_requirements=_missing_requirements(
+            question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))
+        ),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
         gpus=gpus,
         gpus_problem=problem,
@@ -299,30 +319,30 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
             wish: ImageFacts(one["engine"], one["present"], one["why"])
             for wish, one in zip(images, facts["images"], strict=True)
         },
-        vacancy=_vacancy(facts["vacancy"]),
+        free_resources=_node_vacancy(facts["free_resources"]),
     )
 
 
-def _located(workspace: Workspace, question: _Question) -> Node:
+def _locate(workspace: Workspace, question: _NodeQuery) -> Node:
     node = question.node
     if node.key:
         return node
-    cluster = section(node.cluster, question.cluster)
+    cluster = provider_cluster(node.cluster, question.cluster)
     return workspace.provider(question.provider).locate(cluster, node)
 
 
-def _vacancy(found: host.Vacancy | None) -> Vacancy | None:
+def _node_vacancy(found: host.FreeResources | None) -> NodeCapacity | None:
     """What counts when a run gets one of several nodes."""
     if found is None:
         return None
     gpus = tuple(GpuFacts(one["name"], tuple(one["is"]), one["free"]) for one in found["gpus"])
-    return Vacancy(gpus, len(found["live"]))
+    return NodeCapacity(gpus, len(found["live"]))
 
 
-def _lacks(
-    jobs: Mapping[Address, _Wanted],
+def _missing_requirements(
+    jobs: Mapping[Address, _JobRequirements],
     facts: Facts,
-    hosts: Mapping[Any, Lacks],
+    hosts: Mapping[Any, MissingHostRequirements],
 ) -> dict[Address, tuple[str, ...]]:
     absent = frozenset(facts["absent"])
     found = {
@@ -336,4 +356,8 @@ def _lacks(
         )
         for address, wanted in jobs.items()
     }
-    return {address: lacks for address, lacks in found.items() if lacks}
+    return {
+        address: missing_requirements
+        for address, missing_requirements in found.items()
+        if missing_requirements
+    }

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainctl.base.protocol.verb import AtCache
-from trainctl.base.protocol.weights import Cached, CacheQuery
+from trainctl.base.protocol.method import NodeCacheRequest
+from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.model.address import Address
 from trainctl.plan.values import TierFacts
-from trainctl.store.survey import SourceSurvey
+from trainctl.store.maintenance.survey import SourceSurvey
 
 
-class Counted(NamedTuple):
+class TierCount(NamedTuple):
     """Bytes of weights: by the nearest place where they are, and those that no live run has on the node."""
 
     tiers: TierFacts
@@ -21,14 +21,14 @@ class Counted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TierQuestion:
+class TierQuery:
     """What is asked of a node: of the cache at ``where``, about weights."""
 
-    where: AtCache
+    where: NodeCacheRequest
     weights: Mapping[Address, SourceSurvey]
 
     @property
-    def request(self) -> CacheQuery:
+    def request(self) -> CacheQueryRequest:
         """The request."""
         rows = (row for survey in self.weights.values() for row in survey.files)
         return {
@@ -38,23 +38,25 @@ class TierQuestion:
             "room": bool(self.weights),
         }
 
-    def counted(self, answer: Cached) -> dict[Address, Counted]:
+    def counted(self, answer: CacheQueryResponse) -> dict[Address, TierCount]:
         """What the answer says of each of the weights."""
         present, leased = frozenset(answer["blobs"]), frozenset(answer.get("leased", ()))
         shared = frozenset(answer.get("shared", ()))
         return {
-            address: _counted(survey, survey.listing in answer["trees"], present, leased, shared)
+            address: _count_tiers(
+                survey, survey.listing in answer["trees"], present, leased, shared
+            )
             for address, survey in self.weights.items()
         }
 
 
-def _counted(
+def _count_tiers(
     survey: SourceSurvey,
     in_tree: bool,
     present: Set[str | None],
     leased: Set[str | None],
     shared: Set[str | None],
-) -> Counted:
+) -> TierCount:
     """Count each file where it is nearest: on the node, in the cluster's cache, in the mirror, upstream."""
     tiers = {"node": 0, "cluster": 0, "mirror": 0, "upstream": 0}
     claim = 0
@@ -64,4 +66,4 @@ def _counted(
         tiers["node" if here else "cluster" if sha256 in shared else place] += size
         if not (here and sha256 in leased):
             claim += size
-    return Counted(TierFacts(**tiers), claim)
+    return TierCount(TierFacts(**tiers), claim)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from trainctl.base.listing import Listing, ResolvedSource
+from trainctl.base.protocol.method import Method, RequestT, ResponseT
 from trainctl.base.protocol.mirrors import (
     MIRROR_GC,
     MIRROR_INGEST,
@@ -16,48 +17,47 @@ from trainctl.base.protocol.mirrors import (
     MIRROR_SIZE,
     MIRROR_SURVEY,
     MIRROR_VERIFY,
-    GcRequest,
-    InDirectory,
-    IngestRequest,
+    MirrorGcRequest,
+    MirrorIngestRequest,
+    MirrorRequest,
+    MirrorSurveyRequest,
+    MirrorVerifyRequest,
     ReferenceDocument,
-    SurveyRequest,
-    VerifyRequest,
 )  # fmt: skip
-from trainctl.base.protocol.verb import Answer, Request, Verb
-from trainctl.base.protocol.wire import sent
-from trainctl.base.retry import Retry
-from trainctl.errors import NodeForgot, SourceError, SourceUnreachable, TrainctlError
-from trainctl.model.delivery import Serving
+from trainctl.base.protocol.wire import encode_rows
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import SourceError, SourceUnreachable, TrainctlError, UnknownOnNode
+from trainctl.model.delivery import ServingCapability
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents
-from trainctl.resources.mirror.source_links import Register, SourceLinks
-from trainctl.store import keys, messages, reader
-from trainctl.store.gc import GcOptions, GcReport
-from trainctl.store.inventory import Inventory
+from trainctl.resources.mirror.source_urls import Register, SourceUrlProvider
+from trainctl.store import keys, reader, serialization
+from trainctl.store.ingestion.upstream import ProgressFn, Upstream
+from trainctl.store.maintenance.gc import GcOptions, GcReport
+from trainctl.store.maintenance.inventory import MirrorInventory
+from trainctl.store.maintenance.survey import StoreSurvey
+from trainctl.store.maintenance.verify import Finding, VerifyReport
 from trainctl.store.references import Reference
-from trainctl.store.store import Store
-from trainctl.store.survey import Survey
-from trainctl.store.upstream import Progress, Upstream
-from trainctl.store.verify import Finding, VerifyReport
-from trainctl.weights.mirrors import Place
+from trainctl.store.store import MirrorStore
+from trainctl.weights.mirrors import HostMirrorLocation
 
 Notify = Callable[[str], None]
 _SURVEY_SECONDS = 60.0
 _LONG_SECONDS = 600.0
 """How long a host may be silent while it inspects very many files."""
 _MANY_FILES = 10_000
-_FROM_HERE = (
+_DOWNLOADS_ON_HOST = (
     "It is the mirror's host that downloads. If only this machine can reach the source, "
     "keep the mirror here: mirror: {url: file:///DIRECTORY}"
 )
 
 
-def _silent(text: str) -> None:
+def _no_notify(text: str) -> None:
     """For callers that report nothing."""
 
 
-class HostStore(Store):
+class HostStore(MirrorStore):
     """See Store. Every method may also raise NodeError.
 
     ``directory`` returns where it is, when that is first needed. ``agent`` returns what calls the host: with True, an agent that may install the
@@ -68,43 +68,43 @@ class HostStore(Store):
         self,
         directory: Callable[[], HostDirectory],
         agent: Callable[[bool], NodeAgent],
-        retry: Retry,
+        retry: RetryPolicy,
         register: Register,
     ) -> None:
         super().__init__(HostObjects(directory, agent), retry)
         self._directory = directory
         self._agent = agent
         self._register = register
-        self._serving: Serving | None = None
+        self._serving: ServingCapability | None = None
         self._listings: dict[str, Listing] = {}
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServingCapability:
         """How the host serves weights to nodes, by the last survey."""
         if self._serving is None:
             self.survey()
         assert self._serving is not None  # noqa: S101
         return self._serving
 
-    def survey(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Survey:  # fmt: skip
+    def survey(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> StoreSurvey:  # fmt: skip
         """See Store. One call."""
         rows: list[list[Any]] = [[] for _ in sources]
-        request: SurveyRequest = {
+        request: MirrorSurveyRequest = {
             "path": self._path(),
-            "sources": [messages.source_to_json(source) for source in sources],
+            "sources": [serialization.source_to_json(source) for source in sources],
             "listings": [*listings],
             "lineage": lineage,
         }
         is_long = sum(len(source.files) for source in sources) > _MANY_FILES
-        answer = self._agent(False).call(
+        response = self._agent(False).call(
             MIRROR_SURVEY,
             request,
-            following=sent(messages.file_rows(source) for source in sources),
+            following=encode_rows(serialization.file_rows(source) for source in sources),
             on_event=lambda event: rows[event["of"]].extend(map(tuple, event["rows"])),
             timeout=_LONG_SECONDS if is_long else _SURVEY_SECONDS,
         )
-        self._serving = Serving(**answer["serving"])
-        return messages.survey_from_json(answer, rows)
+        self._serving = ServingCapability(**response["serving"])
+        return serialization.survey_from_json(response, rows)
 
     def ingest(
         self,
@@ -112,41 +112,41 @@ class HostStore(Store):
         upstream: Upstream,
         reference: Reference,
         *,
-        progress: Progress | None = None,
+        progress: ProgressFn | None = None,
         cancelled: threading.Event | None = None,
-        waiting: Notify = _silent,
+        waiting: Notify = _no_notify,
     ) -> Listing:
         """See Store. The host downloads; files that no link can be made for go through this process."""
-        from trainctl.resources.mirror.source_links import Conversation
+        from trainctl.resources.mirror.source_urls import NodeCall
 
         agent = self._agent(True)
-        request: IngestRequest = {
+        request: MirrorIngestRequest = {
             "path": self._path(),
-            "source": messages.source_to_json(resolved),
+            "source": serialization.source_to_json(resolved),
             "reference": cast("ReferenceDocument", vars(reference)),
         }
 
         def on_event(event: Mapping[str, Any]) -> None:
             if "waiting" in event:
                 waiting(event["waiting"])
-            elif "say" in event:
-                self.retry.tell(event["say"])
+            elif "log" in event:
+                self.retry.tell(event["log"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
-        def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-            return links.answer(question)
+        def response(question: Mapping[str, Any]) -> dict[str, Any]:
+            return links.response(question)
 
-        with Conversation(agent, answer, on_event, cancelled) as conversation:
-            made = SourceLinks(resolved, upstream, agent, self._register, self.retry, conversation.ended)  # fmt: skip
+        with NodeCall(agent, response, on_event, cancelled) as conversation:
+            made = SourceUrlProvider(resolved, upstream, agent, self._register, self.retry, conversation.ended)  # fmt: skip
             with made as links:
                 try:
-                    done = conversation.call(MIRROR_INGEST, request, sent([messages.file_rows(resolved)]))  # fmt: skip
+                    done = conversation.call(MIRROR_INGEST, request, encode_rows([serialization.file_rows(resolved)]))  # fmt: skip
                 except TrainctlError as error:
-                    raise _explained(error, links) from None
+                    raise _explain_error(error, links) from None
         listing = self.load_listing(done["listing"])
         if listing is None:  # collected since then
-            raise reader.missing(self.objects, keys.listing(done["listing"]))
+            raise reader.missing_error(self.objects, keys.listing(done["listing"]))
         return listing
 
     def load_listing(self, listing_id: str) -> Listing | None:
@@ -158,43 +158,43 @@ class HostStore(Store):
             self._listings[listing_id] = listing
         return self._listings[listing_id]
 
-    def inventory(self) -> Inventory:
+    def inventory(self) -> MirrorInventory:
         """See Store."""
-        return messages.inventory_from_json(
-            self._call(MIRROR_INVENTORY, InDirectory(path=self._path()))
+        return serialization.inventory_from_json(
+            self._call(MIRROR_INVENTORY, MirrorRequest(path=self._path()))
         )
 
     def stored_bytes(self) -> int:
         """See Store."""
-        return self._call(MIRROR_SIZE, InDirectory(path=self._path()))["bytes"]
+        return self._call(MIRROR_SIZE, MirrorRequest(path=self._path()))["bytes"]
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """See Store."""
         try:
             return super().drop_reference(lineage, address)
-        except NodeForgot:  # the reference is gone with the host
+        except UnknownOnNode:  # the reference is gone with the host
             return False
 
-    def gc(self, options: GcOptions, notify: Notify = _silent) -> GcReport:
+    def gc(self, options: GcOptions, notify: Notify = _no_notify) -> GcReport:
         """See Store."""
-        request: GcRequest = {
+        request: MirrorGcRequest = {
             "path": self._path(),
             "dry_run": options.dry_run,
             "unused_seconds": options.unused_seconds,
         }
-        return messages.gc_from_json(self._call(MIRROR_GC, request, notify=notify))
+        return serialization.gc_from_json(self._call(MIRROR_GC, request, notify=notify))
 
     def verify(
-        self, repair: bool = False, progress: Progress | None = None, notify: Notify = _silent
+        self, repair: bool = False, progress: ProgressFn | None = None, notify: Notify = _no_notify
     ) -> VerifyReport:
         """See Store."""
         findings: list[Finding] = []
-        request: VerifyRequest = {"path": self._path(), "repair": repair}
+        request: MirrorVerifyRequest = {"path": self._path(), "repair": repair}
         hashed = self._call(
             MIRROR_VERIFY,
             request,
             progress,
-            lambda row: findings.append(messages.finding_from_row(row)),
+            lambda row: findings.append(serialization.finding_from_row(row)),
             notify,
         )
         return VerifyReport(hashed["blobs"], hashed["bytes"], tuple(findings))
@@ -204,30 +204,30 @@ class HostStore(Store):
 
     def _call(
         self,
-        verb: Verb[Request, Answer],
-        request: Request,
-        progress: Progress | None = None,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        progress: ProgressFn | None = None,
         take: Callable[[Any], None] = lambda row: None,
-        notify: Notify = _silent,
-    ) -> Answer:
+        notify: Notify = _no_notify,
+    ) -> ResponseT:
         def on_event(event: Mapping[str, Any]) -> None:
             if "rows" in event:
                 for row in event["rows"]:
                     take(row)
-            elif "say" in event:
-                notify(event["say"])
+            elif "log" in event:
+                notify(event["log"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
-        return self._agent(False).call(verb, request, on_event=on_event)
+        return self._agent(False).call(method, request, on_event=on_event)
 
 
-def _explained(error: TrainctlError, links: SourceLinks) -> TrainctlError:
+def _explain_error(error: TrainctlError, links: SourceUrlProvider) -> TrainctlError:
     """The relay's own error if the host only learned its kind; the host's words if it couldn't reach a source."""
     if links.relay_error is not None and isinstance(error, SourceError):
         return links.relay_error
     if isinstance(error, SourceUnreachable) and error.summary.startswith("node "):
-        error.detail = f"{error.detail} {_FROM_HERE}".strip()
+        error.detail = f"{error.detail} {_DOWNLOADS_ON_HOST}".strip()
     return error
 
 
@@ -235,7 +235,7 @@ class HostMirror:
     """A mirror in a directory of a host.
 
     ``find`` returns where it is when that is first needed, which may ask the host; NodeError if that can't be told,
-    NodeForgot if the host was forgotten.
+    UnknownOnNode if the host was forgotten.
     """
 
     on_a_host = True
@@ -243,18 +243,22 @@ class HostMirror:
     endpoint = ""
 
     def __init__(
-        self, agents: Agents, find: Callable[[], Place], retry: Retry, register: Register
+        self,
+        agents: Agents,
+        find: Callable[[], HostMirrorLocation],
+        retry: RetryPolicy,
+        register: Register,
     ) -> None:
         self._agents = agents
         self._find = find
         self._retry = retry
         self._register = register
         self._lock = threading.Lock()
-        self._found: Place | None = None
-        self._forgotten: NodeForgot | None = None
+        self._found: HostMirrorLocation | None = None
+        self._forgotten: UnknownOnNode | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> HostMirrorLocation:
         """See Mirror."""
         with self._lock:
             if self._forgotten is not None:
@@ -262,7 +266,7 @@ class HostMirror:
             if self._found is None:
                 try:
                     self._found = self._find()
-                except NodeForgot as error:
+                except UnknownOnNode as error:
                     self._forgotten = error
                     raise
             return self._found
@@ -283,7 +287,7 @@ class HostMirror:
         return HostStore(self._directory, self.agent, self._retry, self._register)
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServingCapability:
         """See Mirror."""
         return self.store.serving
 
@@ -301,4 +305,4 @@ class HostMirror:
         place = self.place
         if installs and place.node.key:
             return self._agents.of(place.provider, place.node)
-        return self._agents.to_look(place.provider, place.node)
+        return self._agents.ephemeral_agent(place.provider, place.node)

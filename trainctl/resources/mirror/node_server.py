@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Any
 
 from trainctl.base.listing import Listing
-from trainctl.base.protocol.verb import Verb
-from trainctl.base.protocol.weights import SERVE, Sent
-from trainctl.base.protocol.wire import sent
+from trainctl.base.protocol.method import Method
+from trainctl.base.protocol.weights import SERVE, ServeResponse
+from trainctl.base.protocol.wire import encode_rows
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
-from trainctl.model.delivery import Serving, cut_off
+from trainctl.model.delivery import ServingCapability, isolated_hosts
+from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.mirror.source_links import Conversation
-from trainctl.spi.provider import Node
+from trainctl.resources.mirror.source_urls import NodeCall
 
-_LIFE = dt.timedelta(days=7)
+_VALIDITY = dt.timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def new_certificate() -> Certificate:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _LIFE)
-        .not_valid_after(now + _LIFE)
+        .not_valid_before(now - _VALIDITY)
+        .not_valid_after(now + _VALIDITY)
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
@@ -62,7 +62,7 @@ def new_certificate() -> Certificate:
 
 
 _START_SECONDS = 60.0
-Told = Mapping[str, Any]
+Announcement = Mapping[str, Any]
 
 
 class NodeServer:
@@ -74,38 +74,38 @@ class NodeServer:
         request: Mapping[str, Any],
         register: Callable[[str], str],
         following: Iterable[bytes] = (),
-        verb: Verb[Any, Sent] = SERVE,
+        method: Method[Any, ServeResponse] = SERVE,
     ) -> None:
-        self._verb = verb
+        self._method = method
         self._agent = agent
         self._register = register
         self._token = register(token_urlsafe(32))
         self._request = {**request, "token": self._token}
         self._following = following
         self._fingerprint: str | None = None
-        self._told: Future[Told] = Future()
+        self._announced: Future[Announcement] = Future()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name="serve")
         self._thread.start()
 
-    def told(self) -> Told:
+    def announced(self) -> Announcement:
         """Its first event, once it listens. TrainctlError for why it doesn't."""
         try:
-            return self._told.result(_START_SECONDS)
+            return self._announced.result(_START_SECONDS)
         except TimeoutError:
             raise NodeUnreachable(
                 f"a server of weights does not begin within {_START_SECONDS:g} s"
             ) from None
 
-    def serving(self) -> Serving:
-        """Who reaches it. TrainctlError as of ``told``."""
-        told = self.told()
-        return Serving(why=told["why"], loopback=told["loopback"])
+    def serving(self) -> ServingCapability:
+        """Who reaches it. TrainctlError as of ``announced``."""
+        announced = self.announced()
+        return ServingCapability(why=announced["why"], loopback=announced["loopback"])
 
     def where(self) -> Mapping[str, Any]:
-        """How it is reached: ``urls``, ``token`` and ``loopback``, and the ``fingerprint`` of its certificate for those that speak TLS. TrainctlError as of ``told``."""
-        told = self.told()
-        found = {"urls": told["urls"], "loopback": told["loopback"], "token": self._token}
+        """How it is reached: ``urls``, ``token`` and ``loopback``, and the ``fingerprint`` of its certificate for those that speak TLS. TrainctlError as of ``announced``."""
+        announced = self.announced()
+        found = {"urls": announced["urls"], "loopback": announced["loopback"], "token": self._token}
         if self._fingerprint is not None:
             found["fingerprint"] = self._fingerprint
         return found
@@ -121,14 +121,14 @@ class NodeServer:
 
     def _serve(self) -> None:
         try:
-            with Conversation(self._agent, self._answer, self._on_event, self._done) as one:
-                one.call(self._verb, self._request, self._following)
+            with NodeCall(self._agent, self._answer, self._on_event, self._done) as one:
+                one.call(self._method, self._request, self._following)
         except TrainctlError as error:
-            if not self._told.done():
-                self._told.set_exception(error)
+            if not self._announced.done():
+                self._announced.set_exception(error)
         finally:
-            if not self._told.done():
-                self._told.set_exception(NodeError("a server on a node ended at once"))
+            if not self._announced.done():
+                self._announced.set_exception(NodeError("a server on a node ended at once"))
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """A certificate: the node has an address that isn't private."""
@@ -140,19 +140,19 @@ class NodeServer:
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "urls" in event:
-            self._told.set_result(event)
+            self._announced.set_result(event)
 
 
-Asked = tuple[Node, NodeAgent, Mapping[str, Any]]
+PeerNode = tuple[Node, NodeAgent, Mapping[str, Any]]
 Peer = Mapping[str, Any]
 
 
-class Peers:
+class PeerServers:
     """``with Peers(…) as peers``: they serve until the block ends."""
 
     def __init__(
         self,
-        nodes: Sequence[Asked],
+        nodes: Sequence[PeerNode],
         listings: Sequence[Listing],
         register: Callable[[str], str],
     ) -> None:
@@ -160,24 +160,24 @@ class Peers:
         self._listings = listings
         self._register = register
         self._servers: dict[str, NodeServer] = {}
-        self.left_out: list[TrainctlError] = []
+        self.excluded: list[TrainctlError] = []
 
-    def __enter__(self) -> Peers:
+    def __enter__(self) -> PeerServers:
         return self
 
-    def told(self) -> dict[str, Peer]:
-        """By node id what the ``peers`` of a request say. A node that can't serve any other is ``left_out``; one alone has no peers."""
+    def announced(self) -> dict[str, Peer]:
+        """By node id what the ``peers`` of a request say. A node that can't serve any other is ``excluded``; one alone has no peers."""
         asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
         found: dict[str, Peer] = {}
-        serving: dict[str, Serving] = {}
+        serving: dict[str, ServingCapability] = {}
         for node_id, server in asked.items():
             try:
-                found[node_id] = _peer(node_id, server)
+                found[node_id] = _peer_info(node_id, server)
                 serving[node_id] = server.serving()
             except TrainctlError as error:
-                self.left_out.append(error)
-        for node_id, why in cut_off(serving).items():
-            self.left_out.append(NodeError(f"node {node_id}: {why}"))
+                self.excluded.append(error)
+        for node_id, why in isolated_hosts(serving).items():
+            self.excluded.append(NodeError(f"node {node_id}: {why}"))
             del found[node_id]
         return found if len(found) > 1 else {}
 
@@ -200,12 +200,12 @@ class Peers:
     def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
         ids = [listing.id for listing in self._listings]
         request = {**where, "ports": node.ports, "listings": ids}
-        following = sent(listing.rows() for listing in self._listings)
+        following = encode_rows(listing.rows() for listing in self._listings)
         server = NodeServer(agent, request, self._register, following)
         self._servers[node.id] = server
         return server
 
 
-def _peer(node_id: str, server: NodeServer) -> Peer:
+def _peer_info(node_id: str, server: NodeServer) -> Peer:
     """What the others are told of it."""
-    return {"node": node_id, **server.where(), "holds": server.told()["holds"]}
+    return {"node": node_id, **server.where(), "holds": server.announced()["holds"]}

@@ -10,36 +10,36 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainctl.base.listing import Listing
-from trainctl.base.protocol.verb import Verb
+from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.weights import SERVE_MIRROR
-from trainctl.base.protocol.wire import sent
+from trainctl.base.protocol.wire import encode_rows
 from trainctl.errors import SourceError
-from trainctl.model.delivery import THROUGH_OPERATOR
+from trainctl.model.delivery import THROUGH_CLIENT
+from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.answers import OnEvent
+from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror.host_store import HostMirror
 from trainctl.resources.mirror.node_server import NodeServer
-from trainctl.resources.mirror.source_links import Conversation
-from trainctl.spi.provider import Node
+from trainctl.resources.mirror.source_urls import NodeCall
 from trainctl.store import keys
-from trainctl.store.directory import DirectoryObjects
-from trainctl.store.reader import Locator
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.reader import BlobLocator
 from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:  # heavy, and few mirrors are in a bucket
-    from trainctl.objects.bucket import BucketObjects
+    from trainctl.objects.bucket_store import BucketObjects
 
 _URL_SECONDS = 3600
 """How long a presigned URL is valid: the last of a batch must still be when its turn comes."""
 Register = Callable[[str], str]
 
 
-Opened = Callable[[Verb[Any, Any], Mapping[str, Any], OnEvent, Listing], Any]
+MirrorAccess = Callable[[Method[Any, Any], Mapping[str, Any], OnEvent, Listing], Any]
 """Has a node do something with a listing for which it needs the mirror; see NodeAgent."""
 
 
-class Origins(Protocol):
+class MirrorOrigins(Protocol):
     """Opens a mirror to nodes, each time with a token of its own, which ``register`` has masked everywhere."""
 
     register: Register
@@ -50,19 +50,21 @@ class Origins(Protocol):
         """Whether the node, which is the provider's, sees the mirror's directory."""
         ...
 
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> AbstractContextManager[Opened]:
+    def of(
+        self, provider: str, node: Node, agent: NodeAgent
+    ) -> AbstractContextManager[MirrorAccess]:
         """The mirror as that node sees it, as long as the block lasts."""
         ...
 
 
-def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
+def origins_of(agents: Agents, mirror: Mirror, register: Register) -> MirrorOrigins:
     """How nodes read a mirror."""
     if isinstance(mirror, HostMirror):
         return HostOrigins(agents, mirror, register)
     objects = mirror.store.objects
     if isinstance(objects, DirectoryObjects):
         return DirectoryOrigins(agents, str(objects.root), register)
-    from trainctl.objects.bucket import BucketObjects
+    from trainctl.objects.bucket_store import BucketObjects
 
     if isinstance(objects, BucketObjects):
         return BucketOrigins(objects, register)
@@ -72,17 +74,17 @@ def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
 @contextmanager
 def serving_objects(path: str, token: str) -> Iterator[int]:
     """Serve the objects of a mirror in a directory of this machine; the port."""
-    from trainctl.base.object_server import ObjectServer, serving  # slow to import
-    from trainctl.store.served import MirrorContent
+    from trainctl.base.network.object_server import ObjectServer, serve_in_thread  # slow to import
+    from trainctl.store.mirror_objects import MirrorObjectSource
 
-    with serving(ObjectServer(MirrorContent(Path(path)), token)) as server:
+    with serve_in_thread(ObjectServer(MirrorObjectSource(Path(path)), token)) as server:
         yield server.port
 
 
 class DirectoryOrigins:
     """See Origins. Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
 
-    far = THROUGH_OPERATOR
+    far = THROUGH_CLIENT
 
     def __init__(self, agents: Agents, path: str, register: Register) -> None:
         self._agents = agents
@@ -94,7 +96,7 @@ class DirectoryOrigins:
         return self._agents.shares_disk(provider)
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
         """See Origins."""
         if self.is_near(provider, node):
             yield _opened(agent, {"path": self._path})
@@ -122,7 +124,7 @@ class HostOrigins:
         return self._agents.sees(provider, node, self._mirror.place)
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
         """See Origins. NodeError if the host may not serve."""
         if self.is_near(provider, node):
             yield _opened(agent, {"path": self._mirror.path})
@@ -138,7 +140,7 @@ class HostOrigins:
             if self._server is None:
                 request = {"path": self._mirror.path, "ports": self._mirror.place.node.ports}
                 agent = self._mirror.agent(installs=True)
-                self._server = NodeServer(agent, request, self.register, verb=SERVE_MIRROR)
+                self._server = NodeServer(agent, request, self.register, method=SERVE_MIRROR)
             self._users += 1
             return self._server
 
@@ -166,31 +168,31 @@ class BucketOrigins:
         return False
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
         """See Origins."""
         yield _opened(agent, {}, self._objects)
 
 
 def _opened(
     agent: NodeAgent, where: Mapping[str, Any], objects: BucketObjects | None = None
-) -> Opened:
+) -> MirrorAccess:
     """Tells a node where the mirror is; URLs of objects of a bucket are signed during a call, for those of its listing and no others."""
 
     def call(
-        verb: Verb[Any, Any], request: Mapping[str, Any], on_event: OnEvent, listing: Listing
+        method: Method[Any, Any], request: Mapping[str, Any], on_event: OnEvent, listing: Listing
     ) -> Any:
-        asked = {**request, "origin": {"type": "objects", **where}, "listing": listing.id}
-        following = sent([listing.rows()])
+        full_request = {**request, "origin": {"type": "objects", **where}, "listing": listing.id}
+        following = encode_rows([listing.rows()])
         if objects is None:
-            return agent.call(verb, asked, following=following, on_event=on_event)
-        signer = KeySigner(objects, listing)
-        with Conversation(agent, signer.answer, on_event) as conversation:
-            return conversation.call(verb, asked, following)
+            return agent.call(method, full_request, following=following, on_event=on_event)
+        signer = ObjectUrlSigner(objects, listing)
+        with NodeCall(agent, signer.answer, on_event) as conversation:
+            return conversation.call(method, full_request, following)
 
     return call
 
 
-class KeySigner:
+class ObjectUrlSigner:
     """Signs URLs of the objects that a listing is made of."""
 
     def __init__(self, objects: BucketObjects, listing: Listing | None) -> None:
@@ -202,7 +204,7 @@ class KeySigner:
     def answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """The URL of each of an event's ``keys``; empty for the packs of a listing that has none."""
         wanted = event.get("keys")
-        if self._listing is None or event.get("want") != "links" or not isinstance(wanted, list):
+        if self._listing is None or event.get("method") != "links" or not isinstance(wanted, list):
             raise SourceError("a node asked for something else than presigned URLs")
         readable = self._keys(self._listing)
         optional = keys.packs(self._listing.id)
@@ -216,7 +218,7 @@ class KeySigner:
         """The objects that may be read. They are looked up when the first is wanted."""
         with self._lock:
             if not self._readable:
-                readable = Locator(self._objects, listing).readable_keys()
+                readable = BlobLocator(self._objects, listing).readable_keys()
                 packs = keys.packs(listing.id)
                 has_packs = self._objects.stat(packs) is not None
                 self._readable = readable if has_packs else readable - {packs}

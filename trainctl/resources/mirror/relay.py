@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import ceil
 
 from trainctl.base.listing import SourceFile
-from trainctl.errors import SourceBusy, SourceGone, SourceWrong, TrainctlError
+from trainctl.errors import SourceMismatch, SourceNotFound, SourceUnavailable, TrainctlError
 
 _PATH = re.compile(r"/([0-9]{1,12})")
 _RANGE = re.compile(r"bytes=(\d+)-")
 _SILENCE_SECONDS = 60.0
-Open = Callable[[SourceFile, int], AbstractContextManager[Iterator[bytes]]]
+OpenFile = Callable[[SourceFile, int], AbstractContextManager[Iterator[bytes]]]
 """Opens a file at an offset, as an Upstream does."""
 
 
@@ -26,8 +26,8 @@ class Relay(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, token: str, files: Sequence[SourceFile], open_file: Open) -> None:
-        super().__init__(("127.0.0.1", 0), _Request)
+    def __init__(self, token: str, files: Sequence[SourceFile], open_file: OpenFile) -> None:
+        super().__init__(("127.0.0.1", 0), _RelayRequestHandler)
         self.token = token
         self.files = files
         self.open_file = open_file
@@ -53,7 +53,7 @@ class Relay(ThreadingHTTPServer):
         """Report nothing when a host goes away."""
 
 
-class _Request(BaseHTTPRequestHandler):
+class _RelayRequestHandler(BaseHTTPRequestHandler):
     server: Relay
     protocol_version = "HTTP/1.1"
     timeout = _SILENCE_SECONDS
@@ -68,9 +68,9 @@ class _Request(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization") or ""
         file = self.server.find(self.path)
         if not hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
-            self._short(403)
+            self._send_empty(403)
         elif file is None:
-            self._short(404)
+            self._send_empty(404)
         else:
             asked = _RANGE.fullmatch(self.headers.get("Range") or "")
             self._send(file, int(asked[1]) if asked else 0)
@@ -78,27 +78,27 @@ class _Request(BaseHTTPRequestHandler):
     def _send(self, file: SourceFile, offset: int) -> None:
         try:
             with self.server.open_file(file, offset) as pieces:
-                self._begin(file, offset)
+                self._start(file, offset)
                 for piece in pieces:
                     self.wfile.write(piece)
         except TrainctlError as error:
             if not error.retryable:
                 self.server.error = error
             self.close_connection = True
-            if not self._begun:
-                self._short(_status(error), _waiting(error))
+            if not self._has_started:
+                self._send_empty(_status(error), _retry_headers(error))
 
-    _begun = False
+    _has_started = False
 
-    def _begin(self, file: SourceFile, offset: int) -> None:
-        self._begun = True
+    def _start(self, file: SourceFile, offset: int) -> None:
+        self._has_started = True
         self.send_response(206 if offset else 200)
         self.send_header("Content-Length", str(file.size - offset))
         if offset:
             self.send_header("Content-Range", f"bytes {offset}-{file.size - 1}/{file.size}")
         self.end_headers()
 
-    def _short(self, status: int, headers: Mapping[str, str] = {}) -> None:
+    def _send_empty(self, status: int, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -109,18 +109,18 @@ class _Request(BaseHTTPRequestHandler):
 def _status(error: TrainctlError) -> int:
     if error.retryable:
         return 503
-    kinds: dict[type[TrainctlError], int] = {SourceGone: 404, SourceWrong: 412}
+    kinds: dict[type[TrainctlError], int] = {SourceNotFound: 404, SourceMismatch: 412}
     return kinds.get(type(error), 403)
 
 
-def _waiting(error: TrainctlError) -> dict[str, str]:
+def _retry_headers(error: TrainctlError) -> dict[str, str]:
     """The host waits as long as upstream asks for, and not as long as it thinks right."""
-    asked = error.retry_after if isinstance(error, SourceBusy) else None
+    asked = error.retry_after if isinstance(error, SourceUnavailable) else None
     return {"Retry-After": str(ceil(asked))} if asked else {}
 
 
 @contextlib.contextmanager
-def relaying(token: str, files: Sequence[SourceFile], open_file: Open) -> Iterator[Relay]:
+def run_relay(token: str, files: Sequence[SourceFile], open_file: OpenFile) -> Iterator[Relay]:
     """Serve until the block ends."""
     relay = Relay(token, files, open_file)
     thread = threading.Thread(target=relay.serve_forever, args=(0.05,), daemon=True)

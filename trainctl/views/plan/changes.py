@@ -10,12 +10,20 @@ from types import MappingProxyType
 from typing import Any
 
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.model.action import Action, Reason
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Kind
-from trainctl.plan.values import Change, Drift, LiveRun, Plan
-from trainctl.views.plan.rows import MISSING, Path, Row, added, changed, is_code, multiline
-from trainctl.views.terminal.escape import escape, escape_lines, literal
-from trainctl.views.terminal.text import Style, columns, counted, pad
+from trainctl.plan.values import AffectedRun, Change, Drift, Plan
+from trainctl.views.plan.rows import (
+    MISSING,
+    AttributeRow,
+    Path,
+    added_rows,
+    changed_rows,
+    is_code,
+    is_multiline,
+)
+from trainctl.views.terminal.sanitize import escape, escape_lines, literal
+from trainctl.views.terminal.text import Style, display_width, pad, pluralize
 
 LEGEND = {
     Action.CREATE: ("+", "create"),
@@ -27,20 +35,20 @@ LEGEND = {
 COLOURS = {"+": "green", "~": "yellow", "-/+": "red", "-": "red", ".": "cyan"}
 
 _REASONS = {
-    Reason.GONE: "will be created again: it is gone",
-    Reason.SOURCE_MOVED: "will be updated in place: its source has moved",
-    Reason.MIRROR_MOVED: "will be updated in place: the mirror has moved",
-    Reason.NO_CONFIG: "will be destroyed: it is not in the manifest",
-    Reason.ENDED: "will be forgotten: it is not in the manifest, and its last run has ended",
+    ActionReason.MISSING: "will be created again: it is gone",
+    ActionReason.SOURCE_MOVED: "will be updated in place: its source has moved",
+    ActionReason.MIRROR_MOVED: "will be updated in place: the mirror has moved",
+    ActionReason.NO_CONFIG: "will be destroyed: it is not in the manifest",
+    ActionReason.ENDED: "will be forgotten: it is not in the manifest, and its last run has ended",
 }
 _JOBS = {
-    Reason.CANNOT_UPDATE: "must run again: its configuration has changed",
-    Reason.BY_REQUEST: "will run again, as requested",
-    Reason.BY_TRIGGERS: "will run again, as its rerun_on asks",
-    Reason.RUN_FAILED: "will run again: its last run failed, and it has changed since",
-    Reason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
-    Reason.RUN_LOST: "will run again: the supervisor or the machine of its last run was lost",
-    Reason.INTERRUPTED: "will run again: starting it was interrupted",
+    ActionReason.CANNOT_UPDATE: "must run again: its configuration has changed",
+    ActionReason.BY_REQUEST: "will run again, as requested",
+    ActionReason.BY_TRIGGERS: "will run again, as its rerun_on asks",
+    ActionReason.RUN_FAILED: "will run again: its last run failed, and it has changed since",
+    ActionReason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
+    ActionReason.RUN_LOST: "will run again: the supervisor or the machine of its last run was lost",
+    ActionReason.INTERRUPTED: "will run again: starting it was interrupted",
 }
 _ACTIONS = {
     Action.CREATE: "will be created",
@@ -56,20 +64,20 @@ def headline(change: Change) -> str:
     reason = change.reason
     if change.address.kind is Kind.JOB and change.action is Action.REPLACE and reason in _JOBS:
         return _JOBS[reason]
-    if reason is Reason.BY_REQUEST:
+    if reason is ActionReason.BY_REQUEST:
         return "will be replaced, as requested"
     return _REASONS[reason] if reason in _REASONS else _ACTIONS[change.action]
 
 
-def live_words(run: LiveRun, now: float | None) -> str:
+def live_run_text(run: AffectedRun, now: float | None) -> str:
     """A live run: ``live run 7 (2d 4h, 16 GPUs)``; without a clock, how long is left out."""
     facts = []
     if now is not None and run.started_at is not None:
         facts.append(format_duration(max(now - run.started_at, 0.0)))
     if run.gpus:
-        facts.append(counted(run.gpus, "GPU"))
+        facts.append(pluralize(run.gpus, "GPU"))
     elif run.ranks > 1:
-        facts.append(counted(run.ranks, "node"))
+        facts.append(pluralize(run.ranks, "node"))
     return f"live run {run.number}" + (f" ({', '.join(facts)})" if facts else "")
 
 
@@ -83,7 +91,7 @@ _INDENT = "      "
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageStyle:
     """How wide the text may be, and how it is painted."""
 
     width: int
@@ -91,8 +99,8 @@ class Page:
 
 
 def row_lines(
-    rows: Sequence[Row],
-    page: Page,
+    rows: Sequence[AttributeRow],
+    page: PageStyle,
     forces: Iterable[Path] = (),
     unknown: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
@@ -102,7 +110,7 @@ def row_lines(
     """
     names = [row.name for row in rows]
     most = min(_LONGEST_NAME, page.width - _NEXT_TO_NAMES)
-    widths = [width for width in map(columns, names) if width <= most]
+    widths = [width for width in map(display_width, names) if width <= most]
     size = max([*widths, *(len(name) for name in unknown)], default=0)
     forced = tuple(forces)
     lines: list[str] = []
@@ -110,14 +118,14 @@ def row_lines(
         mark = page.style("  # forces replacement", "red") if _is_forced(row.path, forced) else ""
         lines += _row(row, name, size, page, mark)
     return lines + [
-        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {_until(name, before)}{UNKNOWN}"
+        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {_remaining_text(name, before)}{UNKNOWN}"
         for name, before in unknown.items()
     ]
 
 
-def hidden_line(count: int, page: Page) -> list[str]:
+def hidden_line(count: int, page: PageStyle) -> list[str]:
     """How many attributes stay as they are."""
-    text = f"{_INDENT}  # ({counted(count, 'unchanged attribute')} hidden)"
+    text = f"{_INDENT}  # ({pluralize(count, 'unchanged attribute')} hidden)"
     return [page.style(text, "dim")] if count else []
 
 
@@ -126,23 +134,23 @@ def brief(value: Any) -> str:
     if isinstance(value, str):
         digest = _DIGEST.fullmatch(value)
         return digest[1] or digest[2] if digest else literal(value)
-    return code_words(value) if is_code(value) else literal(value)
+    return code_text(value) if is_code(value) else literal(value)
 
 
-def code_words(code: Mapping[str, Any]) -> str:
+def code_text(code: Mapping[str, Any]) -> str:
     """A code tree in one line: where, how much, which."""
     path, digest = literal(code["path"]), str(code["digest"] or "").removeprefix("sha256:")[:12]
     if code["bytes"] is None:
         return path
-    return f"{path} ({counted(code['files'], 'file')}, {format_bytes(code['bytes'])}, {digest})"
+    return f"{path} ({pluralize(code['files'], 'file')}, {format_bytes(code['bytes'])}, {digest})"
 
 
-def _row(row: Row, name: str, size: int, page: Page, mark: str) -> list[str]:
+def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) -> list[str]:
     head = f"{_INDENT}{_symbol(row.symbol, page)} "
-    if multiline(row.before) or multiline(row.after):
+    if is_multiline(row.before) or is_multiline(row.after):
         return [f"{head}{name}:{mark}", *_block(row, page)]
-    values = _beside(row)
-    if row.symbol != "~" or _fits(name, size, values, page):
+    values = _before_and_after(row)
+    if row.symbol != "~" or _fits_beside(name, size, values, page):
         return [f"{head}{pad(name, size)} = {values}{mark}"]
     return [
         f"{head}{name}:{mark}",
@@ -151,31 +159,33 @@ def _row(row: Row, name: str, size: int, page: Page, mark: str) -> list[str]:
     ]
 
 
-def _beside(row: Row) -> str:
-    after = _worded(row, row.after)
+def _before_and_after(row: AttributeRow) -> str:
+    after = _value_text(row, row.after)
     if row.before is MISSING:
         return after
-    before = _worded(row, row.before)
+    before = _value_text(row, row.before)
     return f"{before} -> null" if row.after is MISSING else f"{before} -> {after}"
 
 
-def _worded(row: Row, value: Any) -> str:
-    return "" if value is MISSING else _sized(row.path, value)
+def _value_text(row: AttributeRow, value: Any) -> str:
+    return "" if value is MISSING else _formatted_value(row.path, value)
 
 
-def _until(name: str, before: Any) -> str:
-    return "" if before is None else f"{_sized((name,), before)} -> "
+def _remaining_text(name: str, before: Any) -> str:
+    return "" if before is None else f"{_formatted_value((name,), before)} -> "
 
 
-def _sized(path: Path, value: Any) -> str:
+def _formatted_value(path: Path, value: Any) -> str:
     return format_bytes(value) if path == ("bytes",) and isinstance(value, int) else brief(value)
 
 
-def _fits(name: str, size: int, values: str, page: Page) -> bool:
-    return len(_INDENT) + 2 + max(size, columns(name)) + 3 + columns(values) <= page.width
+def _fits_beside(name: str, size: int, values: str, page: PageStyle) -> bool:
+    return (
+        len(_INDENT) + 2 + max(size, display_width(name)) + 3 + display_width(values) <= page.width
+    )
 
 
-def _block(row: Row, page: Page) -> list[str]:
+def _block(row: AttributeRow, page: PageStyle) -> list[str]:
     """A text of several lines; of one that changed, every line, with a sign at those that did."""
     before = escape_lines(row.before) if isinstance(row.before, str) else []
     after = escape_lines(row.after) if isinstance(row.after, str) else []
@@ -185,13 +195,13 @@ def _block(row: Row, page: Page) -> list[str]:
     return [_line(line[0], line[2:], page) for line in lines]
 
 
-def _line(sign: str, text: str, page: Page) -> str:
+def _line(sign: str, text: str, page: PageStyle) -> str:
     body = f"{sign} {text}".rstrip()
     colour = _COLOURS.get(sign)
     return f"{_INDENT}    {page.style(body, colour) if colour else body}".rstrip()
 
 
-def _symbol(symbol: str, page: Page) -> str:
+def _symbol(symbol: str, page: PageStyle) -> str:
     return page.style(symbol, _COLOURS[symbol])
 
 
@@ -200,11 +210,13 @@ def _is_forced(path: Path, forces: tuple[Path, ...]) -> bool:
     return any(path[: len(one)] == one or one[: len(path)] == path for one in forces)
 
 
-_SAID = frozenset({"weight_pins", "revision", "pin", "files", "bytes", "matrix", "kept_secrets"})
+_HIDDEN_ATTRIBUTES = frozenset(
+    {"weight_pins", "revision", "pin", "files", "bytes", "matrix", "persisted_secrets"}
+)
 """What the tables below, the address or the headline say better, and a new resource need not say twice."""
 
 
-def change_lines(change: Change, plan: Plan, page: Page) -> list[str]:
+def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     """A change with its reason and its values."""
     sign = LEGEND[change.action][0]
     lines = [page.style(f"  # {change.address} {headline(change)}", "bold")]
@@ -213,15 +225,15 @@ def change_lines(change: Change, plan: Plan, page: Page) -> list[str]:
     if change.action in (Action.CREATE, Action.REPLACE):
         lines += [page.style(f"  # ({line})", "dim") for line in _kept_secrets(change)]
     lines.append(f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}")
-    return lines + _values(change, plan, page) + _left_out(change, plan, page)
+    return lines + _value_lines(change, plan, page) + _ignored_code_lines(change, plan, page)
 
 
-def similar_lines(change: Change, shown: Change, page: Page) -> list[str]:
+def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:
     """Another new job of the same matrix: what it has that the one shown in full has not."""
     sign = LEGEND[change.action][0]
     rows = [
-        Row("+", row.path, after=row.after)
-        for row in changed(_shown(shown), _shown(change))
+        AttributeRow("+", row.path, after=row.after)
+        for row in changed_rows(_new_values(shown), _new_values(change))
         if row.after is not MISSING
     ]
     differs = " but for" if rows else ""
@@ -229,25 +241,25 @@ def similar_lines(change: Change, shown: Change, page: Page) -> list[str]:
     return [head, *row_lines(rows, page)]
 
 
-def drift_lines(drift: Drift, page: Page) -> list[str]:
+def drift_lines(drift: Drift, page: PageStyle) -> list[str]:
     """What is not as recorded any more."""
     detail = f": {escape(drift.detail)}" if drift.detail else ""
     if drift.after is None:
         return [f"  {page.style('-', 'red')} {drift.address} is gone{detail}"]
-    rows = list(changed(drift.before, drift.after))
+    rows = list(changed_rows(drift.before, drift.after))
     head = f"  {page.style('~', 'yellow')} {drift.address}{detail}"
     return [head, *row_lines(rows, page)]
 
 
-def _values(change: Change, plan: Plan, page: Page) -> list[str]:
+def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     if change.action is Action.CREATE:
-        return row_lines(_new(change), page)
+        return row_lines(_new_rows(change), page)
     if change.action in (Action.DELETE, Action.FORGET):
-        return [f"      {line}" for line in _what_goes(change, plan)]
+        return [f"      {line}" for line in _destroyed_facts(change, plan)]
     before, after = dict(change.before or {}), dict(change.after or {})
     names = [key for key in change.after_unknown if after.get(key) is None]
     unknown = {key: before.pop(key, None) for key in names}
-    rows = list(changed(before, after))
+    rows = list(changed_rows(before, after))
     touched = {row.path[0] for row in rows}
     same = len([key for key, value in after.items() if value is not None and key not in touched])
     shown = {} if change.address.kind is Kind.JOB else unknown
@@ -257,33 +269,35 @@ def _values(change: Change, plan: Plan, page: Page) -> list[str]:
     ]
 
 
-def _new(change: Change) -> list[Row]:
-    return list(added(_shown(change)))
+def _new_rows(change: Change) -> list[AttributeRow]:
+    return list(added_rows(_new_values(change)))
 
 
-def _shown(change: Change) -> dict[str, Any]:
+def _new_values(change: Change) -> dict[str, Any]:
     """What is worth showing of a new resource."""
-    after = {key: value for key, value in (change.after or {}).items() if key not in _SAID}
+    after = {
+        key: value for key, value in (change.after or {}).items() if key not in _HIDDEN_ATTRIBUTES
+    }
     if "weights" in after:
-        after["weights"] = [_weights_words(one) for one in after["weights"]]
+        after["weights"] = [_weights_text(one) for one in after["weights"]]
     return after
 
 
 def _kept_secrets(change: Change) -> list[str]:
     """Which secrets will lie on a disk, and for how long."""
-    names = (change.after or {}).get("kept_secrets")
+    names = (change.after or {}).get("persisted_secrets")
     if not names:
         return []
     which = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
     return [f"{which} kept on the node's disk until the run begins"]
 
 
-def _weights_words(weights: Mapping[str, Any]) -> str:
+def _weights_text(weights: Mapping[str, Any]) -> str:
     place = weights.get("mount_location")
     return f"{weights['address']} at {place}" if place else str(weights["address"])
 
 
-def _what_goes(change: Change, plan: Plan) -> list[str]:
+def _destroyed_facts(change: Change, plan: Plan) -> list[str]:
     """The few things about it that someone would want to recognise."""
     before, outputs = change.before or {}, change.outputs
     found: list[str] = [
@@ -299,14 +313,14 @@ def _what_goes(change: Change, plan: Plan) -> list[str]:
         found.append(f"nodes: {names}")
     if outputs.get("runs"):
         becomes = "are deleted" if plan.options.delete_checkpoints else "stay"
-        found.append(f"{counted(len(outputs['runs']), 'run')}; checkpoints {becomes}")
+        found.append(f"{pluralize(len(outputs['runs']), 'run')}; checkpoints {becomes}")
     return found
 
 
-def _left_out(change: Change, plan: Plan, page: Page) -> list[str]:
+def _ignored_code_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     """What of the code directory is not shipped, so that nothing is missing silently."""
     code = plan.code.get(change.address)
-    if code is None or not code.left_out:
+    if code is None or not code.excluded:
         return []
-    names = ", ".join(escape(name) for name in code.left_out)
+    names = ", ".join(escape(name) for name in code.excluded)
     return [page.style(f"        # (not shipped: {names})", "dim")]

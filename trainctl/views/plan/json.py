@@ -10,8 +10,8 @@ from typing import Any
 from trainctl import __version__
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.plan.planner import applyable, complete
-from trainctl.plan.values import Change, DeliveryLine, Drift, LiveRun, Plan, WeightsLine
+from trainctl.plan.planner import is_applyable, is_complete
+from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan, WeightsRow
 
 FORMAT_VERSION = "1.0"
 _TIERS = ("node", "cluster", "mirror", "upstream")
@@ -27,10 +27,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "serial": plan.serial,
         "manifest_digest": plan.manifest_digest,
         "plan_digest": plan.digest,
-        "applyable": applyable(plan),
-        "complete": complete(plan),
+        "applyable": is_applyable(plan),
+        "complete": is_complete(plan),
         "errored": not plan.usable,
-        "summary": asdict(Counts.of(plan)),
+        "summary": asdict(PlanCounts.of(plan)),
         "resource_changes": [_change(change) for change in plan.changes],
         "resource_drift": [_drift(one, providers.get(one.address, "")) for one in plan.drift],
         "weights": [_weights(line) for line in plan.weights],
@@ -57,11 +57,11 @@ def _change(change: Change) -> dict[str, Any]:
         },
         "action_reason": change.reason.value if change.reason else None,
         "note": change.note or None,
-        "stops": _stops(change.stops),
+        "stops": _stopped_run_json(change.stops),
     }
 
 
-def _stops(run: LiveRun | None) -> dict[str, Any] | None:
+def _stopped_run_json(run: AffectedRun | None) -> dict[str, Any] | None:
     if run is None:
         return None
     started = run.started_at
@@ -109,11 +109,11 @@ def _resource(address: Address, provider: str) -> dict[str, Any]:
     }
 
 
-def _weights(line: WeightsLine) -> dict[str, Any]:
+def _weights(line: WeightsRow) -> dict[str, Any]:
     return {**asdict(line), "address": str(line.address), "path": line.path}
 
 
-def _delivery(line: DeliveryLine) -> dict[str, Any]:
+def _delivery(line: DeliveryRow) -> dict[str, Any]:
     tiers = line.tiers
     return {
         "job": str(line.job),
@@ -130,7 +130,7 @@ def _delivery(line: DeliveryLine) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PlanCounts:
     """A replacement counts in ``add`` and in ``destroy``, as everywhere."""
 
     add: int
@@ -140,7 +140,7 @@ class Counts:
     forget: int
 
     @classmethod
-    def of(cls, plan: Plan) -> Counts:
+    def of(cls, plan: Plan) -> PlanCounts:
         """The counts of a plan."""
         found = Counter(change.action for change in plan.changes)
         replaced = found[Action.REPLACE]

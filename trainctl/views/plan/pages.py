@@ -10,41 +10,41 @@ from html import escape as escape_html
 from trainctl.plan.values import Plan
 from trainctl.views.plan.text import (
     PAGE,
-    Section,
+    PlanSection,
     changes,
     cost_lines,
+    full_change,
     heading,
-    in_full,
+    parse_diff_line,
     sections,
-    signed,
 )
-from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.sanitize import escape
 
 _TICKS = re.compile(r"`+")
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """A code span on one line that shows the text and nothing else."""
     text = escape(text)
-    ticks = "`" * (_longest([text]) + 1)
+    ticks = "`" * (_longest_run([text]) + 1)
     space = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
     return f"{ticks}{space}{text}{space}{ticks}"
 
 
-def fenced(lines: Sequence[str], language: str = "text") -> list[str]:
+def code_block(lines: Sequence[str], language: str = "text") -> list[str]:
     """A fence around lines, each as it is shown in text."""
     lines = [escape(line) for line in lines]
-    ticks = "`" * max(3, _longest(lines) + 1)
+    ticks = "`" * max(3, _longest_run(lines) + 1)
     return [f"{ticks}{language}", *lines, ticks]
 
 
-def fold(title: str, lines: Sequence[str]) -> list[str]:
+def collapsible(title: str, lines: Sequence[str]) -> list[str]:
     """Lines of Markdown below a title, closed at first."""
     summary = f"<details><summary><code>{html.escape(escape(title))}</code></summary>"
     return [summary, "", *lines, "", "</details>"]
 
 
-def _longest(lines: Sequence[str]) -> int:
+def _longest_run(lines: Sequence[str]) -> int:
     return max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
 
 
@@ -53,7 +53,7 @@ LIMIT = 65_536
 
 _SECTION = 9_000
 """Characters that each list or table may have, so that all of them leave most of the comment to the changes."""
-_FOLD = 16_000
+_MAX_COLLAPSIBLE = 16_000
 _TAIL = 1_000
 """Kept for what was left out and the digest."""
 
@@ -69,20 +69,20 @@ def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False
     return [*lines, f"Plan digest: `{plan.digest}`"]
 
 
-def _content(section: Section) -> list[str]:
+def _content(section: PlanSection) -> list[str]:
     if section.lines:
-        return fenced(_clipped(section.lines, _SECTION))
-    items = [f"- {code(one.address)}{one.joint}{one.words}" for one in section.items]
-    return _clipped(items, _SECTION, "- ")
+        return code_block(_truncate(section.lines, _SECTION))
+    items = [f"- {code_span(one.address)}{one.joint}{one.words}" for one in section.items]
+    return _truncate(items, _SECTION, "- ")
 
 
 def _changes(plan: Plan, room: int) -> list[str]:
     """A fold for each change for as long as there is room."""
     found = changes(plan)
     lines: list[str] = []
-    for number, change in enumerate(in_full(one, plan) for one in found):
-        text = _clipped([_colored(one) for one in change.lines], _FOLD)
-        one = [*fold(change.title, fenced(text, "diff")), ""]
+    for number, change in enumerate(full_change(one, plan) for one in found):
+        text = _truncate([_colored(one) for one in change.lines], _MAX_COLLAPSIBLE)
+        one = [*collapsible(change.title, code_block(text, "diff")), ""]
         if _size(lines) + _size(one) > room:
             left = len(found) - number
             return [
@@ -96,11 +96,11 @@ def _changes(plan: Plan, room: int) -> list[str]:
 
 def _colored(line: str) -> str:
     """The line as a diff is coloured: with its sign first, and ``!`` for what is changed."""
-    sign, indentation, text = signed(line)
+    sign, indentation, text = parse_diff_line(line)
     return f"{sign}{indentation or ' '}{text}" if sign else line
 
 
-def _clipped(lines: Sequence[str], most: int, before: str = "") -> list[str]:
+def _truncate(lines: Sequence[str], most: int, before: str = "") -> list[str]:
     """The first lines, and how many there are more where they don't fit."""
     kept: list[str] = []
     size = 0
@@ -157,7 +157,7 @@ def preformatted(lines: Iterable[str], classes: Iterable[str] = ()) -> str:
     return "<pre>" + "\n".join(shown) + "</pre>"
 
 
-def page(title: str, body: Sequence[str]) -> list[str]:
+def html_page(title: str, body: Sequence[str]) -> list[str]:
     """The lines of a whole page below its title; ``body`` is HTML."""
     return [
         "<!doctype html>",
@@ -185,11 +185,11 @@ def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) ->
     body = [line for one in sections(plan, now) for line in _html_section(one)]
     body += [f"<p>{html_text(line)}</p>" for line in cost_lines(plan, PAGE)]
     if not concise:
-        body += [_html_change(in_full(one, plan)) for one in changes(plan)]
-    return page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
+        body += [_html_change(full_change(one, plan)) for one in changes(plan)]
+    return html_page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
 
 
-def _html_section(section: Section) -> list[str]:
+def _html_section(section: PlanSection) -> list[str]:
     title = f"<h2>{html_text(section.title.replace('`', ''))}</h2>"
     if section.lines:
         return [title, preformatted(section.lines)]
@@ -200,7 +200,7 @@ def _html_section(section: Section) -> list[str]:
     return [title, "<ul>", *items, "</ul>"]
 
 
-def _html_change(change: Section) -> str:
-    classes = [_CLASSES[signed(line).sign] for line in change.lines]
+def _html_change(change: PlanSection) -> str:
+    classes = [_CLASSES[parse_diff_line(line).sign] for line in change.lines]
     shown = preformatted(change.lines, classes)
     return f"<details><summary>{html_code(change.title)}</summary>{shown}</details>"

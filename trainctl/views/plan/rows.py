@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.views.terminal.escape import literal
+from trainctl.views.terminal.sanitize import literal
 
 Path = tuple[str | int, ...]
 
@@ -16,7 +16,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttributeRow:
     """One attribute: its symbol, its path, and its values (``MISSING`` where there is none on that side)."""
 
     symbol: str
@@ -27,10 +27,10 @@ class Row:
     @property
     def name(self) -> str:
         """The path as it is written: ``compute.node_count``, ``weights[0].source``."""
-        return dotted(self.path)
+        return format_path(self.path)
 
 
-def dotted(path: Path) -> str:
+def format_path(path: Path) -> str:
     """A path as people write it."""
     text = ""
     for part in path:
@@ -43,31 +43,37 @@ def dotted(path: Path) -> str:
     return text
 
 
-def added(value: Any, path: Path = ()) -> Iterator[Row]:
+def added_rows(value: Any, path: Path = ()) -> Iterator[AttributeRow]:
     """The attributes of something new; what says nothing (null, empty) is left out."""
-    return (Row("+", at, after=leaf) for at, leaf in _leaves(value, path) if not empty(leaf))
+    return (
+        AttributeRow("+", at, after=leaf) for at, leaf in _leaves(value, path) if not is_empty(leaf)
+    )
 
 
-def removed(value: Any, path: Path = ()) -> Iterator[Row]:
+def removed_rows(value: Any, path: Path = ()) -> Iterator[AttributeRow]:
     """The attributes of something that goes."""
-    return (Row("-", at, before=leaf) for at, leaf in _leaves(value, path) if not empty(leaf))
+    return (
+        AttributeRow("-", at, before=leaf)
+        for at, leaf in _leaves(value, path)
+        if not is_empty(leaf)
+    )
 
 
-def changed(before: Any, after: Any, path: Path = ()) -> Iterator[Row]:
+def changed_rows(before: Any, after: Any, path: Path = ()) -> Iterator[AttributeRow]:
     """The attributes that differ."""
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping) and not is_code(before):
         for key in dict.fromkeys([*before, *after]):
-            yield from changed(before.get(key), after.get(key), (*path, str(key)))
+            yield from changed_rows(before.get(key), after.get(key), (*path, str(key)))
         return
     lists = isinstance(before, list) and isinstance(after, list) and before and after
-    rows = list(_lists(before, after, path) if lists else _ends(before, after, path))
+    rows = list(_list_rows(before, after, path) if lists else _is_leaf(before, after, path))
     # What differs and says nothing on either side, or only in how often, is shown whole: nothing forces a change unseen.
-    yield from rows or [Row("~", path, before, after)]
+    yield from rows or [AttributeRow("~", path, before, after)]
 
 
-def empty(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
     """Whether a value says nothing."""
     return value is None or value in ({}, [], "")
 
@@ -77,32 +83,32 @@ def is_code(value: Any) -> bool:
     return isinstance(value, Mapping) and value.keys() == {"path", "digest", "files", "bytes"}
 
 
-def multiline(value: Any) -> bool:
+def is_multiline(value: Any) -> bool:
     """Whether a value is a text of several lines."""
     return isinstance(value, str) and "\n" in value.strip("\n")
 
 
-def _ends(before: Any, after: Any, path: Path) -> Iterator[Row]:
-    if empty(before):
-        yield from added(after, path)
-    elif empty(after):
-        yield from removed(before, path)
+def _is_leaf(before: Any, after: Any, path: Path) -> Iterator[AttributeRow]:
+    if is_empty(before):
+        yield from added_rows(after, path)
+    elif is_empty(after):
+        yield from removed_rows(before, path)
     else:
-        yield Row("~", path, before, after)
+        yield AttributeRow("~", path, before, after)
 
 
-def _lists(before: list[Any], after: list[Any], path: Path) -> Iterator[Row]:
+def _list_rows(before: list[Any], after: list[Any], path: Path) -> Iterator[AttributeRow]:
     """Of lists of one length, what differs in place; else what only one of them has, so that an insertion is one row."""
     if len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from changed(old, new, (*path, index))
+            yield from changed_rows(old, new, (*path, index))
         return
     gone = [(index, one) for index, one in enumerate(before) if one not in after]
     new = [(index, one) for index, one in enumerate(after) if one not in before]
     for index, one in gone:
-        yield from removed(one, (*path, index))
+        yield from removed_rows(one, (*path, index))
     for index, one in new:
-        yield from added(one, (*path, index))
+        yield from added_rows(one, (*path, index))
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -119,4 +125,4 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list) or multiline(value)
+    return isinstance(value, Mapping | list) or is_multiline(value)

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
-from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
-from trainctl.views.plan.changes import Page
-from trainctl.views.terminal.escape import escape
+from trainctl.plan.values import DeliveryRow, ImageRow, TierFacts, WeightsRow
+from trainctl.views.plan.changes import PageStyle
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
 
-_Line = TypeVar("_Line", DeliveryLine, ImageLine)
+_Line = TypeVar("_Line", DeliveryRow, ImageRow)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
-_NAMED = 4
+_MOST_NAMED = 4
 """So many nodes are named where more are alike."""
 _PRESENT = {True: "present", False: "pulled at start", None: _UNKNOWN}
 _SENTENCES = {
@@ -31,38 +31,38 @@ _NARROWEST = {"WEIGHTS": 18, "JOB": 14, "NODE": 12, "IMAGE": 20}
 """Names are shortened, no further than that, and numbers never; in JSON are all of them."""
 
 
-def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
+def weights_table(lines: Sequence[WeightsRow], page: PageStyle) -> list[str]:
     """A row for each weights: revision, files, size, what the mirror has, what has to come from upstream, what of that through this machine, and how long that takes."""
     columns = {
         "WEIGHTS": [str(line.address) for line in lines],
         "REVISION": [short_revision(line.revision) for line in lines],
         "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
         "SIZE": [_bytes(line.bytes) for line in lines],
-        "MIRRORED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
-        "TO FETCH": [_share(line.bytes_upstream, line.bytes) for line in lines],
-        "THROUGH HERE": [_share(line.bytes_through_operator, line.bytes) for line in lines],
+        "CACHED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
+        "TO DOWNLOAD": [_share(line.bytes_upstream, line.bytes) for line in lines],
+        "VIA CLIENT": [_share(line.bytes_through_client, line.bytes) for line in lines],
         "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
     for column, numbers in (
-        ("THROUGH HERE", [line.bytes_through_operator for line in lines]),
+        ("VIA CLIENT", [line.bytes_through_client for line in lines]),
         ("TIME", [line.forecast_seconds for line in lines]),
     ):
         if not any(numbers):
             del columns[column]
     right = frozenset(columns) - {"WEIGHTS", "REVISION"}
-    return _rows(columns, page, right, ("FILES", "REVISION", "THROUGH HERE"))
+    return _rows(columns, page, right, ("FILES", "REVISION", "VIA CLIENT"))
 
 
-def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
+def deliveries_table(lines: Sequence[DeliveryRow], page: PageStyle) -> list[str]:
     """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line.
 
     Jobs of a matrix that get the same share a row.
     """
-    lines, jobs = _shared(lines)
+    lines, jobs = _merge_matrix_lines(lines)
     mounts = {line.mount for line in lines}
     shared = _SENTENCES.get(mounts.pop()) if len(mounts) == 1 else None
     columns = {
-        **_who(lines, jobs),
+        **_owner_columns(lines, jobs),
         "WEIGHTS": [str(line.weights) for line in lines],
         "FROM": [origin(line.tiers) for line in lines],
         "MOUNT": ["" if shared else _mount(line.mount) for line in lines],
@@ -72,10 +72,15 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
         del columns["TIME"]
     right = frozenset({"RANK", "TIME"})
     rows = _rows(columns, page, right, ("TIME", "MOUNT", "NODE", "WEIGHTS"))
-    return [*rows, *([f"  {shared}"] if shared else []), *_reasons(lines), *_room(lines)]
+    return [
+        *rows,
+        *([f"  {shared}"] if shared else []),
+        *_path_reasons(lines),
+        *_space_lines(lines),
+    ]
 
 
-def _who(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Sequence[str]]:
+def _owner_columns(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Sequence[str]]:
     """Whose each row is, and where."""
     ranks = {"RANK": [str(line.rank) for line in lines]}
     return {
@@ -85,25 +90,25 @@ def _who(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Sequence[str]
     }
 
 
-def _reasons(lines: Sequence[DeliveryLine]) -> list[str]:
+def _path_reasons(lines: Sequence[DeliveryRow]) -> list[str]:
     """Why each path is that one, with the nodes that it is so of where it isn't so of all."""
     nodes: dict[tuple[str, str], set[str]] = {}
     for line in lines:
         nodes.setdefault((line.path, line.why), set()).add(line.node or _UNKNOWN)
     return sorted(
-        f"  {path}{_of(there) if len(nodes) > 1 else ''}: {escape(why)}."
+        f"  {path}{_node_list(there) if len(nodes) > 1 else ''}: {escape(why)}."
         for (path, why), there in nodes.items()
         if why
     )
 
 
-def _of(nodes: set[str]) -> str:
-    first = sorted(nodes)[:_NAMED]
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+def _node_list(nodes: set[str]) -> str:
+    first = sorted(nodes)[:_MOST_NAMED]
+    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
     return f" ({escape(', '.join(first))}{more})"
 
 
-def _room(lines: Sequence[DeliveryLine]) -> list[str]:
+def _space_lines(lines: Sequence[DeliveryRow]) -> list[str]:
     """What each node gets of what it has room for; of many those that it is scarcest on."""
     gets: dict[str, dict[str, int]] = {}
     rooms: dict[str, int] = {}
@@ -115,13 +120,13 @@ def _room(lines: Sequence[DeliveryLine]) -> list[str]:
     scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))
     told = [
         f"  {escape(node)} gets {format_bytes(sizes[node])}, and has room for {format_bytes(rooms[node])}."
-        for node in scarcest[:_NAMED]
+        for node in scarcest[:_MOST_NAMED]
     ]
-    more = len(scarcest) - _NAMED
+    more = len(scarcest) - _MOST_NAMED
     return [*told, *([f"  {more} more nodes have more room."] if more > 0 else [])]
 
 
-def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
+def _merge_matrix_lines(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
     """One of the lines that differ by the job of a matrix only, and whose they are."""
     alike: dict[tuple[Address, _Line], list[_Line]] = {}
     for line in lines:
@@ -133,11 +138,11 @@ def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
     return [ones[0] for ones in alike.values()], jobs
 
 
-def images_table(lines: Sequence[ImageLine], page: Page) -> list[str]:
+def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
     """A row for each rank that runs in a container. A tag that is there is still asked for when the run starts."""
-    lines, jobs = _shared(lines)
+    lines, jobs = _merge_matrix_lines(lines)
     columns = {
-        **_who(lines, jobs),
+        **_owner_columns(lines, jobs),
         "IMAGE": [escape(line.image) for line in lines],
         "ENGINE": [line.engine or _UNKNOWN for line in lines],
         "THERE": [_PRESENT[line.present] for line in lines],
@@ -146,7 +151,10 @@ def images_table(lines: Sequence[ImageLine], page: Page) -> list[str]:
 
 
 def _rows(
-    columns: Mapping[str, Sequence[str]], page: Page, right: frozenset[str], drops: Sequence[str]
+    columns: Mapping[str, Sequence[str]],
+    page: PageStyle,
+    right: frozenset[str],
+    drops: Sequence[str],
 ) -> list[str]:
     return table(
         list(columns),

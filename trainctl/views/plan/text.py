@@ -12,26 +12,26 @@ from trainctl.plan.values import Change, Plan
 from trainctl.views.plan.changes import (
     COLOURS,
     LEGEND,
-    Page,
+    PageStyle,
     change_lines,
     drift_lines,
     headline,
-    live_words,
+    live_run_text,
     similar_lines,
 )
-from trainctl.views.plan.json import Counts
+from trainctl.views.plan.json import PlanCounts
 from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
 from trainctl.views.problems import diagnostic_lines
-from trainctl.views.terminal.escape import escape
+from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.text import Style, plain
 
-PAGE = Page(100, plain)
+PAGE = PageStyle(100, plain)
 _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
 """Lines of a text that is shown in full, and is not changed, stand further in: their dashes are their own."""
 _FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE)
 
 
-class Item(NamedTuple):
+class SectionItem(NamedTuple):
     """An address, and what is said of it after the joint."""
 
     address: str
@@ -39,15 +39,15 @@ class Item(NamedTuple):
     joint: str = " "
 
 
-class Section(NamedTuple):
+class PlanSection(NamedTuple):
     """A title and, below it, either items or lines of text in columns. Not escaped for where it is shown."""
 
     title: str
-    items: Sequence[Item] = ()
+    items: Sequence[SectionItem] = ()
     lines: Sequence[str] = ()
 
 
-class Signed(NamedTuple):
+class DiffLine(NamedTuple):
     """A line of a change: ``+``, ``-`` or ``!`` for what is changed, or nothing; its indentation; the rest."""
 
     sign: str
@@ -55,35 +55,35 @@ class Signed(NamedTuple):
     text: str
 
 
-def sections(plan: Plan, now: float | None) -> list[Section]:
+def sections(plan: Plan, now: float | None) -> list[PlanSection]:
     """The sections that are not empty: stops and deletions first, then problems, then tables."""
     found = (
-        _stops(plan.changes, now),
-        _named("Destroys", plan.changes, Action.DELETE),
-        _named("Replaces", plan.changes, Action.REPLACE),
-        Section("Problems", lines=diagnostic_lines(plan.diagnostics)),
+        _stop_items(plan.changes, now),
+        _named_items("Destroys", plan.changes, Action.DELETE),
+        _named_items("Replaces", plan.changes, Action.REPLACE),
+        PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
         *_tables(plan, PAGE),
     )
     return [one for one in found if one.items or one.lines]
 
 
-def _drift(plan: Plan, page: Page) -> Section:
+def _drift(plan: Plan, page: PageStyle) -> PlanSection:
     lines = [line for one in plan.drift for line in drift_lines(one, page)]
-    return Section("Changed outside of trainctl since it was recorded", lines=lines)
+    return PlanSection("Changed outside of trainctl since it was recorded", lines=lines)
 
 
-def _tables(plan: Plan, page: Page) -> tuple[Section, ...]:
+def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     """The resources that stay, and the tables of weights, deliveries and images."""
     touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
     touched |= {line.weights for line in plan.deliveries}
     weights = [line for line in plan.weights if line.address in touched]
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
     return (
-        Section("Left as it is", lines=_left_as_it_is(plan.changes, page)),
-        Section("Weights", lines=weights_table(weights, page) if weights else ()),
-        Section("Deliveries", lines=deliveries),
-        Section("Images", lines=images_table(plan.images, page) if plan.images else ()),
+        PlanSection("Left as it is", lines=_unchanged_lines(plan.changes, page)),
+        PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
+        PlanSection("Deliveries", lines=deliveries),
+        PlanSection("Images", lines=images_table(plan.images, page) if plan.images else ()),
     )
 
 
@@ -93,34 +93,36 @@ def changes(plan: Plan) -> list[Change]:
     return sorted(found, key=lambda change: _FIRST.index(change.action))
 
 
-def in_full(change: Change, plan: Plan) -> Section:
+def full_change(change: Change, plan: Plan) -> PlanSection:
     """One change."""
     title = f"{LEGEND[change.action][0]} {change.address}"
-    return Section(title, lines=change_lines(change, plan, PAGE))
+    return PlanSection(title, lines=change_lines(change, plan, PAGE))
 
 
-def signed(line: str) -> Signed:
+def parse_diff_line(line: str) -> DiffLine:
     """A line of a change, taken apart."""
     sign = _SIGN.match(line)
     if sign is None:
-        return Signed("", "", line)
-    return Signed(sign[2] if sign[2] in "+-" else "!", sign[1], line[sign.end() :])
+        return DiffLine("", "", line)
+    return DiffLine(sign[2] if sign[2] in "+-" else "!", sign[1], line[sign.end() :])
 
 
-def _stops(changes: Iterable[Change], now: float | None) -> Section:
+def _stop_items(changes: Iterable[Change], now: float | None) -> PlanSection:
     items = [
-        Item(str(change.address), live_words(change.stops, now), ": ")
+        SectionItem(str(change.address), live_run_text(change.stops, now), ": ")
         for change in changes
         if change.stops is not None
     ]
-    return Section("Stops live runs (needs `--stop-running`, or a saved plan)", items)
+    return PlanSection("Stops live runs (needs `--stop-running`, or a saved plan)", items)
 
 
-def _named(title: str, changes: Iterable[Change], action: Action) -> Section:
+def _named_items(title: str, changes: Iterable[Change], action: Action) -> PlanSection:
     items = [
-        Item(str(change.address), headline(change)) for change in changes if change.action is action
+        SectionItem(str(change.address), headline(change))
+        for change in changes
+        if change.action is action
     ]
-    return Section(title, items)
+    return PlanSection(title, items)
 
 
 def plan_text(
@@ -135,13 +137,13 @@ def plan_text(
 
     ``concise`` leaves out the changes in full; stops, deletions and the counts stay.
     """
-    page = Page(width, style)
+    page = PageStyle(width, style)
     blocks = [
-        _titled(_drift(plan, page), page),
+        _section_lines(_drift(plan, page), page),
         _legend(plan, page),
-        _endings(plan.changes, page, now),
+        _destruction_lines(plan.changes, page, now),
         [] if concise else _changes(plan, page),
-        *(_titled(section, page) for section in _tables(plan, page)),
+        *(_section_lines(section, page) for section in _tables(plan, page)),
         cost_lines(plan, page),
         [heading(plan, page)],
     ]
@@ -152,11 +154,11 @@ def plan_text(
     return lines
 
 
-def _titled(section: Section, page: Page) -> list[str]:
+def _section_lines(section: PlanSection, page: PageStyle) -> list[str]:
     return [page.style(f"{section.title}:", "bold"), *section.lines] if section.lines else []
 
 
-def _legend(plan: Plan, page: Page) -> list[str]:
+def _legend(plan: Plan, page: PageStyle) -> list[str]:
     """The symbols that occur."""
     present = {change.action for change in plan.changes}
     signs = [LEGEND[action] for action in LEGEND if action in present]
@@ -165,14 +167,14 @@ def _legend(plan: Plan, page: Page) -> list[str]:
     return ["   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)]
 
 
-def _endings(changes: Iterable[Change], page: Page, now: float | None) -> list[str]:
+def _destruction_lines(changes: Iterable[Change], page: PageStyle, now: float | None) -> list[str]:
     """Live runs that would be stopped, and what would be destroyed, before anything else."""
     found = list(changes)
     lines: list[str] = []
     for change in found:
         if change.stops is not None:
             sign = LEGEND[change.action][0]
-            lines.append(f"  {sign} {change.address} stops {live_words(change.stops, now)}")
+            lines.append(f"  {sign} {change.address} stops {live_run_text(change.stops, now)}")
     if lines:
         lines = [
             page.style("Stops live runs (needs --stop-running, or a saved plan):", "bold"),
@@ -187,7 +189,7 @@ def _endings(changes: Iterable[Change], page: Page, now: float | None) -> list[s
     return [page.style(line, "red") if line.startswith("  ") else line for line in lines]
 
 
-def _changes(plan: Plan, page: Page) -> list[str]:
+def _changes(plan: Plan, page: PageStyle) -> list[str]:
     """Each in full; of the new jobs of a matrix the first, and of the others what is different."""
     lines: list[str] = []
     full: dict[Address, Change] = {}
@@ -203,7 +205,7 @@ def _changes(plan: Plan, page: Page) -> list[str]:
     return lines
 
 
-def _left_as_it_is(changes: Iterable[Change], page: Page) -> list[str]:
+def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
     """Resources that don't change and have a note: ended runs, jobs whose code or weights have changed."""
     noted = [change for change in changes if change.action is Action.NOOP and change.note]
     lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
@@ -211,12 +213,12 @@ def _left_as_it_is(changes: Iterable[Change], page: Page) -> list[str]:
         return []
     jobs = [one for one in noted if one.reason is not None and one.address.kind is Kind.JOB]
     if jobs:
-        hint = f"  To run it with today's: trainctl run {jobs[0].address.typed}"
+        hint = f"  To run it with today's: trainctl run {jobs[0].address.shell_quoted}"
         lines.append(page.style(hint, "dim"))
     return lines
 
 
-def cost_lines(plan: Plan, page: Page) -> list[str]:
+def cost_lines(plan: Plan, page: PageStyle) -> list[str]:
     """What an hour of the new runs costs, if it costs anything."""
     if not plan.hourly_cost:
         return []
@@ -224,16 +226,16 @@ def cost_lines(plan: Plan, page: Page) -> list[str]:
     return [f"Cost: {price} while the new runs last; nothing is billed while mirroring."]
 
 
-def heading(plan: Plan, page: Page) -> str:
+def heading(plan: Plan, page: PageStyle) -> str:
     """The counts, or that there is nothing to do."""
     if not plan.usable:
-        return page.style(f"{Counts.of(plan)} It has errors and can't be applied.", "bold")
+        return page.style(f"{PlanCounts.of(plan)} It has errors and can't be applied.", "bold")
     if plan.has_changes:
-        return page.style(str(Counts.of(plan)), "bold")
-    return page.style("No changes. ", "bold") + _nothing(plan)
+        return page.style(str(PlanCounts.of(plan)), "bold")
+    return page.style("No changes. ", "bold") + _no_changes_text(plan)
 
 
-def _nothing(plan: Plan) -> str:
+def _no_changes_text(plan: Plan) -> str:
     if plan.options.destroy:
         return "There is nothing to destroy."
     if plan.options.refresh_only:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.terminal.escape import UNSEEN, tamed, without_orders
+from trainctl.views.terminal.sanitize import INVISIBLE, sanitize, strip_ci_commands
 from trainctl.views.terminal.text import wrap
 
 _STYLES = {
@@ -22,13 +22,13 @@ _STYLES = {
     "cyan": "\x1b[36m",
 }
 _RESET = "\x1b[0m"
-_OURS = frozenset({*_STYLES.values(), _RESET})
+_OWN_SEQUENCES = frozenset({*_STYLES.values(), _RESET})
 
-_HIDDEN = re.compile(UNSEEN.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
+_HIDDEN = re.compile(INVISIBLE.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
 """What acts or hides, perhaps a style of ours. It begins with one set of characters, which makes long texts fast."""
-_HALF = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 """Bytes of a name that are no UTF-8, as Python holds them, and any other half of a character: no JSON can have them."""
-_USUAL_WIDTH = 80
+_DEFAULT_WIDTH = 80
 _CI = ("CI", "GITHUB_ACTIONS", "TF_BUILD")
 
 
@@ -38,14 +38,14 @@ def visible(text: str, *, styles: bool = False) -> str:
     A carriage return becomes a newline. With ``styles``, the few styles this module makes stay.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _HIDDEN.sub(lambda match: _written(match[0], styles), text)
+    return _HIDDEN.sub(lambda match: _escape_match(match[0], styles), text)
 
 
 def _json(value: Any, indent: int | None) -> str:
-    return _HALF.sub("\ufffd", json.dumps(value, indent=indent, ensure_ascii=False))
+    return _SURROGATE.sub("\ufffd", json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-class Output:
+class TerminalOutput:
     """Standard output for results, standard error for everything said about them. ``color`` False is final."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Output:
         return self._stderr.isatty()
 
     @cached_property
-    def draws(self) -> bool:
+    def can_redraw(self) -> bool:
         """Whether standard error is a terminal on which lines can be drawn again."""
         return self.error_is_terminal and os.environ.get("TERM") != "dumb"
 
@@ -106,7 +106,7 @@ class Output:
     def prose(self, *lines: str) -> None:
         """Lines of the result that people read: a terminal breaks them between words."""
         for line in lines:
-            _write(self._stdout, _broken(self._clean(line), self.width) + "\n")
+            _write(self._stdout, _wrap_lines(self._clean(line), self.width) + "\n")
 
     def log(self, text: str, prefix: str = "") -> None:
         """A line that a job printed, at once: to a pipe as it is, to a terminal without what acts on more than the line."""
@@ -114,23 +114,23 @@ class Output:
 
     def log_lines(self, lines: Sequence[str], prefix: str, first: str) -> None:
         """Many lines that a job printed; before the first stands another prefix, as it may go on a line that was begun."""
-        shown = self._tamed(self._redactor.redact("\n".join(lines)))
+        shown = self._sanitized(self._redactor.redact("\n".join(lines)))
         text = first + shown.replace("\n", f"\n{prefix}")
-        _write(self._stdout, (without_orders(text) if self._in_ci else text) + "\n")
+        _write(self._stdout, (strip_ci_commands(text) if self._in_ci else text) + "\n")
         self._stdout.flush()
 
     def log_part(self, text: str, prefix: str) -> str:
         """The beginning of a line that goes on later, at once; what must wait: what may begin a secret, and all of it in CI."""
         length = 0 if self._in_ci else self._redactor.safe_length(text)
         if length:
-            _write(self._stdout, prefix + self._tamed(self._redactor.redact(text[:length])))
+            _write(self._stdout, prefix + self._sanitized(self._redactor.redact(text[:length])))
             self._stdout.flush()
         return text[length:]
 
-    def _tamed(self, text: str) -> str:
+    def _sanitized(self, text: str) -> str:
         if not self._stdout.isatty():
             return text
-        return "\n".join(tamed(line, color=self.color) for line in text.split("\n"))
+        return "\n".join(sanitize(line, color=self.color) for line in text.split("\n"))
 
     def json(self, value: Any, *, links: bool = False) -> None:
         """A value of the result as JSON. Bytes that are no text are `�`."""
@@ -145,7 +145,7 @@ class Output:
         """Lines about the work, on standard error, after whatever was printed before; a terminal breaks them between words."""
         self._stdout.flush()
         for line in lines:
-            _write(self._stderr, _broken(self._clean(line), self.error_width) + "\n")
+            _write(self._stderr, _wrap_lines(self._clean(line), self.error_width) + "\n")
         self._stderr.flush()
 
     def ask(self, text: str) -> None:
@@ -166,11 +166,11 @@ class Output:
 
     def _clean(self, text: str, *, links: bool = False) -> str:
         text = visible(self._redactor.redact(text, links=links), styles=self.color)
-        return without_orders(text) if self._in_ci else text
+        return strip_ci_commands(text) if self._in_ci else text
 
 
-def _written(found: str, styles: bool) -> str:
-    if found in ("\n", "\t") or (styles and found in _OURS):
+def _escape_match(found: str, styles: bool) -> str:
+    if found in ("\n", "\t") or (styles and found in _OWN_SEQUENCES):
         return found
     return "".join(
         _as_json(character) if _HIDDEN.match(character) else character for character in found
@@ -183,12 +183,12 @@ def _columns_of(stream: TextIO) -> int:
     if named.isdecimal() and int(named):
         return int(named)
     try:
-        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_WIDTH
     except (OSError, ValueError):
-        return _USUAL_WIDTH
+        return _DEFAULT_WIDTH
 
 
-def _broken(text: str, width: int | None) -> str:
+def _wrap_lines(text: str, width: int | None) -> str:
     if width is None:
         return text
     return "\n".join(part for line in text.split("\n") for part in wrap(line, width))

@@ -13,8 +13,8 @@ from typing import Self
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.events import Event, EventType
-from trainctl.views.terminal.output import Output
-from trainctl.views.terminal.text import columns, shorten
+from trainctl.views.terminal.output import TerminalOutput
+from trainctl.views.terminal.text import display_width, shorten
 
 _WINDOW = 5.0
 """Seconds over which the rate is taken: long enough to be steady, short enough to show a stall."""
@@ -25,7 +25,7 @@ _LEAST_BYTES = 4096
 """A rate of less than so many would be of what is left over, and forecast weeks."""
 
 
-class Meter:
+class RateMeter:
     """Progress of one step. Times are seconds of one monotonic clock; ``total`` is 0 where it is not known."""
 
     def __init__(self) -> None:
@@ -73,10 +73,10 @@ _STYLE = re.compile(r"\x1b\[\d{1,2}m")
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
-class Live:
+class LiveDisplay:
     """Lines that are drawn again in place. Use it as a context: the lines go and the cursor comes back, whatever happens."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: TerminalOutput) -> None:
         self._output = output
         self._drawn = 0
         self._hidden = False
@@ -99,7 +99,7 @@ class Live:
             self._hidden = True
         drawn, shown = 0, []
         for line in lines:
-            rows = max(1, -(-columns(_STYLE.sub("", line)) // max(width, 1)))
+            rows = max(1, -(-display_width(_STYLE.sub("", line)) // max(width, 1)))
             if drawn + rows >= height:
                 break
             drawn += rows
@@ -116,11 +116,11 @@ _ENDS = frozenset(
 )
 
 
-class _Step:
+class _StepProgress:
     def __init__(self, now: float) -> None:
         self.began = now
         self.phase = ""
-        self.meter = Meter()
+        self.meter = RateMeter()
         self.told = now
 
     def line(self, name: str, now: float, width: int | None = None) -> str:
@@ -129,15 +129,15 @@ class _Step:
         what = f" {self.phase}" if self.phase else "" if moves else " working"
         numbers = self.meter.text(now) if moves else format_duration(now - self.began)
         if width is not None:
-            room = max(width - columns(numbers) - 2, 2)
+            room = max(width - display_width(numbers) - 2, 2)
             half = room // 2
-            taken = min(columns(what), max(half, room - columns(name)))
+            taken = min(display_width(what), max(half, room - display_width(name)))
             name = shorten(name, room - taken)
             what = shorten(what, taken) if taken else ""
         return f"{name}:{what} {numbers}"
 
 
-class Progress:
+class ProgressDisplay:
     """Listens to events from many threads. Use it as a context: the cursor comes back whatever happens.
 
     ``every`` is how often, in seconds, it looks by itself, so that silence shows; None is never.
@@ -145,7 +145,7 @@ class Progress:
 
     def __init__(
         self,
-        output: Output,
+        output: TerminalOutput,
         clock: Callable[[], float] = time.monotonic,
         every: float | None = 0.5,
     ) -> None:
@@ -154,8 +154,8 @@ class Progress:
         self._every = every
         self._over = threading.Event()
         self._lock = threading.RLock()
-        self._steps: dict[str, _Step] = {}
-        self._live = Live(output)
+        self._steps: dict[str, _StepProgress] = {}
+        self._live = LiveDisplay(output)
         self._last = float("-inf")
 
     def __enter__(self) -> Self:
@@ -191,13 +191,13 @@ class Progress:
         """Show how things stand, whether or not anything was heard."""
         with self._lock:
             now = self._clock()
-            if self._output.draws:
+            if self._output.can_redraw:
                 self._draw(now)
             else:
                 self._tell(now)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """Take the drawn lines away while other lines are printed."""
         with self._lock:
             self._live.show([])
@@ -206,16 +206,16 @@ class Progress:
 
     def note(self, text: str) -> None:
         """A line that stays above the drawn ones; may be called from a signal handler."""
-        with self.aside():
+        with self.suspended():
             self._output.note(text)
 
     def _update(self, name: str, event: Event, now: float) -> None:
-        step = self._steps.setdefault(name, _Step(now))
+        step = self._steps.setdefault(name, _StepProgress(now))
         step.phase = str(event.data.get("phase", step.phase))
         if "done" in event.data:
             total = event.data.get("total") or 0
             step.meter.update(int(event.data["done"]), int(total), now)
-        if not self._output.draws:
+        if not self._output.can_redraw:
             self._tell(now)
         elif now - self._last >= _REDRAW:
             self._draw(now)
@@ -237,13 +237,13 @@ class Progress:
         step = self._steps.pop(name, None)
         if step is None:
             return
-        if self._output.draws:
+        if self._output.can_redraw:
             self._draw(now)
         elif step.meter.done:
             self._output.note(step.line(name, now))
 
     def _draw(self, now: float) -> None:
-        if not self._output.draws:
+        if not self._output.can_redraw:
             return
         width, height = shutil.get_terminal_size()
         room = max(1, height - 2)

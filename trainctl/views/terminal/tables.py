@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainctl.views.terminal.escape import escape
-from trainctl.views.terminal.text import Style, columns, pad, plain, shorten
+from trainctl.views.terminal.sanitize import escape
+from trainctl.views.terminal.text import Style, display_width, pad, plain, shorten
 
 _NARROWEST = 10
 _FORMULA = re.compile(r"[=+@]|-(?![-rwxsStT]{9}$)")
@@ -39,8 +39,8 @@ def table(
     lines = [[escape(line[i]) for i in said] for line in (headers, *rows)]
     widths = _widths(lines)
     if width is not None:
-        lines, least = _dropped(lines, drops, shrinks, narrowest or {}, width - len(indent))
-        widths = _shrunk(_widths(lines), least, width - len(indent) - _gaps(lines))
+        lines, least = _drop_columns(lines, drops, shrinks, narrowest or {}, width - len(indent))
+        widths = _shrink_widths(_widths(lines), least, width - len(indent) - _gap_width(lines))
     headers = lines[0]
 
     def shown(number: int, cell: str, size: int, header: str) -> str:
@@ -60,7 +60,7 @@ def table(
     return [style(texts[0], "dim"), *texts[1:]]
 
 
-def _dropped(
+def _drop_columns(
     lines: list[list[str]],
     drops: Sequence[str],
     shrinks: frozenset[str] | None,
@@ -79,7 +79,7 @@ def _dropped(
 
     kept = lines
     for header in (*(one for one in drops if one in lines[0]), None):
-        if sum(least(kept)) + _gaps(kept) <= available:
+        if sum(least(kept)) + _gap_width(kept) <= available:
             return kept, least(kept)
         if header is not None:
             gone = kept[0].index(header)
@@ -88,15 +88,15 @@ def _dropped(
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(columns, cells)) for cells in zip(*lines, strict=True)]
+    return [max(map(display_width, cells)) for cells in zip(*lines, strict=True)]
 
 
-def _gaps(lines: Sequence[Sequence[str]]) -> int:
+def _gap_width(lines: Sequence[Sequence[str]]) -> int:
     """The columns between the cells of a line."""
     return 2 * (len(lines[0]) - 1)
 
 
-def _shrunk(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:
+def _shrink_widths(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:
     """The widths, with the widest made narrower until all fit; as they are if they can't: a row that is broken anyway loses nothing."""
     widths = list(widths)
     if sum(least) > available:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trainctl.model.reports import Away
-from trainctl.views.terminal.escape import escape
+from trainctl.model.reports import UnreachableNode
+from trainctl.views.terminal.sanitize import escape
 
 Style = Callable[[str, str], str]
 """Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
@@ -23,7 +23,7 @@ def plain(text: str, style: str) -> str:
     return text
 
 
-def columns(text: str) -> int:
+def display_width(text: str) -> int:
     """How many terminal columns a line takes."""
     if text.isascii():
         return len(text)
@@ -32,20 +32,20 @@ def columns(text: str) -> int:
 
 def shorten(text: str, most: int) -> str:
     """The text in at most so many columns, with an ellipsis where its middle was."""
-    if columns(text) <= most:
+    if display_width(text) <= most:
         return text
     head = text
-    while columns(head) > (most - 1 + 1) // 2:
+    while display_width(head) > (most - 1 + 1) // 2:
         head = head[:-1]
     tail = text[len(head) :]
-    while tail and columns(tail) > most - 1 - columns(head):
+    while tail and display_width(tail) > most - 1 - display_width(head):
         tail = tail[1:]
     return f"{head}…{tail}"
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """The text filled with spaces to a width; ``right`` puts it at the right end."""
-    space = " " * max(width - columns(text), 0)
+    space = " " * max(width - display_width(text), 0)
     return space + text if right else text + space
 
 
@@ -55,7 +55,7 @@ def wrap(line: str, width: int) -> list[str]:
     Sentences go on where they began. What begins at the margin or with a sign, as headings and rows do, goes on further in.
     """
     unpainted = _PAINT.sub("", line)
-    if columns(unpainted) <= width:
+    if display_width(unpainted) <= width:
         return [line]
     text = unpainted.lstrip(" ")
     begins = " " * (len(unpainted) - len(text))
@@ -64,7 +64,7 @@ def wrap(line: str, width: int) -> list[str]:
     lines = [first]
     for word in words:
         longer = f"{lines[-1]} {word}"
-        if columns(_PAINT.sub("", longer)) <= width:
+        if display_width(_PAINT.sub("", longer)) <= width:
             lines[-1] = longer
         else:
             lines.append(goes_on + word)
@@ -77,17 +77,17 @@ def _columns_of(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def warned(text: str, *, code: str) -> str:
+def warning_text(text: str, *, code: str) -> str:
     """A warning that stands beside an answer."""
     return f"Warning: {text} [{code}]"
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
+def pluralize(count: int, noun: str, plural: str | None = None) -> str:
     """``1 file``, ``2 files``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
-def moment(seconds: float | None) -> str | None:
+def format_timestamp(seconds: float | None) -> str | None:
     """A time as RFC 3339 in UTC; None for one that no calendar has, which a wrong clock may have given a file."""
     if seconds is None:
         return None
@@ -98,27 +98,27 @@ def moment(seconds: float | None) -> str | None:
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def minute(seconds: float | None) -> str:
+def format_minute(seconds: float | None) -> str:
     """A time in tables, in UTC: ``2026-01-31 12:00``; empty where there is none."""
-    return (moment(seconds) or "")[:16].replace("T", " ")
+    return (format_timestamp(seconds) or "")[:16].replace("T", " ")
 
 
 def second(seconds: float | None) -> str:
     """The same to the second."""
-    return (moment(seconds) or "")[:19].replace("T", " ")
+    return (format_timestamp(seconds) or "")[:19].replace("T", " ")
 
 
-def away_json(found: Iterable[Away]) -> list[dict[str, Any]]:
-    """The list that the JSON forms of partial answers have as ``away``."""
-    return [{"node": one.node, "ranks": list(one.ranks), "why": one.why} for one in found]
+def unreachable_json(found: Iterable[UnreachableNode]) -> list[dict[str, Any]]:
+    """The list that the JSON forms of partial answers have as ``unreachable``."""
+    return [{"node": one.node, "ranks": list(one.ranks), "reason": one.why} for one in found]
 
 
-def away_lines(found: Iterable[Away], what: str) -> list[str]:
+def unreachable_lines(found: Iterable[UnreachableNode], what: str) -> list[str]:
     """A warning for each: ``what`` is missing, such as ``the log``."""
-    return [warned(away_words(one, what), code="node-unreachable") for one in found]
+    return [warning_text(unreachable_text(one, what), code="node-unreachable") for one in found]
 
 
-def away_words(one: Away, what: str) -> str:
+def unreachable_text(one: UnreachableNode, what: str) -> str:
     """``lab/gpu-1 doesn't answer: without the log of rank 1``."""
     return f"{escape(one.why)}: without {what} of {_ranks(one.ranks)}"
 

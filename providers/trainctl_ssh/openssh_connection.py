@@ -1,0 +1,404 @@
+"""A link to a host by the system's OpenSSH: one connection for the whole command. See DESIGN.md."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
+from trainctl.plugin_api.provider import Confirm
+from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.remote.processes import ProgramRunner, ProgramStreams, kill
+from trainctl.remote.responses import printable_tail
+from trainctl_ssh import host_keys, shell
+from trainctl_ssh.connection_errors import (
+    CHANGED_KEY,
+    UNKNOWN_KEY,
+    SharedAttempt,
+    key_unknown_error,
+    login_error,
+)
+from trainctl_ssh.hosts import SshLogin
+
+_GREETING_SECONDS = 30
+_CLOSE_SECONDS = 2
+_PROMPT_SECONDS = 30
+_OPTIONS = (
+    "BatchMode=yes",
+    "LogLevel=ERROR",
+    "RemoteCommand=none",
+    "ClearAllForwardings=yes",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "ControlPersist=no",
+)
+_NEWER_OPTIONS = ("StdinNull=no", "ForkAfterAuthentication=no")
+"""Words of OpenSSH 8.7 (https://www.openssh.com/txt/release-8.7): an older one ends at them, and has none in its configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ControlMaster:
+    """The process that holds a connection open, what its far end is called there, and how others share it."""
+
+    process: subprocess.Popen[bytes]
+    pid: int
+    said: IO[bytes]
+    share: tuple[str, ...]
+
+    @property
+    def words(self) -> bytes:
+        """Everything that ssh has complained about."""
+        self.said.seek(0)
+        return self.said.read()
+
+
+class OpenSshConnection:
+    """One host. Connects when it is first needed, and again when the connection was lost; safe to use from many threads."""
+
+    def __init__(
+        self, login: SshLogin, who: str, environ: Mapping[str, str], confirm: Confirm
+    ) -> None:
+        self.login = login
+        self.who = who
+        self._confirm = confirm
+        self._attempts = SharedAttempt()
+        self._lock = self._attempts.lock
+        self._master: _ControlMaster | None = None
+        self._attempt: subprocess.Popen[bytes] | None = None
+        self._exposed: Counter[int] = Counter()
+        self._ports: dict[int, int] = {}
+        self._place = host_keys.private_directory(environ)
+        self.environ = {**environ, "SSH_ASKPASS_REQUIRE": "never"}
+
+    def transport(self) -> OpenSshTransport:
+        """A way to run programs over it."""
+        return OpenSshTransport(self)
+
+    def master(self) -> _ControlMaster:
+        """The live connection. NodeUnreachable with ssh's last words, also if that was another's attempt, which was waited for."""
+        while True:
+            self._attempts.ensure(self._is_open, self._open)
+            master = self._master
+            if master is not None:  # not closed in between
+                return master
+
+    def _is_open(self) -> bool:
+        return self._master is not None and self._master.process.poll() is None
+
+    def _open(self) -> None:
+        self.close()
+        self._master = self._connect()
+
+    def argv(self, master: _ControlMaster) -> list[str]:
+        """How a command is run over the connection."""
+        return [*self._ssh(), *master.share, *self._destination, shell.COMMAND]
+
+    def end(self, master: _ControlMaster, group: str | None) -> None:
+        """End a process group on the host."""
+        if group and group.isdigit() and master.process.stdin:
+            with contextlib.suppress(OSError, ValueError):
+                master.process.stdin.write(f"{group}\n".encode())
+                master.process.stdin.flush()
+
+    def close(self) -> None:
+        """Let go of the connection; what runs over it ends. An attempt to connect that is under way is given up."""
+        attempt = self._attempt
+        if attempt is not None:
+            kill(attempt)
+        with self._lock:
+            master, self._master = self._master, None
+            self._exposed.clear()
+        if master is None:
+            return
+        with contextlib.suppress(OSError):
+            if master.process.stdin:
+                master.process.stdin.close()
+        master.process.terminate()
+        try:
+            master.process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill(master.process)
+        master.said.close()
+
+    def lost(self, master: _ControlMaster, said: bytes) -> NodeUnreachable:
+        """The error for a call that ended without its end."""
+        if master.process.poll() is None:
+            return NodeUnreachable(f"{self.who}: the connection was cut", printable_tail(said))
+        with contextlib.suppress(ValueError):  # closed in between
+            said = master.words or said
+        return NodeUnreachable(f"{self.who}: the connection was cut", printable_tail(said))
+
+    @contextmanager
+    def expose(self, port: int) -> Iterator[int]:
+        """See Transport. Equal requests share one forwarding: ssh knows them apart by nothing."""
+        master = self.master()
+        with self._lock:
+            if not self._exposed[port]:
+                self._ports[port] = self._forward(master, "forward", port)
+            self._exposed[port] += 1
+            there = self._ports[port]
+        try:
+            yield there
+        finally:
+            with self._lock:
+                self._exposed[port] -= 1
+                if self._exposed[port] == 0 and master.process.poll() is None:
+                    with contextlib.suppress(TrainctlError):
+                        self._forward(master, "cancel", port)
+
+    def _forward(self, master: _ControlMaster, what: str, port: int) -> int:
+        done = self._run(
+            *master.share, "-O", what, "-R", f"127.0.0.1:0:127.0.0.1:{port}", cleared=False
+        )
+        if what == "forward" and not done.stdout.strip().isdigit():
+            raise NodeError(
+                f"{self.who} does not forward ports",
+                f"{printable_tail(done.stderr)}\nIts sshd needs AllowTcpForwarding yes, or remote.".lstrip(),
+                code="ssh-forwarding",
+            )
+        return int(done.stdout.strip() or 0)
+
+    def _connect(self) -> _ControlMaster:
+        try:
+            return self._keep()
+        except _UnknownHostKey:
+            self._first_contact()
+        try:
+            return self._keep()
+        except _UnknownHostKey as error:
+            raise login_error(self.who, error.said) from None
+
+    def _keep(self) -> _ControlMaster:
+        """Start the process that holds the connection; over a connection that the user has open already, where there is one.
+
+        It is unknown which key that connection's host had, so a host with a pinned key gets its own.
+        """
+        options: tuple[str, ...] = ()
+        share: tuple[str, ...] = ("-o", "ControlMaster=no")
+        if self.login.host_key or self._run("-O", "check").returncode != 0:
+            path = self._place / secrets.token_hex(4)
+            share = ("-S", str(path), *share)
+            options = ("-S", str(path), "-o", "ControlMaster=yes")
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the connection
+        process = subprocess.Popen(
+            [*self._ssh(), *options, *self._destination, shell.COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=self.environ,
+            start_new_session=True,
+        )
+        self._attempt = process
+        try:
+            greeting = self._greeted(process)
+        except BaseException:
+            _kill_process(process)
+            said.close()
+            raise
+        finally:
+            self._attempt = None
+        if greeting.began is None:
+            _kill_process(process)
+            said.seek(0)
+            with said:
+                raise self._refusal(said.read() or greeting.before)
+        return _ControlMaster(process, int(greeting.began), said, share)
+
+    def _greeted(self, process: subprocess.Popen[bytes]) -> shell.MarkedOutput:
+        """What the far end said: the number of its process, unless it ended before."""
+        assert process.stdin is not None  # noqa: S101 - they were asked for
+        assert process.stdout is not None  # noqa: S101
+        token = secrets.token_hex(16)
+        cut = shell.MarkedOutput(token, lambda _: None)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(shell.keepalive_line(token))
+            process.stdin.flush()
+        end = time.monotonic() + self.login.connect_timeout + _GREETING_SECONDS
+        while cut.began is None:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                raise NodeUnreachable(
+                    f"{self.who} logs in and then says nothing",
+                    "Something in the account's shell start-up files waits, or is not a shell.",
+                    code="ssh-timeout",
+                )
+            data = os.read(process.stdout.fileno(), 2**16)
+            if not data:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_CLOSE_SECONDS)
+                return cut
+            cut.feed(data)
+        threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
+        return cut
+
+    def _refusal(self, said: bytes) -> Exception:
+        text = said.decode(errors="replace")
+        if CHANGED_KEY in text or (UNKNOWN_KEY in text and self.login.host_key):
+            return host_keys.key_changed_error(self.who, self.login, text)
+        if UNKNOWN_KEY in text:
+            return _UnknownHostKey(said)
+        return login_error(self.who, said)
+
+    def _first_contact(self) -> None:
+        line = host_keys.scan_host_key(self._ssh(), self._destination, self.environ)
+        shown = host_keys.parse_fingerprint(line)
+        if not shown:
+            return
+        question = f"{self.who} is not known yet. Its key is {shown}. Connect to it from now on?"
+        if not self._confirm(question):
+            raise key_unknown_error(self.who, self.login, shown)
+        host_keys.append_known_host(line, self._known_hosts())
+
+    def _known_hosts(self) -> Path:
+        for text in self._run("-G").stdout.decode(errors="replace").splitlines():
+            key, _, value = text.partition(" ")
+            if key == "userknownhostsfile" and value:
+                return host_keys.known_hosts_files(value)[0]
+        return Path("~/.ssh/known_hosts").expanduser()
+
+    def _run(self, *words: str, cleared: bool = True) -> subprocess.CompletedProcess[bytes]:
+        """A question to ssh itself, or to a connection that is open."""
+        try:
+            return subprocess.run(
+                [*self._ssh(cleared=cleared), *words, *self._destination],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self.environ,
+                start_new_session=True,
+                timeout=_PROMPT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NodeUnreachable(
+                f"{self.who}: ssh didn't answer for {_PROMPT_SECONDS} s",
+                "A control connection that is open may hang: ssh -O exit HOST ends it.",
+                code="ssh-timeout",
+            ) from None
+
+    def _ssh(self, *, cleared: bool = True) -> list[str]:
+        login = self.login
+        words = ["ssh", "-T", "-x", "-a"]
+        for option in (*_OPTIONS, *_newer_options(), f"ConnectTimeout={login.connect_timeout}"):
+            if cleared or not option.startswith("ClearAllForwardings"):
+                words += ["-o", option]
+        if login.host_key:
+            for option in (
+                f"UserKnownHostsFile={host_keys.pinned_known_hosts(self._place, login.host_key)}",
+                "GlobalKnownHostsFile=/dev/null",
+                f"HostKeyAlias={host_keys.PIN}",
+                "StrictHostKeyChecking=yes",
+            ):
+                words += ["-o", option]
+        given: Sequence[tuple[str, object]] = (
+            ("-l", login.user),
+            ("-p", login.port),
+            ("-i", login.identity_file),
+            ("-J", login.jump),
+        )
+        return words + [word for flag, value in given if value for word in (flag, str(value))]
+
+    @property
+    def _destination(self) -> tuple[str, ...]:
+        return ("--", self.login.address)
+
+
+@functools.cache
+def _newer_options() -> tuple[str, ...]:
+    said = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr
+    version = re.match(rb"OpenSSH_(\d+)\.(\d+)", said)
+    known = version and tuple(map(int, version.groups())) >= (8, 7)
+    return _NEWER_OPTIONS if known else ()
+
+
+class _UnknownHostKey(Exception):
+    """The host's key is not known."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__()
+        self.said = said
+
+
+def _kill_process(process: subprocess.Popen[bytes]) -> None:
+    kill(process)
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def _drain(stream: IO[bytes]) -> None:
+    """Read what the far end says now and then, so that it can go on saying it."""
+    with stream, contextlib.suppress(OSError):
+        while os.read(stream.fileno(), 2**12):
+            pass
+
+
+class OpenSshTransport:
+    """Commands over a link that others may use as well; closing it ends its own commands only."""
+
+    def __init__(self, connection: OpenSshConnection) -> None:
+        self._connection = connection
+        self._programs = ProgramRunner()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> CommandOutput:
+        """See Transport."""
+        connection, token = self._connection, secrets.token_hex(16)
+        master = connection.master()
+        stdout, stderr = bytearray(), bytearray()
+        out = shell.MarkedOutput(token, on_stdout or stdout.extend)
+        err = shell.MarkedOutput(token, stderr.extend)
+        streams = ProgramStreams(
+            out.feed,
+            err.feed,
+            stdin,
+            shell.call_line(token, argv, master.pid),
+            timeout,
+            lambda: out.ended is not None and err.ended is not None,
+            f"{connection.who}: a program",
+        )
+        try:
+            code = self._programs.run(connection.argv(master), streams, connection.environ)
+        except BaseException:
+            connection.end(master, out.began)
+            raise
+        if out.ended is not None:
+            return CommandOutput(int(out.ended), bytes(stdout), bytes(stderr))
+        connection.end(master, out.began)
+        if code == -signal.SIGKILL:  # closed meanwhile
+            return CommandOutput(code, bytes(stdout), bytes(stderr))
+        if out.began is None and master.process.poll() is None:
+            raise login_error(connection.who, err.before)
+        raise connection.lost(master, err.before + bytes(stderr))
+
+    def expose(self, port: int) -> contextlib.AbstractContextManager[int]:
+        """See Transport."""
+        return self._connection.expose(port)
+
+    def close(self) -> None:
+        """End what is still running."""
+        self._programs.close()
+
+
+_: type[Transport] = OpenSshTransport

@@ -1,0 +1,299 @@
+"""A link to a host by paramiko, where there is no ssh program. See DESIGN.md for what it can't do."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import secrets
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import paramiko
+
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import Confirm
+from trainctl.remote.responses import printable_tail
+from trainctl_ssh import connection_errors, shell
+from trainctl_ssh.host_keys import append_known_host, fingerprint, known_hosts_files
+from trainctl_ssh.hosts import SshLogin
+from trainctl_ssh.paramiko_transport import ParamikoTransport, read_greeting, relay
+
+_ALIVE_SECONDS = 5
+_CLOSE_SECONDS = 2
+_CUT_MILLISECONDS = 15_000
+_USER_TIMEOUT = 18
+"""TCP_USER_TIMEOUT of linux/tcp.h: paramiko sends keepalives and doesn't count answers, so the kernel has to."""
+
+
+class ParamikoConnection:
+    """One host. Connects when it is first needed, and again when the connection was lost; safe to use from many threads."""
+
+    def __init__(
+        self, login: SshLogin, who: str, environ: Mapping[str, str], confirm: Confirm
+    ) -> None:
+        self.login = login
+        self.who = who
+        self._confirm = confirm
+        self._environ = environ
+        self._attempts = connection_errors.SharedAttempt()
+        self._lock = self._attempts.lock
+        self._clients: list[paramiko.SSHClient] = []
+        self._jumps: list[paramiko.SSHClient] = []
+        self._master: paramiko.Channel | None = None
+        self._pid = 0
+        self._ports: dict[int, int] = {}
+
+    def transport(self) -> ParamikoTransport:
+        """A way to run programs over it."""
+        return ParamikoTransport(self)
+
+    def channel(self) -> tuple[paramiko.Channel, int]:
+        """A channel in which the far end's shell waits for a line, and the process that it depends on."""
+        self._attempts.ensure(self._is_open, self._connect)
+        with self._lock:
+            if not self._clients:
+                raise self.lost("closed meanwhile")
+            try:
+                return self._opened(), self._pid
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise self.lost(str(error)) from None
+
+    def _opened(self) -> paramiko.Channel:
+        """A new channel, in another connection where this one has as many as a server gives (ten sessions)."""
+        try:
+            return self._open(self._clients[-1])
+        except paramiko.ChannelException:
+            self._clients.append(self._client())
+        except paramiko.SSHException:
+            if not self._alive():
+                raise  # else only that channel was closed, before anything was sent to it
+        return self._open(self._clients[-1])
+
+    def end(self, group: str | None) -> None:
+        """End a process group on the host."""
+        master = self._master
+        if group and group.isdigit() and master is not None:
+            with contextlib.suppress(OSError, paramiko.SSHException):
+                master.sendall(f"{group}\n".encode())
+
+    def lost(self, said: str) -> NodeUnreachable:
+        """The error for a call that ended without its end."""
+        return NodeUnreachable(f"{self.who}: the connection was cut", printable_tail(said.encode()))
+
+    def close(self) -> None:
+        """Let go of the connection; what runs over it ends."""
+        if not self._lock.acquire(timeout=_CLOSE_SECONDS):
+            return  # an attempt to connect, which can't be given up, and ends with this process
+        try:
+            clients = [*self._clients, *self._jumps]
+            self._clients, self._jumps, self._master = [], [], None
+        finally:
+            self._lock.release()
+        for client in clients:
+            client.close()
+
+    @contextmanager
+    def expose(self, port: int) -> Iterator[int]:
+        """See Transport."""
+        self.channel()[0].close()
+        with self._lock:
+            transport = _transport(self._clients[0])
+            try:
+                there = transport.request_port_forward("127.0.0.1", 0, self._serve)
+            except (paramiko.SSHException, OSError) as error:
+                raise NodeError(
+                    f"{self.who} does not forward ports",
+                    f"{error}\nIts sshd needs AllowTcpForwarding yes, or remote.",
+                    code="ssh-forwarding",
+                ) from None
+            self._ports[there] = port
+        try:
+            yield there
+        finally:
+            self._ports.pop(there, None)
+            with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+                # not cancel_port_forward, which would forget the handler of the other ports
+                transport.global_request("cancel-tcpip-forward", ("127.0.0.1", there))
+
+    def _serve(self, channel: paramiko.Channel, origin: Any, server: tuple[str, int]) -> None:
+        port = self._ports.get(server[1])
+        if port is None:
+            channel.close()
+            return
+        threading.Thread(target=relay, args=(channel, port), daemon=True).start()
+
+    def _alive(self) -> bool:
+        transport = self._clients[0].get_transport() if self._clients else None
+        return transport is not None and transport.is_active()
+
+    def _is_open(self) -> bool:
+        return self._master is not None and self._alive()
+
+    def _connect(self) -> None:
+        self.close()
+        client = self._client()
+        self._clients = [client]
+        token = secrets.token_hex(16)
+        try:
+            master = self._open(client)
+            master.sendall(shell.keepalive_line(token))
+            pid = read_greeting(master, token, self.login.connect_timeout)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise self.lost(str(error)) from None
+        if pid is None:
+            self.close()
+            raise NodeUnreachable(
+                f"{self.who} logs in and then says nothing",
+                "Something in the account's shell start-up files waits, or is not a shell.",
+                code="ssh-timeout",
+            )
+        self._master, self._pid = master, pid
+
+    def _open(self, client: paramiko.SSHClient) -> paramiko.Channel:
+        channel = _transport(client).open_session(timeout=self.login.connect_timeout)
+        channel.exec_command(shell.COMMAND)
+        return channel
+
+    def _client(self) -> paramiko.SSHClient:
+        login = self.login
+        config = _ssh_config(login.address)
+        try:
+            return self._log_in(config)
+        except paramiko.BadHostKeyException as error:
+            raise connection_errors.key_mismatch_error(
+                self.who,
+                fingerprint(error.key.asbytes()),
+                fingerprint(error.expected_key.asbytes()),
+                f"ssh-keygen -R {login.address}, or correct host_key: in the manifest.",
+            ) from None
+        except paramiko.AuthenticationException as error:
+            raise connection_errors.error_for_failure(
+                connection_errors.DENIED, self.who, str(error)
+            ) from None
+        except socket.gaierror as error:
+            raise connection_errors.error_for_failure(
+                connection_errors.UNKNOWN_HOST, self.who, str(error)
+            ) from None
+        except ConnectionRefusedError as error:
+            raise connection_errors.error_for_failure(
+                connection_errors.CONNECTION_REFUSED, self.who, str(error)
+            ) from None
+        except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
+            raise connection_errors.error_for_failure(
+                connection_errors.TIMED_OUT, self.who, str(error)
+            ) from None
+
+    def _log_in(self, config: Mapping[str, Any]) -> paramiko.SSHClient:
+        login = self.login
+        host = str(config.get("hostname", login.address))
+        port = login.port or int(config.get("port", 22))
+        client = paramiko.SSHClient()
+        name = host if port == 22 else f"[{host}]:{port}"
+        if login.host_key:
+            key = _parse_key(login.host_key)
+            client.get_host_keys().add(name, key.get_name(), key)
+        else:
+            for known in (*_known_hosts(config), Path("/etc/ssh/ssh_known_hosts")):
+                if known.exists():
+                    client.load_system_host_keys(str(known))
+        client.set_missing_host_key_policy(_HostKeyPrompt(self, _known_hosts(config)[0]))
+        files = [login.identity_file] if login.identity_file else config.get("identityfile", [])
+        seconds = login.connect_timeout
+        try:
+            client.connect(
+                host,
+                port,
+                login.user or str(config.get("user", getpass.getuser())),
+                key_filename=cast("Any", [str(Path(file).expanduser()) for file in files]),
+                timeout=seconds,
+                banner_timeout=seconds,
+                auth_timeout=max(seconds, 30),
+                sock=self._socket(host, port, config),
+            )
+        except BaseException:
+            client.close()
+            raise
+        _transport(client).set_keepalive(_ALIVE_SECONDS)
+        return client
+
+    def _socket(self, host: str, port: int, config: Mapping[str, Any]) -> Any:
+        jump = self.login.jump or config.get("proxyjump", "")
+        if jump and jump != "none":
+            return self._through(jump, host, port)
+        if config.get("proxycommand", "none") != "none":
+            return paramiko.ProxyCommand(config["proxycommand"])
+        one = socket.create_connection((host, port), self.login.connect_timeout)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # a kernel without it notices a cut later
+            one.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, _CUT_MILLISECONDS)
+        return one
+
+    def _through(self, jump: str, host: str, port: int) -> paramiko.Channel:
+        """A channel over the last of the hosts to go through, each reached through those before it."""
+        before, _, last = jump.rpartition(",")
+        user, _, place = last.rpartition("@")
+        address, colon, number = place.rpartition(":")
+        login = SshLogin(
+            (address if colon else place).strip("[]"),
+            user=user,
+            port=int(number) if colon else None,
+            jump=before,
+            connect_timeout=self.login.connect_timeout,
+        )
+        connection = ParamikoConnection(
+            login, f"{self.who} (through {place})", self._environ, self._confirm
+        )
+        client = connection._client()
+        self._jumps += [*connection._jumps, client]
+        seconds = self.login.connect_timeout
+        return _transport(client).open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=seconds)  # fmt: skip
+
+
+class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
+    """First contact: the fingerprint is shown and asked for.
+
+    A pinned host is never one: paramiko itself refuses any key but the pinned one, of whatever type.
+    """
+
+    def __init__(self, connection: ParamikoConnection, known_hosts: Path) -> None:
+        self._connection = connection
+        self._known_hosts = known_hosts
+
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:
+        """NodeUnreachable unless the user says yes."""
+        connection, shown = self._connection, fingerprint(key.asbytes())
+        question = (
+            f"{connection.who} is not known yet. Its key is {shown}. Connect to it from now on?"
+        )
+        if not connection._confirm(question):
+            raise connection_errors.key_unknown_error(connection.who, connection.login, shown)
+        append_known_host(f"{hostname} {key.get_name()} {key.get_base64()}", self._known_hosts)
+
+
+def _ssh_config(address: str) -> Mapping[str, Any]:
+    path = Path("~/.ssh/config").expanduser()
+    return paramiko.SSHConfig.from_path(str(path)).lookup(address) if path.exists() else {}
+
+
+def _known_hosts(config: Mapping[str, Any]) -> list[Path]:
+    return known_hosts_files(str(config.get("userknownhostsfile", "~/.ssh/known_hosts")))
+
+
+def _parse_key(text: str) -> paramiko.PKey:
+    kind, _, encoded = text.partition(" ")
+    return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
+
+
+def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
+    transport = client.get_transport()
+    if transport is None:
+        raise EOFError("the connection is closed")
+    return transport

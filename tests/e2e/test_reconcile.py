@@ -1,0 +1,156 @@
+"""Carrying on what was approved, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness, end_processes
+from tests.support.tiers import one_day_in
+
+PARTLY, INTERRUPTED = 12, 130
+COMPLETED, LOST = "TRAINING_JOB_COMPLETED", "TRAINING_JOB_LOST"
+
+MANIFEST = """\
+clusters:
+  left: {provider: local}
+  right: {provider: local}
+jobs:
+  prep:
+    cluster: left
+    runtime: {start_commands: ["while ! test -e GATE; do sleep 0.1; done"]}
+  train:
+    cluster: right
+    code: src
+    depends_on: [job.prep]
+    runtime: {start_commands: ["cat data.txt"]}
+"""
+
+
+@pytest.fixture
+def gate(fresh: ProjectHarness) -> Path:
+    """What the first of two jobs waits for; the other, on another cluster, can only be started by an operator."""
+    path = fresh.directory.parent / "gate"
+    fresh.write({"trainctl.yaml": MANIFEST.replace("GATE", str(path)), "src/data.txt": "old\n"})
+    fresh.run("apply", "--auto-approve", code=PARTLY)
+    return path
+
+
+@contextmanager
+def watching(project: ProjectHarness) -> Iterator[subprocess.Popen[str]]:
+    """``reconcile`` in the background; ended by Ctrl-C, which is how it always ends."""
+    process = project.start("reconcile", "--interval", "0.2s")
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+
+
+def status(project: ProjectHarness, address: str) -> str | None:
+    """How a job's newest run stands; None where it has none."""
+    jobs = {one["address"]: one["status"] for one in project.json("status")["jobs"]}
+    return jobs.get(address)
+
+
+def test_what_was_approved_is_carried_on(fresh: ProjectHarness, gate: Path) -> None:
+    """The job that waited is started once the one before it has completed, with nobody asked."""
+    assert status(fresh, "job.train") is None
+
+    with watching(fresh):
+        gate.touch()
+        wait_for(lambda: status(fresh, "job.train") == COMPLETED, 60)
+
+    assert fresh.run("logs", "job.train").stdout == "old\n"
+    assert fresh.actions() == {}
+
+
+@one_day_in(5)
+def test_an_apply_that_waits_carries_on_what_it_had_to_leave(
+    fresh: ProjectHarness, gate: Path
+) -> None:
+    """When the run that it follows has ended the other is started and followed, too; the exit code is that of all."""
+    applying = fresh.start("apply", "--auto-approve", "--wait")
+    wait_for(lambda: status(fresh, "job.prep") == "TRAINING_JOB_RUNNING", 60)
+    gate.touch()
+    said, _ = applying.communicate(timeout=120)
+
+    assert applying.returncode == 0, said
+    assert "job.train: run 1" in said
+    assert status(fresh, "job.train") == COMPLETED
+
+
+@one_day_in(5)
+def test_what_nobody_approved_is_left_alone(fresh: ProjectHarness, gate: Path) -> None:
+    """Neither a job that is new in the manifest nor one whose code changed since is begun."""
+    manifest = fresh.directory / "trainctl.yaml"
+    extra = '  extra: {cluster: left, runtime: {start_commands: ["true"]}}\n'
+    manifest.write_text(manifest.read_text() + extra)
+    fresh.write({"src/data.txt": "new\n"})
+    gate.touch()
+    wait_for(lambda: status(fresh, "job.prep") == COMPLETED, 60)
+
+    said = fresh.run("reconcile", "--once")
+
+    assert "created" not in said.stdout
+    assert set(fresh.actions()) == {"job.train", "job.extra"}
+
+
+@one_day_in(7)
+def test_nothing_of_a_plan_that_is_wrong_is_carried_on(fresh: ProjectHarness, gate: Path) -> None:
+    """What was approved waits as well while a source of another job is missing; that is told, and is the exit code of one look."""
+    manifest = fresh.directory / "trainctl.yaml"
+    extra = (
+        '  extra: {cluster: left, weights: ["file:./none"], runtime: {start_commands: ["true"]}}\n'
+    )
+    right = manifest.read_text()
+    gate.touch()
+    wait_for(lambda: status(fresh, "job.prep") == COMPLETED, 60)
+
+    manifest.write_text(right + extra)
+    said = fresh.run("reconcile", "--once", code=1)
+
+    assert "weights.extra-0" in said.stderr
+    assert status(fresh, "job.train") is None
+    manifest.write_text(right)
+    fresh.run("reconcile", "--once")
+    assert status(fresh, "job.train") is not None
+
+
+@one_day_in(5)
+@pytest.mark.parametrize(("attempts", "runs"), [(1, 1), (3, 2)])
+def test_a_lost_run_is_an_attempt(fresh: ProjectHarness, attempts: int, runs: int) -> None:
+    """It gets its next while the job's ``retry`` allows one more, and not where it allows one attempt."""
+    text = f"jobs: {{train: {{retry: {{max_attempts: {attempts}}}, runtime: {{start_commands: [sleep 600]}}}}}}\n"
+    fresh.write({"trainctl.yaml": text})
+    fresh.run("apply", "--auto-approve")
+    wait_for(lambda: status(fresh, "job.train") == "TRAINING_JOB_RUNNING", 60)
+    end_processes(str(fresh.nodes))
+    wait_for(lambda: status(fresh, "job.train") == LOST, 60)
+
+    fresh.run("reconcile", "--once")
+
+    assert fresh.json("status", "job.train")["number"] == runs
+    fresh.run("stop", "--all")
+
+
+@one_day_in(7)
+def test_a_manifest_that_is_wrong_is_told_once(fresh: ProjectHarness, gate: Path) -> None:
+    """The watch goes on, and carries on once it is right again."""
+    right = (fresh.directory / "trainctl.yaml").read_text()
+    with watching(fresh) as process:
+        assert process.stderr is not None
+        fresh.write({"trainctl.yaml": right + "jobz: {}\n"})
+        line = next(line for line in process.stderr if "jobz" in line or "manifest" in line)
+        fresh.write({"trainctl.yaml": right})
+        gate.touch()
+        wait_for(lambda: status(fresh, "job.train") == COMPLETED, 60)
+
+    assert line

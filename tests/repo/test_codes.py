@@ -1,0 +1,48 @@
+"""Explanations of codes: short, complete, with examples that are as wrong and as right as they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.projects.manifests import problems
+from trainctl.model.diagnostics import explanations
+
+EXPLAINED = explanations()
+
+
+def test_explanations_are_short_and_complete() -> None:
+    """A code is dashed words; its title one sentence on a line; the text ends properly and fits a screen."""
+    for code, explanation in EXPLAINED.items():
+        title, text = explanation.title, explanation.text
+        assert explanation.code == code
+        assert code.replace("-", "").isalpha(), code
+        assert code.islower(), code
+        assert "\n" not in title, code
+        assert title.endswith("."), code
+        assert text == "" or text.endswith(".") or "\n    " in f"\n{text}", code
+        assert len(text.splitlines()) < 40, code
+
+
+def examples(text: str) -> dict[str, str]:
+    """The manifests under ``Wrong:`` and ``Right:``."""
+    found: dict[str, str] = {}
+    title = ""
+    for line in text.splitlines():
+        if line in ("Wrong:", "Right:"):
+            title = line
+        elif line.startswith("    ") and title:
+            found[title] = found.get(title, "") + line[4:] + "\n"
+    return found
+
+
+def test_examples_are_as_wrong_and_as_right_as_they_say(tmp_path: Path) -> None:
+    """The manifest under ``Wrong:`` has the problem that is explained, the one under ``Right:`` has none."""
+    shown = {code: examples(explanation.text) for code, explanation in EXPLAINED.items()}
+    pairs = {code: found for code, found in shown.items() if found}
+    assert len(pairs) > 20
+    for code, manifests in pairs.items():
+        place = tmp_path / code
+        place.mkdir()
+        assert code in {found.code for found in problems(place, manifests["Wrong:"])}
+        right = [found.summary for found in problems(place, manifests["Right:"])]
+        assert (code, right) == (code, [])

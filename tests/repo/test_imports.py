@@ -1,0 +1,145 @@
+"""What starting costs: which modules are loaded, and by whom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.projects.program import ROOT
+from tests.support.projects.project import project
+from trainctl.cli.app import COMMANDS, CommandGroup
+
+HEAVY = {
+    "pydantic", "pydantic_core", "yaml", "jsonschema", "deepdiff", "huggingface_hub", "boto3", "paramiko", "rich",
+    "httpx", "requests", "tomli", "logging", "asyncio", "importlib.metadata", "ssl",
+}  # fmt: skip
+_PROGRAM = """
+import json, sys
+from trainctl.cli.main import main
+code = main({words!r})
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+_STARTED = """
+import sys
+started = []
+sys.addaudithook(lambda event, what: started.append(what[0]) if event == "subprocess.Popen" else None)
+from trainctl.cli.main import main
+main()
+print(started, file=sys.stderr)
+"""
+
+
+@cache
+def loaded(*words: str) -> frozenset[str]:
+    """The modules that one command line loads."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _PROGRAM.format(words=list(words))],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    code, modules = json.loads(done.stderr)
+    assert code == 0
+    return frozenset(modules)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["version"],
+        ["--no-color", "-C", "/", "version", "--format", "json"],
+        ["--help"],
+        ["version", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_version_and_help_load_nothing_heavier_than_typer(words: list[str]) -> None:
+    """Only the standard library, typer with its two small companions, and our own few modules."""
+    modules = loaded(*words)
+    assert not modules & HEAVY
+    foreign = {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
+    allowed = {"__main__", "trainctl", "typer", "shellingham", "annotated_doc"}
+    assert {name for name in foreign if not name.startswith(("_", "a1_"))} <= allowed
+
+
+def test_the_plain_question_for_the_version_loads_no_parser() -> None:
+    """``trainctl version`` is asked by scripts and prompts all day: it does without typer."""
+    modules = loaded("version")
+    assert "typer" not in modules
+    assert {name for name in modules if name.startswith("trainctl")} == {
+        "trainctl", "trainctl.cli", "trainctl.cli.main",
+    }  # fmt: skip
+
+
+def test_every_row_of_the_table_has_its_module() -> None:
+    """The table names exactly the modules that are there."""
+    rows = [
+        one
+        for row in COMMANDS
+        for one in (row.commands if isinstance(row, CommandGroup) else (row,))
+    ]
+    folder = ROOT / "trainctl" / "cli" / "commands"
+    there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {row.module for row in rows} == there
+
+
+def test_help_imports_no_command() -> None:
+    """The list of commands comes from the table."""
+    assert not [name for name in loaded("--help") if name.startswith("trainctl.cli.commands.")]
+
+
+def test_a_command_imports_no_other_command() -> None:
+    """Only the module of the invoked command is loaded."""
+    names = {
+        name for name in loaded("version", "--help") if name.startswith("trainctl.cli.commands.")
+    }
+    assert names == {"trainctl.cli.commands.version"}
+
+
+def test_listing_plugins_imports_none_of_them() -> None:
+    """A plugin is loaded when it is asked for by name, not when the names are listed."""
+    program = (
+        "import sys\n"
+        "from trainctl.plugin_api.discovery import PROVIDERS, STATE, plugin_names\n"
+        "print(plugin_names(PROVIDERS) + plugin_names(STATE))\n"
+        "print([name for name in sys.modules if name.startswith('trainctl_')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    listed, imported = done.stdout.splitlines()
+    assert "local" in listed
+    assert imported == "[]"
+
+
+def test_validating_loads_neither_state_nor_nodes_nor_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What opens them is loaded by who asks for them; the manifest alone needs none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "trainctl.yaml").write_text("jobs: {fit: {runtime: {start_commands: [a]}}}\n")
+    rooms = (
+        "trainctl.ledger.ledger",
+        "trainctl.remote.session",
+        "trainctl.resources",
+        "trainctl.weights",
+    )
+    modules = loaded("-C", str(tmp_path), "validate")
+    assert "trainctl.operations.workspace" in modules
+    assert [name for name in modules if name.startswith(rooms)] == []
+
+
+@pytest.mark.integration
+def test_a_plan_of_which_nothing_is_on_a_node_starts_no_program(tmp_path: Path) -> None:
+    """Where only projects are declared, the nodes of this machine have nothing to tell, and no process is begun there."""
+    with project(tmp_path) as made:
+        made.write(
+            {"trainctl.yaml": "projects: {a: {}, b: {}}\nclusters: {box: {provider: local}}\n"}
+        )
+        made.run("apply", "--auto-approve")
+        done = made.run("plan", program=("-c", _STARTED))
+    assert "No changes" in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"

@@ -1,0 +1,117 @@
+"""GPUs that no other test knows: a tool on PATH reports them, and claims on them are claims of this test."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class FakeNvidiaGpus:
+    """Some GPUs of one host; ``tools`` goes in front of PATH."""
+
+    tools: Path
+    ids: list[str]
+
+    @classmethod
+    def make(cls, tools: Path, count: int, name: str = "NVIDIA H100 80GB HBM3") -> FakeNvidiaGpus:
+        """So many, of one kind."""
+        tools.mkdir()
+        tools.chmod(0o755)
+        found = cls(tools, [f"GPU-{uuid.uuid4()}" for _ in range(count)])
+        lines = "".join(f"{at}, {one}, {name}, 0, 0, 81559\n" for at, one in enumerate(found.ids))
+        (tools / "gpus").write_text(lines)
+        found.compute_on()
+        tool = tools / "nvidia-smi"
+        tool.write_text(
+            '#!/bin/sh\ncd "${0%/*}" && case "$1" in --query-gpu=*) cat gpus ;; *) cat used ;; esac\n'
+        )
+        tool.chmod(0o755)
+        return found
+
+    def compute_on(self, *ids: str) -> None:
+        """From now on this process computes on these, and on no others."""
+        (self.tools / "used").write_text("".join(f"{one}, {os.getpid()}\n" for one in ids))
+
+
+WARNING = (
+    "WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status\n\n"
+)
+"""What ``rocm-smi`` of ROCm 7 writes to standard output first, as threads about 7.1.1 in ROCm/ROCm show it, with ``--csv`` and ``--json`` too."""
+
+
+@dataclass
+class FakeAmdGpus:
+    """Some cards of AMD without a unique id, as consumers' are: a ``rocm-smi`` on PATH answers as the real one does.
+
+    The JSON is that of rocm-smi-lib 6.2.4 with a Radeon 780M, from "add rocm-smi" of sebhildebrandt/systeminformation, less what nobody asks for.
+    """
+
+    tools: Path
+    buses: list[str]
+
+    @classmethod
+    def make(cls, tools: Path, count: int, before: str = "", unique: str = "N/A") -> FakeAmdGpus:
+        """So many; ``before`` is what is written before the JSON."""
+        tools.mkdir()
+        domain = uuid.uuid4().hex[:4].upper()
+        found = cls(tools, [f"{domain}:{0xC4 + at:02X}:00.0" for at in range(count)])
+        cards = {f"card{at}": _card(bus, unique) for at, bus in enumerate(found.buses)}
+        (tools / "cards").write_text(f"{before}{json.dumps(cards)}\n")
+        found.compute({})
+        # a machine with AMD's cards may have the other vendor's tool
+        _program(tools / "nvidia-smi", "echo 'No devices were found'; exit 6")
+        asked = 'case "$*" in *--showpidgpus*--json*) ;; *--showpidgpus*) cat used ;; *) cat cards ;; esac'
+        _program(tools / "rocm-smi", f'cd "${{0%/*}}" && {asked}')
+        return found
+
+    def compute(self, users: dict[int, list[int]], before: str = "") -> None:
+        """From now on these processes have queues on the cards of these numbers.
+
+        Of ``rocm-smi --showpidgpus``: ``showGpusByPid`` is the same in the sources of ROCm 4.5 to 7 (ROCm/rocm_smi_lib, ROCm/rocm-systems); an output of each age
+        is in tests of NordicHPC/sonar ("0 1 ") and of makodevai/gpuq (a line for each card, processes without queues, a wider frame).
+        """
+        lines = []
+        for pid, cards in users.items():
+            lines.append(f"PID {pid} is using {len(cards)} DRM device(s){':' if cards else ''}")
+            lines += [f"{card} " for card in cards]
+        text = "\n".join(lines or ["No KFD PIDs currently running"])
+        (self.tools / "used").write_text(_FRAME.format(before=before, text=text))
+
+
+_FRAME = """\
+
+
+{before}============================ ROCm System Management Interface ============================
+================================== GPUs Indexed by PID ===================================
+{text}
+==========================================================================================
+================================== End of ROCm SMI Log ===================================
+"""
+
+
+def _card(bus: str, unique: str) -> dict[str, str]:
+    return {
+        "Device Name": "Phoenix3",
+        "Device ID": "0x1900",
+        "Device Rev": "0x01",
+        "Subsystem ID": "0xe001",
+        "GUID": "45560",
+        "Unique ID": unique,
+        "PCI Bus": bus,
+        "VRAM Total Memory (B)": "17163091968",
+        "VRAM Total Used Memory (B)": "28000256",
+        "Card Series": "AMD Radeon RX 7900 XTX",
+        "Card Model": "0x744c",
+        "Card Vendor": "Advanced Micro Devices, Inc. [AMD/ATI]",
+        "Node ID": "1",
+        "GFX Version": "gfx1100",
+    }
+
+
+def _program(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)

@@ -1,0 +1,76 @@
+"""Somebody in between: takes connections with a certificate of their own, and keeps what they are told.
+
+As a program: PEM ADDRESS PORT…; prints a line of JSON when it listens and after each connection. Standard library only, so that any host can be one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class ImpostorServer:
+    """``hands`` counts the connections on which hands were shaken, ``told`` is all that was said on them."""
+
+    token = "nobody-told-them-a-token"
+
+    def __init__(self, listener: socket.socket, pem: str) -> None:
+        self._listener = listener
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(pem)
+        self.port = int(listener.getsockname()[1])
+        self.hands = 0
+        self.told = b""
+
+    def take(self, *, aloud: bool = False) -> None:
+        """Until nobody can come any more."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._hear(self._listener.accept()[0])
+                if aloud:
+                    said = {"port": self.port, "hands": self.hands, "told": self.told.decode()}
+                    print(json.dumps(said), flush=True)
+
+    def _hear(self, client: socket.socket) -> None:
+        with (
+            client,
+            contextlib.suppress(OSError),
+            self._tls.wrap_socket(client, server_side=True) as connection,
+        ):
+            self.hands += 1
+            while data := connection.recv(4096):
+                self.told += data
+
+
+@contextmanager
+def impostor(pem: str) -> Iterator[ImpostorServer]:
+    """One on this machine's loopback; ``pem`` is a file that has its certificate and key."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = ImpostorServer(listener, pem)
+        thread = threading.Thread(target=found.take, daemon=True)
+        thread.start()
+        yield found
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def main(pem: str, address: str, *ports: str) -> None:
+    """Be one at all these ports, for ever."""
+    listeners = [socket.create_server((address, int(port))) for port in ports]
+    threads = [
+        threading.Thread(target=ImpostorServer(one, pem).take, kwargs={"aloud": True})
+        for one in listeners
+    ]
+    for thread in threads:
+        thread.start()
+    print("{}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,114 @@
+"""A gang on nodes of this machine, started as an operator starts one: rank 0 first, then the others with where it listens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.node_program.nodes import LIVE, NodeHarness, wait_for
+from trainctl.base.system.processes import find_by_environment
+
+QUICK = {"addresses": ["127.0.0.1"], "disconnect_timeout": 2, "silence_timeout": 20}
+"""Who is gone is told sooner than in earnest."""
+
+
+@contextmanager
+def nodes(base: Path, count: int) -> Iterator[list[NodeHarness]]:
+    """So many nodes below a directory, whatever runs there ended afterwards."""
+    made = []
+    for number in range(count):
+        (base / str(number)).mkdir(parents=True)
+        made.append(NodeHarness(base / str(number)))
+    try:
+        yield made
+    finally:
+        for node in made:
+            node.close()
+
+
+class GangHarness:
+    """One run on several nodes."""
+
+    def __init__(self, on: Sequence[NodeHarness], *commands: str, **changes: Any) -> None:
+        """``changes`` are those of the specification; ``files`` its code."""
+        self.nodes = list(on)
+        self.key = str(changes.get("key", "run-1"))
+        files = changes.pop("files", {"nothing.txt": ""})
+        code = f"sha256:{self.key}"
+        size = len(self.nodes)
+        shared = {"code": code, "group_size": size, "gang": QUICK, **changes}
+        self.specs = [
+            node.spec(
+                *commands, **{**shared, "rank": rank, "environment": _environment(rank, size)}
+            )
+            for rank, node in enumerate(self.nodes)
+        ]
+        for node in self.nodes:
+            node.upload_code(files, code)
+
+    def request(self, rank: int, rendezvous: Any = None) -> dict[str, Any]:
+        """What starts a rank."""
+        return {**self.nodes[rank].start_request(self.specs[rank]), "rendezvous": rendezvous}
+
+    def start(self, ranks: Sequence[int] | None = None) -> None:
+        """Start these ranks, all by default, rank 0 first."""
+        wanted = range(len(self.nodes)) if ranks is None else ranks
+        rendezvous = self.nodes[0].call("start", self.request(0))["rendezvous"]
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(
+                pool.map(lambda rank: self._start(rank, rendezvous), [one for one in wanted if one])
+            )
+
+    def _start(self, rank: int, rendezvous: Any) -> None:
+        self.nodes[rank].call("start", self.request(rank, rendezvous))
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """Every rank's status."""
+        return [node.status(self.key) for node in self.nodes]
+
+    def words(self) -> list[str]:
+        """Every rank's status in a word."""
+        return [one["status"].removeprefix("TRAINING_JOB_") for one in self.statuses()]
+
+    def ended(self, seconds: float = 60) -> list[dict[str, Any]]:
+        """Every rank's status once all have ended."""
+        return [node.ended(self.key, seconds) for node in self.nodes]
+
+    def reached(self, *words: str, seconds: float = 60) -> None:
+        """Wait until every rank's status is one of these words."""
+        wait_for(lambda: set(self.words()) <= set(words), seconds)
+
+    def printed(self, text: str, seconds: float = 60) -> None:
+        """Wait until every rank has written so."""
+        ranks = range(len(self.nodes))
+        wait_for(lambda: all(text in self.log(rank) for rank in ranks), seconds)
+
+    def log(self, rank: int) -> str:
+        """What a rank wrote."""
+        return self.nodes[rank].log(self.key, rank)
+
+    def kill_supervisor(self, rank: int) -> None:
+        """Kill -9 a rank's supervisor."""
+        os.kill(self.nodes[rank].status(self.key)["pid"], signal.SIGKILL)
+
+    def processes(self) -> list[int]:
+        """What is left of the job on any node."""
+        marks = [
+            f"TRAINCTL_RUN_DIRECTORY={node.directory(self.key)}".encode() for node in self.nodes
+        ]
+        return [pid for mark in marks for pid in find_by_environment(mark)]
+
+    @property
+    def live(self) -> bool:
+        """Whether any rank goes on."""
+        return any(one["status"] in LIVE for one in self.statuses())
+
+
+def _environment(rank: int, size: int) -> dict[str, str]:
+    """What an operator's side tells a rank."""
+    return {"BT_NODE_RANK": str(rank), "BT_GROUP_SIZE": str(size), "BT_LEADER_ADDR": "127.0.0.1"}

@@ -1,0 +1,438 @@
+"""A node in a temporary directory, driven as the product drives one: the packed program, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.support.node_program import node_forks
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
+from trainctl.base.protocol.runs import LogStreamQuery
+from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.wire import encode_rows
+from trainctl.remote.archive import RUN, node_archive
+
+T = TypeVar("T")
+_ASK_SECONDS = 0.5
+LIVE = {
+    "TRAINING_JOB_PENDING",
+    "TRAINING_JOB_CREATED",
+    "TRAINING_JOB_DEPLOYING",
+    "TRAINING_JOB_RUNNING",
+}
+
+
+@functools.cache
+def python38() -> str | None:
+    """A Python 3.8 of this machine that runs, the oldest that hosts may have."""
+    patterns = (
+        ".pyenv/versions/3.8.*/bin/python",
+        ".local/share/uv/python/cpython-3.8*/bin/python",
+    )
+    managed = [str(found) for pattern in patterns for found in sorted(Path.home().glob(pattern))]
+    for name in (shutil.which("python3.8"), *managed):
+        if name and subprocess.run([name, "-c", ""], capture_output=True).returncode == 0:
+            return name
+    return None
+
+
+@dataclass
+class MirrorFixture:
+    """A mirror in a directory with the content that a test puts there: chunks and small files, each an object."""
+
+    path: Path
+    files: dict[str, bytes] = field(default_factory=dict)
+    rows: dict[str, ListedFile] = field(default_factory=dict)
+    """What a listing says of each: hashed once, as tests ask for the listing over and over."""
+
+    def add(self, path: str, data: bytes) -> None:
+        """Put a file's content into the mirror and its name into the listing."""
+        self.files[path] = data
+        self.rows[path] = _listed(path, data)
+        for chunk in self.rows[path].chunk_ranges:
+            blob = self.blob(chunk.sha256)
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            if not blob.exists():
+                blob.write_bytes(data[chunk.offset : chunk.offset + chunk.length])
+
+    def forget(self) -> None:
+        """List nothing any more; contents stay."""
+        self.files.clear()
+        self.rows.clear()
+
+    def blob(self, digest: str) -> Path:
+        """The object of a chunk, or of a file of one chunk."""
+        return self.path / "blobs" / "sha256" / digest[:2] / digest
+
+    def chunk(self, path: str, number: int = 0) -> Path:
+        """The object of a file's chunk; a small file is one."""
+        return self.blob(self.rows[path].chunk_ranges[number].sha256)
+
+    def corrupt(self, path: str, number: int = 0) -> None:
+        """Flip the last bit of a chunk."""
+        data = self.chunk(path, number).read_bytes()
+        self.chunk(path, number).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    @property
+    def listing(self) -> Listing:
+        """The listing of everything that was added."""
+        return Listing(tuple(row for _, row in sorted(self.rows.items())))
+
+
+def _listed(path: str, data: bytes) -> ListedFile:
+    starts = range(0, len(data), CHUNK_BYTES) if len(data) > CHUNK_BYTES else ()
+    chunks = tuple(hashlib.sha256(data[at : at + CHUNK_BYTES]).hexdigest() for at in starts)
+    return ListedFile(path, len(data), hashlib.sha256(data).hexdigest(), chunks)
+
+
+class NodeProgramError(Exception):
+    """What the node program answered instead of a result."""
+
+    def __init__(self, error: Mapping[str, str]) -> None:
+        super().__init__(f"{error['summary']}: {error['detail']}")
+        self.kind = error["kind"]
+
+
+class NodeHarness:
+    """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else.
+
+    Where this machine has a Python 3.8 that is its interpreter, so that whatever is tested on a node is tested under the oldest one.
+    Its home is an empty directory: login shells must not run what this machine's user has in their profile.
+    """
+
+    __test__ = False
+
+    def __init__(self, base: Path, python: str | None = None, prefix: Iterable[str] = ()) -> None:
+        self.base = base
+        self.root = base / "node"
+        self.data = base / "data"
+        self.python = python or python38() or sys.executable
+        self.home = base / "home"
+        self.home.mkdir()
+        self.prefix = list(prefix)
+        self.variables: dict[str, str] = {}
+        self.mirror = MirrorFixture(base / "mirror")
+        self.events: list[dict[str, Any]] = []
+        self.forks = self.prefix in ([], nobody_prefix())
+        """Whether calls may be forks of a process that has loaded the program."""
+        self._program = node_forks.installed_program(self.python)
+        self._argv = [self.python, "-I", "-S", "-c", RUN, str(self._program), node_archive().sha256]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the program is called."""
+        return {**os.environ, "HOME": str(self.home), **self.variables}
+
+    def argv(self, method: str) -> list[str]:
+        """How the verb is called."""
+        return [*self.prefix, *self._argv, method]
+
+    def popen(self, method: str, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """Start a verb with its request sent, and don't wait."""
+        process = self.begin(method, stderr=subprocess.PIPE)
+        assert process.stdin is not None
+        asked = {"root": str(self.root), **DEFAULT_REQUESTS.get(method, {}), **request}
+        process.stdin.write(sent_as(asked))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def begin(self, method: str, stderr: int | None = None) -> subprocess.Popen[bytes]:
+        """Start a verb that leads a session, and gets its request by a pipe."""
+        pipe, environ = subprocess.PIPE, self.environment
+        if self.forks:
+            words, argv = [*self.prefix, self.python], [*self._argv[4:], method]
+            return node_forks.ForkedPopen(
+                words, self._program, argv, stdin=pipe, stdout=pipe, stderr=stderr, env=environ
+            )
+        return subprocess.Popen(
+            self.argv(method), stdin=pipe, stdout=pipe, stderr=stderr, env=environ, start_new_session=True
+        )  # fmt: skip
+
+    def raw(self, method: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
+        """Call a verb; everything it printed."""
+        asked = {"root": str(self.root), **DEFAULT_REQUESTS.get(method, {}), **request}
+        done = self._done(method, sent_as(asked) + payload)
+        last = (done.stderr if method.startswith("read_") else done.stdout).splitlines()[-1:]
+        if done.returncode == 1 and last and b'"error"' in last[0]:
+            raise NodeProgramError(json.loads(last[0])["error"])
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    def _done(self, method: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+        if self.forks:
+            words = [*self.prefix, self.python]
+            argv = [*self._argv[4:], method]
+            return node_forks.forked(words, self._program, argv, data, self.environment)
+        return subprocess.run(
+            self.argv(method), input=data, capture_output=True, env=self.environment
+        )
+
+    def call(
+        self, method: str, request: Mapping[str, Any] = {}, payload: bytes = b""
+    ) -> dict[str, Any]:
+        """Call a verb; its result."""
+        lines = [json.loads(line) for line in self.raw(method, request, payload).splitlines()]
+        self.events = [line["event"] for line in lines[:-1]]
+        result: dict[str, Any] = lines[-1]["result"]
+        return result
+
+    def cached(self, **query: Any) -> dict[str, Any]:
+        """Which weights are here."""
+        usual = {"root": str(self.root), "listings": [], "blobs": [], "room": False}
+        found: dict[str, Any] = self.call("free_resources", {"cached": {**usual, **query}})[
+            "cached"
+        ]
+        return found
+
+    def delivery(self, **changes: Any) -> dict[str, Any]:
+        """The request that delivers what the mirror holds."""
+        return {
+            "lineage": "lineage-1",
+            "owner": "somebody@somewhere",
+            "lease": "run-1",
+            "source": "file:./weights",
+            "listing": json.loads(self.mirror.listing.to_bytes()),
+            "origin": {"type": "objects", "path": str(self.mirror.path)},
+            **changes,
+        }
+
+    def deliver(self, **changes: Any) -> dict[str, Any]:
+        """Deliver what the mirror holds."""
+        return self.call("deliver", self.delivery(**changes))
+
+    @property
+    def tree(self) -> Path:
+        """Where the listing's tree is."""
+        return self.root / "cache" / "trees" / self.mirror.listing.id
+
+    def upload_code(self, files: Mapping[str, str], digest: str = "sha256:code") -> str:
+        """Ship a code tree."""
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            for name, text in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(text.encode())
+                archive.addfile(info, io.BytesIO(text.encode()))
+        self.call("upload_code", {"digest": digest}, stream.getvalue())
+        return digest
+
+    def spec(self, *commands: str, **changes: Any) -> dict[str, Any]:
+        """A run's specification."""
+        return {**run_spec(), "commands": list(commands), **changes}
+
+    def start_request(
+        self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}
+    ) -> dict[str, Any]:
+        """The request that starts a run."""
+        return {"data": str(self.data), "run": spec, "secrets": secrets}
+
+    def start(self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}) -> dict[str, Any]:
+        """Start a run, with an empty code tree if none was shipped."""
+        if not self.call("has_code", {"digest": spec["code"]})["present"]:
+            self.upload_code({"nothing.txt": ""}, spec["code"])
+        return self.call("start", self.start_request(spec, secrets))
+
+    def status(self, key: str = "run-1") -> dict[str, Any]:
+        """A run's status."""
+        found: dict[str, Any] = self.call("status", {"keys": [key]})["runs"][key]
+        return found
+
+    def ended(self, key: str = "run-1", seconds: float = 30) -> dict[str, Any]:
+        """The status once the run has ended: asked for when its record says so, and now and then, as nobody records that it is lost."""
+        asked = 0.0
+
+        def look() -> dict[str, Any] | None:
+            nonlocal asked
+            if time.monotonic() < asked + _ASK_SECONDS and self._recorded(key) in LIVE:
+                return None
+            status = self.status(key)
+            asked = time.monotonic()
+            return None if status["status"] in LIVE else status
+
+        return wait_for(look, seconds)
+
+    def _recorded(self, key: str) -> str:
+        try:
+            return str(json.loads((self.directory(key) / "run.json").read_bytes())["status"])
+        except OSError:  # not there yet, or another user's
+            return ""
+
+    def run(self, *commands: str, **changes: Any) -> dict[str, Any]:
+        """Start a run and wait for its end."""
+        self.start(self.spec(*commands, **changes))
+        return self.ended(changes.get("key", "run-1"))
+
+    def log(self, key: str = "run-1", rank: int = 0) -> str:
+        """What the job wrote."""
+        path = self.root / "runs" / key / "log" / f"rank-{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    def directory(self, key: str = "run-1") -> Path:
+        """A run's directory."""
+        return self.root / "runs" / key
+
+    def close(self) -> None:
+        """End every run."""
+        for run in self.runs():
+            self.call("stop", {"key": run["key"], "grace_seconds": 0})
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The status of every run."""
+        runs = self.root / "runs"
+        keys = [path.parent.name for path in runs.glob("[!.]*/spec.json")]
+        return [run for run in self.call("status", {"keys": keys})["runs"].values() if run]
+
+
+def sent_as(request: Mapping[str, Any]) -> bytes:
+    """A request as the program reads it: its listings, which tests write as documents, follow as rows."""
+    listings = [Listing.parse(one) for one in _documents(request)]
+    ids = [one.id for one in listings]
+    named = {"listing": ids[0]} if "listing" in request else {"listings": ids}
+    asked = {**request, **named} if ids else request
+    following = b"".join(encode_rows(one.rows() for one in listings)) if ids else b""
+    return json.dumps(asked).encode() + b"\n" + following
+
+
+def _documents(request: Mapping[str, Any]) -> list[Any]:
+    found = [request["listing"]] if "listing" in request else request.get("listings") or []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def received_as(request: Mapping[str, Any]) -> tuple[Any, io.BytesIO]:
+    """A request and what follows it, for a verb that is called in this process."""
+    line, following = sent_as(request).split(b"\n", 1)
+    return json.loads(line), io.BytesIO(following)
+
+
+def wait_for(look: Callable[[], T | None], seconds: float = 60) -> T:
+    """What ``look`` gives once it gives something. The longer a look takes, the longer the pauses between looks."""
+    deadline = time.monotonic() + seconds
+    while (begun := time.monotonic()) < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(max(0.05, 3 * (time.monotonic() - begun)))
+    raise AssertionError(f"nothing within {seconds} s")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def all_text_below(path: Path) -> bytes:
+    """The content of every file below a directory."""
+    found = b""
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            if file.is_file():
+                found += file.read_bytes()
+    return found
+
+
+def nobody_prefix() -> list[str]:
+    """The words that run a program as user nobody; empty if this process is not root."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return []
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def run_spec() -> RunSpec:
+    """The specification of a run that needs nothing."""
+    return {
+        "key": "run-1",
+        "id": "abcdefg",
+        "number": 1,
+        "generation": 1,
+        "lineage": "lineage-1",
+        "address": "job.sft",
+        "project": "project",
+        "job": "sft",
+        "rank": 0,
+        "group_size": 1,
+        "nodes": ["lab/lab-0"],
+        "code": "sha256:code",
+        "commands": [],
+        "environment": {},
+        "secret_environment": {},
+        "persist_secrets": False,
+        "weights": [],
+        "links": [],
+        "mounts": [],
+        "host": {"venv": None},
+        "caches": [],
+        "cache": None,
+        "grace_seconds": 1,
+        "max_duration_seconds": None,
+        "gpus": {"count": 0, "kind": "", "declared": 0},
+        "priority": 0,
+        "slots": None,
+        "follows": [],
+        "turn": {"apply": "apply-1", "index": 0},
+        "store": {},
+        "load": [],
+        "gang": None,
+        "container": None,
+        "prepare": None,
+        "retry": None,
+        "run_inputs": {"attributes": {}, "listings": {}},
+    }
+
+
+def lines_wanted() -> LogStreamQuery:
+    """All lines of a log."""
+    return {
+        "since": None,
+        "until": None,
+        "grep": None,
+        "tail": None,
+        "prepare": False,
+        "offset": 0,
+        "follow": False,
+        "open_end": False,
+    }
+
+
+DEFAULT_REQUESTS: Mapping[str, Mapping[str, Any]] = {
+    "stop": {"grace_seconds": None},
+    "set_queue_order": {"priority": 0, "slots": None},
+    "read_lines": lines_wanted(),
+    "start": {"secrets": {}},
+    "checkpoints": {"place": None, "brief": False},
+    "upload_checkpoints": {"secrets": {}},
+    "remove_checkpoints": {"place": None},
+    "clear_cache": {"older_than_seconds": None, "dry_run": False},
+    "cache_evict": {"listings": None, "dry_run": False},
+    "cache_verify": {"origin": None},
+    "facts": {
+        "mounts": [],
+        "sources": [],
+        "hosts": [],
+        "accelerators": [],
+        "images": [],
+        "cached": None,
+        "free_resources": None,
+    },
+    "free_resources": {"declared": 0, "accelerators": []},
+    "inspect": {"gpus": None},
+    "pull_image": {"engine": None, "login": None},
+}
+"""What tests leave out of requests."""

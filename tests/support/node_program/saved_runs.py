@@ -1,0 +1,147 @@
+"""Runs with checkpoints, without the job: what an uploader finds, and what a store then holds.
+
+    python -m tests.support.node_program.saved_runs N COUNTFILE BASE
+
+ends the uploading of the run below BASE before its N-th effect, as ``tests.support.projects.kill_at_effect`` does with commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.node_program.nodes import run_spec
+from tests.support.projects.kill_at_effect import kill_at_effect
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
+from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
+from trainctl.base.checkpoints.stores import CheckpointStore
+from trainctl.node.checkpoints import monitor
+from trainctl.node.checkpoints import uploader as uploader_module
+from trainctl.node.checkpoints.monitor import RunEnd
+from trainctl.node.checkpoints.uploader import Uploader
+from trainctl.node.checkpoints.uploader_process import run_uploader
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.system.layout import Layout
+
+PREFIX = "demo/sft/1-abcdefg"
+
+
+class SavedRun:
+    """One run under a directory: ``save`` plays the job; ``uploader`` is a new one each time, as after a crash."""
+
+    def __init__(
+        self, base: Path, place: Mapping[str, Any], secrets: Mapping[str, str] = {}
+    ) -> None:
+        self.base = base
+        self.data = base / "data"
+        self.directory = self.data / "checkpoints" / PREFIX
+        self.secrets = dict(secrets)
+        self.run = NodeRun(Layout(str(base / "root")), "run-1")
+        self.spec: dict[str, Any] = {
+            **run_spec(),
+            "project": "demo",
+            "store": {
+                "prefix": PREFIX, "enabled": True, "debounce_seconds": 0.0, "idle_seconds": 0.0, "upload_timeout": 60,
+                **place,
+            },
+        }  # fmt: skip
+        self.run.directory.mkdir(parents=True, exist_ok=True)
+
+    def save(self, name: str, files: Mapping[str, bytes], rank: int = 0) -> None:
+        """Write files of a checkpoint."""
+        for path, data in files.items():
+            file = self.directory / f"rank-{rank}" / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+    def uploader(self, **changes: Any) -> Uploader:
+        """One that begins anew, with what is on disk."""
+        spec: Any = {**self.spec, "store": {**self.spec["store"], **changes}}
+        return Uploader(self.run, spec, self.secrets, self.data)
+
+    def end(self, *, orderly: bool = True) -> RunEnd:
+        """The end of the run, just now."""
+        return RunEnd(orderly, time.time(), {"status": "TRAINING_JOB_COMPLETED"})
+
+    def finish(self, **changes: Any) -> None:
+        """Upload everything of the ended run."""
+        uploader, end = self.uploader(**changes), self.end()
+        assert uploader.look(end)
+        uploader.finish(end)
+
+
+class ManualClock:
+    """The uploader's clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_790_000_000.0 + self.now
+
+
+@pytest.fixture(name="run")
+def saved_run(tmp_path: Path) -> SavedRun:
+    """A run that is kept in a directory; files count as finished after five seconds of the uploader's clock."""
+    place = {"url": f"file://{tmp_path}/store", "debounce_seconds": 5.0, "idle_seconds": 60.0}
+    return SavedRun(tmp_path / "node", place)
+
+
+@pytest.fixture(name="store")
+def its_store(tmp_path: Path) -> DirectoryCheckpointStore:
+    """Its store."""
+    return DirectoryCheckpointStore(tmp_path / "store")
+
+
+@pytest.fixture(name="clock")
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """A clock that stands still."""
+    made = ManualClock()
+    monkeypatch.setattr(uploader_module, "time", made)
+    monkeypatch.setattr(monitor, "time", made)
+    return made
+
+
+def restored(store: CheckpointStore, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:
+    """Every complete checkpoint of a run by name, each file as it comes back; AssertionError if one isn't what was kept."""
+    return {one["name"]: _files(store, one) for one in RunCheckpoints(store, prefix).manifests()}
+
+
+def _files(store: CheckpointStore, manifest: CheckpointManifest) -> dict[str, bytes]:
+    found = {}
+    for file in manifest["files"]:
+        data = bytearray()
+        store.read(file["key"], 0, data.extend)
+        assert hashlib.sha256(data).hexdigest() == file["sha256"], file["key"]
+        found[file["path"]] = bytes(data)
+    return found
+
+
+class _EndedSupervisor:
+    """A supervisor that says at once that the run has ended."""
+
+    def __init__(self, end: RunEnd) -> None:
+        self._end = end
+
+    def wait(self, seconds: float) -> RunEnd:
+        return self._end
+
+
+if __name__ == "__main__":
+    described = json.loads((Path(sys.argv[3]) / "run.json").read_text())
+    saved = SavedRun(Path(sys.argv[3]), described["place"], described["secrets"])
+    uploader = saved.uploader()
+    end = saved.end()
+    sys.dont_write_bytecode = True
+    kill_at_effect(int(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(run_uploader(uploader, _EndedSupervisor(end)))

@@ -1,0 +1,21 @@
+"""Installs what takes tests long to install, so that no test waits for it: ``python -m tests.support.preinstall``.
+
+What can't be had here is no error: the tests that need it say so. PyTorch, which tests need on few days, they install themselves.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from tests.support.machines.apptainer import apptainer_program
+from tests.support.machines.containers import busybox_archive
+from tests.support.servers.clouds import azurite_program
+from tests.support.servers.olah import olah_program
+from tests.support.storage.minilm import minilm_files
+
+if __name__ == "__main__":
+    for install in (busybox_archive, minilm_files, azurite_program, apptainer_program, olah_program):  # fmt: skip
+        with suppress(pytest.skip.Exception):
+            install()

@@ -1,0 +1,184 @@
+"""A storm: many commands on one state at once, killed at random moments and started again until each got through.
+
+Everything random comes from one seed. What the machine does meanwhile doesn't, so the same seed gives the same intentions and not the
+same interleaving.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import IO
+
+from tests.support.projects.project import ProjectHarness
+
+LINES = 12
+"""A process is killed at some line of its output up to this one,"""
+PAUSE = 0.2
+"""up to so many seconds after it;"""
+START = 2.0
+"""or up to so many seconds after its start."""
+PATIENCE = 900.0
+"""Seconds after which commands that don't get through are a failure."""
+LOOK = 0.005
+
+Command = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """A process that was let live, or ended before its time came."""
+
+    command: Command
+    code: int
+    out: str
+    err: str
+
+
+class KillScope(Enum):
+    """Who dies: the process alone, its group, it and all it started (nodes' programs, too), or only those."""
+
+    PROCESS = "process"
+    GROUP = "group"
+    KIN = "kin"
+    HELPERS = "helpers"
+
+
+@dataclass(frozen=True, slots=True)
+class KillPlan:
+    """When a process dies: after so many lines of output and then so many seconds; and who with it."""
+
+    lines: int
+    seconds: float
+    reach: KillScope
+
+    @classmethod
+    def drawn(cls, chance: random.Random, reaches: Sequence[KillScope]) -> KillPlan:
+        """One half dies by the clock, the other at a step."""
+        reach = chance.choice(reaches)
+        if chance.random() < 0.5:
+            return cls(0, chance.uniform(0, START), reach)
+        return cls(chance.randint(1, LINES), chance.uniform(0, PAUSE), reach)
+
+
+@dataclass
+class KillStorm:
+    """Starts and kills; counts both, and keeps how the others ended."""
+
+    made: ProjectHarness
+    seed: int
+    reaches: Sequence[KillScope] = (KillScope.PROCESS, KillScope.GROUP)
+    mortality: float = 0.8
+    """The share of processes that are doomed."""
+    kills: int = 0
+    helpers: int = 0
+    """How many processes that those had started were killed."""
+    starts: int = 0
+    ended: list[CommandResult] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run_all(self, commands: Sequence[Command]) -> None:
+        """Run all at once, each again and again until it ends with 0."""
+        over = time.monotonic() + PATIENCE
+        chances = [
+            random.Random(f"{self.seed} {self.starts} {turn}") for turn in range(len(commands))
+        ]
+        with ThreadPoolExecutor(len(commands)) as pool:
+            work = [
+                pool.submit(self._persist, command, chance, over)
+                for command, chance in zip(commands, chances, strict=True)
+            ]
+            for one in work:
+                one.result()
+
+    def _persist(self, command: Command, chance: random.Random, over: float) -> None:
+        while time.monotonic() < over:
+            doom = (
+                KillPlan.drawn(chance, self.reaches) if chance.random() < self.mortality else None
+            )
+            ended = self._once(command, doom)
+            with self._lock:
+                self.starts += 1
+                if ended is None:
+                    self.kills += 1
+                else:
+                    self.ended.append(ended)
+            if ended is not None and ended.code == 0:
+                return
+        raise TimeoutError(f"{' '.join(command)} did not get through: {self.ended[-3:]}")
+
+    def _once(self, command: Command, doom: KillPlan | None) -> CommandResult | None:
+        """One process; None if it was killed."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = self.made.start(*command, stdout=out, stderr=err)
+            if doom is not None:
+                _wait_for(process, doom, out)
+                if process.poll() is None:
+                    self._strike(process.pid, doom.reach)
+            code = process.wait(PATIENCE)
+            if code == -signal.SIGKILL:
+                return None
+            return CommandResult(command, code, _text(out), _text(err))
+
+    def _strike(self, pid: int, reach: KillScope) -> None:
+        below = descendants(pid) if reach in (KillScope.KIN, KillScope.HELPERS) else []
+        if reach is KillScope.GROUP:
+            os.killpg(pid, signal.SIGKILL)
+        elif reach is not KillScope.HELPERS:
+            os.kill(pid, signal.SIGKILL)
+        for each in below:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        with self._lock:
+            self.helpers += len(below)
+
+
+def _wait_for(process: subprocess.Popen[str], doom: KillPlan, out: IO[bytes]) -> None:
+    """Until its time has come, or it has ended."""
+    since: float | None = time.monotonic() if doom.lines == 0 else None
+    while process.poll() is None:
+        if since is None and _text(out).count("\n") >= doom.lines:
+            since = time.monotonic()
+        if since is not None and time.monotonic() - since >= doom.seconds:
+            return
+        time.sleep(LOOK)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _text(file: IO[bytes]) -> str:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0).decode()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that happens by itself; as patiently as for commands."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(LOOK)

@@ -1,0 +1,44 @@
+"""Manifests as values: what a test declares, written as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.projects.project import ProjectHarness
+
+WEIGHTS = {"tiny": {"source": "file:./weights", "mount_location": "models/tiny"}}
+"""One weights of two files, which ``write_manifest`` writes."""
+
+
+def job(*commands: str, runtime: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """A job that runs these commands, with code in ``src``."""
+    return {
+        "code": "./src",
+        "runtime": {"start_commands": list(commands), **(runtime or {})},
+        **more,
+    }
+
+
+def write_manifest(
+    made: ProjectHarness, jobs: Mapping[str, Mapping[str, Any]], **sections: Any
+) -> None:
+    """Write the manifest of a project called demo, with a file of code and two of weights beside it."""
+    document = {"project": {"name": "demo"}, **sections, "jobs": dict(jobs)}
+    missing = {
+        name: content for name, content in _FILES.items() if not (made.directory / name).exists()
+    }
+    made.write({"trainctl.yaml": json.dumps(document), **missing})
+
+
+def sleep_command(seconds: int) -> str:
+    """A command that takes so long, and ends at once when it is told to."""
+    return f"exec sleep {seconds}"
+
+
+_FILES: dict[str, str | bytes] = {
+    "src/notes.txt": "first",
+    "weights/model.bin": bytes(range(256)) * 100,
+    "weights/config.json": "{}",
+}

@@ -1,0 +1,244 @@
+"""Inputs of the planner, made by hand, and a state as it is after a plan was applied in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.desired.values import DesiredState
+from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.model.diagnostics import Position
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.specs.resource import DesiredResource, LifecycleSpec
+from trainctl.plan.values import (
+    Change,
+    CodeTree,
+    NodeFacts,
+    Plan,
+    PlanInputs,
+    PlanOptions,
+    TierFacts,
+    WeightsFacts,
+)
+
+HOLDER = LeaseHolder("machine", "boot", 1, 2, "ana@laptop")
+COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
+CODE = CodeTree("sha256:" + "5e" * 32, 12, 34_100)
+EMPTY = State()
+LINEAGE = "7d3c0a52-5d4f-4c53-9c52-0a3b1f5b8a10"
+
+
+def at(text: str) -> Address:
+    """An address."""
+    return Address.parse(text)
+
+
+def resource(
+    address: str,
+    attributes: Mapping[str, Any],
+    *depends_on: str,
+    provider: str = "trainctl",
+    lifecycle: LifecycleSpec = LifecycleSpec(),
+) -> DesiredResource:
+    """A resource with a place in a manifest."""
+    needs = tuple(at(one) for one in depends_on)
+    return DesiredResource(
+        at(address), provider, attributes, needs, lifecycle, Position("trainctl.yaml", 7, 3)
+    )
+
+
+def source_of(uri: str, *sizes: int, revision: str = COMMIT) -> ResolvedSource:
+    """A source with files of these sizes."""
+    files = tuple(
+        SourceFile(f"part-{index}.bin", size, f"sha256:{index:064x}")
+        for index, size in enumerate(sizes)
+    )
+    return ResolvedSource(uri, revision, files)
+
+
+@dataclass
+class PlanScenario:
+    """A manifest of one project, cluster, weights and job, with what a look would find; change it and ask for inputs."""
+
+    job: dict[str, Any] = field(
+        default_factory=lambda: {
+            "project": "demo",
+            "cluster": "lab",
+            "image": None,
+            "compute": {"node_count": 1, "accelerator": None},
+            "runtime": {
+                "start_commands": ["python train.py --lr 1e-4"],
+                "environment_variables": {},
+            },
+            "weights": [
+                {
+                    "address": "weights.qwen3",
+                    "mount_location": "/app/models/qwen3",
+                    "source": "hf://Qwen/Qwen3-0.6B@main",
+                    "allow_patterns": [],
+                    "ignore_patterns": [],
+                }
+            ],
+            "mounts": [],
+            "secrets": [],
+            "priority": 0,
+            "labels": {},
+            "code": "src",
+        }
+    )
+    job_lifecycle: LifecycleSpec = LifecycleSpec()
+    cluster: dict[str, Any] = field(
+        default_factory=lambda: {"provider": "local", "nodes": 1, "gpus": 0}
+    )
+    resolved: ResolvedSource = field(
+        default_factory=lambda: source_of(
+            "hf://Qwen/Qwen3-0.6B@main", 1_503_300_328, 11_422_654, 9_732, 726
+        )
+    )
+    mirrored: int = 0
+    on_node: int = 0
+    mount: str = "namespace"
+    code: CodeTree = CODE
+
+    def resources(self) -> list[DesiredResource]:
+        """What the manifest declares."""
+        weights: dict[str, Any] = {
+            "source": self.resolved.source,
+            "mount_location": "/app/models/qwen3",
+            "auth": None,
+            "allow_patterns": [],
+            "ignore_patterns": [],
+        }
+        project: dict[str, Any] = {"name": "demo", "description": None, "labels": {}}
+        return [
+            resource("project.demo", project),
+            resource("cluster.lab", self.cluster, provider=str(self.cluster["provider"])),
+            resource("weights.qwen3", weights),
+            resource(
+                "job.sft",
+                self.job,
+                "project.demo",
+                "cluster.lab",
+                "weights.qwen3",
+                lifecycle=self.job_lifecycle,
+            ),
+        ]
+
+    def inputs(
+        self, state: State = EMPTY, options: PlanOptions = PlanOptions(), **more: Any
+    ) -> PlanInputs:
+        """Everything the planner looks at."""
+        size = self.resolved.size
+        upstream = size - self.mirrored
+        tiers = TierFacts(self.on_node, 0, size - self.on_node - upstream, upstream)
+        if self.on_node == size:
+            tiers = TierFacts(node=size)
+        node = NodeFacts(
+            "lab/lab-0",
+            self.mount,
+            10**12,
+            {at("weights.qwen3"): tiers},
+            {"upstream": 5e7, "mirror": 1e9},
+        )
+        values: dict[str, Any] = {
+            "desired": desired(*self.resources()),
+            "code": {at("job.sft"): self.code},
+            "weights": {
+                at("weights.qwen3"): WeightsFacts(self.resolved, self.mirrored, locked=True)
+            },
+            "nodes": {at("cluster.lab"): (node,)},
+            "node_names": {at("cluster.lab"): ("lab-0",)},
+        }
+        return PlanInputs(state=state, options=options, **{**values, **more})
+
+
+def desired(*resources: DesiredResource) -> DesiredState:
+    """A wish for these resources."""
+    return DesiredState(
+        Path("/home/ana/demo"),
+        {one.address: one for one in resources},
+        {},
+        manifest_digest="sha256:" + "ab" * 32,
+    )
+
+
+def run_record(number: int, status: RunStatus, **more: Any) -> RunRecord:
+    """One run of a job, on the first node."""
+    ranks = (RankRecord(0, "lab/lab-0", status),)
+    return RunRecord(f"run{number:04}", number, f"key-{number}", status=status, ranks=ranks, **more)
+
+
+def state_after(
+    plan: Plan, state: State = EMPTY, status: RunStatus = RunStatus.COMPLETED, **of_run: Any
+) -> State:
+    """The state once every change was made; new runs have that status."""
+    resources, versions = dict(state.resources), dict(state.versions)
+    for change in plan.changes:
+        if change.action is Action.NOOP:
+            continue
+        versions[change.address] = version = versions.get(change.address, 0) + 1
+        if change.after is None:
+            resources.pop(change.address, None)
+            continue
+        earlier = resources.get(change.address)
+        resources[change.address] = RecordedResource(
+            change.address,
+            change.provider,
+            change.after,
+            _outputs(change, earlier, status, of_run),
+            change.depends_on,
+            change.lifecycle,
+            version,
+        )
+    return replace(
+        state,
+        lineage=state.lineage or LINEAGE,
+        serial=state.serial + 1,
+        resources=resources,
+        versions=versions,
+        open_intents={},
+        orphaned_intents={},
+    )
+
+
+def _outputs(
+    change: Change, earlier: RecordedResource | None, status: RunStatus, of_run: dict[str, Any]
+) -> dict[str, Any]:
+    outputs = dict(earlier.outputs) if earlier else {}
+    kind = change.address.kind
+    if kind == "cluster":
+        return {"nodes": [{"name": f"{change.address.name}-0", "cluster": change.address.name}]}
+    if kind == "job" and "runs" in change.after_unknown:
+        runs = list(outputs.get("runs", ()))
+        return {"runs": [*runs, run_record(len(runs) + 1, status, **of_run).to_json()]}
+    if kind == "weights":
+        return {"listing": "ab" * 32, "mirror": "file:///mirror"}
+    return {"directory": "/caches/demo"} if kind == "cache" else outputs
+
+
+def intent_of(change: Change, key: str = "interrupted-key") -> Intent:
+    """The intent that an apply of this change leaves when it is killed."""
+    return Intent(
+        "entry",
+        change.address,
+        change.action.name.lower(),
+        change.provider,
+        key,
+        {
+            "cluster": "lab",
+            "attributes": change.after,
+            "depends_on": [str(one) for one in change.depends_on],
+        },
+        HOLDER,
+        0.0,
+    )
+
+
+def change_of(plan: Plan, address: str) -> Change:
+    """The change of one address."""
+    return next(change for change in plan.changes if change.address == at(address))

@@ -1,0 +1,183 @@
+"""Google Cloud Storage's XML interface, which mirrors in its buckets are written by, in front of moto: no emulator speaks all of it.
+
+Objects, listings and conditions are moto's; the headers that Google calls otherwise are renamed, and links are checked as Google checks them
+(https://cloud.google.com/storage/docs/authentication/canonical-requests).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto
+from tests.support.servers.clouds import service_account
+from trainctl.base import sigv4
+
+_HOST = "storage.googleapis.com"
+"""What links are signed for, wherever they lead."""
+_EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass
+class GoogleXml:
+    """A bucket ``models``, and the key of a service account that links to it are signed by."""
+
+    url: str
+    key: Mapping[str, str]
+    refused: list[str]
+    """Why links were not taken."""
+
+    @property
+    def document(self) -> str:
+        """The key as Google hands it out."""
+        return json.dumps(self.key)
+
+
+@contextmanager
+def google_xml() -> Iterator[GoogleXml]:
+    """The server, for as long as the block lasts."""
+    with moto() as behind:
+        server = _Server(behind, service_account())
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield GoogleXml(f"http://127.0.0.1:{server.server_port}", server.key, server.refused)
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, behind: BucketServer, key: Mapping[str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = urlsplit(behind.endpoint)
+        self.key = key
+        self.refused: list[str] = []
+        private = serialization.load_pem_private_key(key["private_key"].encode(), None)
+        assert isinstance(private, rsa.RSAPrivateKey)
+        self.public = private.public_key()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    def do_HEAD(self) -> None:
+        self._handle()
+
+    def do_PUT(self) -> None:
+        self._handle()
+
+    def do_POST(self) -> None:
+        self._handle()
+
+    def do_DELETE(self) -> None:
+        self._handle()
+
+    def _handle(self) -> None:
+        path, _, text = self.path.partition("?")
+        query = parse_qsl(text, keep_blank_values=True)
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        if any(name == "X-Goog-Signature" for name, _ in query):
+            if not self._is_signed(path, query):
+                self.server.refused.append(self.path)
+                self._answer(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+                return
+            query = []
+        self._pass_on(path, query, body)
+
+    def _pass_on(self, path: str, query: list[tuple[str, str]], body: bytes) -> None:
+        headers = {
+            name: value
+            for name in ("Range", "Content-Type", "If-Match")
+            if (value := self.headers.get(name))
+        }
+        if condition := self.headers.get("x-goog-if-generation-match"):
+            assert condition == "0", "only what must not be there is asked for"
+            headers["If-None-Match"] = "*"
+        behind = self.server.behind
+        target = sigv4.RequestTarget(self.command, behind.netloc, path, query)
+        key = sigv4.S3Credential(KEY_ID, SECRET)
+        headers |= sigv4.signed_headers(target, key, "us-east-1", _EMPTY, 1_700_000_000.0, {})
+        connection = http.client.HTTPConnection(behind.netloc, timeout=60)
+        text = sigv4.quote_query(query)
+        connection.request(self.command, path + (f"?{text}" if text else ""), body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        found = {
+            name: value
+            for name in ("ETag", "Last-Modified", "Content-Type", "Content-Range", "Content-Length")
+            if (value := answer.headers.get(name))
+        }
+        if "ETag" in found:
+            found["x-goog-generation"] = str(
+                int(hashlib.md5(found["ETag"].encode()).hexdigest()[:15], 16)
+            )
+            if len(tag := found["ETag"].strip('"')) == 32:
+                found["x-goog-hash"] = f"md5={b64encode(bytes.fromhex(tag)).decode()}"
+        self._answer(answer.status, found, data)
+        connection.close()
+
+    def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name != "Content-Length" or self.command == "HEAD":
+                self.send_header(name, value)
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.command != "HEAD" else b"")
+
+    def _is_signed(self, path: str, query: list[tuple[str, str]]) -> bool:
+        values = dict(query)
+        signature = bytes.fromhex(values["X-Goog-Signature"])
+        rest = sorted((name, value) for name, value in query if name != "X-Goog-Signature")
+        canonical = "\n".join(
+            [
+                self.command,
+                path,
+                "&".join(
+                    f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in rest
+                ),
+                f"host:{_HOST}\n",
+                "host",
+                "UNSIGNED-PAYLOAD",
+            ]
+        )
+        scope = values["X-Goog-Credential"].partition("/")[2]
+        text = "\n".join(
+            [
+                "GOOG4-RSA-SHA256",
+                values["X-Goog-Date"],
+                scope,
+                hashlib.sha256(canonical.encode()).hexdigest(),
+            ]
+        )
+        try:
+            self.server.public.verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
+        except InvalidSignature:
+            return False
+        return values["X-Goog-Credential"].startswith(self.server.key["client_email"])

@@ -1,0 +1,82 @@
+"""Google's servers that exchange an identity token for a service account's, as far as that needs them; and GitHub's that gives one."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+POOL = "projects/1/locations/global/workloadIdentityPools/ci/providers/github"
+_FEDERATED = {
+    "access_token": "federated-token",
+    "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    "token_type": "Bearer",
+}
+AUDIENCE = f"//iam.googleapis.com/{POOL}"
+
+
+@dataclass
+class IdentityServers:
+    """What was asked, and what was granted."""
+
+    url: str = ""
+    lives: timedelta = timedelta(hours=1)
+    """How long what is granted holds."""
+    refuses: int = 0
+    """The status of every answer, if it is one."""
+    asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    granted: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[IdentityServers]:
+    """One server on loopback for all of it."""
+    state = IdentityServers()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            is_form = "form" in self.headers["Content-Type"]
+            body = dict(parse_qsl(text)) if is_form else json.loads(text)
+            state.asked.append((self.path, body, self.headers.get("Authorization")))
+            if state.refuses:
+                self._answer(state.refuses, {"error": "denied: header.claims.signature"})
+            elif self.path == "/v1/token":
+                known = body["audience"] == AUDIENCE and body["subject_token"].count(".") == 2
+                self._answer(200 if known else 400, {**_FEDERATED, "expires_in": 3600})
+            else:
+                known = self.headers.get("Authorization") == "Bearer federated-token"
+                state.granted.append(f"ya29.granted-token-{len(state.granted)}")
+                ends = f"{datetime.now(UTC) + state.lives:%Y-%m-%dT%H:%M:%SZ}"
+                document = {"accessToken": state.granted[-1], "expireTime": ends}
+                self._answer(200 if known else 401, document)
+
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            state.asked.append((self.path, query, self.headers.get("Authorization")))
+            self._answer(200, {"value": "header.claims.signature"})
+
+        def _answer(self, status: int, document: Any) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        state.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+        yield state
+        server.shutdown()

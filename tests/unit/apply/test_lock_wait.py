@@ -1,0 +1,74 @@
+"""Waiting for one's turn at an address, and finding the work done."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.step import is_already_recorded, is_concurrent_apply, wait_for_lock
+from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, UserInterrupt
+from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.model.action import Action, ActionReason
+from trainctl.model.address import Address
+from trainctl.plan.values import Change
+
+JOB = Address.parse("job.a")
+CHANGE = Change(JOB, Action.REPLACE, "local", before={"lr": 1}, after={"lr": 2}, seen=3)
+DIGEST = "sha256:reviewed"
+
+
+def recorded(**attributes: int) -> RecordedResource:
+    return RecordedResource(JOB, "local", attributes, {})
+
+
+def busy() -> Intent:
+    raise LockHeld("job.a is being changed")
+
+
+def test_waiting_ends_with_the_time_that_was_allowed() -> None:
+    """None means one try; the refusal is the other's."""
+    tries = []
+
+    def begin() -> Intent:
+        tries.append(1)
+        return busy()
+
+    with pytest.raises(LockHeld):
+        wait_for_lock(begin, 0.0, Interrupt())
+    assert len(tries) == 1
+
+
+def test_an_interrupt_ends_the_waiting() -> None:
+    """However long it was allowed to take; nothing was begun."""
+    interrupt = Interrupt()
+    threading.Timer(0.05, interrupt.stopping.set).start()
+    with pytest.raises(UserInterrupt):
+        wait_for_lock(busy, 3600.0, interrupt)
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "so"),
+    [
+        (CHANGE, recorded(lr=2), True),
+        (CHANGE, recorded(lr=1), False),
+        (CHANGE, None, False),
+        (replace(CHANGE, before={"lr": 2}), recorded(lr=2), False),
+        (replace(CHANGE, action=Action.DELETE), None, True),
+        (replace(CHANGE, action=Action.DELETE), recorded(lr=1), False),
+    ],
+)
+def test_what_another_made_so(change: Change, found: RecordedResource | None, so: bool) -> None:
+    """Only a change of values can have been made by someone else; a run that is due for another reason is still due."""
+    assert is_already_recorded(change, found) is so
+
+
+def test_a_twin_is_another_apply_of_the_same_plan() -> None:
+    """Its outcome is ours; not that of another plan, and not where a run was asked for."""
+    asked = replace(CHANGE, reason=ActionReason.BY_REQUEST)
+
+    assert is_concurrent_apply(CHANGE, AlreadyApplied("moved"))
+    assert not is_concurrent_apply(CHANGE, StalePlan("moved"))
+    assert not is_concurrent_apply(asked, AlreadyApplied("moved"))

@@ -1,0 +1,70 @@
+"""The door of the log: no spelling of a secret comes through, whatever else a string holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl.errors import PermissionDenied
+from trainctl.ledger.commit import redact_entry
+from trainctl.model.redaction import MASK, Redactor
+
+_awkward = st.text(alphabet=st.sampled_from("aZ09 \"'\\/\n\té\u2028%&=+"), max_size=12)
+_secrets = _awkward.map(lambda text: f"s3cr3t{text}t3rc3s")
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [one for pair in value.items() for part in pair for one in _strings(part)]
+    if isinstance(value, list):
+        return [one for each in value for one in _strings(each)]
+    return [value] if isinstance(value, str) else []
+
+
+@given(secret=_secrets, spelled=st.sampled_from(["plain", "repr"]), around=_awkward)
+def test_no_secret_comes_through(secret: str, spelled: str, around: str) -> None:
+    """As it is or as Python writes it, in values and names, between characters that JSON escapes and others."""
+    redactor = Redactor()
+    redactor.register(secret)
+    spelled = {"plain": secret, "repr": repr(secret)[1:-1]}[spelled]
+    entry = {"id": "1", "inputs": {"a": [f"{around}{spelled}{around}"], spelled: (around, 1, None)}}
+
+    found = _strings(redact_entry(entry, redactor.redact))
+
+    assert all(redactor.redact(text) == text for text in found)
+    assert MASK in "".join(found)
+
+
+@given(text=_awkward)
+def test_what_holds_no_secret_is_let_in_as_it_is(text: str) -> None:
+    """Whatever characters it is of."""
+    redactor = Redactor()
+    redactor.register("hunter2hunter2")
+    entry = {"id": "1", "inputs": {text: [text, 1.5, None, True]}}
+
+    assert redact_entry(entry, redactor.redact) == entry
+
+
+def test_what_is_let_in_is_not_what_was_handed_over() -> None:
+    """Nobody who changes a value afterwards changes what the log and this process go by."""
+    inner = {"a": ["b"]}
+    entry = {"id": "1", "inputs": inner}
+
+    clean = redact_entry(entry, Redactor().redact)
+    inner["a"].append("c")
+
+    assert clean == {"id": "1", "inputs": {"a": ["b"]}}
+
+
+def test_a_name_of_the_structure_is_never_masked() -> None:
+    """A secret in an address would make the entry another's: it is refused, and the error doesn't show it."""
+    redactor = Redactor()
+    redactor.register("hunter2hunter2")
+
+    with pytest.raises(PermissionDenied) as raised:
+        redact_entry({"id": "1", "address": "job.hunter2hunter2"}, redactor.redact)
+
+    assert "hunter2" not in str(raised.value)

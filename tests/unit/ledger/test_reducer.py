@@ -1,0 +1,248 @@
+"""What each entry does to a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.storage.ledgers import PREP, SFT, elsewhere, record
+from trainctl.ledger.entries import (
+    ApprovalEntry,
+    CommentEntry,
+    CreatedEntry,
+    Entry,
+    EntryHeader,
+    FailureEntry,
+    LeaseRenewedEntry,
+    OutcomeEntry,
+    RefreshEntry,
+    UnlockEntry,
+)
+from trainctl.ledger.reducer import StateReducer, reduce_entries
+from trainctl.ledger.state import Intent, State
+from trainctl.model.address import Address
+
+
+def header(number: int = 0) -> EntryHeader:
+    return EntryHeader(f"e{number}", 100.0 + number, "me@here")
+
+
+def intent(name: str = "i1", key: str = "k1", plan: str = "p") -> Intent:
+    return Intent(name, SFT, "create", "local", key, {}, elsewhere(), 1.0, plan=plan)
+
+
+def outcome(name: str = "i1", plan: str = "p", gone: bool = False) -> OutcomeEntry:
+    return OutcomeEntry(header(), name, SFT, None if gone else record(), "create", plan)
+
+
+def after(*entries: Entry) -> State:
+    return reduce_entries(State(), entries)
+
+
+def test_lineage_is_born_once() -> None:
+    """The first birth counts; a second one anywhere changes nothing."""
+    assert after(CreatedEntry(header(), "a"), CreatedEntry(header(), "b")).lineage == "a"
+
+
+def test_an_intent_is_open_until_its_outcome() -> None:
+    """The outcome closes it, carries the whole record, and counts once."""
+    state = after(intent())
+    assert state.open_intents[SFT].id == "i1"
+    assert state.serial == 0
+    state = after(intent(), outcome())
+    assert SFT not in state.open_intents
+    assert state.resources[SFT] == record(version=1)
+    assert (state.serial, state.versions[SFT]) == (1, 1)
+
+
+def test_a_removal_leaves_its_count() -> None:
+    """A removed address is no resource any more, and its version goes on from where it was."""
+    state = after(intent(), outcome(), intent("i2"), outcome("i2", gone=True))
+    assert SFT not in state.resources
+    assert (state.serial, state.versions[SFT]) == (2, 2)
+    state = reduce_entries(state, [intent("i3"), outcome("i3")])
+    assert state.resources[SFT].version == 3
+
+
+@pytest.mark.parametrize(
+    "late",
+    [outcome("i1"), FailureEntry(header(), "i1", SFT, "x"), UnlockEntry(header(), "i1", SFT), LeaseRenewedEntry(header(), ("i1",))],
+    ids=lambda entry: type(entry).__name__,
+)  # fmt: skip
+def test_whoever_lost_the_lease_changes_nothing(late: Entry) -> None:
+    """After a take-over, nothing that names the old intent moves the state."""
+    taken = after(intent("i1"), intent("i2", key="k2"))
+    assert reduce_entries(taken, [late]) == taken
+
+
+def test_an_intent_closes_only_its_own_address() -> None:
+    """An outcome that names an open intent of another address is fenced off."""
+    state = after(intent())
+    stray = replace(outcome(), address=PREP)
+    assert reduce_entries(state, [stray]) == state
+
+
+def test_an_intent_that_is_open_is_not_opened_again() -> None:
+    """The same id a second time, on whatever address, changes nothing."""
+    state = after(intent())
+    assert reduce_entries(state, [intent(), replace(intent(), address=PREP)]) == state
+
+
+def test_a_change_by_hand_needs_no_intent() -> None:
+    """An outcome with an empty intent records, counts, and leaves an open lease alone."""
+    state = after(intent(), outcome("", plan=""))
+    assert state.resources[SFT].version == 1
+    assert SFT in state.open_intents
+
+
+def test_a_failure_keeps_the_key() -> None:
+    """The lease ends, the record stays as it was, the key is kept until the address's next outcome."""
+    state = after(
+        intent(), outcome(), intent("i2", key="k2"), FailureEntry(header(), "i2", SFT, "no")
+    )
+    assert SFT not in state.open_intents
+    assert state.resources[SFT].version == 1
+    assert state.serial == 1
+    assert [one.key for one in state.orphaned_intents[SFT]] == ["k2"]
+    state = reduce_entries(state, [intent("i3", key="k3"), FailureEntry(header(), "i3", SFT, "no")])
+    assert [one.key for one in state.orphaned_intents[SFT]] == ["k2", "k3"]
+    state = reduce_entries(state, [intent("i4", key="k3")])
+    assert [one.key for one in state.orphaned_intents[SFT]] == ["k2"]
+    assert SFT not in reduce_entries(state, [outcome("i4")]).orphaned_intents
+
+
+def test_what_was_put_off_leaves_no_key() -> None:
+    """It has made nothing that somebody would have to undo."""
+    state = after(intent(), FailureEntry(header(), "i1", SFT, "no room", waits=True))
+    assert SFT not in state.open_intents
+    assert SFT not in state.orphaned_intents
+
+
+def test_what_was_approved_stays_so_until_something_came_of_it() -> None:
+    """A failure leaves it, a later approval takes its place, an outcome ends it."""
+    state = after(
+        ApprovalEntry(header(), "p1", {SFT: "d1"}),
+        intent(),
+        FailureEntry(header(), "i1", SFT, "no"),
+    )
+    assert state.approved == {SFT: "d1"}
+    state = reduce_entries(state, [ApprovalEntry(header(), "p2", {SFT: "d2"})])
+    assert state.approved == {SFT: "d2"}
+    assert reduce_entries(state, [intent("i2", key="k2"), outcome("i2")]).approved == {}
+
+
+def test_a_takeover_keeps_the_other_key() -> None:
+    """Superseded with another key the old intent is unfinished; with the same key it is carried on."""
+    assert after(intent("i1"), intent("i2", key="k2")).orphaned_intents[SFT][0].key == "k1"
+    assert SFT not in after(intent("i1"), intent("i2")).orphaned_intents
+
+
+def test_a_release_counts() -> None:
+    """Ended by hand: serial and version move, the record says the same version, and the intent is kept as released."""
+    state = after(intent(), outcome(), intent("i2"), UnlockEntry(header(), "i2", SFT))
+    assert (state.serial, state.versions[SFT], state.resources[SFT].version) == (2, 2, 2)
+    assert state.orphaned_intents[SFT][0].released
+
+
+def test_renewals_are_counted() -> None:
+    """A watcher can tell a holder that renews; ids that are not open are passed over."""
+    state = after(intent(), LeaseRenewedEntry(header(5), ("i1", "nobody")))
+    assert (state.open_intents[SFT].renewals, state.open_intents[SFT].renewed) == (1, 105.0)
+
+
+def test_observed_merges_without_counting() -> None:
+    """Outputs are merged into the recorded ones, and no plan becomes stale by it."""
+    state = after(
+        intent(),
+        outcome(),
+        RefreshEntry(header(), SFT, {"a": 1}),
+        RefreshEntry(header(), SFT, {"b": 2}),
+    )
+    assert state.resources[SFT].outputs == {"a": 1, "b": 2}
+    assert (state.serial, state.versions[SFT]) == (1, 1)
+
+
+def test_observing_what_is_not_recorded_changes_nothing() -> None:
+    """A look that arrives after the removal doesn't bring the resource back."""
+    assert after(RefreshEntry(header(), SFT, {"a": 1})) == State()
+
+
+def test_moves_of_the_same_plan_do_not_make_it_stale() -> None:
+    """What a plan saw stays true through its own outcomes, and ends with anyone else's, by hand too."""
+    state = after(
+        intent(plan="p"), outcome(plan="p"), intent("i2", plan="p"), outcome("i2", plan="p")
+    )
+    assert not state.moved(SFT, 0, "p")
+    assert state.moved(SFT, 0, "q")
+    assert state.moved(SFT, 0)
+    assert not state.moved(SFT, 2, "q")
+    assert reduce_entries(state, [intent("i3", plan="q"), outcome("i3", plan="q")]).moved(
+        SFT, 0, "p"
+    )
+    released = reduce_entries(state, [intent("i3", plan="p"), UnlockEntry(header(), "i3", SFT)])
+    assert released.moved(SFT, 0, "p")
+    assert reduce_entries(released, [outcome("", plan="")]).moved(SFT, 2, "")
+
+
+def test_a_note_changes_nothing() -> None:
+    """A remark is for the history only."""
+    assert after(CommentEntry(header(), "hello", SFT)) == State()
+
+
+def test_a_state_handed_out_never_changes() -> None:
+    """What was handed out stays as it was, whatever is folded later."""
+    builder = StateReducer()
+    builder.apply(intent())
+    before = builder.state()
+    builder.apply(outcome())
+    assert SFT in before.open_intents
+    assert SFT not in before.resources
+    assert builder.state() is builder.state()
+    with pytest.raises(TypeError):
+        before.resources[SFT] = record()  # type: ignore[index]
+
+
+LAB = Address.parse("cluster.lab")
+
+
+def removal(address: Address, action: str, name: str = "") -> OutcomeEntry:
+    """By hand, unless an intent is named."""
+    return OutcomeEntry(header(), name, address, None, action)
+
+
+def made(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
+    """Recorded by hand, with runs."""
+    outputs = {"runs": [{"id": run, "ended_at": 1.0} for run in runs]}
+    return OutcomeEntry(header(), "", address, record(address, outputs, depends_on=(on,)), "create")
+
+
+def test_what_was_forgotten_is_remembered() -> None:
+    """As it was, and as it is seen from then on, until something is recorded there again or it is destroyed."""
+    state = after(made(SFT, "r"), removal(SFT, "forget"))
+    assert SFT not in state.resources
+    assert (
+        state.forgotten[SFT]
+        == state.find_record(SFT)
+        == record(SFT, {"runs": [{"id": "r", "ended_at": 1.0}]}, depends_on=(LAB,))
+    )
+    seen = reduce_entries(
+        state, [RefreshEntry(header(), SFT, {"run": {"id": "r", "ended_at": 1.0, "sync": "done"}})]
+    )
+    assert seen.forgotten[SFT].outputs["runs"][0]["sync"] == "done"
+    assert reduce_entries(seen, [removal(SFT, "forget")]) == replace(
+        seen, serial=3, versions={SFT: 3}, plans={SFT: ("", 2)}
+    )
+    again = reduce_entries(seen, [made(SFT, "r", "s")])
+    assert again.find_record(SFT) == again.resources[SFT]
+    assert not again.forgotten
+    assert not reduce_entries(state, [removal(SFT, "delete")]).forgotten
+    assert not after(made(SFT, "r"), removal(SFT, "delete")).forgotten
+
+
+def test_what_was_forgotten_goes_with_its_cluster() -> None:
+    """With that of another it stays."""
+    state = after(
+        made(SFT, "r"), made(PREP, "s", on=PREP), removal(SFT, "forget"), removal(PREP, "forget")
+    )
+    assert set(reduce_entries(state, [removal(LAB, "delete")]).forgotten) == {PREP}

@@ -1,0 +1,81 @@
+"""Ending a run of which not every node can be told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainctl.base.protocol.method import UntypedMethod
+from trainctl.errors import NodeUnreachable
+from trainctl.ledger.state import RecordedResource, State
+from trainctl.model.address import Address
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.operations.jobs.runs import JobRun
+from trainctl.operations.jobs.stop import stop_run
+from trainctl.plugin_api.provider import Node
+
+LAB, JOB = Address.parse("cluster.lab"), Address.parse("job.g")
+NODES = [Node("lab", f"gpu-{n}", "", "/root", "/data", "python3") for n in range(3)]
+RANKS = tuple(RankRecord(n, one.id, RunStatus.RUNNING) for n, one in enumerate(NODES))
+RUN = RunRecord("abc1234", 2, "key", status=RunStatus.RUNNING, ranks=RANKS, started_at=1.0)
+CLUSTER = RecordedResource(LAB, "ssh", {}, {"nodes": [one.to_json() for one in NODES]})
+
+
+class World:
+    """A run on three nodes, of which some are away; what is noted of it."""
+
+    def __init__(self, *away: str) -> None:
+        self.away = away
+        self.noted: list[RunRecord] = []
+        self.told_before: list[bool] = []
+        self.agents = SimpleNamespace(ephemeral_agent=lambda provider, node: self._agent(node))
+        self.ledger = SimpleNamespace(
+            state=lambda: State(resources={LAB: CLUSTER}),
+            known=lambda: State(resources={LAB: CLUSTER}),
+            observe=lambda address, outputs: self.noted.append(RunRecord.from_json(outputs["run"])),
+        )
+
+    def _agent(self, node: Node) -> Any:
+        def call(method: UntypedMethod, request: Any, on_event: Any = None) -> dict[str, Any]:
+            self.told_before.append(self.noted[-1].stop_requested)
+            if node.name in self.away:
+                raise NodeUnreachable(f"{node.id} doesn't answer")
+            return {"status": RunStatus.STOPPED.value, "ended_at": 2.0, "supervised": False}
+
+        return SimpleNamespace(call=call)
+
+    def stop(self) -> JobRun:
+        """As somebody asks for it."""
+        job = RecordedResource(JOB, "trainctl", {}, {})
+        return stop_run(self, JobRun(job, RUN), 5.0, lambda event: None)  # type: ignore[arg-type]
+
+
+def test_the_others_end_and_what_becomes_of_the_rest_is_told() -> None:
+    """What is known of the ranks that ended is kept; the run counts as live until all nodes have told."""
+    world = World("gpu-1")
+    with pytest.raises(NodeUnreachable) as told:
+        world.stop()
+
+    assert told.value.summary == (
+        "ranks 0, 2 are ended, and rank 1 on lab/gpu-1 couldn't be reached: it ends itself within a minute"
+    )
+    assert told.value.detail.startswith("lab/gpu-1 doesn't answer. The run isn't begun again.")
+    assert world.noted[-1].status is RunStatus.RUNNING
+    assert [rank.status.words for rank in world.noted[-1].ranks] == [
+        "stopped",
+        "running",
+        "stopped",
+    ]
+
+
+def test_that_it_is_to_end_is_noted_before_anybody_is_told() -> None:
+    """Also where nobody could be told, so that nothing begins it again."""
+    world = World("gpu-0", "gpu-1", "gpu-2")
+    with pytest.raises(NodeUnreachable, match="lab/gpu-0 doesn't answer"):
+        world.stop()
+
+    assert world.told_before == [True] * 3
+    assert [one.stop_requested for one in world.noted] == [True]
+    assert World().stop().record.status is RunStatus.STOPPED

@@ -1,0 +1,58 @@
+"""Where the bytes of weights are, by what a node says of its cache."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.node_program.nodes import NodeHarness
+from trainctl.model.address import Address
+from trainctl.node.cache.query import cache_query
+from trainctl.operations.survey.tiers import TierCount, TierQuery
+from trainctl.plan.values import TierFacts
+from trainctl.store.maintenance.survey import SourceSurvey
+
+WEIGHTS = Address.parse("weights.model")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeHarness:
+    """A node to which five files were delivered, for a run that has not begun."""
+    node = NodeHarness(tmp_path, sys.executable)
+    for number in range(5):
+        node.mirror.add(f"f{number}", b"x" * (number + 1))
+    node.deliver()
+    return node
+
+
+def counted(node: NodeHarness, survey: SourceSurvey) -> TierCount:
+    """What a node that is asked says."""
+    question = TierQuery({"root": str(node.root)}, {WEIGHTS: survey})
+    return question.counted(cache_query(question.request))[WEIGHTS]
+
+
+def test_bytes_count_where_they_are_found_first(node: NodeHarness) -> None:
+    """Of a listing that is there, of another with some of its contents, and of one that nobody knows."""
+    mirrored = node.mirror.listing
+    rows = tuple((file.sha256, file.size, True) for file in mirrored.files)
+    others = (("0" * 64, 100, True), ("1" * 64, 1000, False), (None, 10000, False))
+
+    whole = counted(node, SourceSurvey(rows, mirrored.id))
+    some = counted(node, SourceSurvey((*rows[:2], *others)))
+    none = counted(node, SourceSurvey(others[1:]))
+
+    assert whole == TierCount(TierFacts(node=15), 0)  # the delivery's run needs it
+    assert some == TierCount(TierFacts(node=3, mirror=100, upstream=11000), 11100)
+    assert none == TierCount(TierFacts(upstream=11000), 11000)
+
+
+def test_what_nobody_needs_may_go(node: NodeHarness) -> None:
+    """A listing that is there, and that no live run leases, is claimed whole."""
+    node.call("release", {"key": "run-1"})
+    rows = tuple((file.sha256, file.size, True) for file in node.mirror.listing.files)
+
+    assert counted(node, SourceSurvey(rows, node.mirror.listing.id)) == TierCount(
+        TierFacts(node=15), 15
+    )

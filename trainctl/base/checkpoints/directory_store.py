@@ -1,0 +1,123 @@
+"""Checkpoints in a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Callable, Iterator, Optional
+from urllib.parse import quote
+
+from trainctl.base.failure import Failure
+from trainctl.base.filesystem.files import (
+    is_temporary,
+    list_names,
+    make_directory,
+    resolve_within,
+    write_atomic,
+)
+from trainctl.base.objects import ObjectStat
+from trainctl.base.rate_limiter import RateLimiter
+
+_BLOCK = 2**18
+_MAX_BYTES = 64 * 2**20
+"""Most bytes of an object that is read whole: manifests of a million files are smaller."""
+
+
+class DirectoryCheckpointStore:
+    """A ``CheckpointStore`` whose objects are files, each written beside its place, made durable, and renamed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace a small object."""
+        self.put_file(key, BytesIO(data), len(data), RateLimiter())
+
+    def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
+        """Create or replace an object with the next bytes of a stream."""
+        path = self._path(key)
+        try:
+            make_directory(path.parent)
+            write_atomic(path, _blocks(stream, size, rate_limiter))
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+
+    def get(self, key: str) -> Optional[bytes]:
+        """A small object; None if there is none, or a directory."""
+        try:
+            with self._path(key).open("rb") as stream:
+                return stream.read(_MAX_BYTES)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
+        """Pass an object's bytes to ``write``, from an offset on."""
+        try:
+            with os.fdopen(self._open(self._path(key)), "rb") as stream:
+                stream.seek(offset)
+                for data in iter(lambda: stream.read(_BLOCK), b""):
+                    write(data)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise Failure("missing", f"{key!r} does not exist any more") from None
+
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
+        """The objects below a prefix; links are neither followed nor listed."""
+        top = self._root / prefix.rpartition("/")[0]
+        for directory, inner, names in os.walk(str(top)):
+            inner.sort()
+            for name in sorted(names):
+                path = Path(directory, name)
+                key = path.relative_to(self._root).as_posix()
+                with contextlib.suppress(FileNotFoundError):
+                    found = path.lstat()
+                    if key.startswith(prefix) and not path.is_symlink():
+                        yield ObjectStat(key, found.st_size, found.st_mtime)
+
+    def delete(self, key: str) -> None:
+        """Remove an object, and the directories that are empty then."""
+        path = self._path(key)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+        for above in path.parents:
+            if above == self._root or list_names(above):
+                return
+            with contextlib.suppress(OSError):  # another process has put a file there
+                above.rmdir()
+
+    def abandon(self, prefix: str) -> None:
+        """Remove temporary files of killed uploads."""
+        for found in list(self.list(prefix)):
+            if is_temporary(found.key.rpartition("/")[2]):
+                self.delete(found.key)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def url(self, key: str, seconds: int) -> str:
+        """A ``file:`` URL."""
+        return "file://" + quote(os.fsencode(str(self._path(key))))
+
+    def _open(self, path: Path) -> int:
+        """A descriptor for reading. A link is a job's own, in a checkpoint that is stored where it was saved."""
+        if path.is_symlink() and resolve_within(path, self._root) is None:
+            raise FileNotFoundError(errno.ENOENT, "the link leads outside", str(path))
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _path(self, key: str) -> Path:
+        if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+            raise Failure("name", f"{key!r} can't be the name of an object")
+        return self._root / key
+
+
+def _blocks(stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> Iterator[bytes]:
+    while size > 0:
+        data = stream.read(min(_BLOCK, size))
+        if not data:
+            raise Failure("changed", "the file became shorter while it was read")
+        rate_limiter.acquire(len(data))
+        yield data
+        size -= len(data)

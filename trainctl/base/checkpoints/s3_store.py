@@ -1,0 +1,240 @@
+"""Checkpoints in an S3-compatible bucket: whole objects, and big ones in parts that a later attempt takes up."""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import html
+import re
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, Mapping, Optional, Tuple
+from urllib.parse import unquote_plus
+
+from trainctl.base import sigv4
+from trainctl.base.checkpoints.s3_client import S3Client, element_text
+from trainctl.base.failure import Failure
+from trainctl.base.objects import ObjectStat
+from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.rate_limiter import RateLimiter
+
+PART_BYTES = 16 * 2**20
+_MAX_PARTS = 10_000
+"""https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+_THREADS = 4
+_Page = Tuple[bytes, Optional[sigv4.Query]]
+"""A page's body, and what asks for the next one."""
+
+
+class S3CheckpointStore:
+    """A ``CheckpointStore`` below a prefix of a bucket."""
+
+    def __init__(
+        self, bucket: str, prefix: str, place: Mapping[str, Any], credential: Mapping[str, Any]
+    ) -> None:
+        self._client = S3Client(bucket, place.get("endpoint_url"), credential)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._part_bytes = int(place.get("part_bytes") or PART_BYTES)
+
+    def put(self, key: str, data: bytes) -> None:
+        """One request."""
+        self._client.request("PUT", self._prefix + key, (), data)
+
+    def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
+        """One request, or parts: in memory are at most six of them."""
+        part = max(self._part_bytes, -(-size // _MAX_PARTS))
+        if size <= part:
+            self._client.request(
+                "PUT",
+                self._prefix + key,
+                (),
+                _read_exactly(stream, size),
+                rate_limiter=rate_limiter,
+            )
+        else:
+            _MultipartUpload(self._client, self._prefix + key, part).send(
+                stream, size, rate_limiter
+            )
+
+    def get(self, key: str) -> Optional[bytes]:
+        """One request."""
+        answer = self._client.request("GET", self._prefix + key, absent=True)
+        if answer.status == 404 and element_text(answer.body, "Code") == "NoSuchBucket":
+            raise Failure("denied", "the bucket of the checkpoints does not exist")
+        return None if answer.status == 404 else answer.body
+
+    def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
+        """As it comes."""
+        self._client.stream(self._prefix + key, offset, write)
+
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
+        """A thousand a request."""
+        query = [("list-type", "2"), ("prefix", self._prefix + prefix), ("encoding-type", "url")]
+
+        def request(after: Optional[sigv4.Query]) -> _Page:
+            body = self._client.request("GET", "", [*query, *(after or ())]).body
+            token = element_text(body, "NextContinuationToken")
+            return body, [("continuation-token", token)] if token else None
+
+        for body in _list_pages(request):
+            for entry in _elements(body, "Contents"):
+                key = _key(entry, body)
+                if key.startswith(self._prefix + prefix):
+                    when = _unix_time(element_text(entry, "LastModified"))
+                    size = int(element_text(entry, "Size") or 0)
+                    yield ObjectStat(key[len(self._prefix) :], size, when)
+
+    def delete(self, key: str) -> None:
+        """One request."""
+        self._client.request("DELETE", self._prefix + key, absent=True)
+
+    def abandon(self, prefix: str) -> None:
+        """Abort every multipart upload under the prefix, as unfinished parts are billed."""
+        for key, upload in _uploads(self._client, self._prefix + prefix):
+            self._client.request("DELETE", key, [("uploadId", upload)], absent=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def url(self, key: str, seconds: int) -> str:
+        """A presigned URL."""
+        return self._client.presigned(self._prefix + key, seconds)
+
+
+class _MultipartUpload:
+    """One object in parts. An unfinished attempt's parts are kept where their content is the same."""
+
+    def __init__(self, client: S3Client, key: str, part_bytes: int) -> None:
+        self._client = client
+        self._key = key
+        self._part_bytes = part_bytes
+        self._upload, self._uploaded_parts = self._find_unfinished_upload()
+
+    def send(self, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
+        """Read, hash and send the parts, several at once, and put them together."""
+        tags: Dict[int, str] = {}
+        pending: Deque[Tuple[int, Future[str]]] = deque()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            try:
+                for number, at in enumerate(range(0, size, self._part_bytes), 1):
+                    data = _read_exactly(stream, min(self._part_bytes, size - at))
+                    if len(pending) > _THREADS:
+                        done, future = pending.popleft()
+                        tags[done] = future.result()
+                    pending.append((number, pool.submit(self._part, number, data, rate_limiter)))
+                for done, future in pending:
+                    tags[done] = future.result()
+            finally:
+                for _, future in pending:
+                    future.cancel()
+        self._complete(tags)
+
+    def _part(self, number: int, data: bytes, rate_limiter: RateLimiter) -> str:
+        known = self._uploaded_parts.get(number)
+        if known is not None and known.strip('"') == _md5(data):
+            return known
+        query = [("partNumber", str(number)), ("uploadId", self._upload)]
+        return self._client.request(
+            "PUT", self._key, query, data, rate_limiter=rate_limiter
+        ).headers["etag"]
+
+    def _complete(self, tags: Mapping[int, str]) -> None:
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tags[number])}</ETag></Part>"
+            for number in sorted(tags)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        query = [("uploadId", self._upload)]
+        answer = self._client.request("POST", self._key, query, body)
+        if b"<Error>" in answer.body:  # with status 200: the server began to answer before it knew
+            code = element_text(answer.body, "Code")
+            raise Failure("store", f"the parts of {self._key!r} could not be put together: {code}")
+
+    def _find_unfinished_upload(self) -> Tuple[str, Dict[int, str]]:
+        """An attempt to go on with, and the parts it has; others of this key are aborted."""
+        found = [upload for key, upload in _uploads(self._client, self._key) if key == self._key]
+        for upload in found[:-1]:
+            self._client.request("DELETE", self._key, [("uploadId", upload)], absent=True)
+        if found:
+            parts = self._parts(found[-1])
+            if parts is not None:
+                return found[-1], parts
+        body = self._client.request("POST", self._key, [("uploads", "")]).body
+        return element_text(body, "UploadId"), {}
+
+    def _parts(self, upload: str) -> Optional[Dict[int, str]]:
+        tags: Dict[int, str] = {}
+        gone = False
+
+        def request(after: Optional[sigv4.Query]) -> _Page:
+            nonlocal gone
+            query = [("uploadId", upload), *(after or ())]
+            answer = self._client.request("GET", self._key, query, absent=True)
+            gone = answer.status == 404
+            marker = element_text(answer.body, "NextPartNumberMarker")
+            is_more = element_text(answer.body, "IsTruncated") == "true" and marker
+            return answer.body, [("part-number-marker", marker)] if is_more else None
+
+        for body in _list_pages(request):
+            for entry in _elements(body, "Part"):
+                tags[int(element_text(entry, "PartNumber"))] = element_text(entry, "ETag")
+        return None if gone else tags
+
+
+def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
+    """Unfinished uploads under a prefix: key and id, the oldest first for each key."""
+    query = [("uploads", ""), ("prefix", prefix), ("encoding-type", "url")]
+
+    def request(after: Optional[sigv4.Query]) -> _Page:
+        body = client.request("GET", "", [*query, *(after or ())], absent=True).body
+        key, upload = element_text(body, "NextKeyMarker"), element_text(body, "NextUploadIdMarker")
+        is_more = element_text(body, "IsTruncated") == "true" and key
+        return body, [("key-marker", key), ("upload-id-marker", upload)] if is_more else None
+
+    for body in _list_pages(request):
+        for entry in _elements(body, "Upload"):
+            key = _key(entry, body)
+            if key.startswith(prefix):
+                yield key, element_text(entry, "UploadId")
+
+
+def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[bytes]:
+    """The bodies of a list's pages. Failure where they go in a circle."""
+    try:
+        yield from pages(request)
+    except PaginationCycle:
+        raise Failure("store", "the bucket's list has no end: it names pages again") from None
+
+
+def _elements(body: bytes, tag: str) -> Iterator[bytes]:
+    for match in re.finditer(f"<{tag}>(.*?)</{tag}>".encode(), body, re.DOTALL):
+        yield match[1]
+
+
+def _key(entry: bytes, body: bytes) -> str:
+    key = element_text(entry, "Key")
+    return unquote_plus(key) if element_text(body, "EncodingType") == "url" else key
+
+
+def _read_exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise Failure("changed", "the file became shorter while it was read")
+    return data
+
+
+def _md5(data: bytes) -> Optional[str]:
+    """What a server calls a part; None where the machine's rules forbid to compute it, and parts are sent again."""
+    try:
+        return hashlib.md5(data).hexdigest()  # noqa: S324 - names a part; nothing is proved by it
+    except ValueError:
+        return None
+
+
+def _unix_time(text: str) -> float:
+    try:
+        return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,17 @@
+"""The verbs of the node program, by name."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from trainctl.base.protocol import caches, checkpoints, code, host, mirrors, runs, weights
+from trainctl.base.protocol.method import Method
+
+METHOD_GROUPS = (host, code, weights, runs, checkpoints, caches, mirrors)
+
+METHODS: Dict[str, Method[Any, Any]] = {
+    method.name: method
+    for group in METHOD_GROUPS
+    for method in vars(group).values()
+    if isinstance(method, Method)
+}

@@ -1,0 +1,134 @@
+"""The kernel calls that Python 3.8 has no name for, with errors as OSError."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Optional, Union
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_NODIRATIME = 2048
+MS_BIND = 4096
+MS_MOVE = 8192
+MS_REC = 16384
+MS_UNBINDABLE = 1 << 17
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MS_RELATIME = 1 << 21
+MNT_DETACH = 2
+
+FALLOC_FL_KEEP_SIZE = 1
+FALLOC_FL_PUNCH_HOLE = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_M_ARENA_MAX = -8
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "s390x": 217, "riscv64": 41}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# statvfs(3) flag -> mount(2) flag: what a remount in a user namespace must repeat, as it may not be dropped there
+_LOCKED = (
+    (2, MS_NOSUID),
+    (4, MS_NODEV),
+    (8, MS_NOEXEC),
+    (1024, MS_NOATIME),
+    (2048, MS_NODIRATIME),
+    (4096, MS_RELATIME),
+)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces that the flags name."""
+    _check(_LIBC.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(
+    source: Optional[str], target: str, kind: Optional[str], flags: int, data: Optional[str] = None
+) -> None:
+    """mount(2)."""
+    result = _LIBC.mount(
+        _text(source), _text(target), _text(kind), ctypes.c_ulong(flags), _text(data)
+    )
+    _check(result, target)
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    """umount2(2)."""
+    _check(_LIBC.umount2(_text(target), ctypes.c_int(flags)), target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2)."""
+    number = _PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise OSError(38, f"pivot_root on {os.uname().machine} is not known here")
+    result = _LIBC.syscall(ctypes.c_long(number), _text(new_root), _text(put_old))
+    _check(result, new_root)
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) with one argument."""
+    zero = ctypes.c_ulong(0)
+    _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), "prctl")
+
+
+def release_free_memory() -> None:
+    """Give memory that was freed back to the system, where the C library can: malloc_trim(3)."""
+    call = getattr(_LIBC, "malloc_trim", None)
+    if call is not None:
+        call(ctypes.c_size_t(0))
+
+
+def limit_malloc_arenas() -> None:
+    """Let threads that begin from now on share two arenas of memory, where the C library has them: M_ARENA_MAX of mallopt(3).
+
+    By default there are eight for each processor, and what threads that come and go free in one of them the others can't use.
+    """
+    call = getattr(_LIBC, "mallopt", None)
+    if call is not None:
+        call(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(2))
+
+
+def punch_hole(descriptor: int, offset: int, length: int) -> None:
+    """Free the blocks of a range of a file, which then reads as zeros; its size stays. fallocate(2)."""
+    call = getattr(_LIBC, "fallocate64", _LIBC.fallocate)
+    flags = ctypes.c_int(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
+    result = call(descriptor, flags, ctypes.c_int64(offset), ctypes.c_int64(length))
+    _check(result, "fallocate")
+
+
+def syncfs(descriptor: int, path: str) -> None:
+    """Bring everything of the file system that a directory is open of to its disk. Errors name ``path``. syncfs(2)."""
+    _check(_LIBC.syncfs(descriptor), path)
+
+
+def bind_read_only(source: str, target: str) -> None:
+    """Bind a directory over another, read-only."""
+    mount(source, target, None, MS_BIND | MS_REC)
+    remount_read_only(target)
+
+
+def remount_read_only(target: str) -> None:
+    """Make one bind mount read-only, keeping the flags that can't be dropped."""
+    present = os.statvfs(target).f_flag
+    kept = sum(flag for bit, flag in _LOCKED if present & bit)
+    mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
+
+
+def _text(value: Optional[str]) -> Union[bytes, None]:
+    return None if value is None else os.fsencode(value)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

@@ -1,0 +1,169 @@
+"""One pass over the arguments: global flags to the front, Terraform's spellings in ours, mistakes caught early.
+
+A flag's value and whatever follows ``--`` are never touched; for that, the pass knows which flags take a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from typer.core import TyperOption
+
+from trainctl.cli.app import LazyGroup
+from trainctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from typer._click import Command as ClickCommand
+
+_LONG = re.compile(r"-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_-]+)(?P<value>=.*)?", re.DOTALL)
+_TRUE, _FALSE = ("true", "1"), ("false", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """``takes_value`` is False for booleans; ``negative`` is the spelling that means no, if there is one."""
+
+    takes_value: bool
+    negative: str | None = None
+
+
+_HELP = {"-h": _Flag(False), "--help": _Flag(False)}
+
+
+@dataclass(slots=True)
+class _ArgumentScan:
+    """What was sorted so far. ``command`` is the deepest command that the words have named."""
+
+    root: LazyGroup
+    command: ClickCommand
+    path: list[str] = field(default_factory=list)
+    front: list[str] = field(default_factory=list)
+    rest: list[str] = field(default_factory=list)
+
+
+def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
+    """The arguments as the parser wants them. UsageError names the nearest command or flag."""
+    words = _ArgumentScan(root, root)
+    todo = iter(arguments)
+    for word in todo:
+        if word == "--":
+            words.rest += [word, *todo]
+        elif word.startswith("-") and len(word) > 1 and not _is_number(word):
+            _scan_flag(words, word, todo)
+        else:
+            _scan_word(words, word)
+    if not _wants_help(words.rest):
+        _use_default_command(words)
+    if isinstance(words.command, LazyGroup) and words.path and not _wants_help(words.rest):
+        choices = ", ".join(row.name for row in words.command.rows)
+        raise UsageError(f"{' '.join(words.path)} needs one of: {choices}")
+    return words.front + words.rest
+
+
+def _scan_word(words: _ArgumentScan, word: str) -> None:
+    if isinstance(words.command, LazyGroup):
+        names = [row.name for row in words.command.rows]
+        found = words.command.get_command(None, word)
+        if found is None:
+            called = " ".join([*words.path, word])
+            hint = _did_you_mean(word, names) or "Run trainctl --help for the list."
+            raise UsageError(f"there is no command {called!r}", hint)
+        words.command = found
+        words.path.append(word)
+    words.rest.append(word)
+
+
+def _use_default_command(words: _ArgumentScan) -> None:
+    """Go on as if the command that a group means alone had been named."""
+    if isinstance(words.command, LazyGroup) and words.command.default:
+        _scan_word(words, words.command.default)
+
+
+def _scan_flag(words: _ArgumentScan, word: str, todo: Iterator[str]) -> None:
+    own, common = _flags_of(words.command), _flags_of(words.root)
+    if word[:2] not in common | own and not _is_long_flag(word, common | own):
+        _use_default_command(words)
+        own = _flags_of(words.command)
+    known = common | own
+    if word[:2] in known and not word.startswith("--") and not _is_long_flag(word, known):
+        name, value = word[:2], word[2:] or None
+    else:
+        name, value = _match_long_flag(words, word, known)
+    target = words.rest if name in own else words.front
+    flag = known[name]
+    if not flag.takes_value and not (name.startswith("--") and value is not None):
+        target.append(word if name[1] != "-" else name)
+    elif not flag.takes_value:
+        target += _boolean_flag(name, flag, str(value))
+    else:
+        target += [name] if value is None else [name, value]
+        if value is None:
+            target += _next_value(words, name, todo)
+
+
+def _match_long_flag(
+    words: _ArgumentScan, word: str, known: Iterable[str]
+) -> tuple[str, str | None]:
+    match = _LONG.fullmatch(word)
+    name = f"--{match['name']}" if match else word.partition("=")[0]
+    if match is None or name not in known:
+        of = f"{' '.join(words.path)} has" if words.path else "there is"
+        long = [one for one in known if one.startswith("--")]
+        hint = _did_you_mean(name, long)
+        called = " ".join(["trainctl", *words.path])
+        raise UsageError(
+            f"{of} no flag {word.partition('=')[0]}", hint or f"Run {called} --help for its flags."
+        )
+    return name, None if match["value"] is None else match["value"][1:]
+
+
+def _boolean_flag(name: str, flag: _Flag, value: str) -> list[str]:
+    """``--refresh=false`` in the spelling of the parser; a no to a flag that has no such spelling is its absence."""
+    if value.lower() in _TRUE:
+        return [name]
+    if value.lower() in _FALSE:
+        return [flag.negative] if flag.negative else []
+    raise UsageError(f"{name}={value}: write {name}=true or {name}=false")
+
+
+def _next_value(words: _ArgumentScan, name: str, todo: Iterator[str]) -> list[str]:
+    for value in todo:
+        return [value]
+    called = " ".join(words.path)
+    raise UsageError(f"{called + ': ' if called else ''}{name} needs a value")
+
+
+def _flags_of(command: ClickCommand) -> dict[str, _Flag]:
+    found = dict(_HELP)
+    for option in command.params:
+        if isinstance(option, TyperOption):
+            negative = option.secondary_opts[0] if option.secondary_opts else None
+            found |= dict.fromkeys(option.opts, _Flag(not option.is_flag, negative))
+            if negative:
+                found |= dict.fromkeys(option.secondary_opts, _Flag(False, option.opts[0]))
+    return found
+
+
+def _is_long_flag(word: str, known: Iterable[str]) -> bool:
+    match = _LONG.fullmatch(word)
+    return match is not None and f"--{match['name']}" in known
+
+
+def _is_number(word: str) -> bool:
+    return word[1].isdigit() or word[1] == "."
+
+
+def _wants_help(rest: Sequence[str]) -> bool:
+    return "--help" in rest or "-h" in rest
+
+
+def _did_you_mean(word: str, names: Sequence[str]) -> str:
+    bare = {
+        name.lstrip("-"): name for name in names
+    }  # what all flags begin with makes none of them nearer
+    close = get_close_matches(word.lstrip("-"), bare, n=1)
+    return f"Did you mean {bare[close[0]]}?" if close else ""

@@ -1,0 +1,156 @@
+"""The common part of apply, destroy and run: consent, the walk on the screen, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from typer import Exit
+
+from trainctl.apply.engine import ApplyPermissions
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.walk import ApplyResult
+from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags
+from trainctl.cli.plans import plan_from_flags, show_plan
+from trainctl.cli.session import CliSession
+from trainctl.cli.workspaces import approve, require_terminal
+from trainctl.errors import StalePlan, TrainctlError
+from trainctl.model.events import Emit, Event, EventType
+from trainctl.operations.apply import ApplyOptions, apply
+from trainctl.operations.reconcile import Reconciler, exit_code, follow_apply, live_started_jobs
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import Plan
+from trainctl.views.apply_result import (
+    FollowedRuns,
+    failure_lines,
+    follow_lines,
+    result_lines,
+    summary_event,
+)
+from trainctl.views.events import JsonEventPrinter, TextEventPrinter
+from trainctl.views.terminal.progress import ProgressDisplay
+
+QUESTION = "Do you want to perform these actions?"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionFlags:
+    """How the user agreed, or will be asked to, and the other options of the walk."""
+
+    auto_approve: bool = False
+    stop_running: bool = False
+    wait: bool = False
+    format: OutputFormat = OutputFormat.TEXT
+    lockfile_readonly: bool = False
+    lock_timeout: float = 0.0
+    follows: bool = False
+    named_runs: frozenset[str] = frozenset()
+
+    def require_approval(self, session: CliSession) -> None:
+        """Refuse at once if no user can be asked and none agreed beforehand."""
+        if not self.auto_approve:
+            require_terminal(session, ", or apply a plan file that was made with plan --out")
+
+
+@contextmanager
+def errors_as_events(session: CliSession, format_: OutputFormat) -> Iterator[None]:
+    """With JSON events, print an error that ends the command as one of them, then the summary."""
+    try:
+        yield
+    except TrainctlError as error:
+        if format_ is not OutputFormat.JSON:
+            raise
+        JsonEventPrinter(session.output).fail(error)
+        raise Exit(error.exit_code) from None
+
+
+def execute_plan(
+    session: CliSession,
+    workspace: Workspace,
+    plan: Plan,
+    execution_flags: ExecutionFlags,
+    parallelism: int,
+) -> int:
+    """Apply a plan that was agreed to and print the result; return the exit code."""
+    permit = ApplyPermissions(
+        execution_flags.stop_running, execution_flags.named_runs, execution_flags.lock_timeout
+    )
+    options = ApplyOptions(permit, parallelism, execution_flags.lockfile_readonly)
+    if execution_flags.format is OutputFormat.JSON:
+        emit = JsonEventPrinter(session.output)
+        workspace.tell = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
+        with Interrupt(session.output.note) as interrupt:
+            result, followed, code = _apply_and_follow(
+                workspace, plan, options, execution_flags, emit, interrupt
+            )
+        if code != 0 or not execution_flags.follows:  # what follows ends with a summary of its own
+            emit(summary_event(result, code, followed))
+        return code
+    with ProgressDisplay(session.output) as progress, Interrupt(progress.note) as interrupt:
+        workspace.tell = progress.note
+        result, followed, code = _apply_and_follow(
+            workspace,
+            plan,
+            options,
+            execution_flags,
+            TextEventPrinter(session.output, progress),
+            interrupt,
+        )
+    output = session.output
+    output.note(*failure_lines(result, output))
+    output.prose(*result_lines(result, output, followed, destroy=plan.options.destroy))
+    if not (execution_flags.wait or execution_flags.follows):
+        output.note(*follow_lines(live_started_jobs(workspace, result)))
+    return code
+
+
+def _apply_and_follow(
+    workspace: Workspace,
+    plan: Plan,
+    options: ApplyOptions,
+    execution_flags: ExecutionFlags,
+    emit: Emit,
+    interrupt: Interrupt,
+) -> tuple[ApplyResult, FollowedRuns, int]:
+    result = apply(workspace, plan, options, emit, interrupt)
+    if not execution_flags.wait:
+        return result, {}, exit_code(result, ())
+    reconciler = Reconciler(emit, interrupt, options.parallelism)
+    runs = follow_apply(workspace, plan, result, reconciler, emit, interrupt)
+    followed = {run.job.address: run.record for run in runs}
+    return result, followed, exit_code(result, runs)
+
+
+def plan_and_apply(
+    session: CliSession,
+    workspace: Workspace,
+    flags: PlanningFlags,
+    execution_flags: ExecutionFlags,
+    question: str = QUESTION,
+    expect: str | None = None,
+) -> int:
+    """Plan, ask and apply; return the exit code. With JSON events the plan is not printed."""
+    with errors_as_events(session, execution_flags.format):
+        plan = plan_from_flags(workspace, flags, writes_lock=not execution_flags.lockfile_readonly)
+        require_digest(plan, expect)
+        if execution_flags.format is OutputFormat.TEXT:
+            show_plan(session, plan, PlanFormat.TEXT)
+        elif not plan.usable:
+            JsonEventPrinter(session.output).refuse(plan.diagnostics, plan.exit_code)
+        if not plan.usable:
+            return plan.exit_code
+        if plan.has_changes and not (execution_flags.auto_approve or approve(session, question)):
+            session.output.note("Nothing was changed.")
+            return 1
+        return execute_plan(session, workspace, plan, execution_flags, flags.parallelism)
+
+
+def require_digest(plan: Plan, expect: str | None) -> None:
+    """StalePlan if the plan is not the one that was reviewed."""
+    if expect is not None and plan.digest != expect:
+        raise StalePlan(
+            "this plan is not the one that was reviewed",
+            f"Expected {expect},\nit is     {plan.digest}.",
+            code="not-the-reviewed-plan",
+        )

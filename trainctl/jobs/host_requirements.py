@@ -1,0 +1,66 @@
+"""What a job's first command needs: a program of the host, or a script of the code. Pure: commands and code in, names out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from trainctl.model.specs.job_spec import JobSpec
+
+_COMMAND = re.compile(
+    r"\s*(?:[A-Za-z_]\w*=[\w./:,@%+-]*\s+)*(?P<program>[A-Za-z0-9_.+/~-]+)(?:\s+(?P<script>[A-Za-z0-9_.+/-]+))?(?=[\s;&|]|$)"
+)
+_SEARCH_PATHS = re.compile(
+    r"(?<!\w)(?:PATH|PYTHON(?:PATH|HOME|STARTUP)|VIRTUAL_ENV|CONDA_\w*|LD_LIBRARY_PATH)(?==|$)"
+)
+"""Variables that change what is found: a job that sets one is not checked."""
+_RUNS_SCRIPT = re.compile(r"python(?:3(?:\.\d+)?)?|(?:ba|da|z|k)?sh")
+_SHELL_WORDS = frozenset(
+    [
+        *("cd", "export", "unset", "source", ".", "eval", "env", "alias", "module", "ml", "conda", "mamba", "micromamba"),
+        *("if", "for", "while", "until", "case", "function", "test", "trap", "shopt", "type", "command", "exec", "nohup"),
+        *("true", "false", "exit", "read", "umask", "ulimit", "set", "wait", "let", "local", "time", "hash", "builtin"),
+        *("echo", "printf", "mkdir", "touch", "sleep", "pwd"),
+    ]
+)  # fmt: skip
+"""Words of the shell, and commands after which other programs may be found or that say nothing about the job."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HostRequirements:
+    """The program that the first command runs, and a problem with its script; both empty if the command can't be read that far."""
+
+    program: str = ""
+    problem: str = ""
+
+
+def host_requirements(job: JobSpec, files: Mapping[str, str]) -> HostRequirements:
+    """Needs of a job that runs on the host; ``files`` are those of its code by path with their kinds (``x``, ``-`` or ``l``)."""
+    command = next(iter(job.runtime.start_commands), "")
+    match = _COMMAND.match(command)
+    variables = job.runtime.environment_variables
+    if match is None or any(map(_SEARCH_PATHS.search, (command, *variables))):
+        return HostRequirements()
+    program, script = match["program"], match["script"] or ""
+    if program in _SHELL_WORDS:
+        return HostRequirements()
+    if "/" in program and not program.startswith(("/", "~")):
+        problem = _missing(program, job, files)
+        if not problem and files.get(str(PurePosixPath(program))) == "-":
+            problem = f"{PurePosixPath(program)} in the code, which a start command runs, is not executable (chmod +x)"
+        return HostRequirements("", problem)
+    runs_script = _RUNS_SCRIPT.fullmatch(program) and script and not script.startswith("-")
+    return HostRequirements(program, _missing(script, job, files) if runs_script else "")
+
+
+def _missing(name: str, job: JobSpec, files: Mapping[str, str]) -> str:
+    """The problem, if the script should be in the code and isn't; empty if it may be elsewhere."""
+    script = PurePosixPath(name)
+    if script.is_absolute() or ".." in script.parts or str(script) in files:
+        return ""
+    places = map(PurePosixPath, job.mount_locations)
+    if any(place in script.parents for place in places):
+        return ""
+    return f"the code has no file {script}, which a start command runs"

@@ -1,0 +1,194 @@
+"""Where values of secrets come from: the environment, a file, a command, AWS Secrets Manager, the operating system's keyring.
+
+Each reader gives the value as it is there; ``secrets`` judges and masks it. No error holds what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainctl.desired.values import SecretSpec
+from trainctl.jobs import secret_aws, secret_keyring
+from trainctl.jobs.checkout import is_from_checkout
+from trainctl.jobs.destinations import SecretUse
+from trainctl.jobs.secret_command import resolve_program, run_secret_command
+from trainctl.jobs.secret_errors import missing_error, unusable_error
+from trainctl.manifest.files import open_file
+from trainctl.model.diagnostics import Diagnostic
+from trainctl.model.trust import Trust
+
+MAX_BYTES = 64 * 2**10
+"""Bytes of a value: what AWS Secrets Manager holds at most (65 536), and half of what Linux takes as one variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSources:
+    """What values are read from. ``trust`` is asked for only by what needs it."""
+
+    directory: Path
+    environ: Mapping[str, str]
+    trust: Callable[[], Trust]
+    register: Callable[[str], str]
+
+
+def read(spec: SecretSpec, context: SecretSources) -> str:
+    """A secret's value; TrainctlError says where it was looked for, Forbidden what trust lacks."""
+    return _READERS[spec.origin](spec, context)
+
+
+def is_local(spec: SecretSpec) -> bool:
+    """Whether the value can be read without running or asking anything."""
+    return spec.origin in ("env", "file")
+
+
+def check_allowed(spec: SecretSpec, context: SecretSources) -> None:
+    """Forbidden where trust lacks what reading the value needs; reads nothing."""
+    if spec.origin == "command":
+        program = resolve_program(spec, context.directory, context.environ)
+        own = is_from_checkout(program, context.directory)
+        context.trust().require_command(spec.name, spec.command, own=own)
+    elif spec.origin == "file" and not _is_inside(secret_path(spec, context), context.directory):
+        context.trust().require_outside(spec.name)
+
+
+def secret_path(spec: SecretSpec, context: SecretSources) -> Path:
+    """The file that a secret of ``from: file`` is read from, links followed."""
+    if spec.source.startswith("~/"):
+        return (Path(context.environ.get("HOME", "~")).expanduser() / spec.source[2:]).resolve()
+    return (context.directory / spec.source).resolve()
+
+
+def _is_inside(path: Path, directory: Path) -> bool:
+    return path.is_relative_to(directory.resolve())
+
+
+def _from_env(spec: SecretSpec, context: SecretSources) -> str:
+    value = context.environ.get(spec.source)
+    if not value:
+        raise missing_error(
+            spec,
+            f"the environment variable {spec.source} is not set",
+            f"Set it where trainctl runs: export {spec.source}=…",
+        )
+    return value
+
+
+def _from_file(spec: SecretSpec, context: SecretSources) -> str:
+    check_allowed(spec, context)
+    path = secret_path(spec, context)
+    try:
+        with open_file(path) as file:
+            data = file.read(MAX_BYTES + 3)
+    except OSError as error:
+        raise missing_error(
+            spec,
+            f"{spec.source} can't be read: {error.strerror}",
+            "Write the value there, or take it from elsewhere.",
+        ) from None
+    return _text(spec, data, spec.source)
+
+
+def _from_command(spec: SecretSpec, context: SecretSources) -> str:
+    check_allowed(spec, context)
+    data = run_secret_command(spec, context.directory, context.environ, MAX_BYTES, context.register)
+    return _text(spec, data, f"the output of {spec.source}")
+
+
+def _text(spec: SecretSpec, data: bytes, what: str) -> str:
+    """The text, without the one line end that editors and programs add."""
+    ended = data.removesuffix(b"\n").removesuffix(b"\r")
+    if len(ended) > MAX_BYTES:
+        raise unusable_error(
+            spec, f"{what} is longer than {MAX_BYTES // 2**10} KiB", "A secret is short."
+        )
+    try:
+        return ended.decode("utf-8")
+    except UnicodeDecodeError:
+        raise unusable_error(spec, f"{what} is not UTF-8 text") from None
+
+
+_READERS: Mapping[str, Callable[[SecretSpec, SecretSources], str]] = {
+    "env": _from_env,
+    "file": _from_file,
+    "command": _from_command,
+    "aws-secrets-manager": lambda spec, _: secret_aws.value_of(spec),
+    "keyring": lambda spec, _: secret_keyring.value_of(spec),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSecret:
+    """What is kept now: the value that the secret means, None where there is something else; and its version, if the place has any."""
+
+    value: str | None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretStore:
+    """``look`` tells what is there, ``put`` puts a value there and tells its version, ``place`` is the place in words."""
+
+    look: Callable[[SecretSpec], StoredSecret | None]
+    put: Callable[[SecretSpec, str], str | None]
+    place: Callable[[SecretSpec], str]
+
+
+def _read_aws(spec: SecretSpec) -> StoredSecret | None:
+    found = secret_aws.read_stored(spec)
+    return StoredSecret(secret_aws.member(spec, found.text), found.version) if found else None
+
+
+def _write_aws(spec: SecretSpec, value: str) -> str:
+    return secret_aws.store(spec, value, secret_aws.read_stored(spec))
+
+
+def _read_keyring(spec: SecretSpec) -> StoredSecret | None:
+    found = secret_keyring.read_stored(spec)
+    return None if found is None else StoredSecret(found)
+
+
+def _describe_aws(spec: SecretSpec) -> str:
+    part = f", member {spec.key!r}" if spec.key else ""
+    return f"AWS Secrets Manager as {spec.source!r}{part}"
+
+
+def _describe_keyring(spec: SecretSpec) -> str:
+    return f"the keyring for {spec.source!r} of the service {secret_keyring.service_of(spec)!r}"
+
+
+SECRET_STORES: Mapping[str, SecretStore] = {
+    "aws-secrets-manager": SecretStore(_read_aws, _write_aws, _describe_aws),
+    "keyring": SecretStore(_read_keyring, secret_keyring.store, _describe_keyring),
+}
+"""By what ``from`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretUseCheck:
+    """One use, and whether trust allows the secret to be read and sent there."""
+
+    use: SecretUse
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SecretCheck:
+    """A declared secret. ``readable`` says that it has a value here that can be used."""
+
+    spec: SecretSpec
+    readable: bool
+    uses: tuple[SecretUseCheck, ...]
+    problems: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPush:
+    """A secret that was stored. ``before`` and ``after`` are versions, where the place has any."""
+
+    spec: SecretSpec
+    place: str
+    before: str | None
+    after: str | None
+    changed: bool = True

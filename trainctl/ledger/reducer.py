@@ -1,0 +1,280 @@
+"""Entries to state: pure, total, and linear in the number of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from trainctl.ledger.entries import (
+    ApprovalEntry,
+    CommentEntry,
+    CreatedEntry,
+    Entry,
+    FailureEntry,
+    LeaseRenewedEntry,
+    OutcomeEntry,
+    RefreshEntry,
+    UnlockEntry,
+)
+from trainctl.ledger.state import Intent, RecordedResource, State
+from trainctl.model.address import Address, Kind
+
+Json = Mapping[str, Any]
+
+
+def merge_outputs(outputs: Json, observed: Json) -> Json:
+    """Recorded outputs with what was observed; records of ``runs``, and ``run``, go in by their ids.
+
+    The same object if nothing changes.
+    """
+    changes = {name: value for name, value in observed.items() if name not in ("run", "runs")}
+    seen = [*(observed.get("runs") or ()), observed.get("run")]
+    runs = list(outputs.get("runs") or ())
+    for run in seen:
+        if isinstance(run, Mapping):
+            runs = _with_run(runs, run)
+    if runs:
+        changes["runs"] = runs
+    if all(name in outputs and outputs[name] == value for name, value in changes.items()):
+        return outputs
+    return {**outputs, **changes}
+
+
+def newest_run(outputs: Json) -> Json | None:
+    """The newest run's record, if there is one."""
+    runs = outputs.get("runs")
+    return runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], Mapping) else None
+
+
+def _with_run(runs: list[Any], run: Json) -> list[Any]:
+    for index, known in enumerate(runs):
+        if isinstance(known, Mapping) and known.get("id") == run.get("id"):
+            if _is_older(run, known):
+                return runs
+            return [*runs[:index], {**run, **_keep_stop_request(run, known)}, *runs[index + 1 :]]
+    return [*runs, run]
+
+
+def _is_older(run: Json, known: Json) -> bool:
+    """Whether an observation is older than the known record: an end is final within its generation."""
+    generation, known_generation = run.get("generation") or 0, known.get("generation") or 0
+    if generation != known_generation:
+        return bool(generation < known_generation)
+    return known.get("ended_at") is not None and run.get("ended_at") is None
+
+
+def _keep_stop_request(run: Json, known: Json) -> Json:
+    """``stop_requested`` stays, also if an observation that arrives now was begun before."""
+    same = run.get("generation") == known.get("generation")
+    return {"stop_requested": True} if same and known.get("stop_requested") else {}
+
+
+FORGET = "forget"
+"""The action of an outcome that destroys nothing of what it takes out of the record."""
+
+
+class StateReducer:
+    """A state in the making: mutable and owned by one; ``state()`` hands out an immutable copy.
+
+    ``position`` is where the next append belongs; ``entries`` counts those folded since it was made from a state.
+    """
+
+    def __init__(self, start: State = State()) -> None:  # noqa: B008 (immutable)
+        self.lineage = start.lineage
+        self.serial = start.serial
+        self.position = start.position
+        self.resources: dict[Address, RecordedResource] = dict(start.resources)
+        self.open: dict[Address, Intent] = dict(start.open_intents)
+        self.versions: dict[Address, int] = dict(start.versions)
+        self.plans: dict[Address, tuple[str, int]] = dict(start.plans)
+        self.orphaned_intents: dict[Address, tuple[Intent, ...]] = dict(start.orphaned_intents)
+        self.approved: dict[Address, str] = dict(start.approved)
+        self.forgotten: dict[Address, RecordedResource] = dict(start.forgotten)
+        self.entries = 0
+        self._by_id = {intent.id: address for address, intent in self.open.items()}
+        self._state: State | None = None
+
+    def apply(self, entry: Entry) -> bool:
+        """Fold one entry; whether it changed anything. One that was fenced off changes nothing."""
+        self.entries += 1
+        changed: bool = _RULES[type(entry)](self, entry)
+        if changed:
+            self._state = None
+        return changed
+
+    def move_to(self, position: int) -> None:
+        """Say where the next append belongs."""
+        if position != self.position:
+            self.position, self._state = position, None
+
+    def open_by_id(self, intent: str) -> Intent | None:
+        """The open intent of that id."""
+        address = self._by_id.get(intent)
+        return None if address is None else self.open[address]
+
+    def state(self) -> State:
+        """The state after the entries so far, as a copy; the same one until something changes."""
+        if self._state is None:
+            self._state = State(
+                self.lineage,
+                self.serial,
+                self.position,
+                MappingProxyType(dict(self.resources)),
+                MappingProxyType(dict(self.open)),
+                MappingProxyType(dict(self.versions)),
+                MappingProxyType(dict(self.plans)),
+                MappingProxyType(dict(self.orphaned_intents)),
+                MappingProxyType(dict(self.approved)),
+                MappingProxyType(dict(self.forgotten)),
+            )
+        return self._state
+
+    def find_record(self, address: Address) -> RecordedResource | None:
+        """As ``State.remembered``, without making a state."""
+        return self.resources.get(address) or self.forgotten.get(address)
+
+    def moved(self, address: Address, seen: int, plan: str) -> bool:
+        """As ``State.moved``, without making a state."""
+        return State(versions=self.versions, plans=self.plans).moved(address, seen, plan)
+
+    def _born(self, entry: CreatedEntry) -> bool:
+        if self.lineage:
+            return False
+        self.lineage = entry.lineage
+        return True
+
+    def _intent(self, entry: Intent) -> bool:
+        if entry.id in self._by_id:
+            return False
+        before = self._close(entry.address)
+        if before is not None:
+            self._leave_unfinished(before)
+        left = tuple(i for i in self.orphaned_intents.get(entry.address, ()) if i.key != entry.key)
+        self._set_unfinished(entry.address, left)
+        self.open[entry.address] = entry
+        self._by_id[entry.id] = entry.address
+        return True
+
+    def _renewed(self, entry: LeaseRenewedEntry) -> bool:
+        known = [self._by_id[each] for each in entry.intents if each in self._by_id]
+        for address in known:
+            intent = self.open[address]
+            self.open[address] = replace(
+                intent, renewals=intent.renewals + 1, renewed=entry.header.time
+            )
+        return bool(known)
+
+    def _outcome(self, entry: OutcomeEntry) -> bool:
+        plan = entry.plan
+        if entry.intent:
+            if self._by_id.get(entry.intent) != entry.address:
+                return False
+            self._close(entry.address)
+        self._set_unfinished(entry.address, ())
+        self.approved.pop(entry.address, None)
+        version = self._count(entry.address, plan)
+        if entry.recorded is None:
+            self._take_out(entry)
+        else:
+            self.resources[entry.address] = replace(entry.recorded, version=version)
+            self.forgotten.pop(entry.address, None)
+        return True
+
+    def _failed(self, entry: FailureEntry) -> bool:
+        if self._by_id.get(entry.intent) != entry.address:
+            return False
+        intent = self._close(entry.address)
+        self._leave_unfinished(None if entry.waits else intent)
+        return True
+
+    def _released(self, entry: UnlockEntry) -> bool:
+        if self._by_id.get(entry.intent) != entry.address:
+            return False
+        intent = self._close(entry.address)
+        self._leave_unfinished(None if intent is None else replace(intent, released=True))
+        version = self._count(entry.address, "")
+        recorded = self.resources.get(entry.address)
+        if recorded is not None:
+            self.resources[entry.address] = replace(recorded, version=version)
+        return True
+
+    def _observed(self, entry: RefreshEntry) -> bool:
+        recorded = self.find_record(entry.address)
+        if recorded is None:
+            return False
+        outputs = merge_outputs(recorded.outputs, entry.outputs)
+        if outputs is recorded.outputs:
+            return False
+        where = self.resources if entry.address in self.resources else self.forgotten
+        where[entry.address] = replace(recorded, outputs=outputs)
+        return True
+
+    def _note(self, entry: CommentEntry) -> bool:
+        return False
+
+    def _approved(self, entry: ApprovalEntry) -> bool:
+        for address, wanted in entry.changes.items():
+            self.approved[address] = wanted
+        return bool(entry.changes)
+
+    def _take_out(self, entry: OutcomeEntry) -> None:
+        left = self.find_record(entry.address) if entry.action == FORGET else None
+        self.resources.pop(entry.address, None)
+        self.forgotten.pop(entry.address, None)
+        if left is not None:
+            self.forgotten[entry.address] = left
+        elif entry.address.kind is Kind.CLUSTER:  # what was forgotten on it went with it
+            for address, one in [*self.forgotten.items()]:
+                if entry.address in one.depends_on:
+                    del self.forgotten[address]
+
+    def _close(self, address: Address) -> Intent | None:
+        intent = self.open.pop(address, None)
+        if intent is not None:
+            del self._by_id[intent.id]
+        return intent
+
+    def _leave_unfinished(self, intent: Intent | None) -> None:
+        if intent is not None:
+            others = (
+                i for i in self.orphaned_intents.get(intent.address, ()) if i.key != intent.key
+            )
+            self._set_unfinished(intent.address, (*others, intent))
+
+    def _set_unfinished(self, address: Address, intents: tuple[Intent, ...]) -> None:
+        if intents:
+            self.orphaned_intents[address] = intents
+        else:
+            self.orphaned_intents.pop(address, None)
+
+    def _count(self, address: Address, plan: str) -> int:
+        """Count an outcome or a release, and remember under which plan this address moved last."""
+        version = self.versions.get(address, 0)
+        if plan == "" or self.plans.get(address, ("", 0))[0] != plan:
+            self.plans[address] = (plan, version)
+        self.versions[address] = version + 1
+        self.serial += 1
+        return version + 1
+
+
+_RULES: dict[type, Callable[[StateReducer, Any], bool]] = {
+    CreatedEntry: StateReducer._born,
+    Intent: StateReducer._intent,
+    LeaseRenewedEntry: StateReducer._renewed,
+    OutcomeEntry: StateReducer._outcome,
+    FailureEntry: StateReducer._failed,
+    UnlockEntry: StateReducer._released,
+    RefreshEntry: StateReducer._observed,
+    CommentEntry: StateReducer._note,
+    ApprovalEntry: StateReducer._approved,
+}
+
+
+def reduce_entries(state: State, entries: Iterable[Entry]) -> State:
+    """The state after the entries. The position is the log's to say, and stays."""
+    builder = StateReducer(state)
+    for entry in entries:
+        builder.apply(entry)
+    return builder.state()

@@ -1,0 +1,100 @@
+"""Literals that look like credentials: they belong in ``secrets``, and are never shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from urllib.parse import parse_qsl, urlsplit
+
+from trainctl.model.diagnostics import Diagnostic
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12,})"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|github_pat_[A-Za-z0-9_]{20,}"
+    r"|glpat-[A-Za-z0-9_-]{16,}"
+    r"|sk-[A-Za-z0-9_-]{20,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|AIza[0-9A-Za-z_-]{35}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\."
+    r")|-----BEGIN "
+)
+_WHOLE_TOKEN = re.compile(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
+HIDDEN = "(not shown)"
+"""Stands where a credential was."""
+_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"]+")
+_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
+_SIGNATURE = frozenset(
+    {
+        "x-amz-signature",
+        "x-amz-credential",
+        "x-amz-security-token",
+        "awsaccesskeyid",
+        "signature",
+        "sig",
+    }
+    | {
+        "x-goog-signature",
+        "x-goog-credential",
+        "googleaccessid",
+        "token",
+        "access_token",
+        "key",
+        "api_key",
+    }
+)
+_SECRET_KEY = re.compile(
+    r"pass(?:word|wd|phrase)|secret|token|credential|api_?key|access_?key|private_?key",
+    re.IGNORECASE,
+)
+
+
+def looks_like_credential(text: str) -> bool:
+    """Whether a token, a private key or a URL that carries one stands in the text."""
+    return _TOKEN.search(text) is not None or url_has_credential(text)
+
+
+def mask_credentials(problem: Diagnostic) -> Diagnostic:
+    """The problem without any credential that its words would repeat."""
+    return replace(
+        problem,
+        summary=_mask(problem.summary),
+        detail=_mask(problem.detail),
+        address=problem.address and _mask(problem.address),
+    )
+
+
+def _mask(text: str) -> str:
+    if not looks_like_credential(text) and "://" not in text:
+        return text
+    text = _ANY_URL.sub(lambda url: HIDDEN if url_has_credential(url[0]) else url[0], text)
+    return _WHOLE_TOKEN.sub(HIDDEN, text)
+
+
+def credential_spans(text: str) -> list[tuple[int, int]]:
+    """Where credentials begin and end in a text; they may overlap."""
+    urls = [url.span() for url in _ANY_URL.finditer(text) if url_has_credential(url[0])]
+    return urls + [token.span() for token in _WHOLE_TOKEN.finditer(text)]
+
+
+def url_has_credential(text: str) -> bool:
+    """Whether this is a URL that has a user with a password, or a signature in its query."""
+    return (
+        ("@" in text or "?" in text) and _URL.fullmatch(text) is not None and _has_credential(text)
+    )
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a key's name says that its value is a secret."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def _has_credential(text: str) -> bool:
+    try:
+        parts = urlsplit(text.strip())
+        pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        return True
+    return parts.password is not None or any(name.lower() in _SIGNATURE for name, _ in pairs)

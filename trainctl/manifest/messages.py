@@ -1,0 +1,232 @@
+"""What pydantic found, in our words: what is wrong, what was found, what to write instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from trainctl.manifest.credentials import is_secret_key, looks_like_credential
+from trainctl.manifest.scalars import scalar_text
+from trainctl.manifest.suggestions import did_you_mean
+from trainctl.manifest.tree import ManifestNode, Path
+from trainctl.manifest.types.base import OBJECT
+from trainctl.manifest.types.document import Manifest
+
+KINDS = {
+    "projects": "project",
+    "clusters": "cluster",
+    "weights": "weights",
+    "caches": "cache",
+    "jobs": "job",
+}
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
+_SHOWN = 60
+
+
+class DiagnosticText(NamedTuple):
+    """What a diagnostic says of one place."""
+
+    summary: str
+    detail: str
+    code: str
+
+
+def address_of(path: Path) -> str | None:
+    """The address of the resource that a path lies in."""
+    if len(path) > 1 and path[0] in KINDS:
+        return f"{KINDS[str(path[0])]}.{path[1]}"
+    return None
+
+
+def path_text(path: Path) -> str:
+    """A path as text, from its resource on; from the root where there is none."""
+    steps = path[2:] if len(path) > 2 and path[0] in KINDS else path
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def describe(
+    errors: Sequence[Mapping[str, Any]], path: Path, node: ManifestNode | None
+) -> DiagnosticText:
+    """What to say of everything pydantic says about one place."""
+    kind = errors[0]["type"]
+    context = errors[0].get("ctx", {})
+    key = path[-1] if path else "the manifest"
+    if kind == "manifest":
+        return DiagnosticText(
+            f"{path_text(path)}: {context['summary']}", context["detail"], context["code"]
+        )
+    if kind == "extra_forbidden":
+        place = _place_below(path[:-1], str(key))
+        above = None if place else _place_above(path[:-1], str(key))
+        if place:
+            hint = f"It belongs under {path_text((*path[:-1], place))!r}."
+        elif above is not None:
+            beside = path[len(above)]
+            hint = (
+                f"It belongs one level up, beside {str(beside)!r}."
+                if len(above) == len(path) - 2
+                else f"It belongs beside {str(beside)!r}."
+            )
+        else:
+            hint = did_you_mean(str(key), known_keys(path[:-1]))
+        return DiagnosticText(f"unknown key {str(key)!r}", hint, "unknown-key")
+    if kind == "missing":
+        return DiagnosticText(f"{path_text(path)} is missing", "Add it.", "missing-key")
+    if kind in _EXPECTED:
+        expected = _expected(errors)
+        detail = _found(path, node, expected)
+        return DiagnosticText(f"{path_text(path)}: expected {expected}", detail, "wrong-type")
+    return _of_value(kind, context, path, node)
+
+
+def known_keys(path: Path) -> list[str]:
+    """The keys that the section at a path may have."""
+    return [name for section in _sections_at(path) for name, _ in _fields(section)]
+
+
+def _place_below(path: Path, key: str) -> str | None:
+    """The section inside the one at a path that has this very key, if there is only one."""
+    found = {
+        place for section in _sections_at(path) for place in _nested_keys(section).get(key, ())
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _place_above(path: Path, key: str) -> Path | None:
+    """The nearest section around the one at a path that has this very key."""
+    around = (path[:length] for length in range(len(path) - 1, -1, -1))
+    return next((one for one in around if key in known_keys(one)), None)
+
+
+@cache
+def _nested_keys(section: type[BaseModel]) -> dict[str, set[str]]:
+    """Of each key of a section's sections which of these have it, by their dotted paths from there."""
+    found: dict[str, set[str]] = {}
+    for name, info in _fields(section):
+        for inner in _direct_sections(info.annotation):
+            for key, _ in _fields(inner):
+                found.setdefault(key, set()).add(name)
+            for key, places in _nested_keys(inner).items():
+                found.setdefault(key, set()).update(f"{name}.{place}" for place in places)
+    return found
+
+
+def _direct_sections(annotation: Any) -> set[type[BaseModel]]:
+    """The sections that a value may be, without those of which it may hold several."""
+    if get_origin(annotation) in (list, dict):
+        return set()
+    if isinstance(annotation, type):
+        return {annotation} if issubclass(annotation, BaseModel) else set()
+    return {section for part in get_args(annotation) for section in _direct_sections(part)}
+
+
+def _fields(section: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return [(info.alias or name, info) for name, info in section.model_fields.items()]
+
+
+def _sections_at(path: Path) -> set[type[BaseModel]]:
+    sections: set[type[BaseModel]] = {Manifest}
+    for step in path:
+        below = {
+            inner
+            for section in sections
+            for name, info in _fields(section)
+            if step == name
+            for inner in _sections(info.annotation)
+        }
+        sections = below or sections
+    return sections
+
+
+def _sections(annotation: Any) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return {section for part in get_args(annotation) for section in _sections(part)}
+
+
+def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
+    words = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
+    if errors[0]["loc"] and errors[0]["loc"][-1] == OBJECT:
+        words = ["text", *words]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _found(path: Path, node: ManifestNode | None, expected: str) -> str:
+    if node is None:
+        return ""
+    if isinstance(node.value, dict | list):
+        return f"Found a {'mapping' if isinstance(node.value, dict) else 'list'}."
+    if node.value is None:
+        return "There is nothing. Write a value, or leave the key out."
+    if isinstance(node.value, str):
+        found = f"Found the text {displayable_value(path, node)}."
+        whole = not _hidden(path, node.value) and len(node.value) <= _SHOWN
+        return (
+            f"{found} Write [{displayable_value(path, node)}]."
+            if expected == "a list" and whole
+            else found
+        )
+    hidden = _hidden(path, node.value)
+    if "text" not in expected:
+        return "" if hidden else f"Found {displayable_value(path, node)}."
+    if hidden:
+        return "If text is meant, write it in quotes."
+    return f'Found {displayable_value(path, node)}. If text is meant, write it in quotes: "{scalar_text(node.value)}".'
+
+
+def _of_value(
+    kind: str, context: Mapping[str, Any], path: Path, node: ManifestNode | None
+) -> DiagnosticText:
+    found = f"Found {displayable_value(path, node)}." if node is not None else ""
+    if kind == "literal_error":
+        return DiagnosticText(
+            f"{path_text(path)}: expected {context['expected']}", found, "unknown-value"
+        )
+    if kind == "greater_than_equal":
+        return DiagnosticText(
+            f"{path_text(path)} is at least {context['ge']:g}", found, "out-of-range"
+        )
+    if kind == "too_short":
+        return DiagnosticText(f"{path_text(path)} is empty", "Write at least one.", "empty-value")
+    if kind == "string_pattern_mismatch":
+        name = node.value if node is not None and isinstance(node.value, str) else str(path[-1])
+        return DiagnosticText(
+            f"{name!r} is not a name",
+            "A name has letters, digits, '.', '_' and '-', at most 128, and begins with a letter or digit.",
+            "invalid-name",
+        )
+    return DiagnosticText(f"{path_text(path)} is wrong", found, "invalid-value")
+
+
+def displayable_value(path: Path, node: ManifestNode) -> str:
+    """A value as it may be shown: never one that is, or may be, a secret."""
+    if isinstance(node.value, dict | list):
+        return "a mapping" if isinstance(node.value, dict) else "a list"
+    text = scalar_text(node.value)
+    if _hidden(path, node.value):
+        return "a value that is not shown here"
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}…"
+    return json.dumps(text, ensure_ascii=False) if isinstance(node.value, str) else text
+
+
+def _hidden(path: Path, value: object) -> bool:
+    names = [step for step in path if isinstance(step, str)]
+    if "environment_variables" in names or any(is_secret_key(name) for name in names[1:]):
+        return True
+    return isinstance(value, str) and looks_like_credential(value)

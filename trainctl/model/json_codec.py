@@ -1,0 +1,144 @@
+"""Dataclasses to JSON and back, by the types of their fields."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Self, TypeVar, Union, cast
+
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+
+T = TypeVar("T")
+
+OMIT_EMPTY = MappingProxyType({"omit_empty": True})
+"""Metadata of a field that is left out of the JSON form if it is None, False, 0 or an empty tuple."""
+
+_Decoder = Callable[[Any], Any]
+
+
+_EMPTY = (None, False, ())
+_ATOMS = frozenset({str, int, float, bool, NoneType})
+
+
+def to_json(value: Any) -> Any:
+    """Convert to JSON: addresses to text, actions to names, sequences to lists. Fields that aren't compared are left out."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if is_dataclass(kind):
+        return {
+            name: to_json(member)
+            for name, needed in _members(kind)
+            if (member := getattr(value, name)) not in _EMPTY or needed
+        }
+    if isinstance(value, Address | Path):
+        return str(value)
+    if isinstance(value, Action):
+        return value.name.lower()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(member) for member in value]
+    return value
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """Read what ``to_json`` wrote of a dataclass; unknown keys are ignored. TypeError or ValueError if it is something else."""
+    result: T = _decoder(cast(Hashable, kind))(value)
+    return result
+
+
+class JsonSerializable:
+    """A dataclass that the state keeps as JSON."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that the state keeps."""
+        return dict(to_json(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` returned."""
+        return from_json(cls, value)
+
+
+@cache
+def _members(kind: type) -> list[tuple[str, bool]]:
+    """The fields of the JSON form, and whether it has them also if they are empty."""
+    return [
+        (field.name, "omit_empty" not in field.metadata) for field in fields(kind) if field.compare
+    ]
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+@cache
+def _decoder(hint: Any) -> _Decoder:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, UnionType):
+        return _union(args)
+    if origin is tuple and args[1:] == (...,):
+        return _sequence(_decoder(args[0]))
+    if origin in (Mapping, dict):
+        return _mapping(_decoder(args[0]), _decoder(args[1]))
+    if origin is Sequence:
+        return _sequence(_decoder(args[0]))
+    if hint is Address:
+        return Address.parse
+    if hint is Action:
+        return _action
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _dataclass(hint)
+    return hint if isinstance(hint, type) and issubclass(hint, Enum | Path) else _identity
+
+
+def _action(name: str) -> Action:
+    return Action[name.upper()]
+
+
+def _union(alternatives: Sequence[Any]) -> _Decoder:
+    """Decode the one alternative that JSON doesn't have itself."""
+    decoders = [_decoder(one) for one in alternatives if one is not NoneType]
+    special = [one for one in decoders if one is not _identity]
+    if not special:
+        return _identity
+    decode = special[0]
+    if len(decoders) > 1:
+        return lambda value: decode(value) if isinstance(value, Mapping) else value
+    return lambda value: None if value is None else decode(value)
+
+
+def _sequence(decode: _Decoder) -> _Decoder:
+    return tuple if decode is _identity else lambda value: tuple(map(decode, value))
+
+
+def _mapping(key: _Decoder, member: _Decoder) -> _Decoder:
+    if key is member is _identity:
+        return _identity
+    return lambda value: {key(name): member(one) for name, one in value.items()}
+
+
+def _dataclass(kind: type) -> _Decoder:
+    hints = typing.get_type_hints(kind)
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind) if field.init}
+    special = [(name, decode) for name, decode in decoders.items() if decode is not _identity]
+
+    def decode(value: Mapping[str, Any]) -> Any:
+        known = {name: member for name, member in value.items() if name in decoders}
+        for name, decode in special:
+            if name in known:
+                known[name] = decode(known[name])
+        return kind(**known)
+
+    return decode

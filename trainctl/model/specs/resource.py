@@ -1,0 +1,171 @@
+"""Weights, clusters and caches as the manifest asks for them, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Position
+from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.specs.job_spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAuthSpec:
+    """What opens a source: a secret, or a role or account that is assumed; and the server of a bucket."""
+
+    auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)
+    auth_secret_name: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_oidc_role_arn: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_oidc_region: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_assume_role_arn: str | None = field(default=None, metadata=OMIT_EMPTY)
+    aws_assume_role_region: str | None = field(default=None, metadata=OMIT_EMPTY)
+    gcp_oidc_service_account: str | None = field(default=None, metadata=OMIT_EMPTY)
+    gcp_oidc_workload_id_provider: str | None = field(default=None, metadata=OMIT_EMPTY)
+    endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
+
+
+class _Attributes:
+    """Values that are a resource's attributes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> Self:
+        """Read the attributes of a resource."""
+        return from_json(cls, attributes)
+
+    def to_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the resource."""
+        return dict(to_json(self))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSpec(_Attributes):
+    """A source of weights and what is taken of it. A plan adds ``revision``, ``pin``, ``files`` and ``bytes``."""
+
+    source: str
+    mount_location: str | None = None
+    auth: SourceAuthSpec | None = None
+    allow_patterns: tuple[str, ...] | None = None
+    ignore_patterns: tuple[str, ...] | None = None
+    sha256: str | None = None
+    revision: str | None = field(default=None, metadata=OMIT_EMPTY)
+    pin: str | None = field(default=None, metadata=OMIT_EMPTY)
+    files: int | None = field(default=None, metadata=OMIT_EMPTY)
+    bytes: int | None = field(default=None, metadata=OMIT_EMPTY)
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """The bucket's server, if the manifest names one."""
+        return self.auth.endpoint_url if self.auth else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec(_Attributes):
+    """A training cache on a cluster: of a project, or with ``scope`` ``team`` of all projects there."""
+
+    scope: str = "project"
+    project: str | None = None
+    cluster: str = ""
+    size: int | str | None = None
+    dir: str | None = None
+
+    @property
+    def cluster_address(self) -> Address:
+        """Address of its cluster."""
+        return Address(Kind.CLUSTER, self.cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTierSpec:
+    """A cache of weights: its directory, and the most it may hold."""
+
+    dir: str | None = None
+    size: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCacheSpec:
+    """Where weights are cached on a cluster: on each node, and in a directory that all nodes share.
+
+    ``max_rate``: bytes a second that each node takes from the mirror at most.
+    """
+
+    node: CacheTierSpec | None = None
+    cluster: CacheTierSpec | None = None
+    max_rate: int | str | None = field(default=None, metadata=OMIT_EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster. ``forgotten``: nodes that were dropped from the state, by name; ``settings``: what its provider reads."""
+
+    provider: str = ""
+    cache: ClusterCacheSpec = ClusterCacheSpec()
+    price_per_hour: float | None = None
+    forgotten: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> ClusterSpec:
+        """Read the attributes of a cluster's resource."""
+        settings = {key: one for key, one in attributes.items() if key not in _CLUSTER_ATTRIBUTES}
+        own = {
+            key: attributes[key] for key in _CLUSTER_ATTRIBUTES if attributes.get(key) is not None
+        }
+        return from_json(cls, {**own, "settings": settings})
+
+
+_CLUSTER_ATTRIBUTES = ("provider", "cache", "price_per_hour", "forgotten")
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleSpec:
+    """How a resource answers to changes; kept in the state so that it outlives its block."""
+
+    prevent_destroy: bool = False
+    ignore_changes: tuple[str, ...] = ()
+    rerun_on: tuple[str, ...] = ("config",)
+
+
+class ResourceAttributes:
+    """Attributes of a resource, as JSON and as typed values."""
+
+    address: Address
+    attributes: Mapping[str, Any]
+
+    @cached_property
+    def job_spec(self) -> JobSpec:
+        """The attributes of a job."""
+        return JobSpec.from_attributes(self.attributes)
+
+    @cached_property
+    def weights_spec(self) -> WeightsSpec:
+        """The attributes of weights."""
+        return WeightsSpec.from_attributes(self.attributes)
+
+    @cached_property
+    def cache_spec(self) -> CacheSpec:
+        """The attributes of a training cache."""
+        return CacheSpec.from_attributes(self.attributes)
+
+    @cached_property
+    def cluster_spec(self) -> ClusterSpec:
+        """The attributes of a cluster."""
+        return ClusterSpec.from_attributes(self.attributes)
+
+
+@dataclass(frozen=True)
+class DesiredResource(ResourceAttributes):
+    """A desired resource. ``attributes`` are its values as plans show them; DESIGN.md of ``desired`` lists them."""
+
+    address: Address
+    provider: str
+    attributes: Mapping[str, Any]
+    depends_on: tuple[Address, ...] = ()
+    lifecycle: LifecycleSpec = LifecycleSpec()
+    where: Position | None = field(default=None, compare=False)

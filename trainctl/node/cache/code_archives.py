@@ -1,0 +1,141 @@
+"""Code trees as tars by digest: received whole, unpacked without letting anything out of the directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Dict, List
+
+from trainctl.base.failure import Failure
+from trainctl.base.filesystem.files import make_directory, sync_directory, temporary_name
+from trainctl.base.protocol.code import CodeRequest, CodeResponse, HasCodeRequest
+from trainctl.node.cache.listings import CacheReferences
+from trainctl.node.system.layout import Layout, check_name, is_inside
+
+Emit = Callable[[Dict[str, Any]], None]
+_COPY_BYTES = 2**20
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResponse:
+    """Keep a code tree's tar; one that is here already stays as it is."""
+    path = Layout(request["root"]).archive(request["digest"])
+    make_directory(path.parent)
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        with temporary.open("xb") as stream:
+            temporary.chmod(0o600)
+            shutil.copyfileobj(payload, stream, _COPY_BYTES)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if not _is_complete_tar(temporary):
+            raise Failure("request", "the code that arrived is not a tar, or only part of one")
+        temporary.replace(path)
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+    sync_directory(path.parent)
+    return {"present": True, "sha256": _sha256(path)}
+
+
+def has_code(request: HasCodeRequest, emit: Emit) -> CodeResponse:
+    """Whether a code tree's tar is here, and its own digest: the same tree may be packed with other line ends.
+
+    For the ``lineage`` that asks, what is here stays for a while.
+    """
+    layout = Layout(request["root"])
+    if request.get("lineage"):
+        CacheReferences(layout).announce(check_name(request["lineage"], "lineage"))
+    path = layout.archive(request["digest"])
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return {"present": False, "sha256": None}
+    return {"present": True, "sha256": _sha256(path)}
+
+
+def read_code(request: CodeRequest, write: Callable[[bytes], None]) -> None:
+    """Hand out a code tree's tar."""
+    with open_archive(Layout(request["root"]), request["digest"]) as stream:
+        for data in iter(lambda: stream.read(_COPY_BYTES), b""):
+            write(data)
+
+
+def open_archive(layout: Layout, digest: Any) -> BinaryIO:
+    """The tar, open for reading; Failure if it is not here."""
+    try:
+        return layout.archive(digest).open("rb")
+    except FileNotFoundError:
+        raise Failure("missing", f"the node does not have code {digest}") from None
+
+
+def unpack(stream: BinaryIO, target: Path) -> None:
+    """Unpack into an empty directory: files and directories, then links, each checked where it really leads."""
+    links: List[tarfile.TarInfo] = []
+    try:
+        with tarfile.open(fileobj=stream, mode="r|*") as archive:
+            for member in archive:
+                path = _path(target, member)
+                if member.issym():
+                    links.append(member)
+                elif member.isdir():
+                    path.mkdir(0o755, parents=True, exist_ok=True)
+                elif member.isreg():
+                    _write(archive, member, path)
+                else:
+                    raise Failure("request", f"the code holds {member.name!r}, no plain file")
+    except tarfile.TarError as error:
+        raise Failure("request", f"the code can't be unpacked: {error}") from None
+    for member in links:
+        _link(target, member)
+
+
+def _is_complete_tar(path: Path) -> bool:
+    """Whether a tar has arrived to its end, which is two blocks of zeros: whoever sends it may be killed at any byte."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - len(_END)))
+        ended = stream.read() == _END
+    try:
+        with tarfile.open(path, "r:") as archive:
+            return ended and archive.getmembers() is not None
+    except tarfile.TarError:
+        return False
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for data in iter(lambda: stream.read(_COPY_BYTES), b""):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _path(target: Path, member: tarfile.TarInfo) -> Path:
+    parts = member.name.split("/")
+    if member.name.startswith("/") or ".." in parts or "\0" in member.name:
+        raise Failure("request", f"the code holds {member.name!r}, a path outside of itself")
+    return target / member.name
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    path.parent.mkdir(0o755, parents=True, exist_ok=True)
+    source = archive.extractfile(member)
+    if source is None:
+        raise Failure("request", f"the code holds {member.name!r} without content")
+    mode = 0o755 if member.mode & 0o100 else 0o644
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb") as stream:
+        shutil.copyfileobj(source, stream, _COPY_BYTES)
+
+
+def _link(target: Path, member: tarfile.TarInfo) -> None:
+    path = _path(target, member)
+    path.parent.mkdir(0o755, parents=True, exist_ok=True)
+    root = Path(os.path.realpath(str(target)))
+    leads = Path(os.path.realpath(str(path.parent / member.linkname)))
+    if member.linkname.startswith("/") or not is_inside(leads, root):
+        raise Failure("request", f"the code's link {member.name!r} leads outside of it")
+    path.symlink_to(member.linkname)

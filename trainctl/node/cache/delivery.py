@@ -1,0 +1,187 @@
+"""Delivery: making a listing present on this node. The order of steps is invariant 7 of DESIGN.md."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from contextlib import closing
+from itertools import compress
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
+
+from trainctl.base.failure import Failure
+from trainctl.base.filesystem.files import make_directory
+from trainctl.base.lease import FileLease, remove_stale_leases
+from trainctl.base.listing import Listing
+from trainctl.base.protocol.weights import DeliverRequest, DeliverResponse
+from trainctl.node.cache.disk_space import cache_limit, make_space
+from trainctl.node.cache.leases import CacheLeases, reserve_listing
+from trainctl.node.cache.listings import CacheReferences, receive_listings
+from trainctl.node.cache.trees import MAX_CHECKED_FILES, ListingTrees
+from trainctl.node.runs.mount import private_mounts
+from trainctl.node.system import layout as names
+from trainctl.node.system.layout import Layout, layout_of
+from trainctl.node.transfer.fetch import PEERS, DeliveryFetch
+from trainctl.node.transfer.fetch_pool import MIRROR
+from trainctl.node.transfer.shared_cache import SHARED
+from trainctl.node.transfer.transfer_sources import TransferSources, callback_client
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.callbacks import CallbackClient
+
+Emit = Callable[[Mapping[str, Any]], None]
+_ATTEMPTS = 3
+_EVENT_SECONDS = 0.2
+
+
+def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverResponse:
+    """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
+    began = time.monotonic()
+    layout = layout_of(request)
+    (listing,) = receive_listings([request["listing"]], caller)
+    callbacks = callback_client(request, caller, emit)
+    emit = callbacks.tell if callbacks else emit
+    names.check_name(request["lineage"], "lineage")
+    lease = names.check_name(request["lease"], "lease") if request.get("lease") else ""
+    try:
+        moved = _deliver_with_retries(layout, listing, request, emit, callbacks)
+    except (Failure, OSError):
+        CacheLeases(layout).release_listing(lease, listing.id)
+        raise
+    return {
+        "listing": listing.id,
+        "tree": str(layout.tree(listing.id)),
+        "bytes_node": listing.size - sum(moved.values()),
+        "bytes_origin": moved.get(MIRROR, 0),
+        "bytes_peers": moved.get(PEERS, 0),
+        "bytes_cluster": moved.get(SHARED, 0),
+        "seconds": round(time.monotonic() - began, 6),
+    }
+
+
+def _deliver_with_retries(
+    layout: Layout,
+    listing: Listing,
+    request: Mapping[str, Any],
+    emit: Emit,
+    callbacks: Optional[CallbackClient],
+) -> Dict[str, int]:
+    """Begin again where the last lineage to leave has just swept the cache out; the bytes that moved."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            _announce(layout, listing, request)
+            return _deliver(layout, listing, request, emit, callbacks)
+    _announce(layout, listing, request)
+    return _deliver(layout, listing, request, emit, callbacks)
+
+
+def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
+    """Reference and lease, before anything is looked at."""
+    lineage = request["lineage"]
+    CacheReferences(layout).refer(lineage, listing, str(request.get("owner", "")))
+    if request.get("lease"):
+        CacheLeases(layout).take(request["lease"], listing.id, lineage)
+    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
+        make_directory(directory)
+
+
+def _deliver(
+    layout: Layout,
+    listing: Listing,
+    request: Mapping[str, Any],
+    emit: Emit,
+    callbacks: Optional[CallbackClient],
+) -> Dict[str, int]:
+    """The bytes that had to move, by where they came from."""
+    trees = ListingTrees(layout)
+    large = len(listing.files) > MAX_CHECKED_FILES
+    thoroughly = bool(request.get("verify")) or (
+        large and not private_mounts(layout.partial).possible
+    )
+    if trees.is_intact(listing, thoroughly=thoroughly):
+        remove_stale_leases(layout.locks)
+        return {}
+    with FileLease(layout.locks / f"listing-{listing.id}.lock"):
+        trees.restore_marker(listing.id)
+        if trees.is_intact(listing, thoroughly=thoroughly):
+            return {}
+        CacheReferences(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
+        with closing(TransferSources(request, listing, callbacks)) as sources:
+            lease = str(request.get("lease") or "")
+            filling = DeliveryTask(layout, listing, sources, emit, cache_limit(request), lease)
+            try:
+                return filling.run(str(request.get("source", "")))
+            finally:
+                for peer, why in sorted(sources.auth_errors().items()):
+                    emit({"log": f"{peer} was left out: {why}"})
+
+
+class DeliveryTask:
+    """One delivery that has work to do. The listing's lock is held."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        listing: Listing,
+        sources: TransferSources,
+        emit: Emit,
+        limit: Optional[int],
+        lease: str,
+    ) -> None:
+        self._layout = layout
+        self._listing = listing
+        self._sources = sources
+        self._emit = emit
+        self._limit = limit
+        self._lease = lease
+        self._moved: Dict[str, int] = {}
+        self._done = self._received = 0
+        self._reported_at = 0.0
+
+    def run(self, source: str) -> Dict[str, int]:
+        """Make room, fetch what is missing, then build and seal the tree; the bytes that moved, by where they came from."""
+        with reserve_listing(self._layout, self._listing):
+            for attempt in range(1, _ATTEMPTS + 1):
+                if self._fill(source, last=attempt == _ATTEMPTS):
+                    break
+        return self._moved
+
+    def _fill(self, source: str, *, last: bool) -> bool:
+        trees = ListingTrees(self._layout)
+        try:
+            trees.adopt(self._listing)
+            self._fetch_missing()
+            trees.build(self._listing, source)
+        except FileNotFoundError:  # somebody deleted a blob between looking and linking
+            if last:
+                raise
+            return False
+        return True
+
+    def _fetch_missing(self) -> None:
+        contents = self._listing.contents
+        absent = bytearray(not self._layout.files.is_whole(file) for file in contents)
+        if not any(absent):
+            return
+        make_space(self._layout, self._listing, self._limit, self._lease)
+        total = sum(file.size for file in contents)
+        self._done = total - sum(file.size for file in compress(contents, absent))
+        report = self._progress(total, len(contents))
+        report(0, 0)
+        fetch = DeliveryFetch(self._layout, self._sources, report)
+        try:
+            fetch.run(contents, absent)
+        finally:
+            for place, count in fetch.moved.items():
+                self._moved[place] = self._moved.get(place, 0) + count
+
+    def _progress(self, total: int, count: int) -> Callable[[int, int], None]:
+        def report(length: int, came: int) -> None:
+            self._done += length
+            self._received += came
+            now = time.monotonic()
+            if now - self._reported_at >= _EVENT_SECONDS or self._done >= total:
+                self._reported_at = now
+                told = {"done": self._done, "came": self._received, "total": total, "files": count}
+                self._emit(told)
+
+        return report

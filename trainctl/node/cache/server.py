@@ -1,0 +1,183 @@
+"""Serve weights as long as the caller is there: this node's cache to its peers, or a mirror in a directory to nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import (  # fmt: skip
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterator,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+from trainctl.base.failure import Failure
+from trainctl.base.filesystem.files import list_names, open_file
+from trainctl.base.listing import Chunk, ListedFile, Listing
+from trainctl.base.network.addresses import ServingAddresses, is_private, shared_loopback_network
+from trainctl.base.network.object_server import (
+    ObjectServer,
+    ObjectSource,
+    OpenObject,
+    serve_in_thread,
+)
+from trainctl.base.network.ports import parse_port_range
+from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
+from trainctl.base.protocol.weights import ServeMirrorRequest, ServeRequest, ServeResponse
+from trainctl.node.cache.leases import reserved_listings
+from trainctl.node.cache.listings import receive_listings
+from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.system.blob_files import STEP_BYTES, VERIFIED, readable_bytes, stamp
+from trainctl.node.system.layout import Layout, check_absolute, layout_of
+from trainctl.node.transfer.transfer_units import to_hex, unit_lengths
+from trainctl.store.mirror_objects import MirrorObjectSource
+
+if TYPE_CHECKING:
+    import ssl  # slow to import, and few servers use TLS
+
+Emit = Callable[[Mapping[str, Any]], None]
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
+_FRESH_SECONDS = 0.5
+_REPORT_SECONDS = 1.0
+_MIN_TOKEN = 16
+
+
+def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
+    """Serve the request's listings from this node's cache; the first event tells what it ``holds`` of each."""
+    layout = layout_of(request)
+    listings = receive_listings(request["listings"], caller)
+    holds = {listing.id: _holdings(layout, listing) for listing in listings}
+    return _serve(CacheObjectSource(layout, listings), request, emit, caller, {"holds": holds})
+
+
+def serve_mirror(request: ServeMirrorRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
+    """Serve the content of a mirror in a directory."""
+    return _serve(
+        MirrorObjectSource(check_absolute(request["path"], "mirror")), request, emit, caller, {}
+    )
+
+
+class CacheObjectSource(ObjectSource):
+    """The contents of some listings: chunks by their digests, also while they arrive, and small files."""
+
+    def __init__(self, layout: Layout, listings: Sequence[Listing]) -> None:
+        self._layout = layout
+        self._chunks: Dict[str, Tuple[ListedFile, Chunk]] = {}
+        self._listings = {
+            listing.id: {file.sha256 for file in listing.contents} for listing in listings
+        }
+        for file in (file for listing in listings for file in listing.contents if file.chunks):
+            self._chunks.update((chunk.sha256, (file, chunk)) for chunk in file.chunk_ranges)
+        self._reserved: Set[str] = set()
+        self._checked = -_FRESH_SECONDS
+
+    def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
+        """See Content. Clients verify what they get, as a map may say more than the disk has kept."""
+        named = _BLOB.fullmatch(key)
+        if named is None:
+            return None
+        if named[2] not in self._chunks:
+            return self.open_blob(named[2])
+        file, chunk = self._chunks[named[2]]
+        whole = self.open_blob(file.sha256)
+        if whole is not None:
+            return whole._replace(start=chunk.offset, end=chunk.offset + chunk.length)
+        wanted = min(chunk.length - offset, chunk.length if length is None else length)
+        marks = self._layout.files.marks(file.sha256)
+        count = readable_bytes(marks, chunk.offset + offset, wanted) if wanted > 0 else 0
+        if count < min(wanted, STEP_BYTES) or not count:
+            return None
+        stream = open_file(self._layout.files.part(file.sha256))
+        if stream is None:  # it may just have got its name
+            return self.open(key, offset, length) if self._layout.files.has(file.sha256) else None
+        end = offset + count
+        return OpenObject(stream, chunk.offset, chunk.offset + end, is_complete=end == chunk.length)
+
+    def open_blob(self, sha256: str) -> Optional[OpenObject]:
+        """A whole file, which may wait for its name: files of one chunk get them together."""
+        files = self._layout.files
+        stream = open_file(files.blob(sha256))
+        if stream is None:
+            stream = open_file(files.part(sha256))
+            if stream is None:
+                stream = open_file(files.blob(sha256))
+            elif os.fstat(stream.fileno()).st_mtime != stamp(sha256):
+                stream.close()
+                return None
+        return None if stream is None else OpenObject.whole(stream)
+
+    def is_incoming(self, sha256: str) -> bool:
+        """See Content. A delivery reserves what it will fetch before it inspects anything."""
+        now = time.monotonic()
+        if now - self._checked > _FRESH_SECONDS:
+            self._checked, self._reserved = now, reserved_listings(self._layout)
+        if sha256 in self._chunks:
+            sha256 = self._chunks[sha256][0].sha256
+        return any(sha256 in self._listings.get(listing, ()) for listing in self._reserved)
+
+
+def _holdings(layout: Layout, listing: Listing) -> str:
+    """Which parts of a listing are here, as PeerSchedule reads it."""
+    if ListingTrees(layout).is_complete(listing.id):
+        return to_hex(True for _ in unit_lengths(listing))
+    return to_hex(_present(layout, listing, set(list_names(layout.partial))))
+
+
+def _present(layout: Layout, listing: Listing, partial: Set[str]) -> Iterator[bool]:
+    for file in listing.contents:
+        is_whole = layout.files.has(file.sha256)
+        is_arriving = not is_whole and f"{file.sha256}.map" in partial
+        marks = layout.files.marks(file.sha256) if is_arriving else b""
+        for number, _ in enumerate(file.chunk_ranges):
+            yield is_whole or marks[number : number + 1] == bytes([VERIFIED])
+
+
+def _serve(
+    content: ObjectSource,
+    request: Mapping[str, Any],
+    emit: Emit,
+    caller: BinaryIO,
+    more: Mapping[str, Any],
+) -> ServeResponse:
+    """Serve until the caller closes standard input or is silent for a minute.
+
+    Events: ``{urls, loopback, why}`` with ``more``, then ``{sent}`` each second. Failure if this host has no usable
+    address.
+    """
+    token = request["token"]
+    if not isinstance(token, str) or len(token) < _MIN_TOKEN:
+        raise Failure("request", f"a server of weights needs a token of {_MIN_TOKEN} characters or more")  # fmt: skip
+    callbacks = CallbackClient(caller, emit)
+    wanted = request.get("listen")
+    addresses, why = ([wanted], "") if wanted else ServingAddresses.here()
+    if not addresses:
+        raise Failure("failed", why)
+    tls = None if all(map(is_private, addresses)) else _tls(callbacks)
+    ports = parse_port_range(request.get("ports"))
+    with serve_in_thread(ObjectServer(content, token, addresses, ports=ports, tls=tls)) as server:
+        loopback = shared_loopback_network(addresses)
+        callbacks.tell({"urls": server.urls, "loopback": loopback, "why": why, **more})
+        while not callbacks.gone.wait(_REPORT_SECONDS):
+            callbacks.tell({"sent": server.sent})
+        return {"sent": server.sent}
+
+
+def _tls(callbacks: CallbackClient) -> ssl.SSLContext:
+    """A context with a certificate that the caller makes: Python's standard library can't."""
+    from trainctl.base.network.tls import server_context
+
+    try:
+        answer = callbacks.request({"method": "certificate"})
+    except CallerGone:
+        raise Failure("failed", "the caller of the server has gone") from None
+    if "certificate" not in answer:
+        raise Failure("failed", "the caller of the server made no certificate for it")
+    return server_context(answer)

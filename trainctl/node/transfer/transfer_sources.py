@@ -1,0 +1,220 @@
+"""The places from which a delivery fetches, as its request names them: mirror, shared cache and peers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from itertools import accumulate
+from typing import (  # fmt: skip
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+)
+
+from trainctl.base.failure import Failure
+from trainctl.base.listing import ListedFile, Listing
+from trainctl.base.rate_limiter import RateLimiter
+from trainctl.node.system import layout as names
+from trainctl.node.transfer.fetch_pool import MIRROR, ChunkBuffer, Fetcher, FetchResult, PassOnFn
+from trainctl.node.transfer.object_readers import (
+    CloneFn,
+    DirectoryReader,
+    MirrorReader,
+    ObjectReader,
+)
+from trainctl.node.transfer.shared_cache import SHARED, SharedCacheFetcher, open_shared_cache
+from trainctl.node.transfer.transfer_units import TransferUnit
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.callbacks import CallbackClient
+    from trainctl.node.transfer.http_reader import SignedUrls
+    from trainctl.node.transfer.peers import PeerFetcher, PeerSchedule
+
+
+class TransferSources:
+    """What ``origin``, ``max_rate``, ``shared``, ``peers``, ``node`` and ``peer_timeout`` of a request say.
+
+    ``callbacks`` signs URLs if the mirror is in a bucket.
+    """
+
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        listing: Listing,
+        callbacks: Optional[CallbackClient] = None,
+    ) -> None:
+        self._urls: Optional[SignedUrls] = None
+        self._order: Optional[PeerSchedule] = None
+        self._numbers: Dict[str, int] = {}
+        self._peers: List[PeerFetcher] = []
+        rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
+        self._mirror = MirrorReader(
+            self._reader(request.get("origin"), callbacks, rate_limiter), listing
+        )
+        peers = request.get("peers") or []
+        record_mirror_time = self._add_peers(peers, request, listing) if peers else _ignore
+        # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
+        # What limits a stream from a bucket is not that link.
+        streams = 1 if peers and self._urls is None else self._mirror.streams
+        self.from_mirror = [
+            MirrorFetcher(self._mirror, record_mirror_time, early=bool(peers))
+            for _ in range(streams)
+        ]
+        self.shared = open_shared_cache(request)
+        from_shared: List[Fetcher] = []
+        if self.shared is not None:
+            if request.get("lineage"):
+                self.shared.refer(names.check_name(request["lineage"], "lineage"), listing)
+            from_shared = [SharedCacheFetcher(self.shared), SharedCacheFetcher(self.shared)]
+        self.fetchers: List[Fetcher] = [*self.from_mirror, *from_shared, *self._peers]
+
+    def begin(self, window: Sequence[ListedFile], number: int) -> None:
+        """What is fetched next is among these files; their first part has that number in the listing."""
+        if self._order is not None:
+            before = accumulate((len(file.chunk_ranges) for file in window), initial=number)
+            self._numbers = {file.sha256: first for file, first in zip(window, before)}
+        if self._urls is not None:
+            self._urls.begin(window)
+
+    def clone(self, file: ListedFile, clone: CloneFn) -> bool:
+        """Fill a file without copying bytes, if that is possible."""
+        try:
+            return (self.shared or self._mirror).clone(file, clone)
+        except Failure:  # an object is missing: reading it reports that
+            return False
+
+    def places(self, part: TransferUnit) -> List[str]:
+        """Where to ask for a part, before the mirror."""
+        if self.shared is not None:
+            return [SHARED]
+        if self._order is None:
+            return []
+        return self._order.places(self._numbers[part.file.sha256] + part.number)
+
+    def auth_errors(self) -> Dict[str, str]:
+        """By peer why the server in its place is not the peer."""
+        return {peer.place: peer.auth_error for peer in self._peers if peer.auth_error}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for fetcher in self.fetchers:
+            fetcher.close()
+        self._mirror.close()
+
+    def _reader(
+        self, origin: Any, callbacks: Optional[CallbackClient], rate_limiter: RateLimiter
+    ) -> ObjectReader:
+        if not isinstance(origin, dict) or origin.get("type") != "objects":
+            kind = origin.get("type") if isinstance(origin, dict) else None
+            raise Failure("request", f"this node program knows no origin of type {kind!r}")
+        if "path" in origin:
+            return DirectoryReader(origin["path"], rate_limiter)
+        from trainctl.node.transfer.http_reader import (  # slow to import  # fmt: skip
+            BucketReader,
+            ServerReader,
+            SignedUrls,
+        )
+
+        if "urls" in origin:
+            return ServerReader(origin, rate_limiter)
+        if callbacks is None:
+            raise Failure("request", "the mirror is in no place that this node program can read")
+        self._urls = SignedUrls(callbacks)
+        return BucketReader(self._urls, rate_limiter)
+
+    def _add_peers(
+        self, peers: Sequence[Mapping[str, Any]], request: Mapping[str, Any], listing: Listing
+    ) -> Callable[[float], None]:
+        from trainctl.node.transfer.peers import (  # slow to import
+            PeerFetcher,
+            PeerSchedule,
+            PeerTimeout,
+        )
+
+        me, peer_timeout = str(request.get("node")), PeerTimeout(request.get("patience"))
+        holds = {str(peer["node"]): str((peer.get("holds") or {}).get(listing.id, "0")) for peer in peers}  # fmt: skip
+        if me not in holds:
+            raise Failure("request", f"node {me!r} is none of its own peers")
+        try:
+            self._order = PeerSchedule(listing, me, holds)
+        except ValueError:
+            raise Failure("request", "what a peer holds is not a hexadecimal number") from None
+        self._peers = [PeerFetcher(peer, peer_timeout) for peer in peers if str(peer["node"]) != me]
+        return peer_timeout.record_mirror_time
+
+
+class MirrorFetcher(Fetcher):
+    """Fetches from the mirror, the last place. If it is ``early``, chunks are passed on as they arrive."""
+
+    def __init__(
+        self, mirror: MirrorReader, record_mirror_time: Callable[[float], None], *, early: bool
+    ) -> None:
+        super().__init__(MIRROR)
+        self._mirror = mirror
+        self._saw = record_mirror_time
+        self._early = early
+        self._buffer = ChunkBuffer()
+
+    def fetch(self, parts: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
+        """See Fetcher."""
+        began = time.monotonic()
+        if parts[0].is_small:
+            found = self._mirror.read_small({part.file.sha256: part.file.size for part in parts})
+            for part in parts:
+                yield FetchResult.of(found[part.file.sha256])
+            return
+        part, digest, done = parts[0], hashlib.sha256(), 0
+        view = self._buffer.view(part.chunk.length)
+
+        def arrived(data: memoryview) -> None:
+            nonlocal done
+            digest.update(data)
+            if self._early and part.file.chunks:
+                pass_on(part, done, data)
+            done += len(data)
+
+        self._mirror.read(part, view, arrived)
+        self._saw(time.monotonic() - began)
+        yield FetchResult(view, digest.hexdigest())
+
+    def reject(self, part: TransferUnit) -> None:
+        """See Fetcher."""
+        raise Failure(
+            "wrong",
+            f"the mirror's bytes of {part.file.path!r} are not those of its listing",
+            f"Content {part.file.sha256}, {part.chunk.length} bytes at {part.chunk.offset}. Nothing of them was kept. "
+            "Repair the mirror, then apply again: trainctl mirror verify --repair",
+        )
+
+    def abort(self) -> None:
+        """See Fetcher."""
+        self._mirror.abort()
+
+
+def callback_client(
+    request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
+) -> Optional[CallbackClient]:
+    """The caller, if it has to sign URLs of a bucket's objects."""
+    if {"path", "urls"} & set(request.get("origin") or {"path": ""}):
+        caller.read()
+        return None
+    from trainctl.base.protocol.callbacks import CallbackClient
+
+    return CallbackClient(caller, emit)
+
+
+def _parse_rate(value: Any) -> Optional[int]:
+    if value is not None and (not isinstance(value, int) or value <= 0):
+        raise Failure("request", f"max_rate {value!r} is not a number of bytes a second")
+    return value
+
+
+def _ignore(seconds: float) -> None:
+    """Nothing waits for peers."""

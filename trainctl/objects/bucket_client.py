@@ -1,0 +1,388 @@
+"""One bucket, below its prefix. Errors are SourceError's kinds; nothing is tried again here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from urllib.parse import quote
+
+from trainctl.base.pagination import CursorCycleDetector, PaginationCycle
+from trainctl.base.throughput import ThroughputMonitor
+from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch
+from trainctl.objects.credentials import (
+    AwsKeys,
+    AzureKey,
+    BucketCredential,
+    ServiceAccount,
+    parse_credential,
+    sign_sas_query,
+)
+from trainctl.objects.errors import WrongRegion, translate_errors
+from trainctl.objects.location import BucketLocation
+from trainctl.objects.obstore_client import SILENCE_SECONDS, RenewFn, endpoint_of, open_client
+from trainctl.plugin_api.sources import SourceCredential
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+
+    from trainctl.objects.obstore_client import ObstoreClient
+
+T = TypeVar("T")
+SIGNING = (AwsKeys, ServiceAccount, AzureKey)
+"""Credentials that can sign URLs."""
+BUFFER_BYTES = 2**20
+_MIN_YIELD_BYTES = 2**18
+_PAGE = 1000
+_LIMIT_STEP = 2**24
+"""What sends about as much goes by the same client, whose connections are kept."""
+_UNQUOTED = "/~"
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """An object as a listing or a look tells it. ``etag`` has its quotes, whether or not the server wrote them."""
+
+    key: str
+    size: int
+    etag: str | None
+    modified: datetime
+
+
+class Bucket:
+    """Safe to use from many threads. ``origin`` says in errors where the credential came from; ``renew`` gives the next one."""
+
+    def __init__(
+        self,
+        place: BucketLocation,
+        access: BucketCredential | None = None,
+        origin: str = "the caller",
+        *,
+        renew: RenewFn | None = None,
+        environ: Mapping[str, str] = os.environ,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
+        self.place = place
+        self._access = access
+        self._origin = origin if access is not None else None
+        self._renew = renew
+        self._environ = environ
+        self._connect: Callable[..., ObstoreClient] = partial(
+            open_client, place, renew=renew, environ=environ, silence=silence
+        )
+        self._silence = silence
+        self._clients: dict[tuple[bool, int], ObstoreClient] = {(False, 0): self._connect(access)}
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
+        """What lies in the directory ``prefix`` and below, page by page, in the order of keys; those up to ``after`` left out.
+
+        A key that ends in ``/``, as directories are marked by some, appears without it and empty.
+        """
+        offset = after or None
+
+        def begin(store: ObstoreClient) -> tuple[Any, Any]:
+            pages = iter(store.list(prefix or None, offset=offset, chunk_size=_PAGE))
+            return pages, next(pages, ())
+
+        pages, page = self._request(prefix, begin)
+        cursors = CursorCycleDetector()
+        while page:
+            # some servers ignore where a list is to begin
+            yield from (found for found in map(_object_info, page) if found.key > after)
+            try:
+                cursors.named(page[-1]["path"])
+            except PaginationCycle:
+                raise SourceError(
+                    f"{self._named(prefix)}: its server's list has no end: objects are listed again"
+                ) from None
+            with self._error_context(prefix):
+                page = next(pages, ())
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """One object without its bytes; None if there is none."""
+
+        def ask(store: ObstoreClient) -> ObjectInfo | None:
+            with suppress(FileNotFoundError):
+                return _object_info(store.head(key))
+            return None
+
+        return self._request(key, ask)
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
+        """A small object's bytes, or ``length`` of them from the offset on; None if there is none."""
+        if length == 0:
+            return b"" if self.head(key) else None
+        wanted: dict[str, Any] = {}
+        if offset or length is not None:
+            wanted["range"] = {"offset": offset} if length is None else (offset, offset + length)
+
+        def ask(store: ObstoreClient) -> bytes | None:
+            with suppress(FileNotFoundError):
+                result, skip = _open_at(store, key, wanted, offset)
+                data = b"".join(self._iter_body(result))
+                return data[skip : None if length is None else skip + length]
+            return None
+
+        try:
+            return self._request(key, ask, long=True)
+        except SourceError as error:
+            if not wanted or error.retryable:
+                raise
+            found = self.head(key)
+            if found is None or found.size > offset:
+                raise
+            return b""  # servers refuse a range that begins behind the end
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """An object's bytes, however many, written to a file that is empty then but for them; False if there is none."""
+
+        def ask(store: ObstoreClient) -> bool:
+            into.seek(0)
+            into.truncate()
+            with suppress(FileNotFoundError):
+                into.writelines(self._iter_body(store.get(key)))
+                return True
+            return False
+
+        return self._request(key, ask, long=True)
+
+    @contextmanager
+    def open(
+        self,
+        key: str,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        size: int,
+        etag: str | None = None,
+    ) -> Iterator[Iterator[bytes]]:
+        """The bytes from the offset on, ``length`` of them or all, of an object that has ``size``; in pieces of at most 1 MiB.
+
+        SourceMismatch if it has another size, or not this ETag any more; SourceInterrupted if less comes.
+        """
+        end = size if length is None else min(size, offset + length)
+        wanted: dict[str, Any] = {"if_match": etag} if etag else {}
+        if (offset or end < size) and offset < end:
+            wanted["range"] = (offset, end)
+        try:
+            result, skip = self._request(
+                key, lambda store: _open_at(store, key, wanted, offset), long=True
+            )
+        except SourceMismatch:
+            if (now := self.head(key)) is not None:
+                _check_unchanged(self._named(key), now, size, etag)
+            raise
+        _check_unchanged(self._named(key), _object_info(result.meta), size, etag)
+        yield self._pieces(key, result, skip, max(0, end - offset))
+
+    def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        """Create or replace an object, atomically, in one request."""
+        long = len(data) > BUFFER_BYTES
+        sent = -(-len(data) // _LIMIT_STEP) * _LIMIT_STEP if long else 0
+        self._request(
+            key, lambda store: store.put(key, data, use_multipart=False), long=long, sent=sent
+        )
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        def ask(store: ObstoreClient) -> bool:
+            try:
+                store.put(key, data, mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            return True
+
+        return self._request(key, ask)
+
+    def delete(self, *keys: str) -> None:
+        """Remove objects, in few requests if the server takes many at once; absent ones are no error."""
+
+        def ask(store: ObstoreClient) -> None:
+            try:
+                store.delete(list(keys))
+            except FileNotFoundError:  # from servers that delete one by one
+                if len(keys) > 1:
+                    for key in keys:
+                        self.delete(key)
+
+        self._request(keys[0], ask)
+
+    def sign(self, key: str, seconds: int, method: Literal["GET", "HEAD"] = "GET") -> str | None:
+        """A presigned URL for so many seconds; None if this credential can't sign."""
+        if not self.can_sign:
+            return None
+        if isinstance(self._access, AzureKey):
+            blob = "/".join(filter(None, (self.place.prefix, key)))
+            query = sign_sas_query(self._access, self.place, blob, "r", seconds, time.time())
+            return f"{self.address(key)}?{query}"
+        import obstore
+
+        lasts = timedelta(seconds=seconds)
+        if isinstance(self._access, ServiceAccount):
+            signer, name = self._google_signer, quote(key, safe=_UNQUOTED)
+            return self._request(key, lambda _: obstore.sign(signer, method, name, lasts))
+        return self._request(key, lambda store: obstore.sign(store, method, key, lasts))
+
+    @cached_property
+    def _google_signer(self) -> ObstoreClient:
+        """A key signs without asking anybody, while an emulator is sent no credential. Names stand in Google's links as they are given to obstore."""
+        prefix = quote(self.place.prefix, safe=_UNQUOTED)
+        place = replace(self.place, named=None, prefix=prefix)
+        return open_client(place, self._access, environ=self._environ)
+
+    def address(self, key: str) -> str:
+        """The URL of an object, which opens it where no credential is needed."""
+        path = "/".join(filter(None, (self.place.bucket, self.place.prefix, key)))
+        return (
+            f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
+        )
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether ``sign`` gives URLs, as it is known without a request."""
+        return isinstance(self._access, SIGNING)
+
+    def _request(
+        self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
+    ) -> T:
+        """Do it; again if the bucket is in another region, or the credential has expired early.
+
+        ``long``: it may take as long as it likes, as far as the clock of a single request goes. ``sent``: see ``open_client``.
+        """
+        try:
+            with self._error_context(key):
+                return act(self._client(long, sent))
+        except SourceError as error:
+            if not self._refresh_clients(error):
+                raise
+        with self._error_context(key):
+            return act(self._client(long, sent))
+
+    def _client(self, long: bool, sent: int) -> ObstoreClient:
+        kind = (long, sent)
+        if kind not in self._clients:
+            self._clients[kind] = self._connect(
+                self._access, environ=self._environ, long=long, sent=sent
+            )
+        return self._clients[kind]
+
+    def _refresh_clients(self, error: SourceError) -> bool:
+        """Whether there are now clients to which that will not happen."""
+        if isinstance(error, WrongRegion) and error.region:
+            self._environ = {**self._environ, "AWS_REGION": error.region}
+            if isinstance(self._access, AwsKeys):
+                self._access = replace(self._access, region=error.region)
+        elif error.code == "expired-credential" and self._renew is not None:
+            self._access = self._renew()
+        else:
+            return False
+        self._clients = {}
+        return True
+
+    def _iter_body(self, result: GetResult) -> Iterator[bytes]:
+        """A body as it arrives, gathered to pieces worth handling; SourceInterrupted where hardly anything does."""
+        throughput, gathered = ThroughputMonitor(self._silence), bytearray()
+        stream = iter(result.stream(min_chunk_size=1))
+        while True:
+            began = time.monotonic()
+            received = next(stream, None)
+            if received is None:
+                break
+            throughput.record(len(received), time.monotonic() - began)
+            gathered += received
+            if len(gathered) >= _MIN_YIELD_BYTES:
+                yield bytes(gathered)
+                gathered.clear()
+        yield bytes(gathered)
+
+    def _pieces(self, key: str, result: GetResult, skip: int, left: int) -> Iterator[bytes]:
+        with self._error_context(key):
+            for received in self._iter_body(result):
+                view = memoryview(received)[skip:]
+                skip -= len(received) - len(view)
+                view = view[:left]
+                left -= len(view)
+                for at in range(0, len(view), BUFFER_BYTES):
+                    yield bytes(view[at : at + BUFFER_BYTES])
+                if not left:
+                    return
+        if left:
+            raise SourceInterrupted(f"{self._named(key)}: the body ended {left} bytes early")
+
+    def _error_context(self, key: str) -> Any:
+        return translate_errors(self._named(key), self.place.host, self._origin)
+
+    def _named(self, key: str) -> str:
+        return f"{self.place.url}: {_display_key(key)}" if key else self.place.url
+
+
+def _open_at(
+    store: ObstoreClient, key: str, wanted: dict[str, Any], offset: int
+) -> tuple[GetResult, int]:
+    """The response, and how many of its bytes come before the offset: servers such as rclone ignore ranges."""
+    try:
+        return store.get(key, options=wanted), 0  # type: ignore[arg-type]
+    except Exception as error:
+        if "non-partial response" not in str(error):
+            raise
+    del wanted["range"]
+    return store.get(key, options=wanted), offset  # type: ignore[arg-type]
+
+
+def _check_unchanged(what: str, now: ObjectInfo, size: int, etag: str | None) -> None:
+    """SourceMismatch for an object that is another one by now; there are servers that ignore ``If-Match``."""
+    if now.size != size:
+        change = f"{size} bytes then, {now.size} now"
+    elif etag and now.etag and now.etag != etag:
+        change = f"ETag {etag} then, {now.etag} now"
+    else:
+        return
+    raise SourceMismatch(
+        f"{what}: it has changed since it was resolved ({change})", "Plan and apply again."
+    )
+
+
+def _object_info(meta: Mapping[str, Any]) -> ObjectInfo:
+    etag = meta["e_tag"]
+    if etag and not etag.endswith('"'):
+        etag = f'"{etag}"'
+    return ObjectInfo(meta["path"], meta["size"], etag, meta["last_modified"])
+
+
+def _display_key(key: str) -> str:
+    return key if key.isprintable() else ascii(key)[1:-1]
+
+
+def open_bucket(
+    place: BucketLocation,
+    credential: SourceCredential | None,
+    environ: Mapping[str, str] = os.environ,
+    silence: float = SILENCE_SECONDS,
+) -> Bucket:
+    """Open a bucket with a credential's text; without one, or with an empty one, requests are not signed.
+
+    SourceDenied if the credential can't be read.
+    """
+    if credential is None or not credential.value:
+        return Bucket(place, environ=environ, silence=silence)
+    renew = credential.renew
+
+    def renewed() -> BucketCredential:
+        fresh = renew() if renew else credential
+        return parse_credential(place.scheme, fresh.value, fresh.origin)
+
+    return Bucket(
+        place,
+        parse_credential(place.scheme, credential.value, credential.origin),
+        credential.origin,
+        renew=renewed if renew else None,
+        environ=environ,
+        silence=silence,
+    )

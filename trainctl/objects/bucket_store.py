@@ -1,0 +1,159 @@
+"""Objects below a prefix of a bucket, with retries. DESIGN.md beside this file says how the bucket is opened."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import BinaryIO, TypeVar
+
+from trainctl.base.objects import ObjectStat
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import SourceError, StorageError, TrainctlError
+from trainctl.objects.bucket_client import Bucket, ObjectInfo, open_bucket
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
+
+_PAGE = 1000
+_DELETED_AT_ONCE = 1000
+T = TypeVar("T")
+
+
+def open_bucket_store(
+    url: str,
+    endpoint: str | None,
+    credential: Callable[[], SourceCredential | None],
+    retry: RetryPolicy,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    is_own: Callable[[str], bool] = lambda key: True,
+    refusal: Callable[[SourceError], TrainctlError] = lambda error: error,
+) -> BucketObjects:
+    """The objects below a bucket's URL. ``credential`` is called when the bucket is first used; it may raise.
+
+    ``refusal`` may replace an error by one that explains it better.
+    """
+
+    def opened() -> Bucket:
+        return open_bucket(parse_bucket_location(url, endpoint, environ), credential(), environ)
+
+    return BucketObjects(url, opened, retry, is_own=is_own, refusal=refusal)
+
+
+class BucketObjects:
+    """An ObjectStore. Keys that aren't ``is_own`` belong to others and are not listed."""
+
+    def __init__(
+        self,
+        url: str,
+        open_bucket: Callable[[], Bucket],
+        retry: RetryPolicy,
+        *,
+        is_own: Callable[[str], bool] = lambda key: True,
+        refusal: Callable[[SourceError], TrainctlError] = lambda error: error,
+    ) -> None:
+        self.url = url
+        self._open = open_bucket
+        self._retry = retry
+        self._is_own = is_own
+        self._refusal = refusal
+        self._lock = threading.Lock()
+        self._bucket: Bucket | None = None
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
+        """See ObjectStore."""
+        return self._do(key, lambda bucket: bucket.get(key, offset, length))
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """See ObjectStore."""
+        return self._do(key, lambda bucket: bucket.fetch(key, into))
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, durable: bool = True) -> None:
+        """See ObjectStore. A bucket's objects are always durable."""
+        self._do(key, lambda bucket: bucket.put(key, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See ObjectStore. The object is read back: an answer may be lost, and some servers replace objects.
+
+        Such a server keeps the last of several writers' objects, so a lease is read again later.
+        """
+        attempts = 0
+
+        def put(bucket: Bucket) -> bool:
+            nonlocal attempts
+            attempts += 1
+            return bucket.put_if_absent(key, data)
+
+        is_new = self._do(key, put)
+        return (is_new or attempts > 1) and self.get(key) == data
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+
+    def stat(self, key: str) -> ObjectStat | None:
+        """See ObjectStore."""
+        found = self._do(key, lambda bucket: bucket.head(key))
+        return _object_stat(found) if found else None
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """See ObjectStore. Pages are requested as they are needed; after an error the list resumes behind the last key."""
+        listed: Iterator[ObjectInfo] | None = None
+
+        def page(bucket: Bucket) -> list[ObjectInfo]:
+            nonlocal listed
+            current, listed = listed or bucket.list(prefix, after), None
+            objects = [*islice(current, _PAGE)]
+            listed = current
+            return objects
+
+        while objects := self._do(prefix, page):
+            yield from (_object_stat(found) for found in objects if self._is_own(found.key))
+            after = objects[-1].key
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+        for at in range(0, len(keys), _DELETED_AT_ONCE):
+            some = keys[at : at + _DELETED_AT_ONCE]
+            self._do(some[0], lambda bucket, some=some: bucket.delete(*some))  # type: ignore[misc]
+
+    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """Presigned URLs by which anybody can read these objects for so long; made without a request."""
+        urls = [self._do(key, lambda bucket, key=key: bucket.sign(key, seconds)) for key in keys]  # type: ignore[misc]
+        signed = [url for url in urls if url is not None]
+        if len(signed) < len(keys):
+            raise StorageError(
+                f"mirror {self.url}: its credential can't sign URLs for nodes",
+                "Use an access key, a service account's key or a storage account's key.",
+                code="mirror-cannot-presign",
+            )
+        return signed
+
+    def _do(self, key: str, act: Callable[[Bucket], T]) -> T:
+        try:
+            result = self._retry.run(lambda: self._attempt(key, act), threading.Event())
+        except SourceError as error:
+            refused = self._refusal(error)
+            if refused is not error:
+                raise refused from None
+            raise StorageError(error.summary, error.detail, code=error.code) from None
+        self._retry = self._retry.patient
+        return result
+
+    def _attempt(self, key: str, act: Callable[[Bucket], T]) -> T:
+        try:
+            return act(self._opened())
+        except SourceError as error:
+            # which of the objects failed means nothing to the mirror's user
+            error.summary = f"mirror {self.url}: {error.summary.split(f'{key}: ', 1)[-1]}"
+            raise
+
+    def _opened(self) -> Bucket:
+        with self._lock:
+            if self._bucket is None:
+                self._bucket = self._open()
+            return self._bucket
+
+
+def _object_stat(found: ObjectInfo) -> ObjectStat:
+    return ObjectStat(found.key, found.size, found.modified.timestamp())

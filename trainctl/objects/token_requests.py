@@ -1,0 +1,171 @@
+"""Common to the platforms' libraries: their HTTP sessions, and their errors as ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from trainctl.base.network.tls import client_context
+from trainctl.errors import (
+    SourceDenied,
+    SourceError,
+    SourceUnavailable,
+    SourceUnreachable,
+    TrainctlError,
+    missing_extra,
+)
+
+SILENCE_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+_PACKAGES = {
+    "AWS": ("boto3", "aws", "Check the role's trust policy, or log in: aws sso login."),
+    "Google": ("google-auth", "gcp", "Check the account and its permissions, or log in again."),
+    "Azure": ("azure-identity", "azure", "Check the principal or identity, or log in: az login."),
+}
+_NO_CREDENTIAL_ERRORS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "DefaultCredentialsError",
+)
+"""Exceptions of the libraries that say that there is no credential, and nothing was refused."""
+
+for _name in ("azure", "google", "msal"):  # else their warnings reach stderr unredacted
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+@contextmanager
+def token_errors(platform: str, origin: str) -> Iterator[None]:
+    """Raise a library's exceptions, a failed import included, as ours: without its text, which may repeat what was sent."""
+    package, extra, advice = _PACKAGES[platform]
+    try:
+        yield
+    except TrainctlError:
+        raise
+    except ImportError:
+        raise missing_extra(origin, package, extra) from None
+    except Exception as error:  # noqa: BLE001 - each library has an exception tree of its own
+        raise _translate(error, platform, origin, advice) from None
+
+
+def _translate(error: Exception, platform: str, origin: str, advice: str) -> SourceError:
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return SourceError(
+                f"{platform}'s certificate is not trusted ({cause.verify_message}), for {origin}",
+                "Name the certificates to trust in SSL_CERT_FILE.",
+                code="untrusted-certificate",
+            )
+        if isinstance(cause, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)):
+            return SourceUnreachable(
+                f"{platform} is unreachable for {origin}",
+                "Check the network and, behind a proxy, HTTPS_PROXY.",
+            )
+    name = type(error).__name__
+    answer = getattr(error, "response", None)
+    if isinstance(answer, dict):  # botocore's
+        name = str(answer.get("Error", {}).get("Code", name))
+    if name in _NO_CREDENTIAL_ERRORS:
+        return no_credential_error(platform, origin)
+    return SourceDenied(f"{platform} gave no credential for {origin} ({name})", advice)
+
+
+def no_credential_error(platform: str, origin: str) -> SourceDenied:
+    """There is no credential to begin with."""
+    advice = f"Log in or set its variables. {_PACKAGES[platform][2]}"
+    return SourceDenied(
+        f"no credential of {platform} found for {origin}", advice, code="missing-secret"
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def token_session(*, proxies: bool = True) -> Any:
+    """A ``requests.Session`` that trusts what ``base.certificates`` trusts and follows no redirect.
+
+    A redirect would take along the token that the request carries. A busy server is SourceUnavailable, which callers retry.
+    """
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    class Adapter(HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            super().init_poolmanager(*args, ssl_context=client_context(), **options)
+
+        def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+            return super().proxy_manager_for(proxy, ssl_context=client_context(), **options)
+
+        def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            answer = super().send(request, *args, **options)
+            if answer.status_code == 429 or answer.status_code >= 500:
+                host = urlsplit(request.url).hostname
+                raise SourceUnavailable(f"{host} gave no token (status {answer.status_code})")
+            return answer
+
+    made = requests.Session()
+    made.max_redirects = 0
+    made.trust_env = proxies
+    made.mount("https://", Adapter())
+    made.mount("http://", Adapter())
+    return made
+
+
+def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> str:
+    """The token in the file that ``variable`` names, else that of GitHub Actions. SourceDenied if there is neither."""
+    if path := environ.get(variable):
+        try:
+            return Path(path).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            raise SourceDenied(
+                f"cannot read an identity token from {path}, which {variable} names",
+                "Name the file that your platform keeps the identity token in.",
+                code="missing-secret",
+            ) from None
+    url, token = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{part}") for part in ("URL", "TOKEN"))
+    if url and token:
+        return _github_token(f"{url}&audience={quote(audience, safe='')}", token)
+    raise SourceDenied(
+        "no identity token found",
+        f"Set {variable} to the file that holds one, or in GitHub Actions give the job `permissions: {{id-token: write}}`.",
+        code="missing-secret",
+    )
+
+
+def _github_token(url: str, token: str) -> str:
+    import urllib.error
+    import urllib.request
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            """Refuse: the next server would get the token."""
+
+    by_tls = urllib.request.HTTPSHandler(context=client_context())
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the environment's
+    try:
+        opener = urllib.request.build_opener(NoRedirect, by_tls)
+        with opener.open(request, timeout=SILENCE_SECONDS) as answer:
+            return str(json.loads(answer.read(2**20))["value"])
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise SourceDenied(
+            f"GitHub Actions refused an identity token (status {error.code})",
+            "Give the job `permissions: {id-token: write}`.",
+        ) from None
+    except OSError:
+        raise SourceUnreachable(
+            "GitHub Actions is unreachable for an identity token", "Check the network."
+        ) from None
+    except (ValueError, LookupError, TypeError):
+        raise SourceDenied("GitHub Actions returned no identity token") from None

@@ -1,0 +1,189 @@
+"""Apply a plan: checks and the lock file first, then the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trainctl.apply.engine import ApplyEngine, ApplyPermissions
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.walk import ApplyResult, effective_changes
+from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.model.action import Action
+from trainctl.model.address import Kind
+from trainctl.model.events import Emit
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.secrets import trust_violations
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.approvals import approval_digests
+from trainctl.plan.placement import planned_runs
+from trainctl.plan.validation.policies import policy_violations
+from trainctl.plan.values import Change, Plan
+from trainctl.resources.jobs import deferral_reason
+from trainctl.resources.registry import handlers
+from trainctl.resources.weights import lock_entry, source_request_of
+from trainctl.weights.lock import LockEntry, LockFile, LockKey
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """What the user allowed and asked for."""
+
+    permit: ApplyPermissions = ApplyPermissions()
+    parallelism: int = 10
+    lockfile_readonly: bool = False
+
+
+def apply(
+    workspace: Workspace, plan: Plan, options: ApplyOptions, emit: Emit, interrupt: Interrupt
+) -> ApplyResult:
+    """Carry out a plan that was consented to. Nothing is begun if something it needs is known to be missing."""
+    _refuse_ephemeral_state(workspace, plan)
+    _refuse_forbidden(workspace, plan)
+    _require_secrets(workspace, plan)
+    if not options.lockfile_readonly:
+        _lock_mirrored(workspace, plan)
+    if not workspace.ledger.state().lineage:
+        # This gives the state its lineage, which names everything that is made from here on.
+        workspace.ledger.note("a new state")
+    approved = approval_digests(plan)
+    if approved:
+        workspace.ledger.approve(plan.digest, approved)
+    services = workspace.services(delete_checkpoints=plan.options.delete_checkpoints)
+    services = replace(services, planned=planned_runs(plan))
+    if not options.lockfile_readonly:
+        services = replace(services, lock=_lock_writer(workspace, plan))
+    made = handlers(services)
+    engine = ApplyEngine(
+        workspace.ledger,
+        made,
+        emit,
+        interrupt,
+        workspace.agents.close,
+        options.parallelism,
+        lambda change: deferral_reason(change, workspace.agents, workspace.ledger.recorded),
+    )
+    _resume_waiting_runs(workspace, plan, emit)
+    if plan.options.refresh_only:
+        workspace.ledger.observe_many(
+            {one.address: one.after for one in plan.drift if one.after is not None}
+        )
+    result = engine.run(plan, options.permit)
+    workspace.ledger.flush()
+    return result
+
+
+def _resume_waiting_runs(workspace: Workspace, plan: Plan, emit: Emit) -> None:
+    """Runs that this plan leaves as they are and that only wait for their secrets were approved once."""
+    kept = {one.address for one in plan.changes if one.action is Action.NOOP}
+    waiting = [run for run in runs_waiting_for_secrets(workspace) if run.job.address in kept]
+    send_secrets(workspace, waiting, emit)
+
+
+def _require_secrets(workspace: Workspace, plan: Plan) -> None:
+    """Read every secret that the plan will use, so that a missing one is reported before anything is begun.
+
+    Weights that are mirrored already need none.
+    """
+    mirrored = {line.address for line in plan.weights if line.listing and not line.bytes_upstream}
+    for change in effective_changes(plan.changes).values():
+        if change.address in mirrored:
+            continue
+        try:
+            if change.after and change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE):
+                _read_secrets(workspace, change)
+        except TrainctlError as error:
+            error.address = error.address or str(change.address)
+            raise
+
+
+def _read_secrets(workspace: Workspace, change: Change) -> None:
+    if change.address.kind is Kind.WEIGHTS:
+        weights = WeightsSpec.from_attributes(change.after or {})
+        workspace.secrets.declared_credential(weights)
+    elif change.address.kind is Kind.JOB and change.action is not Action.UPDATE:
+        for name in sorted(_secrets_of_job(workspace, change.job_spec)):
+            workspace.secrets.value(name)
+
+
+def _secrets_of_job(workspace: Workspace, job: JobSpec) -> set[str]:
+    """The secrets that a run is given, that pull its image and that open its checkpoints' store."""
+    login = job.image.docker_auth if job.image else None
+    names = {*job.runtime.secret_environment.values(), *(login.secrets if login else ())}
+    keeps = job.runtime.checkpointing_config.enabled or job.runtime.loads
+    store = workspace.desired.checkpoints.secret
+    return names | {store} if keeps and store else names
+
+
+_UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
+"""Sources that have only their present version."""
+
+
+def _lock_writer(workspace: Workspace, plan: Plan) -> Callable[[LockEntry], None]:
+    """Note in the lock file what a source resolved to, but only once all of it is mirrored.
+
+    A source without versions is noted once, until ``--upgrade``.
+    """
+    lock, turn = LockFile(workspace.settings.directory), threading.Lock()
+
+    def note(entry: LockEntry) -> None:
+        replaces = plan.options.upgrade or not entry.source.startswith(_UNVERSIONED)
+        with turn:
+            lock.put([entry], replace=replaces)
+
+    return note
+
+
+def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
+    """Note what is mirrored already, and drop entries that the manifest doesn't name any more.
+
+    An unwritable lock file is found out here, before anything is begun.
+    """
+    lock, directory = LockFile(workspace.settings.directory), workspace.settings.directory
+    weights = [one for one in plan.changes if one.address.kind is Kind.WEIGHTS and one.after]
+    wanted = _declared_keys(workspace, plan)
+    if weights or (wanted is not None and lock.path.exists()):
+        mirrored = (one.after for one in weights if one.action is Action.NOOP)
+        specs = [WeightsSpec.from_attributes(after) for after in mirrored if after]
+        entries = (lock_entry(one, directory) for one in specs if one.pin)
+        lock.put(entries, wanted=wanted)
+
+
+def _declared_keys(workspace: Workspace, plan: Plan) -> set[LockKey] | None:
+    """What the manifest names, as keys of the lock file; None if it may name more: by expressions, or as the plan is partial."""
+    desired, options = workspace.desired, plan.options
+    part = options.targets or options.excludes or options.destroy or options.refresh_only
+    if part or desired.sources_vary:
+        return None
+    weights = (one for one in desired.resources.values() if one.address.kind is Kind.WEIGHTS)
+    return {
+        source_request_of(one.weights_spec, workspace.settings.directory).key for one in weights
+    }
+
+
+def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:
+    """A saved plan may have been made where another trust holds."""
+    if plan.options.destroy:
+        return
+    wishes, policies = workspace.desired.resources, workspace.trust.policies
+    for found in (
+        *policy_violations(policies, wishes, plan.hourly_cost),
+        *trust_violations(workspace),
+    ):
+        raise PermissionDenied(found.summary, found.detail, address=found.address, code=found.code)
+
+
+def _refuse_ephemeral_state(workspace: Workspace, plan: Plan) -> None:
+    """A new local state on a CI runner is lost with the runner, and with it the knowledge of what was made."""
+    if plan.lineage or not workspace.settings.environ.get("CI") or not workspace.state_is_default:
+        return
+    clusters = [change for change in plan.changes if change.address.kind is Kind.CLUSTER]
+    if any(change.provider != "local" for change in clusters):
+        raise PermissionDenied(
+            "a new state in this directory would vanish with the CI runner",
+            "Keep it where the next run finds it: set `state: {url: …}` or --state URL.",
+            code="ephemeral-state",
+        )

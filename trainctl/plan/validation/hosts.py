@@ -1,0 +1,125 @@
+"""What jobs that are to start need of their hosts: programs, files, container engines; whether they survive a logout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
+from trainctl.plan.values import Change, ImageFacts, ImageRow, ImageSelection, PlanInputs
+
+_INSTALL = "Install or create it there, or correct the manifest. Nothing was moved yet."
+
+
+def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """What each starting job lacks, and a warning for each node whose logout rules would end it."""
+    told = set[str]()
+    for job in starting_changes(changes):
+        address = str(job.address)
+        for text in inputs.missing_requirements.get(job.address, ()):
+            yield error(
+                text,
+                "Add the file, or correct its name.",
+                address=address,
+                code="missing-on-host",
+            )
+        for seat in rank_placements(inputs, job):
+            facts = seat.facts
+            for lack in facts.missing_requirements.get(job.address, ()) if facts else ():
+                said = f"{seat.node}: {lack}"
+                yield error(said, _INSTALL, address=address, code="missing-on-host")
+            if facts and facts.mount == "link":
+                yield from _writable_mount_warnings(job)
+            if facts and facts.logout and facts.id not in told:
+                told.add(facts.id)
+                yield warning(
+                    f"runs on {facts.id} would end when their user logs out",
+                    facts.logout,
+                    code="stops-at-logout",
+                )
+
+
+def _writable_mount_warnings(job: Change) -> Iterator[Diagnostic]:
+    """Directories of the host that a job could write to although they are meant to be read-only."""
+    for mount in job.job_spec.mounts:
+        if mount.read_only and not mount.mount_location.startswith("/"):
+            yield warning(
+                f"{mount.host_path} is linked, not mounted: nothing keeps the job from writing to it",
+                "Private mounts don't work on its node.",
+                address=str(job.address),
+                code="writable-mount",
+            )
+
+
+_WITHOUT_SHM_SIZE = ("apptainer",)
+
+
+def image_of(job: JobSpec) -> ImageSelection | None:
+    """The image that a job runs in, and the engine it insists on; None for a job that runs on the host."""
+    if job.image is None or not job.in_container:
+        return None
+    return ImageSelection(job.image.base_image, job.runtime.engine)
+
+
+def image_rows(inputs: PlanInputs, changes: Iterable[Change]) -> tuple[ImageRow, ...]:
+    """A row for each rank of each new run in a container."""
+    return tuple(
+        _line(job, selection, seat)
+        for job in starting_changes(changes)
+        if (selection := image_of(job.job_spec)) is not None
+        for seat in rank_placements(inputs, job)
+    )
+
+
+def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Jobs that need a container on a node where no engine works, or where it can't be as they want it."""
+    for job in starting_changes(changes):
+        selection = image_of(job.job_spec)
+        if selection is None and job.job_spec.runtime.shm_size:
+            yield _on_the_host(job)
+        for seat in rank_placements(inputs, job) if selection is not None else ():
+            found = seat.facts.images.get(selection) if seat.facts and selection else None
+            problem = _problem(job, seat, found) if found else None
+            if problem is not None:
+                yield problem
+                break
+
+
+def _problem(job: Change, seat: RankPlacement, found: ImageFacts) -> Diagnostic | None:
+    if found.engine is None:
+        return error(
+            f"{job.address} runs in an image, and on {seat.node} {found.why}",
+            "Install podman, docker or apptainer there, or set runtime.engine: host.",
+            code="no-engine",
+            address=str(job.address),
+        )
+    if found.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
+        return warning(
+            f"{job.address} asks for a shm_size, which {found.engine} on {seat.node} knows nothing of",
+            "Shared memory is half of the node's memory there. Leave shm_size out, or name another engine.",
+            code="no-shm-size",
+            address=str(job.address),
+        )
+    return None
+
+
+def _on_the_host(job: Change) -> Diagnostic:
+    return warning(
+        f"{job.address} asks for a shm_size, and runs in no container",
+        "It has the shared memory of its node. Leave shm_size out, or name an image.",
+        address=str(job.address),
+        code="no-shm-size",
+    )
+
+
+def _line(job: Change, selection: ImageSelection, seat: RankPlacement) -> ImageRow:
+    found = seat.facts.images.get(selection) if seat.facts else None
+    return ImageRow(
+        job=job.address,
+        rank=seat.rank,
+        node=seat.node,
+        image=selection.image,
+        engine=found.engine if found else selection.engine,
+        present=found.present if found else None,
+    )

@@ -1,0 +1,60 @@
+"""Plugins by entry point: built-ins and strangers' come through the same door, and load only when asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any
+
+from trainctl.errors import UsageError
+from trainctl.plugin_api.provider import Provider
+from trainctl.plugin_api.state import StateLog
+
+PROVIDERS = "trainctl.providers"
+STATE = "trainctl.state"
+
+
+def plugin_names(group: str) -> list[str]:
+    """The names that are installed in a group; imports none of them."""
+    return sorted(point.name for point in _entry_points(group))
+
+
+def plugin_packages(group: str) -> list[tuple[str, str]]:
+    """The names that are installed in a group, each with the package that it is in; imports none of them."""
+    return sorted((point.name, point.module.partition(".")[0]) for point in _entry_points(group))
+
+
+def load_provider(name: str) -> Provider:
+    """The provider of that name. UsageError names the installed ones."""
+    provider: Provider = _load(PROVIDERS, name)()
+    return provider
+
+
+def open_state(url: str) -> StateLog:
+    """The state log at a URL; its scheme names the plugin."""
+    scheme = url.partition(":")[0]
+    log: StateLog = _load(STATE, scheme)(url)
+    return log
+
+
+def _load(group: str, name: str) -> Any:
+    points = [point for point in _entry_points(group) if point.name == name]
+    if not points:
+        kind = group.removeprefix("trainctl.").removesuffix("s")
+        raise UsageError(
+            f"no {kind} plugin is called {name!r}",
+            f"Installed: {', '.join(plugin_names(group)) or 'none'}.",
+            code="missing-provider",
+        )
+    return points[0].load()
+
+
+def _entry_points(group: str) -> EntryPoints:
+    points: EntryPoints = _all_entry_points().select(group=group)
+    return points
+
+
+@cache
+def _all_entry_points() -> Any:
+    """What is installed, read once: for any group every distribution is looked at."""
+    return entry_points()

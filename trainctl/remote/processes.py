@@ -1,0 +1,311 @@
+"""Input that is made while a program runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from trainctl.errors import NodeTimeout, NodeUnreachable
+
+
+class InputFeed:
+    """What is put is sent; closed, it ends. Filled from any thread, read by one.
+
+    Reading waits, and a descriptor (``fileno``) can be read when it would not: so a transport that has one thread waits for both sides at once.
+    """
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._reader, self._writer = os.pipe()
+        self._closed = False
+        self._lead_pieces: Iterator[bytes] = iter(())
+        self._first: bytes | None = None
+        self.began: float | None = None
+        """When reading began, in monotonic seconds: the program has been started then."""
+
+    def lead(self, pieces: Iterable[bytes]) -> None:
+        """Have these sent before all that is put. To be said before anybody reads; they have to be ready."""
+        self._lead_pieces = iter(pieces)
+        self._first = next(self._lead_pieces, None)
+        if self._first is not None:
+            os.write(self._writer, b".")
+
+    def put(self, data: bytes) -> None:
+        """Have it sent; ignored after the reader has gone."""
+        if data:
+            self._add(data)
+
+    def close(self) -> None:
+        """There is no more. May be repeated."""
+        if not self._closed:
+            self._closed = True
+            self._add(None)
+
+    def fileno(self) -> int:
+        """Can be read when there is something, or the end."""
+        return self._reader
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self.began = self.began or time.monotonic()
+        if self._first is not None:
+            data, self._first = self._first, next(self._lead_pieces, None)
+            if self._first is None:  # from here on there may be nothing to read
+                os.read(self._reader, 1)
+            return data
+        os.read(self._reader, 1)
+        item = self._items.get()
+        if item is None:
+            self.close()
+            raise StopIteration
+        return item
+
+    def _add(self, data: bytes | None) -> None:
+        self._items.put(data)
+        os.write(self._writer, b".")
+
+    def __del__(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+_READ_BYTES = 2**18
+_DRAIN_SECONDS = 0.2
+_POLL_SECONDS = 0.5
+OnBytes = Callable[[bytes], object]
+
+
+def _is_never_over() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStreams:
+    """What is sent to a program, and who hears what it says.
+
+    ``head`` is sent before ``stdin``, of which a Feed is waited for while the program is heard; any other iterable has to have its pieces ready.
+    ``timeout`` is in seconds of silence in both directions. ``over`` tells that all was heard, whatever the program
+    goes on to do; ``node_label`` names it in errors.
+    """
+
+    on_stdout: OnBytes
+    on_stderr: OnBytes
+    stdin: Iterable[bytes] = ()
+    head: bytes = b""
+    timeout: float | None = None
+    over: Callable[[], bool] = _is_never_over
+    node_label: str = "a program on this machine"
+
+
+@contextmanager
+def defer_interrupt() -> Iterator[None]:
+    """Defer Ctrl-C to the end of the block: amid the start of a program it would leave an unknown one running."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    asked = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if asked.is_set():
+            raise KeyboardInterrupt
+
+
+class ProgramRunner:
+    """Runs programs, each in a session of its own, so that one can be ended with everything it started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closings = 0
+
+    def run(
+        self, argv: Sequence[str], streams: ProgramStreams, environ: Mapping[str, str] | None = None
+    ) -> int:
+        """The exit code, negative for a signal. Whatever goes wrong, Ctrl-C included, nothing of the program is left running."""
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with defer_interrupt():
+                process = self._started(argv, environ)
+            return _run_streams(process, streams)
+        except BaseException:
+            if process is not None:
+                kill(process)
+            raise
+        finally:
+            if process is not None:
+                with process, self._lock:
+                    self._running.discard(process)
+
+    def _started(
+        self, argv: Sequence[str], environ: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
+        closings = self._closings
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=environ,
+            )
+        except OSError as error:
+            raise NodeUnreachable(f"{argv[0]} can't be started: {error.strerror}") from error
+        with self._lock:
+            self._running.add(process)
+            if self._closings != closings:  # closed while the program was being started
+                kill(process)
+        return process
+
+    def close(self) -> None:
+        """End what is still running."""
+        with self._lock:
+            self._closings += 1
+            left = list(self._running)
+        for process in left:
+            kill(process)
+
+
+def _run_streams(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
+    conversation = _StreamPump(process, streams)
+    conversation.hold()
+    if streams.over():
+        kill(process)
+    return conversation.end()
+
+
+class _StreamPump:
+    """One program's three streams, served in one thread, so that none can wait for another."""
+
+    def __init__(self, process: subprocess.Popen[bytes], streams: ProgramStreams) -> None:
+        assert process.stdin is not None  # noqa: S101 - they were asked for
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self._process = process
+        self._pipes = (process.stdin, process.stdout, process.stderr)
+        self._streams = streams
+        self._input: Iterator[bytes] = iter(streams.stdin)
+        self._pending = memoryview(streams.head)
+        self._last_activity = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._open: set[object] = set(self._pipes)
+
+    def hold(self) -> None:
+        """Serve the streams until the program has ended and what it said was read."""
+        stdin, stdout, stderr = self._pipes
+        for stream in self._pipes:
+            os.set_blocking(stream.fileno(), False)
+        if self._pending or not isinstance(self._input, InputFeed):
+            self._selector.register(stdin, selectors.EVENT_WRITE, self._send)
+        else:
+            self._selector.register(self._input, selectors.EVENT_READ, self._resume_sending)
+        self._selector.register(stdout, selectors.EVENT_READ, self._receive)
+        self._selector.register(stderr, selectors.EVENT_READ, self._receive_error)
+        with self._selector:
+            while (self._is_open(stdout) or self._is_open(stderr)) and not self._streams.over():
+                ended = self._process.poll() is not None
+                ready = self._selector.select(_DRAIN_SECONDS if ended else self._wait_seconds())
+                for key, _ in ready:
+                    key.data()
+                if ended and not any(key.fileobj in (stdout, stderr) for key, _ in ready):
+                    break  # another process holds the streams open
+                self._check_silence(bool(ready))
+            if self._is_open(stdin):
+                self._finish(stdin)
+
+    def _is_open(self, stream: object) -> bool:
+        return stream in self._open
+
+    def _wait_seconds(self) -> float:
+        timeout = self._streams.timeout
+        return _POLL_SECONDS if timeout is None else min(_POLL_SECONDS, timeout)
+
+    def _check_silence(self, heard: bool) -> None:
+        now = time.monotonic()
+        timeout = self._streams.timeout
+        if heard:
+            self._last_activity = now
+        elif timeout is not None and now - self._last_activity >= timeout:
+            raise NodeTimeout(
+                f"{self._streams.node_label} was silent for {timeout:g} s",
+                "It was ended with what it had started.",
+            )
+
+    def end(self) -> int:
+        """The exit code. A program that closed its streams may go on; it is given the same time as one that is silent."""
+        try:
+            return self._process.wait(self._streams.timeout)
+        except subprocess.TimeoutExpired:
+            self._check_silence(heard=False)
+            raise NodeUnreachable(
+                f"{self._streams.node_label} closed its output and goes on"
+            ) from None
+
+    def _send(self) -> None:
+        stdin = self._pipes[0]
+        try:
+            while not self._pending:
+                self._pending = memoryview(next(self._input))
+            self._pending = self._pending[os.write(stdin.fileno(), self._pending) :]
+        except StopIteration:
+            self._finish(stdin)
+        except BrokenPipeError:  # it doesn't want to read: its answer counts
+            self._finish(stdin)
+        except BlockingIOError:
+            return
+        if not self._pending and isinstance(self._input, InputFeed) and self._is_open(stdin):
+            self._selector.unregister(stdin)
+            self._selector.register(self._input, selectors.EVENT_READ, self._resume_sending)
+
+    def _resume_sending(self) -> None:
+        """There is more to send."""
+        assert isinstance(self._input, InputFeed)  # noqa: S101
+        self._selector.unregister(self._input)
+        self._selector.register(self._pipes[0], selectors.EVENT_WRITE, self._send)
+
+    def _receive(self) -> None:
+        self._take(self._pipes[1], self._streams.on_stdout)
+
+    def _receive_error(self) -> None:
+        self._take(self._pipes[2], self._streams.on_stderr)
+
+    def _take(self, stream: object, on_bytes: OnBytes) -> None:
+        assert hasattr(stream, "fileno")  # noqa: S101
+        try:
+            data = os.read(stream.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            on_bytes(data)
+        else:
+            self._finish(stream)
+
+    def _finish(self, stream: object) -> None:
+        self._open.discard(stream)
+        with contextlib.suppress(KeyError):  # nothing is sent at the moment
+            self._selector.unregister(stream)  # type: ignore[arg-type]
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()  # type: ignore[attr-defined]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a program of a session of its own, with everything it started that stayed in its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        process.wait()

@@ -1,0 +1,106 @@
+"""What a node program says, line by line, and its errors as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainctl.errors import (
+    InsufficientSpace,
+    LockHeld,
+    NodeError,
+    RequirementsError,
+    SourceMismatch,
+    StorageError,
+    TrainctlError,
+    UnknownOnNode,
+    error_class,
+)
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+_KINDS: Mapping[str, type[TrainctlError]] = {
+    "storage": StorageError,
+    "room": InsufficientSpace,
+    "checkpoints": StorageError,
+    "busy": LockHeld,
+    "fenced": LockHeld,
+    "wrong": SourceMismatch,
+    "missing": UnknownOnNode,
+    "requirements": RequirementsError,
+}
+_CODES = {"checkpoints": "checkpoint-store", "ports": "no-free-port"}
+_LONGEST_LINE = 64 * 2**20
+_TAIL_LINES = 12
+
+
+class ResponseParser:
+    """Takes the node program's standard output in pieces; ``result`` is there when the call has ended."""
+
+    def __init__(self, node: str, on_event: OnEvent | None) -> None:
+        self._node = node
+        self._on_event = on_event
+        self._rest = b""
+        self.result: dict[str, Any] | None = None
+        self.error: TrainctlError | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece. NodeError if it is nothing that a node program says."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            raise NodeError(
+                f"node {self._node} answers with a line that doesn't end",
+                code="node-program-failed",
+            )
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            raise NodeError(
+                f"node {self._node} answers with something else than the node program would",
+                printable_tail(line),
+                code="node-program-failed",
+            ) from None
+        if "event" in message:
+            if self._on_event is not None:
+                self._on_event(message["event"])
+        elif "result" in message:
+            self.result = message["result"]
+        elif "error" in message:
+            self.error = error_from(self._node, message["error"])
+
+
+def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
+    """The error that the node program reported, as ours."""
+    said = str(value.get("kind"))
+    kind = _KINDS.get(said) or error_class(said) or NodeError
+    summary = printable_tail(str(value.get("summary", "failed")).encode())
+    detail = printable_tail(str(value.get("detail", "")).encode())
+    return kind(f"node {node}: {summary}", detail, code=_CODES.get(said) or value.get("code"))
+
+
+def crash_error(node: str, exit_code: int, stderr: bytes) -> NodeError:
+    """A node program that ended without an answer; the detail is the end of what it said."""
+    return NodeError(
+        f"the node program on {node} ended with {format_exit_status(exit_code)}",
+        printable_tail(stderr),
+        code="node-program-failed",
+    )
+
+
+def format_exit_status(code: int) -> str:
+    """``exit code 3``, or ``signal 9`` for a negative one."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def printable_tail(text: bytes) -> str:
+    """The last lines of a foreign text, with nothing in it that moves a cursor."""
+    lines = text.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join("".join(_escaped(character) for character in line) for line in lines)
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -1,0 +1,314 @@
+"""Start the ranks of a run: code, image, specification; together or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.apply.step import ApplyStep
+from trainctl.base.parallel import each
+from trainctl.base.protocol.code import (
+    HAS_CODE,
+    PULL_IMAGE,
+    UPLOAD_CODE,
+    CodeRequest,
+    HasCodeRequest,
+    PullImageRequest,
+)
+from trainctl.base.protocol.runs import START, STOP, StartRequest, StartResponse, StopRequest
+from trainctl.base.protocol.spec import (
+    DeploymentSpec,
+    QueueOrder,
+    RunContainer,
+    RunSpec,
+    SweepSlots,
+)
+from trainctl.base.units import parse_duration, parse_size
+from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
+from trainctl.jobs.environment import RunPaths, caches, directory_links, environment
+from trainctl.jobs.secrets import SecretResolver
+from trainctl.model.address import Address
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.resource import ResourceAttributes
+from trainctl.plugin_api.provider import Node
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.delivery import RankAssignment
+from trainctl.resources.run_control import RunControl
+from trainctl.resources.run_status import with_status
+
+_PIECE = 2**20
+
+OpenArchive = Callable[[], AbstractContextManager[Iterator[bytes]]]
+"""A tar in pieces, made when it is wanted."""
+
+
+def send_code(agent: NodeAgent, root: str, digest: str, lineage: str, archive: OpenArchive) -> str:
+    """Have a code tree on a node; the sha256 of the archive that it unpacks, which may have been there before.
+
+    ``lineage`` is who is about to use it: it is kept for that long.
+    """
+    request = CodeRequest(root=root, digest=digest)
+    there = agent.call(HAS_CODE, HasCodeRequest(**request, lineage=lineage))
+    if there["sha256"] is not None:
+        return there["sha256"]
+    sent = hashlib.sha256()
+
+    def hashed(data: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in data:
+            sent.update(piece)
+            yield piece
+
+    with archive() as data:
+        there = agent.call(UPLOAD_CODE, request, payload=hashed(data))
+    if there["sha256"] != sent.hexdigest():
+        raise NodeError("the code arrived damaged", "Try again.")
+    return sent.hexdigest()
+
+
+@contextmanager
+def fetch_code(control: RunControl, run: RunRecord, digest: str) -> Iterator[Iterator[bytes]]:
+    """A code tree as a node of an earlier run has it."""
+    with tempfile.TemporaryFile() as spool:
+
+        def keep(data: bytes) -> None:
+            spool.write(data)
+
+        control.read_code(run, digest, keep)
+        spool.seek(0)
+        yield iter(lambda: spool.read(_PIECE), b"")
+
+
+@dataclass(frozen=True, slots=True)
+class PulledImage:
+    """The image's digest, and the container as a run's specification describes it."""
+
+    digest: str
+    container: RunContainer
+
+
+def pull_image(
+    step: ApplyStep, agent: NodeAgent, root: str, lineage: str, secrets: SecretResolver
+) -> PulledImage | None:
+    """Have the image of the step's job on the node; None for a job that runs on the host.
+
+    NodeError says what the registry or the engine objects to.
+    """
+    job = step.job_spec
+    if job.image is None or not job.in_container:
+        return None
+    began = f"pulling {job.image.base_image}"
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        line = str(event["line"])
+        step.progress(f"{began}: {line}" if line else began, 0, 0)
+
+    request = PullImageRequest(
+        root=root,
+        lineage=lineage,
+        image=job.image.base_image,
+        engine=job.runtime.engine,
+        login=secrets.registry_login(job.image),
+    )
+    found = agent.call(PULL_IMAGE, request, on_event=on_event)
+    if found["note"]:
+        step.progress(found["note"], 0, 0)
+    container = RunContainer(
+        engine=found["engine"]["name"],
+        image=found["id"],
+        workdir=found["workdir"],
+        shm_size=parse_size(job.runtime.shm_size) if job.runtime.shm_size else None,
+        memory=job.compute.memory_bytes,
+        cpus=job.compute.cpu_count,
+    )
+    return PulledImage(found["digest"], container)
+
+
+_POLL_SECONDS = 0.2
+_MAY_CONTINUE = "Its run may go on there: trainctl status. Apply again: it is carried on."
+_LAUNCHING = frozenset({RunStatus.CREATED, RunStatus.DEPLOYING})
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRank:
+    """One rank on its node."""
+
+    number: int
+    assignment: RankAssignment
+    where: RunPaths
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.assignment.node
+
+    @property
+    def agent(self) -> NodeAgent:
+        """How it is asked."""
+        return self.assignment.agent
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRank:
+    """A rank whose node has what it needs: the archive of its code, environment, image."""
+
+    rank: PlacedRank
+    archive: str
+    venv: str | None
+    image: PulledImage | None
+
+
+def start_together(
+    step: ApplyStep,
+    control: RunControl,
+    run: RunRecord,
+    ranks: Sequence[PlacedRank],
+    requests: Sequence[StartRequest],
+    mask: Callable[[str], str],
+) -> RunRecord:
+    """Start every rank; the run's record once all of them run, wait in a queue, or have ended.
+
+    Rank 0 comes first: the others are started with what it says of where it listens, of which ``mask`` hides the token. May be
+    repeated: a rank that was started before is left as it is.
+    """
+    try:
+        first = _start(step, ranks[0], requests[0])
+        if len(ranks) == 1:
+            return with_status(run, [first])
+        rendezvous = first["rendezvous"]
+        if rendezvous:
+            mask(rendezvous["token"])
+
+        def follow(rank: PlacedRank, request: StartRequest) -> StartResponse:
+            return _start(step, rank, StartRequest(**request, rendezvous=rendezvous))
+
+        others = list(zip(ranks, requests, strict=True))[1:]
+        answers = each(lambda one: follow(*one), others, len(others))
+        return _wait_for_launch(step, control, with_status(run, [first, *answers]))
+    except NodeUnreachable as error:
+        error.detail = f"{error.detail} {_MAY_CONTINUE}".lstrip()
+        raise  # nobody can be asked
+    except LockHeld:
+        raise  # a newer attempt has the run, and what it started is its own
+    except TrainctlError:
+        for rank in ranks:
+            _ensure_ended(rank, run)
+        raise
+
+
+def _start(step: ApplyStep, rank: PlacedRank, request: StartRequest) -> StartResponse:
+    def on_event(event: Mapping[str, Any]) -> None:
+        if event.get("waiting"):
+            step.progress(str(event["waiting"]), 0, 0)
+
+    return rank.agent.call(START, request, on_event=on_event)
+
+
+def _wait_for_launch(step: ApplyStep, control: RunControl, run: RunRecord) -> RunRecord:
+    """The run once its ranks have found each other, and what is left to do before its commands begin is done."""
+    run = control.status(run)
+    while any(rank.status in _LAUNCHING for rank in run.ranks) and run.status.live:
+        if run.waiting:
+            step.progress(run.waiting, 0, 0)
+        step.cancelled.wait(_POLL_SECONDS)
+        step.stop_if_cancelled()
+        run = control.status(run)
+    return run
+
+
+def _ensure_ended(rank: PlacedRank, run: RunRecord) -> None:
+    """Whoever reads that a run could not be deployed starts another; this one may have been started before the error."""
+    request = StopRequest(root=rank.node.root, key=run.key, grace_seconds=0)
+    try:
+        rank.agent.call(STOP, request)
+    except TrainctlError as error:
+        raise NodeUnreachable(
+            f"nobody can tell whether run {run.id} was started", error.summary
+        ) from error
+
+
+_GRACE_SECONDS = 30
+
+
+def build_run_spec(
+    resource: ResourceAttributes,
+    run: RunRecord,
+    prepared: PreparedRank,
+    lineage: str,
+    listings: Mapping[str, str],
+    surroundings: DeploymentSpec,
+) -> RunSpec:
+    """Return all that a node needs to run one rank, except secret values. ``listings`` are by weights address."""
+    job, rank = resource.job_spec, prepared.rank
+    plain = environment(
+        resource.address, job, run, rank.where, lineage, rank.node.gpus, rank.number
+    )
+    secret = job.runtime.secret_environment
+    cache = job.runtime.cache_config
+    prepare = cache.prepare_commands if cache.enabled else None
+    return {
+        "key": run.key,
+        "id": run.id,
+        "number": run.number,
+        "generation": run.generation,
+        "lineage": lineage,
+        "address": str(resource.address),
+        "project": job.project,
+        "job": resource.address.name,
+        "rank": rank.number,
+        "group_size": len(run.ranks),
+        "nodes": [one.node for one in run.ranks],
+        "code": job.code.digest or "",
+        "commands": [*job.runtime.start_commands],
+        "environment": plain,
+        "secret_environment": {name: secret[name] for name in secret if name not in plain},
+        "weights": [
+            {
+                "name": str(weights.address),
+                "listing": listings[str(weights.address)],
+                "mount_location": weights.mount_location,
+            }
+            for weights in job.weights
+        ],
+        "links": directory_links(job, rank.where),
+        "mounts": [
+            {
+                "host_path": mount.host_path,
+                "mount_location": mount.mount_location,
+                "read_only": mount.read_only,
+            }
+            for mount in job.mounts
+        ],
+        "host": {"venv": prepared.venv or job.runtime.venv},
+        "grace_seconds": _GRACE_SECONDS,
+        "gpus": {
+            "count": job.compute.gpus,
+            "kind": job.compute.gpu_kind,
+            "declared": rank.node.gpus,
+        },
+        **queue_order(resource.address, job, lineage),
+        **surroundings,
+        "persist_secrets": bool(job.persisted_secrets),
+        "run_inputs": {"attributes": resource.attributes, "listings": listings},
+        "caches": caches(job, rank.where),
+        "prepare": {"commands": [*prepare], "directory": rank.where.project_cache}
+        if prepare
+        else None,
+        "retry": {
+            "max_attempts": job.retry.max_attempts,
+            "delay_seconds": parse_duration(job.retry.delay),
+        },
+        "max_duration_seconds": job.max_duration_seconds,
+    }
+
+
+def queue_order(address: Address, job: JobSpec, lineage: str) -> QueueOrder:
+    """Who goes first where runs wait, and how many of a sweep go on at once: what may change while a run waits."""
+    slots: SweepSlots | None = None
+    if job.max_parallel is not None:
+        slots = {"name": f"{lineage} job.{address.name}", "count": job.max_parallel}
+    return {"priority": job.priority, "slots": slots}

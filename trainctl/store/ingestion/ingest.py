@@ -1,0 +1,249 @@
+"""Copy a source into a store: what is missing of it, verified, and then its listing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
+
+from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
+from trainctl.base.objects import ObjectStore
+from trainctl.base.retry import RetryPolicy
+from trainctl.base.units import format_bytes
+from trainctl.errors import StorageError
+from trainctl.store import documents, keys, references
+from trainctl.store.backends.directory import SPARE_BYTES, DirectoryObjects, free_bytes
+from trainctl.store.ingestion.chunk_writer import ChunkWriter
+from trainctl.store.ingestion.coverage import (
+    BlobInfo,
+    Groups,
+    SourceCoverage,
+    encode_record,
+    find_listing,
+    group_by_fingerprint,
+    is_packed,
+)
+from trainctl.store.ingestion.file_transfer import FileTransfer, interrupted_error
+from trainctl.store.ingestion.pack_writer import PackWriter
+from trainctl.store.ingestion.upstream import ProgressFn, Upstream
+from trainctl.store.lease import ObjectLease
+from trainctl.store.maintenance.exclusive_access import Notify, hold_writer_lease, require_not_late
+from trainctl.store.references import Reference
+
+_MAX_SMALL = 32
+_MAX_LARGE = 6
+_GRACE_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+_Missing = Tuple[str, Sequence[SourceFile]]
+_Fetch = Callable[[SourceFile, str], BlobInfo]
+"""Has a file with this fingerprint in the store."""
+
+
+class SourceIngest:
+    """One source on its way into a store. ``cancelled`` ends it between pieces."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        resolved: ResolvedSource,
+        upstream: Upstream,
+        retry: RetryPolicy,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        progress: Optional[ProgressFn] = None,
+        cancelled: Optional[threading.Event] = None,
+    ) -> None:
+        self._objects = objects
+        self._resolved = resolved
+        self._upstream = upstream
+        self._retry = retry
+        self._chunk_bytes = chunk_bytes
+        self._cancelled = cancelled or threading.Event()
+        self._tally = _ProgressCounter(resolved.size, progress)
+
+    def run(self, reference: Reference, waiting: Notify) -> Listing:
+        """Copy what is missing. SourceError's kinds name the file, StorageError the store."""
+        objects, resolved = self._objects, self._resolved
+        listing = self._unchanged(references.put_reference(objects, reference, resolved))
+        if listing is not None:
+            self._tally.add(resolved.size, len(resolved.files))
+            return listing
+        with hold_writer_lease(objects, resolved, reference, self._cancelled, waiting) as lease:
+            listing = find_listing(objects, resolved)
+            if listing is None:
+                listing = self._copy(lease)
+            else:
+                self._tally.add(resolved.size, len(resolved.files))
+            references.put_reference(objects, reference, resolved, listing.id)
+            # The record of this source says more than its marks do.
+            self._objects.delete([stat.key for stat in objects.list(keys.mark_prefix(resolved))])
+        return listing
+
+    def _unchanged(self, named: Optional[str]) -> Optional[Listing]:
+        """The source's listing if the reference named it before: whoever deletes from now on keeps it."""
+        if named is None or self._objects.stat(keys.GC_LEASE) is not None:
+            return None
+        listing = find_listing(self._objects, self._resolved)
+        return listing if listing is not None and listing.id == named else None
+
+    def _copy(self, lease: ObjectLease) -> Listing:
+        groups = group_by_fingerprint(self._resolved)
+        known = SourceCoverage(self._objects, self._resolved, self._chunk_bytes)
+        found = known.find(groups)
+        for key in found:
+            self._tally.add(sum(file.size for file in groups[key]), len(groups[key]))
+        missing = {key: files for key, files in groups.items() if key not in found}
+        size = sum(files[0].size for files in missing.values())
+        _require_space(self._objects, size - known.arrived(missing))
+        packs = known.packs_of(found.values())
+        small = {key: files for key, files in missing.items() if is_packed(files[0].size, self._chunk_bytes)}  # fmt: skip
+        large = {key: files for key, files in missing.items() if key not in small}
+        packed, stored = self._pack(small)
+        found.update(packed)
+        found.update(self._upload(large, known))
+        files = (found[key].listed(file.path) for key, files in groups.items() for file in files)
+        listing = Listing(tuple(sorted(files)))
+        require_not_late(lease, self._resolved)
+        if packs or stored:
+            document = {"version": 1, "packs": sorted(packs | stored)}
+            self._objects.put(keys.packs(listing.id), documents.encode(document))
+        self._objects.put(keys.listing(listing.id), listing.to_bytes())
+        self._objects.put(keys.record(self._resolved), encode_record(self._resolved, listing))
+        self._objects.delete([keys.incomplete(listing.id)])
+        return listing
+
+    def _pack(self, missing: Groups) -> Tuple[Dict[str, BlobInfo], Set[str]]:
+        if not missing:
+            return {}, set()
+        transfer = self._transfer()
+        packing = PackWriter(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
+        try:
+            contents = self._fetch_all(packing.fetch, transfer, list(missing.items()), _MAX_SMALL)
+        finally:
+            packing.close()
+        return contents, packing.stored
+
+    def _upload(self, missing: Groups, known: SourceCoverage) -> Dict[str, BlobInfo]:
+        """The largest first, so that none is left for the end."""
+        if not missing:
+            return {}
+        transfer = self._transfer()
+        uploading = ChunkWriter(self._objects, self._resolved, transfer, known, self._chunk_bytes)
+        ordered = sorted(missing.items(), key=lambda item: -item[1][0].size)
+        try:
+            return self._fetch_all(uploading.fetch, transfer, ordered, _MAX_LARGE)
+        finally:
+            uploading.close()
+
+    def _transfer(self) -> FileTransfer:
+        return FileTransfer(self._upstream, self._retry, threading.Event(), self._arrived)
+
+    def _arrived(self, size: int) -> None:
+        if size > 0 and self._cancelled.is_set():
+            raise interrupted_error()
+        self._tally.add(size)
+
+    def _fetch_all(
+        self,
+        fetch: _Fetch,
+        transfer: FileTransfer,
+        missing: List[_Missing],
+        at_once: int,
+    ) -> Dict[str, BlobInfo]:
+        """Fetch files with a few threads; the first error ends it for all, and is raised."""
+        work = _FetchQueue(fetch, transfer.halt, missing, self._tally)
+        threads = [
+            threading.Thread(target=work.run, daemon=True, name="fetch")
+            for _ in range(min(at_once, len(missing)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive() and not transfer.halt.is_set():
+                    thread.join(_POLL_SECONDS)
+                    if self._cancelled.is_set():
+                        transfer.halt.set()
+        finally:
+            transfer.halt.set()
+            # Threads that hear nothing from upstream are left behind.
+            until = time.monotonic() + _GRACE_SECONDS
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+        if work.error is not None:
+            raise work.error
+        if len(work.done) < len(missing):
+            raise interrupted_error()
+        return work.done
+
+
+class _FetchQueue:
+    """Files that threads take one after another."""
+
+    def __init__(
+        self,
+        fetch: _Fetch,
+        halt: threading.Event,
+        missing: List[_Missing],
+        tally: _ProgressCounter,
+    ) -> None:
+        self._fetch = fetch
+        self._halt = halt
+        self._todo: Deque[_Missing] = deque(missing)
+        self._tally = tally
+        self._lock = threading.Lock()
+        self.done: Dict[str, BlobInfo] = {}
+        self.error: Optional[BaseException] = None
+
+    def run(self) -> None:
+        """Fetch until nothing is left, or something failed."""
+        while not self._halt.is_set():
+            try:
+                key, files = self._todo.popleft()
+            except IndexError:
+                return
+            try:
+                content = self._fetch(files[0], key)
+            except BaseException as error:  # noqa: BLE001  the thread that waits raises it
+                self._fail(error)
+                return
+            self.done[key] = content
+            self._tally.add(files[0].size * (len(files) - 1), len(files))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if not self._halt.is_set():
+                self.error = error
+                self._halt.set()
+
+
+class _ProgressCounter:
+    """Counts what is done, and reports it."""
+
+    def __init__(self, total: int, progress: Optional[Callable[[int, int, int], None]]) -> None:
+        self._lock = threading.Lock()
+        self._total = total
+        self._progress = progress
+        self._bytes = self._files = 0
+
+    def add(self, size: int, files: int = 0) -> None:
+        """Count more bytes and files."""
+        with self._lock:
+            self._bytes += size
+            self._files += files
+            if self._progress is not None:
+                self._progress(self._bytes, self._total, self._files)
+
+
+def _require_space(objects: ObjectStore, missing: int) -> None:
+    """StorageError unless the disk has space for what is missing, in bytes."""
+    if not isinstance(objects, DirectoryObjects) or not missing:
+        return
+    free = free_bytes(objects.root)
+    if missing + SPARE_BYTES > free:
+        raise StorageError(
+            f"the mirror {objects.root} needs {format_bytes(missing + SPARE_BYTES)} and its disk has {format_bytes(free)} free",
+            "Free some space, or name another place in mirror: {url: …}. Nothing was transferred.",
+            code="disk-full",
+        )

@@ -1,0 +1,192 @@
+"""Leases of a store in use: processes copy different sources at the same time, or one process deletes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple
+
+from trainctl.base.lease import Liveness, holder_name
+from trainctl.base.listing import ResolvedSource
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import LockHeld, StorageError
+from trainctl.store import keys
+from trainctl.store.ingestion.file_transfer import interrupted_error
+from trainctl.store.lease import ObjectLease, StoredLease, list_live, read_live
+from trainctl.store.references import Reference, StoredReference
+
+_WATCH_SECONDS = 0.5
+_WAIT_SECONDS = 0.2
+_TELL_SECONDS = 1.0
+"""How long a wait lasts before it is reported, and how often it is reported again."""
+Notify = Callable[[str], None]
+
+
+def no_notify(text: str) -> None:
+    """Report nothing."""
+
+
+@contextlib.contextmanager
+def hold_writer_lease(
+    objects: ObjectStore,
+    resolved: ResolvedSource,
+    reference: Reference,
+    cancelled: threading.Event,
+    waiting: Notify,
+) -> Iterator[ObjectLease]:
+    """Hold the lease of a source at its pin while no process deletes. Interrupted if cancelled before.
+
+    Others that need the same source wait, and find it there. ``waiting`` is called with what is waited for.
+    """
+    wait, liveness = _WaitReporter(cancelled, waiting), Liveness()
+    key = keys.lease(resolved)
+    document = {
+        "source": resolved.source,
+        "owner": reference.owner,
+        "address": reference.address,
+    }
+    while True:
+        with ObjectLease(objects, key, document) as lease:
+            if lease.try_acquire(liveness):
+                # Collections that begin from now on see this lease and delete nothing.
+                first = other = read_live(objects, keys.GC_LEASE, liveness)
+                while first and other and other.nonce == first.nonce:
+                    wait.once("waits until garbage is collected in the mirror")
+                    other = read_live(objects, keys.GC_LEASE, liveness)
+                if first is None or lease.is_mine():
+                    yield lease
+                    return
+                continue
+        other = read_live(objects, key, liveness)
+        if other is not None:
+            wait.once(f"waits for {_holder_label(other)} brings the same")
+
+
+def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
+    """StorageError if others may have taken the lease over, and deleted what was copied."""
+    if lease.late:
+        raise StorageError(
+            f"this process was suspended while mirroring {resolved.source}",
+            "Apply again: what arrived is used.",
+        )
+
+
+class ExclusiveAccess:
+    """Exclusive access: objects no younger than ``since``, by the store's clock, may be deleted if there are no ``writers``."""
+
+    def __init__(
+        self, since: float, writers: Mapping[str, StoredLease], lease: Optional[ObjectLease] = None
+    ) -> None:
+        self.since = since
+        self.writers = writers
+        self._lease = lease
+
+    def being_copied(self, stored: Iterable[StoredReference]) -> Tuple[StoredReference, ...]:
+        """The references whose sources are being copied."""
+        return tuple(
+            reference
+            for reference in stored
+            if keys.lease_of(reference.identity, str(reference.record["pin"])) in self.writers
+        )
+
+    @property
+    def description(self) -> str:
+        """Why nothing can be deleted."""
+        sources = {str(writer.document.get("source", "a source")) for writer in self.writers.values()}  # fmt: skip
+        return f"{', '.join(sorted(sources))} is being copied into the mirror."
+
+    def require(self) -> None:
+        """StorageError if others may have taken the lease over, as this process was suspended."""
+        if self._lease is not None and self._lease.late:
+            raise StorageError(
+                "this process was suspended while it deleted from the mirror",
+                "Nothing that is needed was deleted. Run it again.",
+            )
+
+
+@contextlib.contextmanager
+def hold_exclusive_access(
+    objects: ObjectStore,
+    notify: Notify = no_notify,
+    liveness: Optional[Liveness] = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[ExclusiveAccess]:
+    """Hold the one lease for deleting. Busy if another process does; a holder that may be dead is watched until it is certain."""
+    liveness = liveness or Liveness()
+    watch = _LeaseWatcher(notify, sleep)
+    with ObjectLease(objects, keys.GC_LEASE, {}) as lease:
+        while not lease.try_acquire(liveness):
+            if watch.find_live(lambda: _gc_lease(objects, liveness), "another process that collects garbage"):  # fmt: skip
+                raise LockHeld(
+                    f"another process deletes from {objects.url}", "Try again when it has ended."
+                )
+        stat = objects.stat(keys.GC_LEASE)
+        if stat is None:
+            raise StorageError(
+                f"{objects.url} doesn't show what was stored just now",
+                "Nothing was deleted. Try again.",
+            )
+        writers = watch.find_live(lambda: list_live(objects, liveness), "a process that copies into the mirror")  # fmt: skip
+        if not writers:
+            ended = [stat.key for stat in objects.list(keys.LEASES) if stat.key != keys.GC_LEASE]
+            objects.delete(ended)
+        yield ExclusiveAccess(stat.modified, writers, lease)
+
+
+def preview_exclusive_access(objects: ObjectStore) -> ExclusiveAccess:
+    """What ``hold_exclusive_access`` would find, without waiting or writing; ``since`` is this machine's time."""
+    return ExclusiveAccess(time.time(), list_live(objects, Liveness()))
+
+
+def _gc_lease(objects: ObjectStore, liveness: Liveness) -> Dict[str, StoredLease]:
+    held = read_live(objects, keys.GC_LEASE, liveness)
+    return {} if held is None else {keys.GC_LEASE: held}
+
+
+class _LeaseWatcher:
+    """Watches leases whose holders may be dead."""
+
+    def __init__(self, notify: Notify, sleep: Callable[[float], None]) -> None:
+        self._notify = notify
+        self._sleep = sleep
+        self._first: Dict[str, bytes] = {}
+
+    def find_live(
+        self, find: Callable[[], Dict[str, StoredLease]], holder: str
+    ) -> Dict[str, StoredLease]:
+        """The leases found, as soon as one is certainly held; none once all were silent for long."""
+        is_reported = False
+        while True:
+            found = find()
+            signs = [held.sign == self._first.setdefault(key, held.sign) for key, held in found.items()]  # fmt: skip
+            if not all(signs) or not found or any(held.is_alive for held in found.values()):
+                return found
+            if not is_reported:
+                self._notify(f"Waiting for a sign of life from {holder}.")
+                is_reported = True
+            self._sleep(_WATCH_SECONDS)
+
+
+class _WaitReporter:
+    def __init__(self, cancelled: threading.Event, waiting: Notify) -> None:
+        self._cancelled = cancelled
+        self._waiting = waiting
+        self._due = time.monotonic() + _TELL_SECONDS
+
+    def once(self, text: str) -> None:
+        """Wait for a moment; report why, but not often."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _TELL_SECONDS
+            self._waiting(text)
+        if self._cancelled.wait(_WAIT_SECONDS):
+            raise interrupted_error()
+
+
+def _holder_label(other: StoredLease) -> str:
+    holder = str(other.document.get("holder") or "")
+    if holder == holder_name():
+        return f"{other.document.get('address')}, which"
+    process = holder.rpartition("-")[0].rpartition("-")[2]
+    owner = other.document.get("owner") or "somebody"
+    return f"{owner} (process {process or '?'}), who"

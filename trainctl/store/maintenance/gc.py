@@ -1,0 +1,224 @@
+"""Garbage collection: mark what references need, and delete the rest, under one lease that writers respect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from trainctl.base.objects import ObjectStat, ObjectStore
+from trainctl.errors import StorageError
+from trainctl.store import documents, keys, references
+from trainctl.store.maintenance.exclusive_access import (
+    ExclusiveAccess,
+    Notify,
+    hold_exclusive_access,
+    no_notify,
+    preview_exclusive_access,
+)
+from trainctl.store.references import StoredReference
+
+_DELETED_AT_ONCE = 1000
+"""Keys that S3 deletes in one request."""
+
+
+@dataclass(frozen=True)
+class GcOptions:
+    """``unused_seconds``: also delete references that weren't used for so long."""
+
+    dry_run: bool = False
+    unused_seconds: Optional[float] = None
+
+
+class RemovedListing(NamedTuple):
+    """A listing that no reference named."""
+
+    listing: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What was deleted, or would be, and which references keep the rest.
+
+    ``blobs`` and ``bytes`` count deleted content, each file in a pack as one. ``busy`` are references whose sources are
+    being copied: nothing is deleted then. ``dropped`` references were unused.
+    """
+
+    dry_run: bool
+    bytes: int = 0
+    blobs: int = 0
+    listings: Tuple[RemovedListing, ...] = ()
+    dropped: Tuple[StoredReference, ...] = ()
+    kept: Tuple[StoredReference, ...] = ()
+    busy: Tuple[StoredReference, ...] = ()
+
+
+def gc(objects: ObjectStore, options: GcOptions, notify: Notify = no_notify) -> GcReport:
+    """Delete what no reference needs. Busy if another collection runs, StorageError if what is needed is unknown.
+
+    It may be killed at any moment: the next one deletes what is left.
+    """
+    if options.dry_run:
+        return _collect(objects, options, preview_exclusive_access(objects))
+    with hold_exclusive_access(objects, notify) as access:
+        return _collect(objects, options, access)
+
+
+def _collect(objects: ObjectStore, options: GcOptions, access: ExclusiveAccess) -> GcReport:
+    found = references.read_references(objects)
+    found.require_readable()
+    busy = access.being_copied(found.stored)
+    if access.writers:
+        return GcReport(options.dry_run, kept=found.stored, busy=busy)
+    oldest = float("-inf") if options.unused_seconds is None else access.since - options.unused_seconds  # fmt: skip
+    dropped = tuple(stored for stored in found.stored if stored.last_used < oldest)
+    kept = tuple(stored for stored in found.stored if stored.last_used >= oldest)
+    garbage = find_garbage(objects, kept, access.since)
+    removed = tuple(_describe_listings(objects, garbage.listings))
+    if not options.dry_run:
+        _delete(objects, (stored.key for stored in dropped), access)
+        for some in garbage.in_order():
+            _delete(objects, some, access)
+    return GcReport(options.dry_run, garbage.bytes, garbage.blobs, removed, dropped, kept)
+
+
+def _delete(objects: ObjectStore, garbage: Iterable[str], access: ExclusiveAccess) -> None:
+    rest = iter(garbage)
+    while some := list(islice(rest, _DELETED_AT_ONCE)):
+        access.require()
+        objects.delete(some)
+
+
+def _describe_listings(objects: ObjectStore, listings: Iterable[str]) -> Iterator[RemovedListing]:
+    for key in listings:
+        name = keys.key_stem(key)
+        listing = documents.load_or_none(documents.load_listing, objects, name)
+        if listing is not None:
+            yield RemovedListing(name, len(listing.files), listing.size)
+
+
+@dataclass
+class GarbageKeys:
+    """Keys that nothing needs, by the order in which they are deleted: what names content before the content."""
+
+    names: List[str] = field(default_factory=list)
+    listings: List[str] = field(default_factory=list)
+    indexes: List[str] = field(default_factory=list)
+    content: List[str] = field(default_factory=list)
+    blobs: int = 0
+    bytes: int = 0
+
+    def in_order(self) -> Tuple[Sequence[str], ...]:
+        """The keys, those first that name the others."""
+        return self.names, self.listings, self.indexes, self.content
+
+
+@dataclass
+class _LiveSet:
+    """What must stay; content by digest. ``incomplete`` are the listings of which ``verify`` deleted content."""
+
+    listings: Set[str] = field(default_factory=set)
+    incomplete: Set[str] = field(default_factory=set)
+    sources: Set[str] = field(default_factory=set)
+    blobs: Set[bytes] = field(default_factory=set)
+    chunked: Set[bytes] = field(default_factory=set)
+    packs: Set[bytes] = field(default_factory=set)
+
+
+def find_garbage(
+    objects: ObjectStore, kept: Sequence[StoredReference], since: float = float("inf")
+) -> GarbageKeys:
+    """What no kept reference needs, and is no younger than ``since``. StorageError if a kept listing can't be read."""
+    live = _mark(objects, kept)
+    garbage = GarbageKeys()
+
+    def old(prefix: str) -> Iterator[ObjectStat]:
+        return (stat for stat in objects.list(prefix) if stat.modified <= since)
+
+    garbage.names += (stat.key for stat in old(keys.PARTIAL) if _source(stat.key) not in live.sources)  # fmt: skip
+    garbage.names += (stat.key for stat in old(keys.RECORDS) if not _names_live_blob(objects, stat.key, live))  # fmt: skip
+    garbage.listings += _dead_keys(old(keys.LISTINGS), live)
+    garbage.indexes += (stat.key for stat in old(keys.INCOMPLETE) if keys.key_stem(stat.key) not in live.incomplete)  # fmt: skip
+    garbage.indexes += _dead_keys(old(keys.PACKS), live)
+    garbage.indexes += (stat.key for stat in old(keys.CHUNKED) if _digest(stat) not in live.chunked)
+    rows: Dict[bytes, int] = {}
+    for stat in old(keys.PACK_INDEXES):
+        if _digest(stat) not in live.packs:
+            garbage.indexes.append(stat.key)
+            rows[_digest(stat)] = documents.count_pack_entries(stat.size)
+    for stat in old(keys.BLOBS):
+        digest = _digest(stat)
+        if digest not in live.blobs and digest not in live.packs:
+            garbage.content.append(stat.key)
+            garbage.blobs += rows.get(digest, 1)
+            garbage.bytes += stat.size
+    return garbage
+
+
+def _mark(objects: ObjectStore, kept: Sequence[StoredReference]) -> _LiveSet:
+    live = _LiveSet()
+    for stored in kept:
+        for listing_id in stored.listings - live.listings:
+            _mark_listing(objects, listing_id, stored, live)
+        if stored.listing is None or not stored.listings.isdisjoint(live.incomplete):
+            live.sources.add(keys.source_of(stored.identity))
+    for source in live.sources:
+        for stat in objects.list(f"{keys.PARTIAL}/{source}"):
+            _mark_partial(objects, stat.key, live)
+    return live
+
+
+def _mark_listing(
+    objects: ObjectStore, listing_id: str, stored: StoredReference, live: _LiveSet
+) -> None:
+    """Mark what a listing names. StorageError if it can't be read."""
+    listing = documents.load_listing(objects, listing_id)
+    if listing is None:
+        live.incomplete.add(listing_id)
+        listing = documents.load_incomplete(objects, listing_id)
+    if listing is None:
+        raise StorageError(
+            f"{objects.url}/{keys.listing(listing_id)} is missing: cannot determine what "
+            f"{stored.record['address']} of {stored.record['project']} needs",
+            f"Apply again in {stored.record['project']}, or delete {stored.key} if that project no longer exists.",
+            code=documents.DAMAGED,
+        )
+    live.listings.add(listing_id)
+    live.packs.update(map(bytes.fromhex, documents.load_packs(objects, listing_id)))
+    for file in listing.files:
+        if file.chunks:
+            live.chunked.add(bytes.fromhex(file.sha256))
+        live.blobs.update(map(bytes.fromhex, file.chunks or (file.sha256,)))
+
+
+def _mark_partial(objects: ObjectStore, key: str, live: _LiveSet) -> None:
+    """Mark what a mark of an unfinished source names: a chunk, a file or a pack."""
+    name = key.rpartition("/")[2]
+    sha256 = name.rpartition(".")[2]
+    digest = bytes.fromhex(sha256)
+    if name.startswith("pack."):
+        live.packs.add(digest)
+        return
+    live.blobs.add(digest)
+    if ".whole." in name:
+        live.chunked.add(digest)
+        live.blobs.update(map(bytes.fromhex, documents.load_chunks(objects, sha256) or ()))
+
+
+def _dead_keys(stats: Iterable[ObjectStat], live: _LiveSet) -> Iterator[str]:
+    return (stat.key for stat in stats if keys.key_stem(stat.key) not in live.listings)
+
+
+def _names_live_blob(objects: ObjectStore, key: str, live: _LiveSet) -> bool:
+    record = documents.load_or_none(documents.load, objects, key)
+    return record is not None and record.get("listing") in live.listings
+
+
+def _source(key: str) -> str:
+    return key.split("/")[1]
+
+
+def _digest(stat: ObjectStat) -> bytes:
+    return bytes.fromhex(keys.key_stem(stat.key))

@@ -1,0 +1,165 @@
+"""What a store holds, for people: one row for each source, revision and listing that references name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from trainctl.base.lease import Liveness
+from trainctl.base.listing import Listing
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import StorageError
+from trainctl.store import documents, keys, references
+from trainctl.store.lease import list_live
+from trainctl.store.maintenance.gc import find_garbage
+from trainctl.store.references import StoredReference
+
+
+class InventoryRow(NamedTuple):
+    """One row of ``mirror list``.
+
+    ``listing`` is None until the source is complete. ``bytes_shared`` are those that other rows have, too; ``bytes_stored``
+    those that no row before has, and ``bytes_saved`` the others. ``listing_status`` says what is wrong with the listing,
+    ``missing`` or ``corrupt``. ``last_used`` is in Unix seconds; ``users`` are those who applied it.
+    """
+
+    source: str
+    revision: str
+    listing: Optional[str]
+    files: int
+    bytes: int
+    bytes_shared: int
+    bytes_stored: int
+    bytes_saved: int
+    last_used: float
+    projects: Tuple[str, ...]
+    users: Tuple[str, ...]
+    endpoint: Optional[str] = None
+    listing_status: str = ""
+
+
+@dataclass(frozen=True)
+class MirrorInventory:
+    """What is stored, in bytes beside the rows: content of sources that aren't complete, and what ``gc`` would delete.
+
+    ``damaged`` has a sentence for each reference that can't be read; ``gc`` would delete nothing then.
+    """
+
+    rows: Tuple[InventoryRow, ...]
+    unfinished: int = 0
+    unreferenced: int = 0
+    damaged: Tuple[str, ...] = ()
+
+
+class _SourceVersion(NamedTuple):
+    """What makes a row. Another endpoint may have other content by the same URI."""
+
+    source: str
+    endpoint: str
+    revision: str
+    listing: str
+
+
+def take_inventory(objects: ObjectStore) -> MirrorInventory:
+    """Inspect a store. Writes nothing."""
+    found = references.read_references(objects)
+    rows = _rows(objects, found.stored)
+    garbage = None if found.damaged else _garbage_bytes(objects, found.stored)
+    is_complete = garbage is not None and all(
+        row.listing and not row.listing_status for row in rows
+    )
+    rest = stored_bytes(objects) - (garbage or 0) - sum(row.bytes_stored for row in rows)
+    return MirrorInventory(
+        tuple(rows),
+        0 if is_complete else max(0, rest),
+        garbage or 0,
+        tuple(error.summary for error in found.damaged.values()),
+    )
+
+
+def stored_bytes(objects: ObjectStore) -> int:
+    """The bytes of all content, needed or not."""
+    return sum(stat.size for stat in objects.list(keys.BLOBS))
+
+
+def _garbage_bytes(objects: ObjectStore, stored: Sequence[StoredReference]) -> Optional[int]:
+    """What ``gc`` would delete; None while a writer lives, or if it can't tell."""
+    if list_live(objects, Liveness()):
+        return None
+    try:
+        return find_garbage(objects, stored).bytes
+    except StorageError as error:
+        if error.code != documents.DAMAGED:
+            raise
+        return None
+
+
+@dataclass
+class _RowSizes:
+    """Bytes of a row's content: those that other rows have, too, and those that no row before has."""
+
+    shared: int = 0
+    stored: int = 0
+    listing_status: str = ""
+
+
+def _rows(objects: ObjectStore, stored: Iterable[StoredReference]) -> List[InventoryRow]:
+    versions: Dict[_SourceVersion, List[Tuple[Mapping[str, Any], float]]] = {}
+    for reference in stored:
+        for record in reference.versions():
+            named = (record["source"], record.get("endpoint"), record["revision"], record["listing"])  # fmt: skip
+            version = _SourceVersion(*(value or "" for value in named))
+            versions.setdefault(version, []).append((record, reference.last_used))
+    ordered = sorted(versions)
+    sizes = _measure_listings(objects, [version.listing for version in ordered])
+    return [_row(version, versions[version], its) for version, its in zip(ordered, sizes)]
+
+
+def _measure_listings(objects: ObjectStore, listings: Sequence[str]) -> List[_RowSizes]:
+    sizes = [_RowSizes() for _ in listings]
+    first: Dict[bytes, int] = {}
+    again: Set[bytes] = set()
+    for number, listing_id in enumerate(listings):
+        listing = _load(objects, listing_id, sizes[number])
+        for sha256, size in {file.sha256: file.size for file in listing.files}.items():
+            digest = bytes.fromhex(sha256)
+            if first.setdefault(digest, number) == number:
+                sizes[number].stored += size
+                continue
+            sizes[number].shared += size
+            if digest not in again:
+                again.add(digest)
+                sizes[first[digest]].shared += size
+    return sizes
+
+
+def _load(objects: ObjectStore, listing_id: str, sizes: _RowSizes) -> Listing:
+    if not listing_id:
+        return Listing(())
+    listing = documents.load_or_none(documents.load_listing, objects, listing_id)
+    if listing is None:
+        is_there = objects.stat(keys.listing(listing_id)) is not None
+        sizes.listing_status = "corrupt" if is_there else "missing"
+    return listing or Listing(())
+
+
+def _row(
+    version: _SourceVersion, referring: Sequence[Tuple[Mapping[str, Any], float]], sizes: _RowSizes
+) -> InventoryRow:
+    record, _ = referring[0]
+    is_known = bool(version.listing) and not sizes.listing_status
+    return InventoryRow(
+        source=version.source,
+        revision=version.revision,
+        listing=version.listing or None,
+        files=record["files"],
+        bytes=record["bytes"],
+        bytes_shared=sizes.shared,
+        bytes_stored=sizes.stored,
+        bytes_saved=record["bytes"] - sizes.stored if is_known else 0,
+        last_used=max(last_used for _, last_used in referring),
+        projects=tuple(sorted({record["project"] for record, _ in referring})),
+        users=tuple(sorted({record["owner"] for record, _ in referring})),
+        endpoint=version.endpoint or None,
+        listing_status=sizes.listing_status,
+    )

@@ -1,0 +1,308 @@
+"""Verify a store: hash all content, and check what names it. A repair deletes what is wrong and what names it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, TypeVar
+
+from trainctl.base.listing import CHUNK_BYTES, Listing
+from trainctl.base.objects import ObjectStat, ObjectStore
+from trainctl.base.parallel import map_ordered
+from trainctl.errors import StorageError
+from trainctl.store import documents, keys, references
+from trainctl.store.ingestion.upstream import ProgressFn
+from trainctl.store.maintenance.exclusive_access import (
+    ExclusiveAccess,
+    Notify,
+    hold_exclusive_access,
+    no_notify,
+)
+
+T = TypeVar("T")
+_MAX_CONCURRENT = 3
+"""Objects of up to 16 MiB that are in memory."""
+_NEXT_APPLY = "The next apply copies what is missing."
+
+
+class FindingOutcome(str, Enum):
+    """What became of something wrong."""
+
+    CORRUPT = "corrupt"
+    REMOVED = "removed"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong: ``problem`` in words, ``bytes`` to be copied again, and the ``sources`` that need it."""
+
+    key: str
+    problem: str
+    bytes: int = 0
+    sources: Tuple[str, ...] = ()
+    outcome: FindingOutcome = FindingOutcome.CORRUPT
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was hashed, and what was wrong. Large content and each file in a pack count as one of ``blobs``."""
+
+    blobs: int
+    bytes: int
+    findings: Tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the store holds all that references name, and nothing wrong."""
+        return not self.findings
+
+
+def verify_store(
+    objects: ObjectStore,
+    repair: bool = False,
+    progress: Optional[ProgressFn] = None,
+    notify: Notify = no_notify,
+) -> VerifyReport:
+    """Read everything. With ``repair`` what is wrong is deleted, so that the next apply copies just that again.
+
+    Content is hashed without a lease; only deleting excludes writers. Busy if another repair or a collection runs.
+    """
+    check = _StoreCheck(objects, progress or (lambda done, total, count: None))
+    check.run()
+    findings = tuple(check.findings())
+    if repair and findings:
+        with hold_exclusive_access(objects, notify) as access:
+            findings = tuple(_StoreRepair(check, access).run(findings))
+    return VerifyReport(check.blobs, check.bytes, findings)
+
+
+class _StoreCheck:
+    """Content that is ``right``, by digest, and ``wrong`` objects by key: what is wrong, and how many bytes.
+
+    ``lost`` are the listings that name something wrong or missing, ``needed`` the sources by the key of what they need.
+    """
+
+    def __init__(self, objects: ObjectStore, progress: ProgressFn) -> None:
+        self.objects = objects
+        self.right: Set[bytes] = set()
+        self.wrong: Dict[str, Tuple[str, int]] = {}
+        self.listings: Set[str] = set()
+        self.lost: Set[str] = set()
+        self.needed: Dict[str, Set[str]] = {}
+        self.blobs = self.bytes = 0
+        self._chunked: Set[str] = set()
+        self._progress = progress
+        self._references = references.read_references(objects)
+
+    def run(self) -> None:
+        """Read listings first, as writers put them last: their content was there before it is hashed."""
+        self.listings = set(self._names(keys.LISTINGS))
+        incomplete = self._names(keys.INCOMPLETE)
+        self._hash_blobs(self._read_chunked(), self._read_indexes())
+        for name in sorted(self.listings):
+            self._check_listing(name)
+        for name in incomplete:
+            self._readable(
+                keys.incomplete(name), documents.load_incomplete, name, "listing changed"
+            )
+        for stat in self.objects.list(keys.RECORDS):
+            self._readable(stat.key, documents.load, stat.key, "record changed")
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong, by key."""
+        for key, error in self._references.damaged.items():
+            yield Finding(key, "reference changed", detail=error.detail)
+        for stored in self._references.stored:
+            if stored.listing and stored.listing not in self.listings:
+                key = keys.listing(stored.listing)
+                if self.objects.stat(key) is None:
+                    source = str(stored.record["source"])
+                    yield Finding(key, "listing missing", 0, (source,), detail=_NEXT_APPLY)
+        for key, (problem, size) in sorted(self.wrong.items()):
+            yield Finding(key, problem, size, tuple(sorted(self.needed.get(key, ()))))
+
+    def _names(self, prefix: str) -> List[str]:
+        return [keys.key_stem(stat.key) for stat in self.objects.list(prefix)]
+
+    def _read_chunked(self) -> Set[bytes]:
+        """Read which blobs are chunks of large content, which counts as one."""
+        chunks: Set[bytes] = set()
+        for name in self._names(keys.CHUNKED):
+            found = self._readable(
+                keys.chunk_list(name), documents.load_chunks, name, "chunks changed"
+            )
+            if found is not None:
+                chunks.update(map(bytes.fromhex, found))
+                self._chunked.add(name)
+        self.blobs += len(self._chunked)
+        return chunks
+
+    def _read_indexes(self) -> Dict[bytes, int]:
+        """How many contents are in each pack whose index can be read."""
+        counts: Dict[bytes, int] = {}
+        for name in self._names(keys.PACK_INDEXES):
+            found = self._readable(
+                keys.pack_index(name), documents.load_pack_index, name, "slices changed"
+            )
+            if found is not None:
+                counts[bytes.fromhex(name)] = len(found)
+        return counts
+
+    def _hash_blobs(self, chunks: Set[bytes], packs: Dict[bytes, int]) -> None:
+        total = sum(stat.size for stat in self.objects.list(keys.BLOBS))
+        for stat, data_is_right in map_ordered(
+            self._is_right, self.objects.list(keys.BLOBS), _MAX_CONCURRENT
+        ):
+            digest = bytes.fromhex(keys.key_stem(stat.key))
+            if data_is_right:
+                self.right.add(digest)
+            elif data_is_right is not None:
+                self.wrong[stat.key] = "changed", stat.size
+            self.bytes += stat.size
+            self.blobs += 0 if digest in chunks else packs.get(digest, 1)
+            self._progress(self.bytes, total, self.blobs)
+        for digest in packs.keys() - self.right:
+            pack, index = keys.blob(digest.hex()), keys.pack_index(digest.hex())
+            if pack not in self.wrong and self.objects.stat(index) and not self.objects.stat(pack):
+                self.wrong[index] = "pack missing", 0
+
+    def _is_right(self, stat: ObjectStat) -> Optional[bool]:
+        return is_intact(self.objects, stat.key)
+
+    def _check_listing(self, name: str) -> None:
+        key = keys.listing(name)
+        listing = self._readable(key, documents.load_listing, name, "listing changed")
+        stored = self._references.stored
+        sources = {str(one.record["source"]) for one in stored if name in one.listings}
+        if listing is None:
+            self.needed.setdefault(key, set()).update(sources)
+            return
+        for missing, size in self._missing(listing):
+            self.lost.add(name)
+            self.wrong.setdefault(missing, ("missing", size))
+            self.needed.setdefault(missing, set()).update(sources)
+
+    def _missing(self, listing: Listing) -> Iterator[Tuple[str, int]]:
+        """The keys of what a listing needs and that is missing or wrong, and how many bytes of it."""
+        small, lost_packs = self._read_packs(listing.id)
+        for file in listing.files:
+            digests = [bytes.fromhex(sha256) for sha256 in file.chunks or (file.sha256,)]
+            lost = [one for one in digests if one not in self.right and one not in small]
+            if lost and not file.chunks and lost_packs:
+                yield from lost_packs
+            elif lost:
+                yield from ((keys.blob(one.hex()), min(file.size, CHUNK_BYTES)) for one in lost)
+            elif file.chunks and file.sha256 not in self._chunked:
+                yield keys.chunk_list(file.sha256), file.size
+
+    def _read_packs(self, name: str) -> Tuple[Set[bytes], List[Tuple[str, int]]]:
+        """The contents of a listing's packs, and the keys because of which some of them can't be read."""
+        small: Set[bytes] = set()
+        lost: List[Tuple[str, int]] = []
+        packs = self._readable(keys.packs(name), documents.load_packs, name, "packs changed")
+        if packs is None:
+            lost.append((keys.packs(name), 0))
+        for pack in packs or ():
+            if keys.pack_index(pack) in self.wrong:
+                lost.append((keys.pack_index(pack), 0))
+            elif bytes.fromhex(pack) not in self.right:
+                lost.append((keys.blob(pack), 0))
+            else:
+                slices = documents.load_pack_index(self.objects, pack)
+                small.update(one.digest for one in slices or ())
+                lost += [] if slices is not None else [(keys.pack_index(pack), 0)]
+        return small, lost
+
+    def _readable(
+        self, key: str, load: Callable[[ObjectStore, str], Optional[T]], name: str, problem: str
+    ) -> Optional[T]:
+        """What ``load`` reads; None, and the object is wrong, if it is damaged."""
+        try:
+            return load(self.objects, name)
+        except StorageError as error:
+            if error.code != documents.DAMAGED:
+                raise
+            self.wrong[key] = problem, 0
+            return None
+
+
+class _StoreRepair:
+    """Deletes what is wrong, what names it first. Listings are set aside, so that the rest of what they name stays."""
+
+    def __init__(self, check: _StoreCheck, access: ExclusiveAccess) -> None:
+        self._check = check
+        self._wrong = check.wrong
+        self._objects = check.objects
+        self._access = access
+
+    def run(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """The findings, with what became of them."""
+        if self._access.writers:
+            for finding in findings:
+                yield replace(finding, detail=f"{self._access.description} Run it again later.")
+            return
+        for key in [key for key in self._wrong if key.startswith(f"{keys.BLOBS}/")]:
+            if is_intact(self._objects, key):  # it was written again since
+                del self._wrong[key]
+        self._delete_all()
+        for finding in findings:
+            is_ours = finding.key in self._wrong
+            yield replace(finding, outcome=FindingOutcome.REMOVED) if is_ours else finding
+
+    def _delete_all(self) -> None:
+        for stat in list(self._objects.list(keys.LISTINGS)):
+            self._repair_listing(keys.key_stem(stat.key))
+        for prefix in (keys.INCOMPLETE, keys.RECORDS, keys.PACKS):
+            self._delete(self._wrong_below(prefix))
+        chunked = [stat.key for stat in self._objects.list(keys.CHUNKED)]
+        self._delete(key for key in chunked if key in self._wrong or self._lacks_chunks(key))
+        blobs, indexes = self._wrong_below(keys.BLOBS), self._wrong_below(keys.PACK_INDEXES)
+        self._delete(indexes | {keys.pack_index(keys.key_stem(key)) for key in blobs})
+        self._delete(blobs | {keys.blob(keys.key_stem(key)) for key in indexes})
+
+    def _wrong_below(self, prefix: str) -> Set[str]:
+        return {key for key in self._wrong if key.startswith(f"{prefix}/")}
+
+    def _repair_listing(self, name: str) -> None:
+        key = keys.listing(name)
+        if key in self._wrong:
+            self._delete([key, keys.packs(name)])
+        elif name in self._check.lost or self._is_new_and_wrong(name):
+            data = self._objects.get(key)
+            if data is not None:
+                self._objects.put(keys.incomplete(name), data)
+                self._delete([key])
+
+    def _is_new_and_wrong(self, name: str) -> bool:
+        """Whether a listing that was written since the check names something wrong."""
+        listing = None
+        if name not in self._check.listings:
+            listing = documents.load_listing(self._objects, name)
+        if listing is None:
+            return False
+        needed = {keys.chunk_list(file.sha256) for file in listing.files if file.chunks}
+        for file in listing.files:
+            needed.update(map(keys.blob, file.chunks or (file.sha256,)))
+        for pack in documents.load_packs(self._objects, name):
+            needed.update((keys.blob(pack), keys.pack_index(pack)))
+        return not needed.isdisjoint(self._wrong)
+
+    def _lacks_chunks(self, key: str) -> bool:
+        """Whether a chunk of large content is wrong or missing."""
+        chunks = documents.load_chunks(self._objects, keys.key_stem(key)) or ()
+        blobs = {keys.blob(one) for one in chunks if bytes.fromhex(one) not in self._check.right}
+        return any(blob in self._wrong or self._objects.stat(blob) is None for blob in blobs)
+
+    def _delete(self, unwanted: Iterable[str]) -> None:
+        self._access.require()
+        self._objects.delete(sorted(unwanted))
+
+
+def is_intact(objects: ObjectStore, key: str) -> Optional[bool]:
+    """Whether a blob is what its key says; None if it is gone."""
+    data = objects.get(key)
+    return None if data is None else hashlib.sha256(data).hexdigest() == keys.key_stem(key)
