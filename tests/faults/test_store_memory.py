@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiers import sample
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 180e6
+LIMIT = 150e6
 LARGE = 256 * 2**20
 
 

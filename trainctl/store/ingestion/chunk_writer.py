@@ -16,7 +16,7 @@ from trainctl.store.ingestion.file_transfer import BufferedChunk, ChunkBufferPoo
 from trainctl.store.ingestion.upstream import FileHash, sha256_of
 
 _UPLOADS = 2
-_MAX_CHUNKS = 6
+_MAX_CHUNKS = 5
 """Chunks in memory: those that connections fill, and those that are being stored."""
 
 
