@@ -54,13 +54,13 @@ class LocalProvider:
                     "minimum": 1,
                     "maximum": _MAX_NODES,
                     "default": 1,
-                    "description": "How many nodes: directories of this machine.",
+                    "description": "Number of nodes, which are directories of this machine.",
                 },
                 "gpus": {
                     "type": "integer",
                     "minimum": 0,
                     "default": 0,
-                    "description": "GPUs of each node; 0 runs jobs on the CPU.",
+                    "description": "Number of GPUs per node.",
                 },
             },
         }

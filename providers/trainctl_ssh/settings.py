@@ -26,52 +26,48 @@ def _text(pattern: str, description: str) -> JsonObject:
 
 
 _LOGIN: JsonObject = {
-    "user": _text(_USER, "The account on the host; by default what ssh's configuration says."),
+    "user": _text(_USER, "Login name; default: that of the SSH configuration."),
     "port": {
         "type": "integer",
         "minimum": 1,
         "maximum": 65535,
-        "description": "The port of the host's sshd.",
+        "description": "Port of sshd.",
     },
-    "identity_file": _text(_FILE, "The private key to log in with: a path on this machine."),
-    "jump": _text(
-        _JUMP, "The host to go through, as ssh -J has it: user@host:port, several with commas."
-    ),
+    "identity_file": _text(_FILE, "Private key for the login, a path on the client."),
+    "jump": _text(_JUMP, "Jump hosts, as for ssh -J: user@host:port, separated by commas."),
 }
 _OPEN: JsonObject = {
     "ports": _text(
         _PORTS,
-        "The ports of a host that the other hosts can connect to, FIRST-LAST, where a firewall lets no others through; by default any.",
+        "Ports that other hosts can connect to through a firewall, as FIRST-LAST; default: any.",
     ),
 }
 _HOST: JsonObject = {
     "type": "object",
     "additionalProperties": False,
     "anyOf": [{"required": ["name"]}, {"required": ["address"]}],
-    "description": "A host has a name or an address, or both.",
+    "description": "A host with its settings.",
     "properties": {
-        "name": _text(_NAME, "What the node is called: letters, digits, dots, dashes; by default its address."),
-        "address": _text(_ADDRESS, "A host name, an IP address or an alias of ssh's configuration; the account is user, the port port."),
+        "name": _text(_NAME, "Name of the node; default: its address."),
+        "address": _text(_ADDRESS, "Host name, IP address or alias of the SSH configuration."),
         **_LOGIN,
         **_OPEN,
-        "host_key": _text(_KEY, "The host's public key, TYPE BASE64 as ssh-keyscan prints it: no other is accepted."),
-        "python": _text(_PLACE, "An interpreter of 3.8 or newer there: an absolute path, or one that begins with ~/."),
-        "dir": _text(_PLACE, "Where trainctl keeps what it may delete: an absolute path, or one that begins with ~/; ~/.cache/trainctl by default."),
+        "host_key": _text(_KEY, "Public key of the host, TYPE BASE64 as printed by ssh-keyscan; no other is accepted."),
+        "python": _text(_PLACE, "Python 3.8 or newer: an absolute path, or one below ~/."),
+        "dir": _text(_PLACE, "Directory of trainctl on the host, an absolute path or one below ~/; default: ~/.cache/trainctl."),
         "gpus": {
             "type": "integer",
             "minimum": 0,
-            "description": "How many GPUs jobs may use; by default those that the host reports.",
+            "description": "Number of GPUs that jobs may use; default: all that the host reports.",
         },
-        "price_per_hour": {"type": "number", "minimum": 0, "description": "What the host costs an hour."},
+        "price_per_hour": {"type": "number", "minimum": 0, "description": "Cost of the host per hour."},
     },
 }  # fmt: skip
 
 
 def schema() -> JsonObject:
     """The JSON Schema of a cluster section, without what is the core's."""
-    named = _text(
-        _ADDRESS, "A host by its name or address as ssh knows it, without account and port."
-    )
+    named = _text(_ADDRESS, "Name or address of a host, without user and port.")
     return {
         "type": "object",
         "additionalProperties": False,
@@ -84,13 +80,13 @@ def schema() -> JsonObject:
                 "minimum": 1,
                 "maximum": 600,
                 "default": CONNECT_SECONDS,
-                "description": "How many seconds a host may take to answer.",
+                "description": "Connection timeout in seconds.",
             },
             "hosts": {
                 "type": "array",
                 "minItems": 1,
                 "items": {"if": {"type": "string"}, "then": named, "else": _HOST},
-                "description": "The hosts: names, or objects with their settings.",
+                "description": "Hosts: names, or mappings with settings.",
             },
         },
     }

@@ -21,6 +21,9 @@ TYPES = {
 }
 """What JSON Schema calls a type, in words."""
 
+_FORMS = ("anyOf", "oneOf", "if")
+"""Keywords of a value that may have several forms."""
+
 Schema = Mapping[str, Any]
 Steps = tuple[str, ...]
 
@@ -110,8 +113,8 @@ def _forms(
         name = entry["$ref"].rpartition("/")[2]
         if name not in seen:
             yield from _forms(root["$defs"][name], root, (*seen, name))
-    elif "anyOf" in entry or "oneOf" in entry:
-        for one in entry.get("anyOf", entry.get("oneOf")):
+    elif not entry.keys().isdisjoint(_FORMS) and "properties" not in entry:
+        for one in entry.get("anyOf") or entry.get("oneOf") or (entry["then"], entry["else"]):
             yield from _forms(one, root, seen)
     elif entry.get("type") != "null" and r"\$\{\{" not in entry.get("pattern", ""):
         yield entry, seen

@@ -67,11 +67,17 @@ def test_the_nearest_is_offered(query: str, meant: str | None) -> None:
     assert nearest_path(query, KNOWN) == meant
 
 
+def test_settings_of_hosts_are_explained() -> None:
+    """A host is a name or a mapping, whose keys are found."""
+    done = trainctl("explain", "clusters.lab.hosts.jump")
+    assert done.stdout.startswith("clusters.*.hosts.jump: text\n  Jump hosts")
+
+
 def test_a_field_says_what_it_takes_and_what_lies_below() -> None:
     """Type, default, meaning, and the same of each field directly below."""
     done = trainctl("explain", "jobs.sft.runtime.cache_config")
     assert done.returncode == 0
-    assert done.stdout.startswith("jobs.*.runtime.cache_config: a mapping\n  The training cache.\n")
+    assert done.stdout.startswith("jobs.*.runtime.cache_config: a mapping\n  Training caches.\n")
     assert "\n  enabled                 true or false (default: false)\n" in done.stdout
     assert "(required)" in trainctl("explain", "start_commands").stdout
 

@@ -18,12 +18,12 @@ from trainctl.manifest.types.cloud import (
 
 
 class Auth(ManifestSection):
-    """The credential of a place where something is kept."""
+    """Credential of a bucket."""
 
     auth_method: Literal["CUSTOM_SECRET"] = "CUSTOM_SECRET"
-    """How: with a secret that this manifest declares."""
+    """Method: a secret declared in this manifest."""
     auth_secret_name: Name
-    """The name of the secret, declared in ``secrets``."""
+    """Name of a secret declared in ``secrets``."""
 
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -36,28 +36,28 @@ _OF_ANY = ("auth_method", "endpoint_url")
 
 
 class SourceAuth(ManifestSection):
-    """The credential of a source. Used while resolving and mirroring only; it never reaches a job."""
+    """Credential of a source, used to resolve and mirror it; it never reaches a job."""
 
     auth_method: Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"] = (
         "CUSTOM_SECRET"
     )
-    """How: with a secret that this manifest declares, or with a role or an account that is assumed."""
+    """Method: a secret declared in this manifest, or an assumed role or account."""
     auth_secret_name: Name | None = None
-    """With ``CUSTOM_SECRET``: the name of the secret, declared in ``secrets``."""
+    """With ``CUSTOM_SECRET``: name of a secret declared in ``secrets``."""
     aws_oidc_role_arn: RoleArn | None = None
-    """With ``AWS_OIDC``: the role that an identity token is exchanged for."""
+    """With ``AWS_OIDC``: role to assume with an identity token."""
     aws_oidc_region: Region | None = None
-    """With ``AWS_OIDC``: the region whose token service is asked, and that the bucket is in."""
+    """With ``AWS_OIDC``: region of the token service and the bucket."""
     aws_assume_role_arn: RoleArn | None = None
-    """With ``AWS_ASSUME_ROLE``: the role that the operator's own credential assumes."""
+    """With ``AWS_ASSUME_ROLE``: role to assume with the operator's credential."""
     aws_assume_role_region: Region | None = None
-    """With ``AWS_ASSUME_ROLE``: the region whose token service is asked, and that the bucket is in."""
+    """With ``AWS_ASSUME_ROLE``: region of the token service and the bucket."""
     gcp_oidc_service_account: ServiceAccount | None = None
-    """With ``GCP_OIDC``: the service account whose token is asked for, as an e-mail address."""
+    """With ``GCP_OIDC``: service account to impersonate, as an e-mail address."""
     gcp_oidc_workload_id_provider: WorkloadProvider | None = None
     """With ``GCP_OIDC``: ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``."""
     endpoint_url: EndpointUrl | None = None
-    """Of a bucket: the server to ask, where it is not the platform's own."""
+    """Custom endpoint URL, for example of an S3-compatible server."""
 
     @field_validator("auth_method", mode="before")
     @classmethod

@@ -115,16 +115,17 @@ Labels = dict[str, str]
 
 
 class SecretReference(ManifestSection):
-    """A secret by its name."""
+    """A secret by name."""
 
     secret: Name
-    """The name under which it is declared in ``secrets``."""
+    """Name of a secret declared in ``secrets``."""
 
 
 class Lifecycle(ManifestSection):
-    """How a resource answers to changes."""
+    """Lifecycle settings of a resource."""
 
     prevent_destroy: bool = False
-    """Refuse every plan that would destroy or replace this. Kept in the state, so it outlives its block."""
+    """Refuse plans that destroy or replace this resource. Kept in the state, so it also holds
+    after the block is removed."""
     ignore_changes: list[Text] = Field(default_factory=list)
-    """Attributes whose changes plans leave alone, for example ``compute``."""
+    """Attributes whose changes are ignored, for example ``compute``."""

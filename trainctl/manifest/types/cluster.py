@@ -17,38 +17,38 @@ from trainctl.manifest.types.base import (
 
 
 class CacheTier(ManifestSection):
-    """One tier of a cluster's cache of weights."""
+    """One tier of a weight cache."""
 
     dir: Text | None = None
-    """An absolute directory there."""
+    """Absolute directory."""
     size: Size | None = None
-    """The most it may hold, for example 2TB."""
+    """Size limit, for example 2TB."""
 
 
 class ClusterCache(ManifestSection):
-    """Where weights are cached on a cluster."""
+    """Weight caches of a cluster."""
 
     node: CacheTier | None = None
-    """On each node's own disk."""
+    """Cache on the disk of each node."""
     cluster: CacheTier | None = None
-    """On a file system that all nodes share."""
+    """Cache on a file system that all nodes share."""
     max_rate: Size | None = None
-    """How many bytes a second each node takes from the mirror, for example 100MB."""
+    """Download limit of each node in bytes per second, for example 100MB."""
 
 
 class Cluster(ManifestSection):
-    """Machines of one provider. Keys beside these are the provider's own, checked by its schema."""
+    """Nodes of one provider, with the provider's own settings."""
 
     model_config = ConfigDict(extra="allow")
 
     provider: Name
-    """The plugin that gives the machines, for example ``local`` or ``ssh``."""
+    """Provider plugin, for example ``local`` or ``ssh``."""
     cache: ClusterCache | None = None
-    """Where weights are cached there."""
+    """Weight caches of the cluster."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
-    """What one node costs an hour; plans add it up."""
+    """Cost of one node per hour, for the cost estimate of plans."""
     lifecycle: Lifecycle = Lifecycle()
-    """How it answers to changes."""
+    """Lifecycle settings."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -57,21 +57,21 @@ class Cluster(ManifestSection):
 
 
 class Cache(ManifestSection):
-    """A training cache on a cluster: a project's own, or the one that all projects there share."""
+    """A training cache on a cluster, of one project or shared by all projects."""
 
     scope: Literal["project", "team"] = "project"
-    """``project``: the cache that a project's jobs find at ``$BT_PROJECT_CACHE_DIR``. ``team``: the one that all projects
-    on the cluster find at ``$BT_TEAM_CACHE_DIR``; there is one without being declared, in trainctl's own place."""
+    """``project``: the cache in ``$BT_PROJECT_CACHE_DIR``. ``team``: the cache in
+    ``$BT_TEAM_CACHE_DIR``, which all projects share; it exists even if it isn't declared."""
     cluster: Name | None = None
-    """Which cluster; may be left out where there is only one."""
+    """Cluster; optional if there is only one."""
     project: Name | None = None
-    """Which project; may be left out where there is only one, and must be with ``scope: team``."""
+    """Project; optional if there is only one, not allowed with ``scope: team``."""
     size: Size | None = None
-    """How much it is meant to hold, for example 1TB. What is more is a warning; jobs go on."""
+    """Expected size, for example 1TB. A larger cache is only a warning."""
     dir: Text | None = None
-    """An absolute directory on the nodes, in place of trainctl's own. One that was there before is never removed."""
+    """Absolute directory on the nodes; an existing directory is never deleted."""
     lifecycle: Lifecycle = Lifecycle()
-    """How it answers to changes."""
+    """Lifecycle settings."""
 
     @model_validator(mode="after")
     def _team_is_no_project(self) -> Cache:

@@ -48,12 +48,12 @@ def _accelerator(text: str) -> str:
 
 
 class Compute(ManifestSection):
-    """What a job asks of each node, and of how many."""
+    """Resources of a job, per node."""
 
     node_count: Annotated[int, Field(ge=1)] = 1
-    """How many nodes it runs on together."""
+    """Number of nodes."""
     cpu_count: Annotated[int, Field(ge=1)] | None = None
-    """Processors of each node; as many as there are if it is left out."""
+    """Processors per node; default: all."""
     memory: (
         Annotated[
             str,
@@ -62,7 +62,7 @@ class Compute(ManifestSection):
         ]
         | None
     ) = None
-    """Memory of each node, for example 64Gi."""
+    """Memory per node, for example 64Gi."""
     accelerator: (
         Annotated[
             str,
@@ -71,6 +71,7 @@ class Compute(ManifestSection):
         ]
         | None
     ) = None
-    """GPUs of each node: ``TYPE`` or ``TYPE:COUNT``, for example H100:8; all of the host if it is left out."""
+    """GPUs per node, as ``TYPE`` or ``TYPE:COUNT``, for example H100:8; default: all GPUs of the
+    host."""
     availability_model: Literal["dedicated", "spot"] = "dedicated"
-    """Machines that stay, or cheaper ones that may be taken away."""
+    """``dedicated`` nodes, or cheaper ``spot`` nodes that can be preempted."""

@@ -40,28 +40,34 @@ _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
 
 
 class Secret(ManifestSection):
-    """A value that jobs and sources refer to by name."""
+    """A secret value that jobs and sources refer to by name."""
 
     origin: Origin = Field(alias="from")
-    """Where it comes from: ``env``, a variable of the operator's environment; ``file``; ``command``, what a program prints; ``aws-secrets-manager``; ``keyring``, that of the operating system."""
+    """Source of the value: ``env``, an environment variable of the operator; ``file``;
+    ``command``, the output of a program; ``aws-secrets-manager``; ``keyring`` of the operating
+    system."""
     name: Text | None = None
-    """With ``env``: the variable's name. With ``aws-secrets-manager``: the name or ARN there. With ``keyring``: the user of the entry. The secret's own if it is left out."""
+    """Name of the variable (``env``), name or ARN (``aws-secrets-manager``) or user of the entry
+    (``keyring``); default: the name of the secret."""
     path: Text | None = None
-    """With ``file``: the file's path, relative to the manifest and in its directory; elsewhere only where the operator's trust file allows it."""
+    """With ``file``: path relative to the manifest, in its directory; other paths need permission
+    in the trust file."""
     command: Annotated[list[Text], Field(min_length=1)] | None = None
-    """With ``command``: a program and its arguments, run without a shell in the manifest's directory, only where the operator's trust file allows it."""
+    """With ``command``: a program and its arguments, run without a shell in the manifest's
+    directory; needs permission in the trust file."""
     region: Region | None = None
-    """With ``aws-secrets-manager``: its region, where it is not the environment's."""
+    """With ``aws-secrets-manager``: region; default: that of the environment."""
     key: Text | None = None
-    """With ``aws-secrets-manager``: the member that is meant, of a secret that is a JSON object."""
+    """With ``aws-secrets-manager``: key in a secret that is a JSON object."""
     service: Text | None = None
-    """With ``keyring``: the service of the entry; ``trainctl`` if it is left out."""
+    """With ``keyring``: service of the entry; default: ``trainctl``."""
     version: Text | int | None = None
-    """Anything; changing it makes a rotation visible in the plan."""
+    """Any value; change it to make a rotation visible in the plan."""
     redact: bool = True
-    """Whether the value is removed from everything shown. Values shorter than 8 characters need ``false``."""
+    """Redact the value in all output. Must be ``false`` for values shorter than 8 characters."""
     persist: bool = False
-    """Whether a run's node keeps the value on its disk until the run's first command begins, so that a run that waits there goes on after a reboot without being given it again. All secrets of the run must say so."""
+    """Keep the value on the node's disk until the run's first command starts, so that a waiting
+    run survives a reboot. Must be set for all secrets of the run."""
 
     @model_validator(mode="after")
     def _keys_fit_origin(self) -> Secret:
@@ -84,47 +90,47 @@ class Secret(ManifestSection):
 
 
 class Project(ManifestSection):
-    """One of several projects; its name is its key."""
+    """One of several projects, by name."""
 
     description: str | None = None
-    """One line for people."""
+    """Description, one line."""
     labels: Labels = Field(default_factory=dict)
-    """Free text by name, for people and policies."""
+    """Labels by name."""
     lifecycle: Lifecycle = Lifecycle()
-    """How it answers to changes."""
+    """Lifecycle settings."""
 
 
 class SingleProject(Project):
-    """The one project of a manifest."""
+    """The only project of a manifest."""
 
     name: Name | None = None
-    """Its name; the directory's if it is left out."""
+    """Name; default: the name of the directory."""
 
 
 class Manifest(ManifestSection):
-    """What a team's training needs: projects, machines, weights, caches and jobs."""
+    """Projects, clusters, weights, caches and jobs."""
 
     version: Literal[1] = 1
-    """The version of this form."""
+    """Version of the manifest format."""
     project: SingleProject | None = None
-    """The one project; named after the directory if nothing is said."""
+    """The only project; default: one named after the directory."""
     projects: dict[Name, Project] = Field(default_factory=dict)
-    """Several projects by name, in place of ``project``."""
+    """Several projects by name, instead of ``project``."""
     vars: dict[VariableName, Variable] = Field(default_factory=dict)
-    """Values for ``${{ var.NAME }}``; ``--var NAME=VALUE`` overrides them."""
+    """Values of ``${{ var.NAME }}``; ``--var NAME=VALUE`` overrides them."""
     secrets: dict[Name, Secret] = Field(default_factory=dict)
-    """Where secret values come from."""
+    """Secrets and the sources of their values."""
     mirror: Location | None = None
-    """Where all sources are copied to once."""
+    """Location of the mirror; default: a directory of this machine."""
     checkpoints: CheckpointsLocation | None = None
-    """Where checkpoints are kept; in the data directory of each job's node if it is left out."""
+    """Location of checkpoints; default: the data directory of each job's node."""
     state: Location | None = None
-    """Where the state is kept; ``.trainctl/state`` beside the manifest if it is left out."""
+    """Location of the state; default: ``.trainctl/state`` next to the manifest."""
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
-    """Where jobs run; one called ``local``, on this machine, if there is none."""
+    """Clusters that jobs run on; default: one named ``local`` on this machine."""
     weights: dict[Name, DeclaredWeights] = Field(default_factory=dict)
-    """Sources that jobs refer to by name."""
+    """Models and datasets that jobs refer to by name."""
     caches: dict[Name, Cache] = Field(default_factory=dict)
-    """Policy for training caches."""
+    """Settings of training caches."""
     jobs: dict[JobName, Job] = Field(default_factory=dict)
     """Training jobs."""

@@ -12,44 +12,44 @@ from trainctl.manifest.types.cloud import Region, RoleArn, ServiceAccount, Workl
 
 
 class AwsIamDockerAuth(ManifestSection):
-    """An access key of AWS."""
+    """An AWS access key."""
 
     access_key_secret_ref: SecretReference
-    """The access key's id."""
+    """Secret with the access key ID."""
     secret_access_key_secret_ref: SecretReference
-    """The access key."""
+    """Secret with the secret access key."""
 
 
 class AwsRoleDockerAuth(ManifestSection):
-    """A role of AWS."""
+    """An AWS role."""
 
     role_arn: RoleArn
-    """The role."""
+    """ARN of the role."""
     region: Region
-    """The registry's region."""
+    """Region of the registry."""
 
 
 class GcpOidcDockerAuth(ManifestSection):
-    """A service account of Google Cloud, by federation."""
+    """A Google service account, by workload identity federation."""
 
     service_account: ServiceAccount
-    """The account's address."""
+    """E-mail address of the account."""
     workload_identity_provider: WorkloadProvider
-    """The provider's full name."""
+    """Full name of the provider."""
 
 
 class GcpServiceAccountJsonDockerAuth(ManifestSection):
-    """A service account of Google Cloud, by its key."""
+    """A Google service account, by its key."""
 
     service_account_json_secret_ref: SecretReference
-    """The key as JSON."""
+    """Secret with the key as JSON."""
 
 
 class RegistrySecretDockerAuth(ManifestSection):
-    """A user and a password."""
+    """A user name and password."""
 
     secret_ref: SecretReference
-    """A secret that holds ``username:password``."""
+    """Secret with ``username:password``."""
 
 
 _BLOCKS = {
@@ -63,7 +63,7 @@ _BLOCKS = {
 
 
 class DockerAuth(ManifestSection):
-    """How a private registry lets the image out: a method, and the one block that goes with it."""
+    """Credential for a private registry: a method and its settings."""
 
     auth_method: Literal[
         "AWS_IAM",
@@ -73,21 +73,21 @@ class DockerAuth(ManifestSection):
         "GCP_SERVICE_ACCOUNT_JSON",
         "REGISTRY_SECRET",
     ]
-    """Which way."""
+    """Method."""
     registry: Text
-    """The registry's host."""
+    """Host of the registry."""
     aws_iam_docker_auth: AwsIamDockerAuth | None = None
-    """With AWS_IAM."""
+    """Settings of AWS_IAM."""
     aws_oidc_docker_auth: AwsRoleDockerAuth | None = None
-    """With AWS_OIDC."""
+    """Settings of AWS_OIDC."""
     aws_assume_role_docker_auth: AwsRoleDockerAuth | None = None
-    """With AWS_ASSUME_ROLE."""
+    """Settings of AWS_ASSUME_ROLE."""
     gcp_oidc_docker_auth: GcpOidcDockerAuth | None = None
-    """With GCP_OIDC."""
+    """Settings of GCP_OIDC."""
     gcp_service_account_json_docker_auth: GcpServiceAccountJsonDockerAuth | None = None
-    """With GCP_SERVICE_ACCOUNT_JSON."""
+    """Settings of GCP_SERVICE_ACCOUNT_JSON."""
     registry_secret_docker_auth: RegistrySecretDockerAuth | None = None
-    """With REGISTRY_SECRET."""
+    """Settings of REGISTRY_SECRET."""
 
     @model_validator(mode="after")
     def _block_fits_method(self) -> DockerAuth:
@@ -121,9 +121,9 @@ def _image(text: str) -> str:
 
 
 class Image(ManifestSection):
-    """The container image a job runs in."""
+    """Container image of a job."""
 
     base_image: Annotated[Text, AfterValidator(_image)]
-    """The image, as container engines write it."""
+    """Image reference, for example ``pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime``."""
     docker_auth: DockerAuth | None = None
-    """How a private registry lets it out."""
+    """Credential for a private registry."""

@@ -39,32 +39,33 @@ _RERUN_ON: tuple[RerunCause, ...] = ("config",)
 
 
 class HostMount(ManifestSection):
-    """A directory of the host that the job finds."""
+    """A directory of the host to mount in the job."""
 
     host_path: Annotated[
         Text, AfterValidator(_host_path), Field(json_schema_extra={"pattern": "^/"})
     ]
-    """The directory on each of its nodes: an absolute path."""
+    """Absolute path on each node."""
     mount_location: MountLocation
-    """Where the job finds it."""
+    """Mount path in the job."""
     read_only: bool = True
-    """Whether the job can't write to it."""
+    """Mount it read-only."""
 
 
 class JobLifecycle(Lifecycle):
-    """How a job answers to changes."""
+    """Lifecycle settings of a job."""
 
     rerun_on: list[RerunCause] = Field(default_factory=lambda: list(_RERUN_ON))
-    """A change of which makes an ended job run again."""
+    """Changes that make a finished job run again."""
 
 
 class Retry(ManifestSection):
-    """What becomes of a job whose command fails."""
+    """Retries after a failed attempt."""
 
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How often it is tried, the first time included. Each attempt finds the checkpoints of those before it."""
+    """Maximum number of attempts, including the first. Each attempt finds the checkpoints of
+    earlier ones."""
     delay: Duration = "10s"
-    """How long to wait before it is tried again."""
+    """Time before the next attempt."""
 
 
 MatrixScalar = str | int | float | bool
@@ -73,50 +74,51 @@ Values = Annotated[dict[str, MatrixScalar], Field(min_length=1)]
 
 
 class Matrix(ManifestSection):
-    """Lists of values by name: the job runs once for each combination, with ``${{ matrix.NAME }}`` as its values."""
+    """Lists of values by name. The job runs once for each combination; ``${{ matrix.NAME }}`` is
+    its value."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, MatrixValues] = Field(init=False)
 
     include: list[Values] = Field(default_factory=list)
-    """Values that are added to every combination of which they overwrite no value of a list above; those that fit none make
-    one of their own."""
+    """Values to add to each combination that they don't contradict; values that fit no combination
+    make a new one."""
     exclude: list[Values] = Field(default_factory=list)
-    """Combinations that hold all of these values are left out, before ``include`` is looked at."""
+    """Combinations to leave out, before ``include`` is applied."""
 
 
 class Job(ManifestSection):
-    """One training job."""
+    """A training job."""
 
     project: Name | None = None
-    """The project it belongs to; may be left out where there is only one."""
+    """Project; optional if there is only one."""
     cluster: Name | None = None
-    """The cluster it runs on; may be left out where there is only one."""
+    """Cluster; optional if there is only one."""
     code: Text = "."
-    """The directory that is shipped, relative to the manifest."""
+    """Directory with the source code, relative to the manifest."""
     image: Image | None = None
-    """The container image it runs in; on the host itself if it is left out."""
+    """Container image; default: run on the host."""
     compute: Compute = Compute()
-    """What it asks of each node."""
+    """Resources per node."""
     weights: list[JobWeightsEntry] = Field(default_factory=list)
-    """Names of declared weights, or sources written in place."""
+    """Names of declared weights, or sources."""
     mounts: list[HostMount] = Field(default_factory=list)
-    """Directories of its hosts that it finds, read-only unless they say otherwise."""
+    """Host directories to mount."""
     runtime: Runtime
-    """What runs."""
+    """Commands and their environment."""
     matrix: Matrix | None = None
-    """Makes it a sweep: one job for each combination of values."""
+    """Make the job a sweep: one job for each combination of values."""
     max_parallel: Annotated[int, Field(ge=1)] | None = None
-    """How many runs of a sweep go on at once on one host; as many as there is room for if it is left out."""
+    """Maximum number of concurrent runs of a sweep per host; default: as many as fit."""
     depends_on: list[Text] = Field(default_factory=list)
-    """Jobs whose newest runs have to complete before it starts: ``job.NAME``, which means all jobs of a sweep."""
+    """Jobs whose latest runs must complete first, as ``job.NAME``; for a sweep, all its jobs."""
     priority: int = 0
-    """Who goes first where several wait: the higher."""
+    """Priority in the queue; higher values start first."""
     max_duration: BoundedDuration | None = None
-    """How long a run may last from its first command on, all attempts together; then it is ended as FAILED."""
+    """Time limit of a run, including all attempts; afterwards it is stopped as FAILED."""
     retry: Retry = Retry()
-    """Whether and how a failed run is tried again."""
+    """Retries of failed runs."""
     labels: Labels = Field(default_factory=dict)
-    """Free text by name, for people and policies."""
+    """Labels by name."""
     lifecycle: JobLifecycle = JobLifecycle()
-    """How it answers to changes."""
+    """Lifecycle settings."""

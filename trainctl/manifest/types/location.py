@@ -66,14 +66,15 @@ def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> N
 
 
 class Location(ManifestSection):
-    """A directory or a prefix of a bucket."""
+    """A directory, or a prefix of a bucket."""
 
     url: Url
-    """``file:///DIRECTORY``, ``s3://BUCKET/PREFIX`` (and ``gs``, ``r2``, ``azure``) or ``node://CLUSTER/PATH``; ``node://CLUSTER`` for the usual directory there."""
+    """``file:///DIRECTORY``, ``s3://BUCKET/PREFIX`` (also ``gs``, ``r2``, ``azure``),
+    ``node://CLUSTER/PATH``, or ``node://CLUSTER`` for the default directory there."""
     endpoint_url: EndpointUrl | None = None
-    """Of a bucket: the server to ask, where it is not the platform's own."""
+    """Custom endpoint URL, for example of an S3-compatible server."""
     auth: Auth | None = None
-    """Of a bucket: the credential, where it is not in its usual place."""
+    """Credential; default: the platform's default credential chain."""
 
     @model_validator(mode="after")
     def _only_buckets_have_servers(self) -> Location:
@@ -82,22 +83,24 @@ class Location(ManifestSection):
 
 
 class CheckpointsLocation(ManifestSection):
-    """Where checkpoints are kept, and which of them."""
+    """Location and retention of checkpoints."""
 
     url: Url | None = None
-    """``file:///DIRECTORY`` on the nodes, or ``s3://BUCKET/PREFIX``; the data directory of the job's node if left out."""
+    """``file:///DIRECTORY`` on the nodes, or ``s3://BUCKET/PREFIX``; default: the data directory
+    of the job's node."""
     endpoint_url: EndpointUrl | None = None
-    """Of a bucket: the server to ask, where it is not the platform's own."""
+    """Custom endpoint URL, for example of an S3-compatible server."""
     auth: Auth | None = None
-    """Of a bucket: the credential, where it is not the environment's (``AWS_ACCESS_KEY_ID`` …)."""
+    """Credential; default: that of the environment (``AWS_ACCESS_KEY_ID`` …)."""
     keep_last: Annotated[int, Field(ge=1)] | None = None
-    """Of each run, the newest so many complete checkpoints are kept; all if neither this nor ``keep_every`` is said."""
+    """Number of latest complete checkpoints to keep per run; default: all, unless ``keep_every``
+    is set."""
     keep_every: Annotated[int, Field(ge=1)] | None = None
-    """Checkpoints whose step this number divides are kept as well."""
+    """Also keep checkpoints whose step is a multiple of this."""
     max_rate: Size | None = None
-    """How many bytes a second an upload may take, for example 100MB."""
+    """Upload limit in bytes per second, for example 100MB."""
     upload_timeout: Duration = "1h"
-    """How long the end of a run waits for its last checkpoint to be uploaded."""
+    """Time to wait for the last upload when a run ends."""
 
     @model_validator(mode="after")
     def _only_buckets_have_servers(self) -> CheckpointsLocation:

@@ -77,16 +77,17 @@ _NAMED = ("named", "baseten_named_checkpoint")
 
 
 class CheckpointReference(ManifestSection):
-    """The newest complete checkpoint of a project, of a job or of one run; or one by its name."""
+    """A checkpoint: the latest complete one of a project, job or run, or one by name."""
 
     typ: Literal["latest", "named", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
-    """``latest`` or ``named``, or as the hosted service writes it."""
+    """``latest`` or ``named``; the other values are Baseten's names for them."""
     checkpoint_name: Text | None = None
-    """Of a named one: the name of its directory, for example ``checkpoint-120``."""
+    """With ``named``: name of its directory, for example ``checkpoint-120``."""
     job_id: Text | None = None
-    """Of which job (its name or address; in a job of a matrix, the matrix's name means that job), or of which run (its id); any of the project if it is left out."""
+    """Job (name or address) or run (ID) that saved it; default: any of the project. In a sweep,
+    the name of the sweep means the same combination."""
     project_name: Name | None = None
-    """Of which project; the job's own, or that of ``job_id``, if it is left out."""
+    """Project; default: that of the job, or of ``job_id``."""
 
     @model_validator(mode="after")
     def _named_or_not(self) -> CheckpointReference:
@@ -110,32 +111,33 @@ def _latest_checkpoint() -> list[CheckpointReference]:
 
 
 class LoadCheckpointConfig(ManifestSection):
-    """Checkpoints that lie in ``$BT_LOAD_CHECKPOINT_DIR/<job>/rank-<n>/<checkpoint>`` before the first command."""
+    """Checkpoints to place in ``$BT_LOAD_CHECKPOINT_DIR/<job>/rank-<n>/<checkpoint>`` before the
+    first command."""
 
     enabled: bool = False
-    """Whether any are placed."""
+    """Place checkpoints."""
     checkpoints: Annotated[list[CheckpointReference], Field(min_length=1)] = Field(
         default_factory=_latest_checkpoint
     )
-    """Which. The newest of this project if it is left out; the project's first run then finds the directory empty."""
+    """Checkpoints to place; default: the latest of this project, or none for its first run."""
     download_folder: MountLocation | None = None
-    """The directory that ``$BT_LOAD_CHECKPOINT_DIR`` names; the default place if it is left out."""
+    """Directory in ``$BT_LOAD_CHECKPOINT_DIR``; default: one chosen by trainctl."""
 
 
 class CacheConfig(ManifestSection):
-    """The training cache as the job finds it."""
+    """Training caches of a job."""
 
     enabled: bool = False
-    """Whether the job finds the training cache of its project and cluster, and the one that all projects there share."""
+    """Mount the training cache of the project, and the one that all projects share."""
     enable_legacy_hf_mount: bool = False
-    """Whether ``~/.cache/huggingface`` is the directory ``huggingface`` of the project's cache."""
+    """Keep ``~/.cache/huggingface`` in the cache of the project."""
     require_cache_affinity: bool = True
-    """Whether moving the job to a cluster without its project's cache is an error; otherwise a warning."""
+    """Moving the job to a cluster without the project's cache is an error instead of a warning."""
     mount_base_path: Path | None = None
-    """The directory in which it appears; the default place if it is left out."""
+    """Mount directory of the caches; default: one chosen by trainctl."""
     prepare_commands: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Shell commands that fill the project's cache before the job begins, with all that the job finds. They run once for
-    each cache and text of the commands, not once a run or code; one run at a time, the others wait."""
+    """Shell commands that fill the project's cache before the job starts, in the job's
+    environment. They run once per cache and command text; other runs wait."""
 
     @model_validator(mode="after")
     def _nothing_without_cache(self) -> CacheConfig:
@@ -150,40 +152,43 @@ class CacheConfig(ManifestSection):
 
 
 class CheckpointingConfig(ManifestSection):
-    """What becomes of what the job writes to ``$BT_CHECKPOINT_DIR``."""
+    """Checkpoints that a job writes to ``$BT_CHECKPOINT_DIR``."""
 
     enabled: bool = False
-    """Whether checkpoints are kept."""
+    """Keep checkpoints."""
     checkpoint_path: Path | None = None
-    """The directory that ``$BT_CHECKPOINT_DIR`` names; the default place if it is left out."""
+    """Directory in ``$BT_CHECKPOINT_DIR``; default: one chosen by trainctl."""
     volume_size_gib: Annotated[int, Field(ge=1)] | None = None
-    """How much disk checkpoints may need, in GiB."""
+    """Expected disk space of checkpoints in GiB."""
 
 
 class Runtime(ManifestSection):
-    """What runs, with which environment."""
+    """Commands and their environment."""
 
     start_commands: Annotated[list[Text], Field(min_length=1)]
-    """Shell commands, one after another in one shell. ``${{ … }}`` becomes one quoted word."""
+    """Shell commands, run in order in one shell. ``${{ … }}`` becomes one quoted word."""
     environment_variables: dict[VariableName, VariableValue] = Field(default_factory=dict)
-    """Values, or ``{secret: NAME}``."""
+    """Values by name; ``{secret: NAME}`` for a secret."""
     cache_config: CacheConfig = CacheConfig()
-    """The training cache."""
+    """Training caches."""
     checkpointing_config: CheckpointingConfig = CheckpointingConfig()
     """Checkpoints."""
     venv: (
         Annotated[str, AfterValidator(_venv), Field(json_schema_extra={"pattern": "^(/|~/)"})]
         | None
     ) = None
-    """A virtual environment of the host that is active for the commands: an absolute directory, or one below ``~/``."""
+    """Virtual environment of the host to activate: an absolute path or one below ``~/``."""
     requirements: CodePath | None = None
-    """A requirements file of the code: its packages are installed once on each node, into an environment of their own."""
+    """Requirements file, relative to the code; its packages are installed once per node, in a
+    separate environment."""
     load_checkpoint_config: LoadCheckpointConfig | None = None
-    """Checkpoints to begin with."""
+    """Checkpoints to start from."""
     engine: Literal["host", "podman", "docker", "apptainer"] | None = None
-    """What runs the job's image; whichever works if it is left out. ``host`` runs the job on the host itself although it names an image."""
+    """Container engine; default: the first one that works. ``host`` ignores the image and runs on
+    the host."""
     shm_size: Size | None = None
-    """How large ``/dev/shm`` may grow in a container, for example 64Gi; half of the node's memory if it is left out."""
+    """Size limit of ``/dev/shm`` in a container, for example 64Gi; default: half of the node's
+    memory."""
 
     @model_validator(mode="after")
     def _one_environment(self) -> Runtime:

@@ -105,24 +105,25 @@ MountLocation = Annotated[str, AfterValidator(_mount), Field(json_schema_extra={
 
 
 class InlineWeights(ManifestSection):
-    """A source with what goes with it, written where a job needs it."""
+    """A source with its settings."""
 
     source: SourceUri
-    """``hf://OWNER/REPOSITORY[@REVISION]``, ``s3://BUCKET/PREFIX``, ``file:./DIRECTORY`` and others."""
+    """URI: ``hf://OWNER/REPOSITORY[@REVISION]``, ``s3://BUCKET/PREFIX``, ``file:./DIRECTORY`` and
+    others."""
     mount_location: MountLocation | None = None
-    """Where it appears, read-only; ``weights/NAME`` in the working directory if it is left out."""
+    """Read-only mount path; default: ``weights/NAME`` in the working directory."""
     auth: SourceAuth | None = None
-    """How the source is opened; credentials in their usual places need none."""
+    """Credential; default: the platform's default credential chain."""
     auth_secret_name: Name | None = None
     """Short for ``auth: {auth_method: CUSTOM_SECRET, auth_secret_name: …}``."""
     endpoint_url: EndpointUrl | None = None
-    """Of a bucket: the server to ask, where it is not the platform's own; the same as ``auth.endpoint_url``."""
+    """Custom endpoint URL, for example of an S3-compatible server; same as ``auth.endpoint_url``."""
     allow_patterns: AllowPatterns | None = None
-    """Only files that match one of these; ``*`` crosses ``/``."""
+    """Include only files that match a pattern; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
-    """No files that match one of these, whatever else matches."""
+    """Exclude files that match a pattern."""
     sha256: Sha256 | None = None
-    """Of an ``https://`` source, what the file's content must have: it pins the source, and is verified."""
+    """Expected SHA-256 of an ``https://`` file; it pins the source."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> InlineWeights:
@@ -183,10 +184,10 @@ class InlineWeights(ManifestSection):
 
 
 class Weights(InlineWeights):
-    """A declared source that jobs refer to by its name."""
+    """A model or dataset that jobs refer to by name."""
 
     lifecycle: Lifecycle = Lifecycle()
-    """How it answers to changes."""
+    """Lifecycle settings."""
 
 
 DeclaredWeights = Annotated[
