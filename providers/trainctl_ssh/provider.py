@@ -122,7 +122,7 @@ class SshProvider:
         def look(planned: Node) -> Node | None:
             node = self.locate(cluster, planned)
             used = {
-                (one["cluster"], one["name"]) for one in self._do(node, "marks").get("marks", ())
+                (mark["cluster"], mark["name"]) for mark in self._do(node, "marks").get("marks", ())
             }
             return node if (node.cluster, node.name) in used else None
 

@@ -87,7 +87,7 @@ class Interrupt:
 
     def _silence_terminal(self) -> None:
         """Have what is said to a terminal that is gone go nowhere: it is no reason for a step to fail."""
-        for closed in (one for one in self._terminals if not os.isatty(one)):
+        for closed in (terminal for terminal in self._terminals if not os.isatty(terminal)):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, closed)
             os.close(nowhere)

@@ -138,7 +138,11 @@ def _desired(
     found: list[Diagnostic],
 ) -> DesiredState:
     found = sorted(
-        {mask_credentials(one) for one in _deduplicate_matrix_problems(found)}, key=_in_order
+        {
+            mask_credentials(deduplicate_matrix_problem)
+            for deduplicate_matrix_problem in _deduplicate_matrix_problems(found)
+        },
+        key=_in_order,
     )
     if any(one.severity is Severity.ERROR for one in found):
         raise ManifestError(tuple(found))

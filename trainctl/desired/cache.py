@@ -82,7 +82,7 @@ def open_cache(
             *_sources(Path(root, room) for root in trainctl.__path__ for room in _PACKAGES),
             *_packages(package for _, package in plugins),
         ],
-        "plugins": [list(one) for one in plugins],
+        "plugins": [list(plugin) for plugin in plugins],
         "directory": str(directory.resolve()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "variables": dict(variables),
@@ -109,7 +109,9 @@ def _sources(folders: Iterable[Path]) -> Iterator[list[str | int]]:
 
 
 def _places(desired: DesiredState) -> dict[str, JsonValue]:
-    resources = {str(one.address): _place(one.where) for one in desired.resources.values()}
+    resources = {
+        str(resource.address): _place(resource.where) for resource in desired.resources.values()
+    }
     secrets = {f"secret.{name}": _place(one.where) for name, one in desired.secrets.items()}
     return {**resources, **secrets}
 
@@ -139,5 +141,7 @@ def _placed(
 
 
 def _code(desired: DesiredState) -> set[Path]:
-    jobs = (one for one in desired.resources.values() if one.address.kind is Kind.JOB)
-    return {desired.directory / one.job_spec.code.path for one in jobs}
+    jobs = (
+        resource for resource in desired.resources.values() if resource.address.kind is Kind.JOB
+    )
+    return {desired.directory / job.job_spec.code.path for job in jobs}

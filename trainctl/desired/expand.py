@@ -133,7 +133,7 @@ class Expander:
             )
             found = []
         if not found:
-            told = any(one.severity is Severity.ERROR for one in self._problems[before:])
+            told = any(problem.severity is Severity.ERROR for problem in self._problems[before:])
             return {} if told else {name: _only_matrix(matrix, job)}
         for one in found:
             self.instances[one.tree_key] = one

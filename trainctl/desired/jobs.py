@@ -67,8 +67,8 @@ class JobBuilder:
         self._resources = resources
         self._instances = instances
         self._of_matrix: dict[str, list[Address]] = {}
-        for one in instances.values():
-            self._of_matrix.setdefault(one.job, []).append(one.address)
+        for instance in instances.values():
+            self._of_matrix.setdefault(instance.job, []).append(instance.address)
         only = next(iter(names.projects), "")
         self._projects = {
             self._address(job): section.project or only for job, section in declared.items()

@@ -89,7 +89,7 @@ def _is_well_formed(matrix: ManifestNode) -> bool:
     objects = [node for name in _OBJECTS if (node := matrix.entries.get(name))]
     return all(node.items and all(map(_scalar, node.items)) for node in lists.values()) and all(
         isinstance(node.value, list)
-        and all(one.entries and all(map(_scalar, one.entries.values())) for one in node.items)
+        and all(item.entries and all(map(_scalar, item.entries.values())) for item in node.items)
         for node in objects
     )
 
@@ -184,7 +184,7 @@ class _MatrixExpansion:
                     did_you_mean(name, lists),
                     node.entries[name],
                 )
-            kept = [one for one in originals if not _contains(one, excluded)]
+            kept = [original for original in originals if not _contains(original, excluded)]
             if len(kept) == len(originals) and not unknown:
                 self.report(
                     warning(

@@ -39,7 +39,7 @@ def resolve_dependencies(
             elif address in (all_jobs or ()):
                 found.append(address)
             else:
-                hint = did_you_mean(str(address), [str(one) for one in all_jobs or ()])
+                hint = did_you_mean(str(address), [str(all_job) for all_job in all_jobs or ()])
                 names.report_problem(
                     f"depends_on: there is no {address}", hint, here, code="undeclared-name"
                 )
@@ -106,7 +106,7 @@ def resolve_load_config(
 
 def loaded_jobs(runtime: config.RuntimeSpec, own: Address) -> list[Address]:
     """Declared jobs whose checkpoints a job begins with: they come before it."""
-    jobs = (Address.parse(one.job) for one in runtime.loads if one.job)
+    jobs = (Address.parse(load.job) for load in runtime.loads if load.job)
     return [address for address in jobs if address != own]
 
 
@@ -140,7 +140,7 @@ def _job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Addre
     if address is not None and address.key is None and address.name in by.of_matrix:
         return _of_matrix(address, by, names, path)
     if not _RUN.fullmatch(text):
-        hint = did_you_mean(text.removeprefix("job."), [_job_text(one) for one in by.jobs])
+        hint = did_you_mean(text.removeprefix("job."), [_job_text(job) for job in by.jobs])
         names.report_problem(
             f"job_id: no job is called {text!r}, and it is no run's id",
             f"A run's id has seven characters, as `trainctl status` shows it. {hint}".strip(),

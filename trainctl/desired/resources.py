@@ -227,7 +227,7 @@ def persisted_secrets(
     if section.compute.node_count > 1:
         return []
     values = section.runtime.environment_variables.values()
-    needed = {one.secret for one in values if isinstance(one, SecretReference)}
+    needed = {value.secret for value in values if isinstance(value, SecretReference)}
     loading = section.runtime.load_checkpoint_config
     in_bucket = store.url is not None and not store.url.startswith("file:")
     if in_bucket and (

@@ -79,8 +79,10 @@ class DesiredState:
 
     def jobs_on(self, cluster: Address) -> list[DesiredResource]:
         """The jobs that run on a cluster."""
-        jobs = (one for one in self.resources.values() if one.address.kind is Kind.JOB)
-        return [one for one in jobs if one.job_spec.cluster == cluster.name]
+        jobs = (
+            resource for resource in self.resources.values() if resource.address.kind is Kind.JOB
+        )
+        return [job for job in jobs if job.job_spec.cluster == cluster.name]
 
 
 def desired_to_json(desired: DesiredState, addresses: Iterable[Address]) -> dict[str, Any]:

@@ -121,11 +121,11 @@ def references(job: JobSpec) -> list[CheckpointLoad]:
     """The checkpoints that a job begins with, as its nodes need them."""
     return [
         {
-            "project": one.project,
-            "job": file_name(Address.parse(one.job)) if one.job else None,
-            "run": one.run,
-            "name": one.name,
-            "optional": one.optional,
+            "project": load.project,
+            "job": file_name(Address.parse(load.job)) if load.job else None,
+            "run": load.run,
+            "name": load.name,
+            "optional": load.optional,
         }
-        for one in job.runtime.loads
+        for load in job.runtime.loads
     ]

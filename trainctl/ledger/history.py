@@ -125,5 +125,7 @@ def _with_run(row: HistoryRow, fold: StateReducer) -> HistoryRow:
         row,
         run=str(run.get("id")),
         status=str(run.get("status", row.status)),
-        deliveries=tuple(DeliveryRecord.from_json(one) for one in run.get("deliveries") or ()),
+        deliveries=tuple(
+            DeliveryRecord.from_json(delivery) for delivery in run.get("deliveries") or ()
+        ),
     )

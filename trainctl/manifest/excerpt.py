@@ -100,7 +100,7 @@ def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
         if any(_hides_block(one) for one in above[at:]):
             return True
         above, line = above[:at], above[at]
-    return any(_hides_block(one) for one in _parents(above, line))
+    return any(_hides_block(parent) for parent in _parents(above, line))
 
 
 def _open_bracket(text: str) -> int | None:

@@ -109,8 +109,10 @@ def _action(name: str) -> Action:
 
 def _union(alternatives: Sequence[Any]) -> _Decoder:
     """Decode the one alternative that JSON doesn't have itself."""
-    decoders = [_decoder(one) for one in alternatives if one is not NoneType]
-    special = [one for one in decoders if one is not _identity]
+    decoders = [
+        _decoder(alternative) for alternative in alternatives if alternative is not NoneType
+    ]
+    special = [decoder for decoder in decoders if decoder is not _identity]
     if not special:
         return _identity
     decode = special[0]

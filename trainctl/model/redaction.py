@@ -39,7 +39,7 @@ class Redactor:
         for one in tuple(spellings):
             spellings |= _spellings(one)
         with self._lock:
-            known = {*self._values, *(one for one in spellings if one)}
+            known = {*self._values, *(spelling for spelling in spellings if spelling)}
             self._values = tuple(sorted(known, key=lambda one: (-len(one), one)))
         return value
 

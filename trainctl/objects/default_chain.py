@@ -93,7 +93,7 @@ def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) 
     ):
         return False
     name, content, variables = _PLATFORM_MACHINES.get(scheme, _PLATFORM_MACHINES["s3"])
-    if any(environ.get(each) for each in variables):
+    if any(environ.get(variable) for variable in variables):
         return True
     try:
         return (dmi / name).read_text().strip() == content

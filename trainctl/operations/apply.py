@@ -78,7 +78,7 @@ def apply(
 
 def _resume_waiting_runs(workspace: Workspace, plan: Plan, emit: Emit) -> None:
     """Runs that this plan leaves as they are and that only wait for their secrets were approved once."""
-    kept = {one.address for one in plan.changes if one.action is Action.NOOP}
+    kept = {change.address for change in plan.changes if change.action is Action.NOOP}
     waiting = [run for run in runs_waiting_for_secrets(workspace) if run.job.address in kept]
     send_secrets(workspace, waiting, emit)
 
@@ -143,12 +143,14 @@ def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
     An unwritable lock file is found out here, before anything is begun.
     """
     lock, directory = LockFile(workspace.settings.directory), workspace.settings.directory
-    weights = [one for one in plan.changes if one.address.kind is Kind.WEIGHTS and one.after]
+    weights = [
+        change for change in plan.changes if change.address.kind is Kind.WEIGHTS and change.after
+    ]
     wanted = _declared_keys(workspace, plan)
     if weights or (wanted is not None and lock.path.exists()):
-        mirrored = (one.after for one in weights if one.action is Action.NOOP)
+        mirrored = (item.after for item in weights if item.action is Action.NOOP)
         specs = [WeightsSpec.from_attributes(after) for after in mirrored if after]
-        entries = (lock_entry(one, directory) for one in specs if one.pin)
+        entries = (lock_entry(spec, directory) for spec in specs if spec.pin)
         lock.put(entries, wanted=wanted)
 
 
@@ -158,9 +160,11 @@ def _declared_keys(workspace: Workspace, plan: Plan) -> set[LockKey] | None:
     part = options.targets or options.excludes or options.destroy or options.refresh_only
     if part or desired.sources_vary:
         return None
-    weights = (one for one in desired.resources.values() if one.address.kind is Kind.WEIGHTS)
+    weights = (
+        resource for resource in desired.resources.values() if resource.address.kind is Kind.WEIGHTS
+    )
     return {
-        source_request_of(one.weights_spec, workspace.settings.directory).key for one in weights
+        source_request_of(item.weights_spec, workspace.settings.directory).key for item in weights
     }
 
 
@@ -169,11 +173,16 @@ def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:
     if plan.options.destroy:
         return
     wishes, policies = workspace.desired.resources, workspace.trust.policies
-    for found in (
+    for policy_violation in (
         *policy_violations(policies, wishes, plan.hourly_cost),
         *trust_violations(workspace),
     ):
-        raise PermissionDenied(found.summary, found.detail, address=found.address, code=found.code)
+        raise PermissionDenied(
+            policy_violation.summary,
+            policy_violation.detail,
+            address=policy_violation.address,
+            code=policy_violation.code,
+        )
 
 
 def _refuse_ephemeral_state(workspace: Workspace, plan: Plan) -> None:

@@ -126,7 +126,9 @@ def _listing(state: State, name: str) -> str:
         raise UsageError(str(error)) from None
     listing = recorded.outputs.get("listing") if recorded else None
     if not listing:
-        known = sorted(str(one) for one in state.resources if one.kind is Kind.WEIGHTS)
+        known = sorted(
+            str(resource) for resource in state.resources if resource.kind is Kind.WEIGHTS
+        )
         raise UsageError(
             f"{name} is not in the state", f"In the state: {', '.join(known) or 'no weights'}."
         )
@@ -182,7 +184,9 @@ def select_cache(
 ) -> SelectedCache | None:
     """The cache of a project, or of the team on its cluster; None if it has none. UsageError says what there is."""
     name = project.removeprefix("project.")
-    projects = sorted(one.name for one in state.resources if one.kind is Kind.PROJECT)
+    projects = sorted(
+        resource.name for resource in state.resources if resource.kind is Kind.PROJECT
+    )
     if name not in projects:
         known = ", ".join(projects) or "none"
         raise UsageError(
@@ -284,10 +288,10 @@ def _caches(state: State, project: str | None) -> list[RecordedResource]:
 def _require_one_cluster(
     caches: list[RecordedResource], project: str, cluster: str | None
 ) -> RecordedResource | None:
-    places = ", ".join(one.cache_spec.cluster for one in caches)
+    places = ", ".join(cache.cache_spec.cluster for cache in caches)
     if cluster is not None:
         wanted = cluster.removeprefix("cluster.")
-        caches = [one for one in caches if one.cache_spec.cluster == wanted]
+        caches = [cache for cache in caches if cache.cache_spec.cluster == wanted]
         if not caches:
             raise UsageError(
                 f"{project} has no training cache on {wanted}",

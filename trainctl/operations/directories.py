@@ -46,7 +46,10 @@ def own_directories(
     urls = (desired.mirror.url, desired.checkpoints.url, state_url)
     named = [_path(url) for url in urls if url and url.startswith(_FILE)]
     caches = [
-        tier.dir for one in desired.resources.values() for tier in _cache_settings(one) if tier
+        tier.dir
+        for resource in desired.resources.values()
+        for tier in _cache_settings(resource)
+        if tier
     ]
     usual = (data_home(environ), cache_home(environ))
     return tuple(one.resolve() for one in (*usual, *named, *map(Path, filter(None, caches))))

@@ -55,7 +55,11 @@ def forget(workspace: Workspace, name: str) -> Node:
     )
     recorded = workspace.ledger.recorded(cluster.address) or cluster
     left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]
-    unreachable = [one.to_json() for one in unprovisioned_nodes(recorded) if one.id != node.id]
+    unreachable = [
+        unprovisioned_node.to_json()
+        for unprovisioned_node in unprovisioned_nodes(recorded)
+        if unprovisioned_node.id != node.id
+    ]
     forgotten = [*recorded.cluster_spec.forgotten, node.name]
     outputs = {key: value for key, value in recorded.outputs.items() if key != "unreachable"}
     changed = replace(

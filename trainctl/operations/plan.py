@@ -110,7 +110,11 @@ def create_plan(
         starts=starts or {},
         diagnostics=(
             *diagnostics,
-            *(one for one in weights.diagnostics if not (one.forbids and one.summary in known)),
+            *(
+                diagnostic
+                for diagnostic in weights.diagnostics
+                if not (diagnostic.forbids and diagnostic.summary in known)
+            ),
             *code.problems,
             *nodes.diagnostics,
         ),
@@ -142,9 +146,9 @@ def _is_queried(workspace: Workspace, provider: str, look: SurveyOptions) -> boo
 def _local_state(workspace: Workspace, state: State) -> State:
     """Of what is recorded that which is on this machine."""
     clusters = {
-        one.address.name: workspace.agents.shares_disk(one.provider)
-        for one in state.resources.values()
-        if one.address.kind is Kind.CLUSTER
+        resource.address.name: workspace.agents.shares_disk(resource.provider)
+        for resource in state.resources.values()
+        if resource.address.kind is Kind.CLUSTER
     }
 
     def is_near(one: RecordedResource) -> bool:
@@ -191,23 +195,25 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
             return Observation(ResourceStatus.UNREACHABLE, detail=failure.summary)
 
     found = {
-        one.address: look(one)
-        for one in state.resources.values()
-        if one.address.kind in _STATE_ONLY_KINDS
+        resource.address: look(resource)
+        for resource in state.resources.values()
+        if resource.address.kind in _STATE_ONLY_KINDS
     }
-    jobs = [one for one in state.resources.values() if one.address.kind is Kind.JOB]
+    jobs = [resource for resource in state.resources.values() if resource.address.kind is Kind.JOB]
     far = _STATE_ONLY_KINDS | {Kind.JOB, Kind.WEIGHTS}
-    others = [one for one in state.resources.values() if one.address.kind not in far]
+    others = [resource for resource in state.resources.values() if resource.address.kind not in far]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observe_jobs, RunControl(workspace.agents, state.resources.get), jobs)
-        found |= zip((one.address for one in others), pool.map(look, others), strict=True)
+        found |= zip((other.address for other in others), pool.map(look, others), strict=True)
         return {**found, **runs.result()}
 
 
 def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, Observation]:
     """Observations of recorded weights by a survey of the mirror; without one, only of those that are in another mirror."""
-    weights = [one for one in state.resources.values() if one.address.kind is Kind.WEIGHTS]
-    found = ((one.address, _observe_mirrored_weights(one, mirror)) for one in weights)
+    weights = [
+        resource for resource in state.resources.values() if resource.address.kind is Kind.WEIGHTS
+    ]
+    found = ((item.address, _observe_mirrored_weights(item, mirror)) for item in weights)
     return {address: seen for address, seen in found if seen is not None}
 
 

@@ -48,7 +48,9 @@ def connect(workspace: Workspace, state: State, look: SurveyOptions) -> None:
         return
     methods = _TO_APPLY if look.writes_lock else _TO_PLAN
     nodes = (
-        (one.provider, node) for one in _clusters_in_use(workspace, state) for node in nodes_of(one)
+        (cluster.provider, node)
+        for cluster in _clusters_in_use(workspace, state)
+        for node in nodes_of(cluster)
     )
     with contextlib.suppress(TrainctlError):
         for provider, node in islice(nodes, look.parallelism):

@@ -79,7 +79,9 @@ class Reconciler:
         """TrainctlError where an error stands in it: what `apply` would refuse isn't carried on in parts."""
         look = SurveyOptions(parallelism=self.parallelism, applies=True)
         plan = create_plan(workspace, PlanOptions(), look, starts)
-        wrong = [one for one in plan.diagnostics if one.severity is Severity.ERROR]
+        wrong = [
+            diagnostic for diagnostic in plan.diagnostics if diagnostic.severity is Severity.ERROR
+        ]
         if wrong:
             first = wrong[0]
             where = f"{first.address}: " if first.address else ""
@@ -89,7 +91,9 @@ class Reconciler:
     def _ready(self, workspace: Workspace, plan: Plan) -> list[Change]:
         """What may be carried on and has nothing left to wait for."""
         no_room = {
-            one.address: one.summary for one in plan.diagnostics if one.code == WAITING_FOR_SPACE
+            diagnostic.address: diagnostic.summary
+            for diagnostic in plan.diagnostics
+            if diagnostic.code == WAITING_FOR_SPACE
         }
         ready = []
         for change in resumable_changes(plan, workspace.ledger.state()):
@@ -216,7 +220,11 @@ class ReconcileLoop:
         return result.exit_code if result else 0
 
     def _record_runs(self, workspace: Workspace) -> None:
-        runs = [one for one in newest_runs(workspace.ledger.state()) if one.record.status.live]
+        runs = [
+            newest_run
+            for newest_run in newest_runs(workspace.ledger.state())
+            if newest_run.record.status.live
+        ]
         seen = refresh_runs(workspace, runs)
         for before, (now, problem) in zip(runs, seen, strict=True):
             if problem is not None:

@@ -95,9 +95,9 @@ def _check_secret(workspace: Workspace, spec: SecretSpec, found: list[SecretUse]
 
 def _require_valid_credential(workspace: Workspace, rows: list[SecretUseCheck]) -> None:
     """TrainctlError where the value can't be what a source is opened by: a token, or a credential of its platform."""
-    for one in rows:
-        if one.allowed and one.use.purpose == "source" and one.use.resource is not None:
-            workspace.secrets.declared_credential(one.use.resource.weights_spec)
+    for row in rows:
+        if row.allowed and row.use.purpose == "source" and row.use.resource is not None:
+            workspace.secrets.declared_credential(row.use.resource.weights_spec)
 
 
 def require_storable(workspace: Workspace, name: str) -> SecretSpec:

@@ -264,7 +264,9 @@ class Workspace:
         from trainctl.resources.agents import ProjectContext
         from trainctl.resources.registry import Services
 
-        projects = sorted(one.name for one in self.desired.resources if one.kind is Kind.PROJECT)
+        projects = sorted(
+            resource.name for resource in self.desired.resources if resource.kind is Kind.PROJECT
+        )
         lineage = self.ledger.state().lineage
         directory = self.settings.directory
         context = ProjectContext(directory, lineage, self.owner, ", ".join(projects), self.withheld)

@@ -158,4 +158,4 @@ def _with_dependants(
     targets: tuple[Address, ...], leaving: dict[Address, tuple[Address, ...]]
 ) -> set[Address]:
     """Of what is to go, the targets and whatever has to go before them."""
-    return closure([one for one in targets if one in leaving], reverse(leaving))
+    return closure([target for target in targets if target in leaving], reverse(leaving))

@@ -35,7 +35,7 @@ def desired_job_attributes(
 ) -> dict[str, Any]:
     """A job's attributes with its code and the pins of its weights, as of today."""
     job = subject.resource.job_spec if subject.resource else JobSpec()
-    weights = [str(one.address) for one in job.weights]
+    weights = [str(item.address) for item in job.weights]
     return subject.wanted(
         {
             "code": _code(subject, job.code.path, code),

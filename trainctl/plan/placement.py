@@ -167,9 +167,9 @@ def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address,
     for job in starting_changes(changes):
         cluster, wanted = job.job_spec.cluster_address, job.job_spec.compute
         if cluster not in offers:
-            offers[cluster] = {one.node: one for one in _offers(inputs, cluster)}
+            offers[cluster] = {offer.node: offer for offer in _offers(inputs, cluster)}
         there = offers[cluster]
-        weights = [one.address for one in job.job_spec.weights]
+        weights = [item.address for item in job.job_spec.weights]
         seen = [_with_weights(inputs, cluster, one, weights) for one in there.values()]
         chosen = assign_nodes(wanted, seen)
         there.update({node: reserve(there[node], wanted) for node in chosen})
@@ -197,9 +197,9 @@ def _with_weights(
     if facts is None:
         return offer
     weights = _without_duplicates(inputs, weights)
-    there = sum(facts.tiers[one].node for one in weights if one in facts.tiers)
-    claims = sum(facts.claims.get(one, 0) for one in weights)
-    total = sum(facts.tiers[one].total for one in weights if one in facts.tiers)
+    there = sum(facts.tiers[item].node for item in weights if item in facts.tiers)
+    claims = sum(facts.claims.get(item, 0) for item in weights)
+    total = sum(facts.tiers[item].total for item in weights if item in facts.tiers)
     room = SpaceAvailability.of(claims, total, facts.room, facts.most)
     return replace(offer, bytes_there=there, room=room)
 
@@ -207,7 +207,7 @@ def _with_weights(
 def _without_duplicates(inputs: PlanInputs, weights: Sequence[Address]) -> list[Address]:
     """Of those that name one source at one version the first: a node has it once."""
     found: dict[str, Address] = {}
-    for one in weights:
-        seen = inputs.weights.get(one)
-        found.setdefault(content_key(seen.resolved) if seen and seen.resolved else str(one), one)
+    for item in weights:
+        seen = inputs.weights.get(item)
+        found.setdefault(content_key(seen.resolved) if seen and seen.resolved else str(item), item)
     return list(found.values())

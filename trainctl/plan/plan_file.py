@@ -37,8 +37,10 @@ def write_plan(plan: Plan, desired: DesiredState, version: str) -> str:
     A source of very many files is not in it with each of them: its revision and pin are, and apply resolves it again.
     """
     short = {key: one for key, one in plan.resolved.items() if isinstance(one.files, tuple)}
-    clusters = {one for one in desired.resources if one.kind is Kind.CLUSTER}
-    kept = clusters.union(one.address for one in plan.changes)  # one of them may keep the mirror
+    clusters = {resource for resource in desired.resources if resource.kind is Kind.CLUSTER}
+    kept = clusters.union(
+        change.address for change in plan.changes
+    )  # one of them may keep the mirror
     body = {
         "plan": to_json(replace(plan, resolved=short)),
         "desired": desired_to_json(desired, kept),

@@ -85,9 +85,9 @@ def is_applyable(plan: Plan) -> bool:
 
 def _record_observations(subjects: Iterable[ResourceContext]) -> list[Change]:
     return [
-        replace(one.remove(Action.NOOP), after=one.before, outputs_after=one.outputs)
-        for one in subjects
-        if one.recorded is not None
+        replace(subject.remove(Action.NOOP), after=subject.before, outputs_after=subject.outputs)
+        for subject in subjects
+        if subject.recorded is not None
     ]
 
 
@@ -136,7 +136,7 @@ def _diagnostics(
 ) -> tuple[Diagnostic, ...]:
     """Each once: what came with the inputs, then what planning found."""
     by_address = {change.address: change for change in changes}
-    planned = [one for one in subjects if one.address in by_address]
+    planned = [subject for subject in subjects if subject.address in by_address]
     given = (*inputs.desired.warnings, *inputs.diagnostics)
     found: list[Diagnostic] = []
     found += checks.unknown_addresses(inputs)
@@ -202,7 +202,7 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
         used.setdefault(cluster, set()).update(rank_placements)
         more = job.job_spec.compute.node_count - len(rank_placements)
         unknown[cluster] = unknown.get(cluster, 0) + more
-    return round(sum(_of_cluster(inputs, *one, unknown[one[0]]) for one in used.items()), 6)
+    return round(sum(_of_cluster(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
 
 
 def _of_cluster(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:

@@ -41,7 +41,7 @@ def unrecorded_run(subject: ResourceContext, resumed_key: str = "") -> AffectedR
     live = [run for run in subject.unrecorded_runs if run.status.live and run.key != resumed_key]
     if not live:
         return None
-    attempts = (one.attributes for one in subject.attempts if one.key == live[-1].key)
+    attempts = (attempt.attributes for attempt in subject.attempts if attempt.key == live[-1].key)
     return _describe_run(live[-1], JobSpec.from_attributes(next(attempts, {})))
 
 
@@ -78,7 +78,7 @@ def with_resumed_attempt(subject: ResourceContext, change: Change) -> Change:
     as another attempt began it."""
     if change.action is Action.NOOP:
         return change
-    same = next((one for one in subject.attempts if has_same_effect(one, change)), None)
+    same = next((attempt for attempt in subject.attempts if has_same_effect(attempt, change)), None)
     undone = unrecorded_run(subject, same.key if same else "")
     change = replace(change, stops=undone or change.stops)
     if same is None:

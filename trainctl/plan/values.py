@@ -406,12 +406,14 @@ class Plan:
     @property
     def usable(self) -> bool:
         """Whether it may be applied: no error stands in it."""
-        return all(one.severity is not Severity.ERROR for one in self.diagnostics)
+        return all(diagnostic.severity is not Severity.ERROR for diagnostic in self.diagnostics)
 
     @property
     def exit_code(self) -> int:
         """What a command ends with that was to use the plan: 0 where it is usable."""
-        wrong = [one for one in self.diagnostics if one.severity is Severity.ERROR]
+        wrong = [
+            diagnostic for diagnostic in self.diagnostics if diagnostic.severity is Severity.ERROR
+        ]
         if any(one.forbids for one in wrong):
             return PermissionDenied.exit_code
         return TrainctlError.exit_code if wrong else 0

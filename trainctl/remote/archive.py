@@ -88,11 +88,11 @@ def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
 
 def _modules(place: Traversable, folder: str) -> Iterator[tuple[str, str]]:
     """The path in the archive and the text of every module below a package."""
-    for found in place.iterdir():
-        if found.is_dir():
-            yield from _modules(found, f"{folder}/{found.name}")
-        elif found.name.endswith(".py"):
-            yield f"{folder}/{found.name}", found.read_text(encoding="utf-8")
+    for path in place.iterdir():
+        if path.is_dir():
+            yield from _modules(path, f"{folder}/{path.name}")
+        elif path.name.endswith(".py"):
+            yield f"{folder}/{path.name}", path.read_text(encoding="utf-8")
 
 
 def _parent_folders(folder: str) -> list[str]:

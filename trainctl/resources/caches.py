@@ -138,7 +138,7 @@ def other_cache_locations(cache: RecordedResource, lookup: Lookup) -> list[Cache
     cluster = lookup(cache.cache_spec.cluster_address)
     made = cache.outputs.get("on")
     keepers = _cache_locations(cluster, cache.cache_spec)[1:] if cluster else []
-    return [one for one in keepers if made is None or one.node.name in made]
+    return [keeper for keeper in keepers if made is None or keeper.node.name in made]
 
 
 def _with_team(node: Node, directory: str, cache: CacheSpec) -> tuple[str, ...]:

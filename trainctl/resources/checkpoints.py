@@ -108,7 +108,7 @@ class CheckpointClient:
         """What other nodes see in the store of a rank whose node can't be asked."""
         told = [one for answer in answers.values() for one in answer["complete"]]
         theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
-        return [self._row(one, "complete", None) for one in theirs.values()]
+        return [self._row(their, "complete", None) for their in theirs.values()]
 
     def read(
         self,
@@ -266,13 +266,13 @@ class CheckpointClient:
 
 def _merge_rank_states(rows: list[Row]) -> list[Row]:
     """A checkpoint is complete once it is on every rank that has it; until then all of them say what is missing."""
-    missing = {one["name"]: one["state"] for one in rows if one["state"] != "complete"}
-    several = {one["rank"] for one in rows if one["name"] != "."}
+    missing = {row["name"]: row["state"] for row in rows if row["state"] != "complete"}
+    several = {row["rank"] for row in rows if row["name"] != "."}
     if len(several) < 2:
         return rows
     return [
-        {**one, "state": missing.get(one["name"], one["state"])} if one["name"] != "." else one
-        for one in rows
+        {**row, "state": missing.get(row["name"], row["state"])} if row["name"] != "." else row
+        for row in rows
     ]
 
 

@@ -172,7 +172,7 @@ class Delivery:
             if len(deliveries) == 1:
                 return self._deliver_to(step, deliveries[0], progress)
             with ThreadPoolExecutor(len(deliveries), thread_name_prefix="deliver") as pool:
-                work = [pool.submit(self._deliver_among, peers, step, one, progress) for one in deliveries]  # fmt: skip
+                work = [pool.submit(self._deliver_among, peers, step, delivery, progress) for delivery in deliveries]  # fmt: skip
         errors = [error for one in work if (error := one.exception()) is not None]
         if errors:
             raise _first_error(errors)
@@ -305,7 +305,7 @@ def _error_rank(error: TrainctlError) -> int:
 
 def listings_of(step: ApplyStep) -> dict[str, str]:
     """The mirrored listing of each of a job's weights, by address; TrainctlError for one that is not mirrored yet."""
-    return {str(one.address): _listing(step, one.address) for one in step.job_spec.weights}
+    return {str(item.address): _listing(step, item.address) for item in step.job_spec.weights}
 
 
 def _listing(step: ApplyStep, address: Address) -> str:

@@ -312,9 +312,9 @@ class Deployment:
 def _newest(code: CodeSource) -> str:
     """The file that was written last."""
     times = {}
-    for one in code.files:
+    for file in code.files:
         with suppress(OSError):  # it may be gone again
-            times[one.path] = (code.root / one.path).lstat().st_mtime
+            times[file.path] = (code.root / file.path).lstat().st_mtime
     return max(times, key=times.__getitem__, default="none of its files")
 
 

@@ -99,10 +99,10 @@ class RunPlacer:
     def _remaining_offer(self, job: Address, said: _NodeReply) -> NodeOffer:
         """The offer less what was placed there and has not begun there yet, and what is planned there and was not placed yet."""
         offer = said.offer
-        for one in self._placed_runs:
-            if offer.node in one.nodes and one.key not in said.live:
-                offer = reserve(offer, one.wanted)
-        placed = {job, *(one.job for one in self._placed_runs)}
+        for placed_run in self._placed_runs:
+            if offer.node in placed_run.nodes and placed_run.key not in said.live:
+                offer = reserve(offer, placed_run.wanted)
+        placed = {job, *(placed_run.job for placed_run in self._placed_runs)}
         for address, planned in self._planned.items():
             if address not in placed and offer.node in planned.nodes:
                 offer = reserve(offer, planned.wanted)
@@ -155,9 +155,9 @@ class RunPlacer:
             return _NodeReply(offer, frozenset(found["live"]), tuple(found["nodes"] or ()))
 
         answers = each(ask, nodes, _AT_ONCE)
-        said = [one for one in answers if isinstance(one, _NodeReply)]
+        said = [answer for answer in answers if isinstance(answer, _NodeReply)]
         if not said and answers:
-            raise next(one for one in answers if isinstance(one, NodeError))
+            raise next(answer for answer in answers if isinstance(answer, NodeError))
         return said
 
     def _files(self, listings: Sequence[str]) -> dict[str, Sequence[ListedFile]]:

@@ -43,7 +43,9 @@ class AttemptedRun(NamedTuple):
 def unrecorded_attempts(state: State) -> list[Intent]:
     """The attempts at a run whose end nobody recorded, of each job the oldest first."""
     jobs = sorted({*state.orphaned_intents, *state.open_intents})
-    return [one for job in jobs for one in reversed(state.attempts(job)) if starts_run(one)]
+    return [
+        attempt for job in jobs for attempt in reversed(state.attempts(job)) if starts_run(attempt)
+    ]
 
 
 def starts_run(attempt: Intent) -> bool:
@@ -190,7 +192,10 @@ def _pin_image(image: ImageSpec, digest: str) -> ImageSpec:
 
 def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
     """TrainctlError names what the run needed and the state has no more."""
-    needed = [previous_run.job.cluster_address, *(one.address for one in previous_run.job.weights)]
+    needed = [
+        previous_run.job.cluster_address,
+        *(item.address for item in previous_run.job.weights),
+    ]
     gone = [str(address) for address in needed if lookup(address) is None]
     if gone:
         detail = "It was taken out of the manifest since."

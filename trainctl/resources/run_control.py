@@ -196,10 +196,10 @@ class RunControl:
     def _each(self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]) -> Sequence[T | None]:
         """As ``_answers``; the first error is raised once all have answered."""
         answers = self._answers(run, ask)
-        failed = next((one for one in answers if isinstance(one, NodeError)), None)
+        failed = next((answer for answer in answers if isinstance(answer, NodeError)), None)
         if failed is not None:
             raise failed
-        return [one for one in answers if not isinstance(one, NodeError)]
+        return [answer for answer in answers if not isinstance(answer, NodeError)]
 
     def _answers(
         self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]

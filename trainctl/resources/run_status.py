@@ -88,7 +88,7 @@ def with_partial_status(run: RunRecord, answers: Mapping[int, RunReport | None])
     return replace(
         run,
         ranks=tuple(
-            _rank(one, answers[one.rank]) if one.rank in answers else one for one in run.ranks
+            _rank(rank, answers[rank.rank]) if rank.rank in answers else rank for rank in run.ranks
         ),
     )
 

@@ -136,9 +136,11 @@ def retained_lines(remains: Sequence[RetainedData]) -> list[str]:
     if not remains:
         return []
     lines = ["", "Kept, as data that may be wanted again:"]
-    lines += [f"  {one.what:<12} {one.place}  {format_bytes(one.bytes)}" for one in remains]
-    if any(one.what == "checkpoints" for one in remains):
+    lines += [
+        f"  {remain.what:<12} {remain.place}  {format_bytes(remain.bytes)}" for remain in remains
+    ]
+    if any(remain.what == "checkpoints" for remain in remains):
         lines.append("With --delete-checkpoints, destroy deletes checkpoints as well.")
-    if any(one.what == "mirror" for one in remains):
+    if any(remain.what == "mirror" for remain in remains):
         lines.append("`trainctl mirror gc` deletes what no state refers to any more of the mirror.")
     return lines

@@ -85,7 +85,7 @@ def cache_csv(
 ) -> tuple[Sequence[str], Iterator[dict[str, Any]]]:
     """The hosted service's columns, and a row for each entry."""
     entries = _sorted(found, sort, descending) if found else []
-    cells = ([escape(one.path), one.size, *_cells(one)] for one in entries)
+    cells = ([escape(entry.path), entry.size, *_cells(entry)] for entry in entries)
     return _HEADERS, (dict(zip(_HEADERS, row, strict=True)) for row in cells)
 
 

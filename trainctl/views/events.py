@@ -53,7 +53,9 @@ class JsonEventPrinter:
     def fail(self, error: TrainctlError) -> None:
         """Report an error that ended the command, then close."""
         if isinstance(error, ManifestError | TrustError):
-            found = (one for one in error.diagnostics if isinstance(one, Diagnostic))
+            found = (
+                diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
+            )
             self.refuse(found, error.exit_code)
             return
         data = {"severity": "error", "code": error.code, "summary": error.summary}
@@ -69,8 +71,8 @@ class JsonEventPrinter:
 
     def refuse(self, diagnostics: Iterable[Diagnostic], exit_code: int) -> None:
         """Report why a plan can't be applied, then close."""
-        for one in diagnostics:
-            self(Event(EventType.DIAGNOSTIC, one.summary, None, one.to_json()))
+        for diagnostic in diagnostics:
+            self(Event(EventType.DIAGNOSTIC, diagnostic.summary, None, diagnostic.to_json()))
         self.close("failed", {"exit_code": exit_code})
 
     def close(self, message: str, data: Mapping[str, Any]) -> None:

@@ -24,15 +24,15 @@ _TITLES = {"ephemeral_storage": "DISK", "checkpoints": "CHECKPOINTS", "cache": "
 
 def latest_samples(samples: Iterable[RankSample]) -> list[RankSample]:
     """The last sample of each rank."""
-    found = {one.rank: one for one in samples}
+    found = {sample.rank: sample for sample in samples}
     return [found[rank] for rank in sorted(found)]
 
 
 def peak_samples(samples: Iterable[RankSample]) -> list[RankSample]:
     """For each rank one sample with the most that it used of everything, and the rest as it was last."""
     found: dict[int, RankSample] = {}
-    for one in samples:
-        found[one.rank] = _peak_sample(found.get(one.rank, one), one)
+    for sample in samples:
+        found[sample.rank] = _peak_sample(found.get(sample.rank, sample), sample)
     return [found[rank] for rank in sorted(found)]
 
 
@@ -96,21 +96,23 @@ def metrics_json(
         "run": run.id,
         "number": run.number,
         "status": run.status.value,
-        "samples": [sample_json(one) for one in samples],
+        "samples": [sample_json(sample) for sample in samples],
         "unreachable": unreachable_json(unreachable),
     }
 
 
 def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict[str, Any]]]:
     """Columns for as many GPUs as a sample has, and a row for each sample."""
-    numbers = sorted({number for one in samples for number in one.gpus}, key=lambda n: (len(n), n))
+    numbers = sorted(
+        {number for sample in samples for number in sample.gpus}, key=lambda n: (len(n), n)
+    )
     columns = [
         *("time", "rank", "node", "cpu_usage", "cpu_memory_usage_bytes"),
         *(f"{name}_{part}" for name in VOLUMES for part in ("usage_bytes", "utilization")),
         *("host_cpu_usage", "host_memory_available_bytes"),
         *(f"gpu{n}_{part}" for n in numbers for part in ("utilization", "memory_usage_bytes")),
     ]
-    return columns, [_csv_row(one) for one in samples]
+    return columns, [_csv_row(sample) for sample in samples]
 
 
 def _csv_row(one: RankSample) -> dict[str, Any]:
@@ -130,11 +132,11 @@ def plot_lines(samples: Sequence[RankSample]) -> list[str]:
     lines = [
         f"  {(format_timestamp(begin) or '')[:19]}Z to {(format_timestamp(end) or '')[11:19]}Z"
     ]
-    for rank in sorted({one.rank for one in samples}):
-        own = [one for one in samples if one.rank == rank]
+    for rank in sorted({sample.rank for sample in samples}):
+        own = [sample for sample in samples if sample.rank == rank]
         rows = [row for row in _curves(own) if any(value is not None for value in row[1])]
         width = max(len(name) for name, _, _ in rows)
-        lines += [f"  rank {rank}"] if rank or len({one.rank for one in samples}) > 1 else []
+        lines += [f"  rank {rank}"] if rank or len({sample.rank for sample in samples}) > 1 else []
         for name, values, show in rows:
             points = [(o.time, v) for o, v in zip(own, values, strict=True) if v is not None]
             top = max(value for _, value in points)

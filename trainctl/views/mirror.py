@@ -173,10 +173,10 @@ def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[
 def _verify_summary(findings: Sequence[Finding]) -> str:
     if not findings:
         return "all right."
-    counts = Counter(one.outcome.value for one in findings)
+    counts = Counter(finding.outcome.value for finding in findings)
     said = ", ".join(f"{counts[one]} {one}" for one in ("corrupt", "removed") if counts[one])
     hints = " mirror verify --repair deletes what is corrupt." if counts["corrupt"] else ""
-    if any(one.sources for one in findings if one.outcome is FindingOutcome.REMOVED):
+    if any(finding.sources for finding in findings if finding.outcome is FindingOutcome.REMOVED):
         hints += " The next apply fetches what was removed again."
     return f"{said}.{hints}"
 
@@ -191,8 +191,8 @@ def gc_json(report: GcReport) -> dict[str, Any]:
             "listings": len(report.listings),
         },
         "removed": [
-            {"listing": one.listing, "files": one.files, "bytes": one.bytes}
-            for one in report.listings
+            {"listing": listing.listing, "files": listing.files, "bytes": listing.bytes}
+            for listing in report.listings
         ],
         "dropped": [_reference_json(one) for one in report.dropped],
         "kept": [_reference_json(one) for one in report.kept],

@@ -20,26 +20,26 @@ _HEADERS = ["NODE", "STATE", "GPUS", "FREE", "DISK FREE", "CACHED", "RUNS"]
 
 def nodes_json(reports: Sequence[NodeReport]) -> dict[str, Any]:
     """The form of ``nodes --format json``."""
-    return {"nodes": [_node_json(one) for one in reports]}
+    return {"nodes": [_node_json(report) for report in reports]}
 
 
 def node_rows(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
     """The rows of ``nodes --format csv``: counts where JSON has lists."""
-    return [_row(_node_json(one)) for one in reports]
+    return [_row(_node_json(report)) for report in reports]
 
 
 def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list[str]:
     """A line for each node, then what is wrong with those that could not be asked."""
     if not reports:
         return ["No nodes."]
-    cells = [_cells(one) for one in reports]
+    cells = [_cells(report) for report in reports]
     right = frozenset({"FREE", "DISK FREE", "CACHED"})
     lines = table(_HEADERS, cells, right=right, width=width, shrinks=frozenset({"GPUS", "RUNS"}))
-    for one in reports:
-        problem = (one.found or {}).get("gpus_problem") or one.why
+    for report in reports:
+        problem = (report.found or {}).get("gpus_problem") or report.why
         if problem:
             first, *rest = str(problem).splitlines()
-            named = first if first.startswith(one.id) else f"{one.id}: {first}"
+            named = first if first.startswith(report.id) else f"{report.id}: {first}"
             lines += ["", escape(named), *(f"  {escape(line)}" for line in rest)]
     return lines
 
@@ -60,10 +60,10 @@ def _node_json(report: NodeReport) -> dict[str, Any]:
         "cache": {
             "limit": report.limit,
             "used": cache.get("used"),
-            "listings": [_listing(one) for one in cache.get("listings") or ()],
+            "listings": [_listing(listing) for listing in cache.get("listings") or ()],
         },
-        "runs": [format_run(one) for one in _runs(report)],
-        "projects": [one.get("project") for one in _runs(report)],
+        "runs": [format_run(run) for run in _runs(report)],
+        "projects": [run.get("project") for run in _runs(report)],
     }
 
 
@@ -94,7 +94,7 @@ def _row(form: dict[str, Any]) -> dict[str, Any]:
         "disk_free": form["disk"]["free"],
         "cache_limit": form["cache"]["limit"],
         "cache_used": form["cache"]["used"],
-        "listings": [one["id"] for one in form["cache"]["listings"]],
+        "listings": [listing["id"] for listing in form["cache"]["listings"]],
     }
 
 
@@ -116,5 +116,5 @@ def _cells(report: NodeReport) -> list[str]:
         str(_free(form)) if kinds else "",
         "" if free is None else format_bytes(free),
         "" if used is None else format_bytes(used),
-        ", ".join(escape(_run(one, report.lineage)) for one in _runs(report)),
+        ", ".join(escape(_run(run, report.lineage)) for run in _runs(report)),
     ]

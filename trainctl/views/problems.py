@@ -23,7 +23,9 @@ def problem_lines(
 ) -> list[str]:
     """An error as it is shown on standard error: what and where, what to do, where to read more."""
     if isinstance(error, ManifestError | TrustError):
-        found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
+        found = [
+            diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
+        ]
         return [
             *diagnostic_lines(found, style, width),
             count_line(found),
@@ -66,16 +68,19 @@ def diagnostic_lines(
 def _merged(diagnostics: Iterable[Diagnostic]) -> Iterator[tuple[Diagnostic, int]]:
     """Each diagnostic with how many jobs of the same matrix have it too."""
     alike: dict[Diagnostic, list[Diagnostic]] = {}
-    for one in diagnostics:
-        group = one.address.partition("[")[0] if one.address else None
-        alike.setdefault(replace(one, address=group), []).append(one)
+    for diagnostic in diagnostics:
+        group = diagnostic.address.partition("[")[0] if diagnostic.address else None
+        alike.setdefault(replace(diagnostic, address=group), []).append(diagnostic)
     for first, *others in alike.values():
         yield first, len(others)
 
 
 def count_line(diagnostics: Sequence[Diagnostic]) -> str:
     """How many there are of each kind."""
-    counts = [(sum(one.severity is kind for one in diagnostics), kind.value) for kind in Severity]
+    counts = [
+        (sum(diagnostic.severity is kind for diagnostic in diagnostics), kind.value)
+        for kind in Severity
+    ]
     return ", ".join(f"{n} {word}{'s' if n != 1 else ''}" for n, word in counts if n)
 
 
@@ -84,9 +89,9 @@ def explain_hint_lines(
 ) -> list[str]:
     """How to read more about what went wrong, once for all; nothing where only warnings were shown."""
     codes = {
-        one.code
-        for one in problems
-        if isinstance(one, TrainctlError) or one.severity is Severity.ERROR
+        problem.code
+        for problem in problems
+        if isinstance(problem, TrainctlError) or problem.severity is Severity.ERROR
     } - _GENERIC_CODES
     if not codes:
         return []

@@ -59,7 +59,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "deadline_at": format_timestamp(status.deadline),
         "retries": run.retries,
         "rerun_of": run.rerun_of,
-        "checkpoints": [checkpoint_json(one) for one in status.checkpoints],
+        "checkpoints": [checkpoint_json(checkpoint) for checkpoint in status.checkpoints],
         "apply": _apply_json(status.apply),
     }
 

@@ -25,10 +25,10 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
     if not statuses:
         return ["No job has run yet."]
     groups: dict[Address, list[JobStatus]] = {}
-    for one in statuses:
-        groups.setdefault(one.address if one.address.key is None else one.address.group, []).append(
-            one
-        )
+    for status in statuses:
+        groups.setdefault(
+            status.address if status.address.key is None else status.address.group, []
+        ).append(status)
     rows = [
         _row(ones[0]) if address == ones[0].address else _matrix_row(address, ones)
         for address, ones in groups.items()
@@ -53,8 +53,8 @@ def pending_job_lines(jobs: Sequence[Address], found: Iterable[JobStatus]) -> li
     ``reconcile`` does not resume what would end a live run, as it can't ask.
     """
     live = {one.address for one in found if one.run.status.live}
-    held = [one for one in jobs if one in live]
-    free = [one for one in jobs if one not in live]
+    held = [job for job in jobs if job in live]
+    free = [job for job in jobs if job not in live]
     lines = []
     if free:
         lines += [
@@ -143,9 +143,9 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     """What all jobs of a matrix have in common, each by its other values, in numeric order where they are numbers, and the counts by state."""
     if not statuses:
         return ["No job of it has run yet."]
-    values = [dict(one.matrix) for one in statuses]
-    all_names = list(dict.fromkeys(name for one in values for name in one))
-    names = [name for name in all_names if len({one.get(name) for one in values}) > 1]
+    values = [dict(status.matrix) for status in statuses]
+    all_names = list(dict.fromkeys(name for value in values for name in value))
+    names = [name for name in all_names if len({value.get(name) for value in values}) > 1]
     shared = [f"{name}={values[0][name]}" for name in all_names if name not in names]
     ordered = sorted(
         statuses, key=lambda one: [_sort_key(dict(one.matrix).get(n, "")) for n in names]
@@ -178,7 +178,9 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
 def _reasons(statuses: Sequence[JobStatus]) -> list[str]:
     """Why runs failed, each reason once with how often, the most frequent first: a row has no room for it."""
     said = Counter(
-        (one.run.status.words, one.run.error.splitlines()[0]) for one in statuses if one.run.error
+        (status.run.status.words, status.run.error.splitlines()[0])
+        for status in statuses
+        if status.run.error
     )
     told = [
         f"  {state}{f' ({count})' if count > 1 else ''}: {escape(error)}"
@@ -206,7 +208,7 @@ def _run_time(one: JobStatus, now: float) -> str:
 
 def _newest(checkpoints: Sequence[Checkpoint]) -> str:
     """The newest whole checkpoint: its step, or its name where that has none."""
-    whole = [one for one in checkpoints if one.complete]
+    whole = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not whole:
         return ""
     newest = max(whole, key=lambda one: recency_key(asdict(one)))

@@ -143,7 +143,7 @@ class LockFile:
         for name, kinds in _FORM.items():
             value = row.get(name, None if name == "endpoint_url" else ...)
             texts = value if isinstance(value, list) else ()
-            if not isinstance(value, kinds) or not all(isinstance(one, str) for one in texts):
+            if not isinstance(value, kinds) or not all(isinstance(text, str) for text in texts):
                 how = "is of another kind" if name in row else "is missing"
                 raise self._lock_error(None, f"entry {number} of sources: {name} {how}")
         return LockEntry.from_json(row)

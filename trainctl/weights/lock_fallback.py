@@ -28,7 +28,7 @@ def mirrored_version(
     listing = store.mirrored(wanted)
     if listing is None or (len(listing.files), listing.size) != (locked.files, locked.bytes):
         return None
-    files = (SourceFile(one.path, one.size, f"sha256:{one.sha256}") for one in listing.files)
+    files = (SourceFile(file.path, file.size, f"sha256:{file.sha256}") for file in listing.files)
     return replace(wanted, files=sort_files(files))
 
 

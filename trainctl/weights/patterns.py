@@ -60,8 +60,8 @@ def select(
 
 def _any_below(patterns: Iterable[str], directory: str) -> bool:
     """Whether one of the patterns may match something in a directory of which nobody knows what is in it."""
-    beginnings = (_LITERAL.match(one.replace("\\", "/").lstrip("/")) for one in patterns)
-    fixed = [found[0] for found in beginnings if found]
+    beginnings = (_LITERAL.match(pattern.replace("\\", "/").lstrip("/")) for pattern in patterns)
+    fixed = [beginning[0] for beginning in beginnings if beginning]
     return any(one.startswith(directory) or directory.startswith(one) for one in fixed)
 
 

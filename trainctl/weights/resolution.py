@@ -357,7 +357,7 @@ def _no_files_error(
         f"{wanted.source}: no file of {len(everything.files)} is left after the patterns",
         " ".join(
             [
-                *(_suggestion(*one) for one in unmatched.items()),
+                *(_suggestion(*item) for item in unmatched.items()),
                 f"Change allow_patterns or ignore_patterns. It holds for example {some}.",
             ]
         ),

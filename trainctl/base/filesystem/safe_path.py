@@ -40,9 +40,9 @@ def check_paths(source: str, files: Iterable[SourceFile]) -> None:
             beginnings.pop()
         if beginnings and beginnings[-1] == file.path:
             raise _unsafe_error(source, file.path, "is listed twice")
-        for one in beginnings:
-            if file.path.startswith(f"{one}/"):
-                raise _unsafe_error(source, one, "is both a file and a directory")
+        for beginning in beginnings:
+            if file.path.startswith(f"{beginning}/"):
+                raise _unsafe_error(source, beginning, "is both a file and a directory")
         beginnings.append(file.path)
 
 

@@ -89,7 +89,7 @@ class ServingAddresses(NamedTuple):
 
     def to_json(self) -> host.ServingFacts:
         """What a plan wants to know."""
-        outside = [one for one in self.addresses if not is_loopback(one)]
+        outside = [address for address in self.addresses if not is_loopback(address)]
         tls = bool(outside) and not is_private(outside[0])
         return {"tls": tls, "why": self.why, "loopback": shared_loopback_network(self.addresses)}
 

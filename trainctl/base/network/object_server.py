@@ -138,7 +138,7 @@ class ObjectServer(ThreadingMixIn, BaseServer):
         self._ready = select.epoll()
         for one in self._listeners:
             self._ready.register(one, select.EPOLLIN)
-        self._places = [one.getsockname()[:2] for one in self._listeners.values()]
+        self._places = [listener.getsockname()[:2] for listener in self._listeners.values()]
         super().__init__(self._places[0], _ObjectRequestHandler)
 
     @property

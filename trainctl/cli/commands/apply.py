@@ -157,7 +157,9 @@ def destroy_command(
         code = plan_and_apply(session, workspace, flags, execution_flags, question)
         if code == 0 and format_ is OutputFormat.TEXT:
             gone = {"checkpoints"} if delete_checkpoints else set()
-            session.output.prose(*retained_lines([one for one in remains if one.what not in gone]))
+            session.output.prose(
+                *retained_lines([remain for remain in remains if remain.what not in gone])
+            )
         return code
 
 

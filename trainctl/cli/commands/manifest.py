@@ -30,7 +30,9 @@ def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TE
         try:
             found = [*workspace.desired.warnings, *_mirror_overlaps(workspace)]
         except ManifestError as error:
-            found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
+            found = [
+                diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
+            ]
     valid = all(one.severity is not Severity.ERROR for one in found)
     if format_ is OutputFormat.JSON:
         output.json({"valid": valid, "diagnostics": [one.to_json() for one in found]})

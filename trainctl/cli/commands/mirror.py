@@ -45,7 +45,7 @@ def list_command(
     form = mirror_json(found)
     lines = mirror_lines(found, session.output.width)
     print_result(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
-    lost = (f"{one}." for one in lost_listing_lines(found.rows))
+    lost = (f"{lost_listing_line}." for lost_listing_line in lost_listing_lines(found.rows))
     for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in found.damaged)):
         session.output.note(warning_text(one, code="mirror-corrupt"))
     return 0

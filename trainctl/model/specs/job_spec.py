@@ -303,8 +303,8 @@ class JobSpec:
     def mount_locations(self) -> list[str]:
         """Where it finds its weights and mounts."""
         return [
-            *(one.mount_location for one in self.weights),
-            *(one.mount_location for one in self.mounts),
+            *(item.mount_location for item in self.weights),
+            *(mount.mount_location for mount in self.mounts),
         ]
 
     @property

@@ -90,11 +90,11 @@ def _evict(layout: Layout, limit: Optional[int], room: _SpaceSurvey, space: Cach
     removal = CacheEviction(layout, room.listings)
     freed = removal.remove_orphans()
     leases = CacheLeases(layout)
-    for kept in room.listings:
+    for listing in room.listings:
         now = space._replace(used=space.used - freed, disk=space_for_weights(str(layout.cache)))
         if now.fits(limit):
             return
-        freed += removal.listing(kept, leases.need) or 0
+        freed += removal.listing(listing, leases.need) or 0
     removal.remove_orphans()  # contents of trees that nobody knew any more
 
 
@@ -138,9 +138,9 @@ class _SpaceSurvey:
     def holders(self, wanted: str) -> Dict[str, int]:
         """The runs that lease something here besides what is wanted, and how many bytes each."""
         found: Dict[str, int] = {}
-        for kept in (one for one in self.listings if one.id != wanted):
-            for key in self._leased.get(kept.id, ()):
-                found[key] = found.get(key, 0) + sum(file.size for file in kept.contents)
+        for listing in (listing for listing in self.listings if listing.id != wanted):
+            for key in self._leased.get(listing.id, ()):
+                found[key] = found.get(key, 0) + sum(file.size for file in listing.contents)
         return found
 
 
@@ -161,7 +161,9 @@ def leased_blobs(layout: Layout) -> Iterator[str]:
 
 
 def _leased(listings: Sequence[CacheEntry], leased: Mapping[str, List[str]]) -> Iterator[str]:
-    return (file.sha256 for kept in listings if kept.id in leased for file in kept.contents)
+    return (
+        file.sha256 for listing in listings if listing.id in leased for file in listing.contents
+    )
 
 
 def _no_space_error(

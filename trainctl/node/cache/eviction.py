@@ -30,11 +30,11 @@ class CacheEviction:
     def __init__(self, layout: Layout, listings: Sequence[CacheEntry]) -> None:
         self._layout = layout
         self._trees = ListingTrees(layout)
-        self._listings = {kept.id: kept for kept in listings}
+        self._listings = {listing.id: listing for listing in listings}
         self._unfinished: Dict[str, Set[str]] = {
-            kept.id: {file.sha256 for file in kept.contents}
-            for kept in listings
-            if not kept.is_complete
+            listing.id: {file.sha256 for file in listing.contents}
+            for listing in listings
+            if not listing.is_complete
         }
         self._reserved = {file.sha256 for file in reservations(layout)}
 
@@ -83,8 +83,10 @@ class CacheEviction:
         for listing_id in {Path(name).stem for name in list_names(self._layout.listings)}:
             if listing_id not in self._listings:
                 CacheReferences(self._layout).drop_document(listing_id)
-        named = {file.sha256 for kept in self._listings.values() for file in kept.contents}
-        return freed + self.unlinked(one for one in self._contents() if one not in named)
+        named = {file.sha256 for listing in self._listings.values() for file in listing.contents}
+        return freed + self.unlinked(
+            content for content in self._contents() if content not in named
+        )
 
     def _unknown_stage(self, listing_id: str) -> int:
         """Remove the beginning of a tree that nobody refers to any more and nobody is at."""
@@ -148,7 +150,7 @@ def _select_listings(listings: List[CacheEntry], names: List[str]) -> List[Cache
     for name in names:
         if len(name) < _SHORTEST_PREFIX:
             raise Failure("request", f"{name!r} is no id of a listing, nor the beginning of one")
-    return [kept for kept in listings if kept.id.startswith(tuple(names))]
+    return [listing for listing in listings if listing.id.startswith(tuple(names))]
 
 
 def _row(

@@ -106,7 +106,7 @@ class CacheInventory:
 
     def present(self, digests: Iterable[str]) -> int:
         """The bytes of these contents that are here, whole or not."""
-        return sum(self.sizes_of(one)[0] for one in digests)
+        return sum(self.sizes_of(digest)[0] for digest in digests)
 
     def sizes_of(self, sha256: str) -> Tuple[int, int]:
         """How much of a content is here: bytes, and those of them that the disk has set aside for good."""

@@ -83,10 +83,10 @@ class CacheReferences:
     def drop_cache(self, lineage: str, name: str) -> None:
         """Take back every reference of the lineage whose name begins so."""
         folder = self._layout.references / lineage
-        for found in list_names(folder):
-            if found == f"cache-{name}.json" or found.startswith(f"cache-{name}-"):
+        for list_name in list_names(folder):
+            if list_name == f"cache-{name}.json" or list_name.startswith(f"cache-{name}-"):
                 with contextlib.suppress(FileNotFoundError):
-                    (folder / found).unlink()
+                    (folder / list_name).unlink()
 
     def drop(self, lineage: str) -> None:
         """Drop all references of a lineage."""
@@ -143,10 +143,10 @@ class CacheReferences:
         """Who refers to a training cache: ``LINEAGE+OWNER``."""
         begin, end = f"cache-{name}-", ".json"
         return [
-            f"{lineage}+{found[len(begin) : -len(end)]}"
+            f"{lineage}+{list_name[len(begin) : -len(end)]}"
             for lineage in self.lineages()
-            for found in list_names(self._layout.references / lineage)
-            if found.startswith(begin) and found.endswith(end)
+            for list_name in list_names(self._layout.references / lineage)
+            if list_name.startswith(begin) and list_name.endswith(end)
         ]
 
 

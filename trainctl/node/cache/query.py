@@ -14,20 +14,20 @@ def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:
     """Which of the listings and blobs are complete here, judging by seals and names, and how much more could come."""
     layout = layout_of(request)
     trees = ListingTrees(layout)
-    listings = [names.check_sha256(one, "listing") for one in request.get("listings", [])]
-    blobs = [names.check_sha256(one, "blob") for one in request.get("blobs", [])]
+    listings = [names.check_sha256(listing, "listing") for listing in request.get("listings", [])]
+    blobs = [names.check_sha256(blob, "blob") for blob in request.get("blobs", [])]
     found: CacheQueryResponse = {
-        "trees": [one for one in listings if trees.is_complete(one)],
-        "blobs": [one for one in blobs if layout.files.has(one)],
+        "trees": [listing for listing in listings if trees.is_complete(listing)],
+        "blobs": [blob for blob in blobs if layout.files.has(blob)],
     }
     if request.get("room"):
         leased = set(leased_blobs(layout))
         found["room"], found["most"] = available_space(layout, cache_limit(request), leased)
         found["leases"] = sorted(CacheLeases(layout).live())
-        found["leased"] = [one for one in blobs if one in leased]
+        found["leased"] = [blob for blob in blobs if blob in leased]
     if request.get("shared"):
         from trainctl.node.transfer.shared_cache import open_shared_cache  # slow to import
 
         shared = open_shared_cache(request)
-        found["shared"] = [one for one in blobs if shared and shared.has_name(one)]
+        found["shared"] = [blob for blob in blobs if shared and shared.has_name(blob)]
     return found

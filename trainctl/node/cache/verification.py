@@ -39,12 +39,14 @@ def cache_verify(request: NodeCacheRequest, emit: Emit) -> CacheListingsResponse
         make_directory(directory)
     leased = CacheLeases(layout).live()
     listings = [
-        kept
-        for kept in CacheInventory(layout).listings()
-        if kept.is_complete or (kept.id in leased and layout.tree(kept.id).is_dir())
+        listing
+        for listing in CacheInventory(layout).listings()
+        if listing.is_complete or (listing.id in leased and layout.tree(listing.id).is_dir())
     ]
-    verifying = _CacheVerifier(layout, emit, {file for kept in listings for file in kept.contents})
-    rows = [verifying.listing(kept) for kept in listings]
+    verifying = _CacheVerifier(
+        layout, emit, {file for listing in listings for file in listing.contents}
+    )
+    rows = [verifying.listing(listing) for listing in listings]
     verifying.remove_wrong()
     with space_lock(layout):
         freed = CacheEviction(layout, CacheInventory(layout).listings()).remove_orphans()

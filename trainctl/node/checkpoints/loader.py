@@ -65,7 +65,7 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
             continue
         if reference["run"] not in (None, run.partition("-")[2]):
             continue
-        meant = [one for one in kept.manifests() if wanted in (None, one["name"])]
+        meant = [manifest for manifest in kept.manifests() if wanted in (None, manifest["name"])]
         jobs.setdefault(job, {})[kept] = meant
     best = [found for found in map(newest_checkpoint, jobs.values()) if found is not None]
     if not best:
@@ -79,7 +79,7 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     kept, ranks = max(
         best, key=lambda one: (min(checkpoint_class(one[1][0]), 1), age_key(one[1][0]))
     )
-    return [_LoadableCheckpoint(kept, one) for one in ranks]
+    return [_LoadableCheckpoint(kept, rank) for rank in ranks]
 
 
 def _reference_text(reference: CheckpointLoad) -> str:
@@ -91,9 +91,9 @@ def _reference_text(reference: CheckpointLoad) -> str:
 
 def _known_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
     names = [
-        f"{kept.prefix}: {one['name']}"
-        for kept in list_runs(store, reference["project"])
-        for one in kept.manifests()
+        f"{list_run.prefix}: {manifest['name']}"
+        for list_run in list_runs(store, reference["project"])
+        for manifest in list_run.manifests()
     ]
     return f"There are: {', '.join(names[-10:])}." if names else "The project has none yet."
 

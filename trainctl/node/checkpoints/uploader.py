@@ -117,7 +117,9 @@ class Uploader:
         """Take over what an earlier uploader has done, as far as the store confirms it."""
         if self._loaded:
             return
-        manifests = ((one["rank"], one["name"], one) for one in self._kept.manifests())
+        manifests = (
+            (manifest["rank"], manifest["name"], manifest) for manifest in self._kept.manifests()
+        )
         self._complete = {(rank, name): one for rank, name, one in manifests if rank == self._rank}
         self._journal.load()
         if not self._in_place:
@@ -258,10 +260,12 @@ class Uploader:
         if (self._in_place and not ended) or not expired_checkpoints(rows, self._retention):
             return
         spared = _symlink_targets(list_saved(self._local)) if self._in_place else set()
-        for one in expired_checkpoints(rows, self._retention, {*self._kept.leased(), *spared}):
-            self._kept.remove(one)
-            place = (one["rank"], one["name"])
-            for file in one["files"]:
+        for expired_checkpoint in expired_checkpoints(
+            rows, self._retention, {*self._kept.leased(), *spared}
+        ):
+            self._kept.remove(expired_checkpoint)
+            place = (expired_checkpoint["rank"], expired_checkpoint["name"])
+            for file in expired_checkpoint["files"]:
                 self._journal.drop((*place, file["path"]))
             del self._complete[place]
 
@@ -283,7 +287,7 @@ class Uploader:
 
     def _sweep(self) -> None:
         """Delete objects that no manifest names: of incomplete checkpoints and of older versions."""
-        named = {key for one in self._kept.manifests() for key in _object_keys(one)}
+        named = {key for manifest in self._kept.manifests() for key in _object_keys(manifest)}
         for stored in self._objects():
             if stored.key not in named:
                 self._kept.store.delete(stored.key)

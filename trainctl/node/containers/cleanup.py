@@ -89,7 +89,7 @@ def _restore_ownership(found: Mapping[str, Any]) -> None:
 
 
 def _has_foreign_files(path: str, user: int) -> bool:
-    return any(_owner(one) not in (user, None) for one in _entries(path))
+    return any(_owner(entry) not in (user, None) for entry in _entries(path))
 
 
 def _owner(path: str) -> Optional[int]:

@@ -81,7 +81,7 @@ def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[
     try:
         document = json.loads(answer.out)[0]
         identity = "sha256:" + str(document["Id"]).rpartition(":")[2]
-        digests = [str(one) for one in document.get("RepoDigests") or ()]
+        digests = [str(repodigest) for repodigest in document.get("RepoDigests") or ()]
         workdir = str((document.get("Config") or {}).get("WorkingDir") or "")
     except (ValueError, LookupError, TypeError, AttributeError):
         raise Failure("failed", f"{engine.name} describes {reference} in an unknown form") from None
@@ -104,7 +104,7 @@ def _digest(reference: str, digests: Sequence[str], own: str) -> str:
     ]
     if wanted in fits:
         return wanted
-    return min((one for one in fits if one != own), default=own if own in fits else "")
+    return min((fit for fit in fits if fit != own), default=own if own in fits else "")
 
 
 def _is_final(engine: LocalEngine, reference: str, image: LocalImage) -> bool:

@@ -80,12 +80,12 @@ class Coordinator:
         if not self._rules.over:
             return False
         self._over_at = self._over_at or time.monotonic()
-        told = all(one.channel.all_heard for one in self._ranks.values() if not one.lost)
+        told = all(rank.channel.all_heard for rank in self._ranks.values() if not rank.lost)
         return told or time.monotonic() - self._over_at > _FAREWELL_SECONDS
 
     def _wait(self, line: HelperPipe) -> None:
-        wires = [*self._unauthenticated, *(one.wire for one in self._ranks.values() if one.wire)]
-        reading = [line.fileno(), *(one.fileno() for one in self._listeners)]
+        wires = [*self._unauthenticated, *(rank.wire for rank in self._ranks.values() if rank.wire)]
+        reading = [line.fileno(), *(listener.fileno() for listener in self._listeners)]
         reading += [wire.fileno() for wire in wires]
         poll = select.poll()
         for descriptor in reading:
@@ -196,8 +196,8 @@ class Coordinator:
     def _pulse(self, now: float) -> None:
         if now - self._pulsed >= self._limits.pulse:
             self._pulsed = now
-            for one in self._ranks.values():
-                self._send(one, one.channel.pulse())
+            for rank in self._ranks.values():
+                self._send(rank, rank.channel.pulse())
 
     def _send(self, one: _RankConnection, said: Value) -> None:
         if one.wire is not None:

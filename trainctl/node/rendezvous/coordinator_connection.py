@@ -75,7 +75,7 @@ class CoordinatorConnection:
         """Why rank 0 counts as gone, if it does by now."""
         now = time.monotonic()
         if closed_at is not None and now - closed_at > self._limits.closed:
-            tried = ", ".join(f"{one}:{self._port}" for one in self._addresses)
+            tried = ", ".join(f"{address}:{self._port}" for address in self._addresses)
             return f"rank 0 can't be reached at {tried}"
         if now - self._heard_at > self._limits.silent:
             return f"rank 0 was not heard of for {self._limits.silent:.0f} s"

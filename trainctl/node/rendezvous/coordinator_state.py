@@ -146,9 +146,9 @@ class CoordinatorState:
 
     def _joined(self) -> None:
         common = [
-            one
-            for one in self._policy.addresses
-            if all(one in self._reached[rank] for rank in self._all if rank)
+            address
+            for address in self._policy.addresses
+            if all(address in self._reached[rank] for rank in self._all if rank)
         ]
         if not common:
             blind = [rank for rank in self._all if rank and not self._reached[rank]]

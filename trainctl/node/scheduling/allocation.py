@@ -233,7 +233,7 @@ class QueueEntry:
         priority = int(self._run.order.get("priority", self._priority))
         mine = record_name(priority, self._created, self._run.key)
         records = self._queue.records()
-        own = [one for one in records if record_key(one) == self._run.key]
+        own = [record for record in records if record_key(record) == self._run.key]
         if mine not in own:
             make_directory(self._queue.directory)
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -241,18 +241,20 @@ class QueueEntry:
         for old in own:
             if old != mine:
                 self._remove(old)
-        for one in reversed([one for one in records if one < mine and one not in own]):
-            claim = self._queue.claim(record_key(one))
+        for record in reversed(
+            [record for record in records if record < mine and record not in own]
+        ):
+            claim = self._queue.claim(record_key(record))
             if is_held(claim):
                 return claim
-            self._remove(one)
+            self._remove(record)
         return None
 
     def leave(self) -> None:
         """Make room."""
-        for one in self._queue.records():
-            if record_key(one) == self._run.key:
-                self._remove(one)
+        for record in self._queue.records():
+            if record_key(record) == self._run.key:
+                self._remove(record)
         self._claims.release()
 
     def _remove(self, record: str) -> None:

@@ -132,15 +132,15 @@ def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
     needed = leases.live()
     listings: List[protocol.ListingUsage] = [
         {
-            "id": kept.id,
-            "source": kept.source,
-            "bytes": kept.size,
-            "last_used": kept.last_used or None,
-            "leased_by": [leases.describe(key) for key in needed.get(kept.id, [])],
-            "projects": [leases.project(key) for key in needed.get(kept.id, [])],
+            "id": listing.id,
+            "source": listing.source,
+            "bytes": listing.size,
+            "last_used": listing.last_used or None,
+            "leased_by": [leases.describe(key) for key in needed.get(listing.id, [])],
+            "projects": [leases.project(key) for key in needed.get(listing.id, [])],
         }
-        for kept in inventory.listings()
-        if inventory.holds(kept)
+        for listing in inventory.listings()
+        if inventory.holds(listing)
     ]
     return {"used": inventory.used(), "listings": listings}
 

@@ -172,7 +172,7 @@ def _card_id(number: int, cards: Mapping[int, Mapping[str, str]]) -> str:
     """Consumers' cards have no unique id, and partitions of one GPU all have the same: then it is known by where it is on the bus."""
     for key in ("unique id", "pci bus"):
         own = cards[number].get(key, "")
-        if own not in _NAMELESS and sum(one.get(key) == own for one in cards.values()) == 1:
+        if own not in _NAMELESS and sum(card.get(key) == own for card in cards.values()) == 1:
             return own
     return f"amd-{number}"
 

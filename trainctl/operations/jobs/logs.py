@@ -170,7 +170,7 @@ class _RankLogReader:
                 if self._frames.offset:
                     self._request["tail"] = None  # from here on every line is wanted
         except UnknownOnNode as error:
-            node = next(one.node for one in record.ranks if one.rank == self.rank)
+            node = next(rank.node for rank in record.ranks if rank.rank == self.rank)
             raise UnknownOnNode(
                 f"{node} knows nothing of run {record.number} ({record.id}) any more",
                 "Its log went with what was deleted there.",

@@ -53,7 +53,11 @@ def _expand_matrix(workspace: Workspace, state: State, address: Address) -> list
     """The declared jobs of a matrix, where the address is what they have in common; else itself."""
     if address.key is not None or address in state.resources:
         return [address]
-    found = [one for one in workspace.desired.resources if one.key and one.group == address]
+    found = [
+        resource
+        for resource in workspace.desired.resources
+        if resource.key and resource.group == address
+    ]
     return found or [address]
 
 

@@ -22,10 +22,10 @@ from trainctl.resources.run_control import ObservedRun, RunControl, runs_of
 def unrecorded_runs(workspace: Workspace, state: State) -> dict[Address, tuple[RunRecord, ...]]:
     """Of each job the runs that attempts have begun, as their nodes tell them, the newest last."""
     found: dict[Address, tuple[RunRecord, ...]] = {}
-    for one in _find_attempted_runs(workspace, state):
-        if one.run is not None and one.did_start:
-            job = one.attempt.address
-            found[job] = (*found.get(job, ()), one.run)
+    for find_attempted_run in _find_attempted_runs(workspace, state):
+        if find_attempted_run.run is not None and find_attempted_run.did_start:
+            job = find_attempted_run.attempt.address
+            found[job] = (*found.get(job, ()), find_attempted_run.run)
     return found
 
 
@@ -37,12 +37,16 @@ def with_unrecorded_runs(workspace: Workspace) -> State:
     """
     state = workspace.ledger.state()
     jobs = dict(state.resources)
-    for one in _find_attempted_runs(workspace, state):
-        job = one.attempt.address
+    for find_attempted_run in _find_attempted_runs(workspace, state):
+        job = find_attempted_run.attempt.address
         known = jobs.get(job) or state.find_record(job)
-        run = one.run if one.did_start else _expected_run(one, state, known)
+        run = (
+            find_attempted_run.run
+            if find_attempted_run.did_start
+            else _expected_run(find_attempted_run, state, known)
+        )
         if run is not None:
-            jobs[job] = _with_run(known, one.attempt, run)
+            jobs[job] = _with_run(known, find_attempted_run.attempt, run)
     return replace(state, resources=jobs)
 
 
@@ -56,7 +60,7 @@ def find_starting_apply(state: State, job: Address, key: str) -> PendingApply | 
 
 def is_unrecorded(state: State, job: Address, key: str) -> bool:
     """Whether a run is known only as that of an attempt, which the apply that ends it will record."""
-    return any(one.key == key for one in state.attempts(job))
+    return any(attempt.key == key for attempt in state.attempts(job))
 
 
 def unknown_run_error(state: State, job: Address, run: RunRecord) -> LockHeld | NodeUnreachable:
@@ -192,7 +196,7 @@ def _known_jobs(state: State, address: Address) -> str:
     if of_it:
         return f"Of {address.group} there are: {', '.join(map(str, of_it))}."
     jobs = sorted({one.group for one in known if one.kind is Kind.JOB})
-    near = nearest(address.name, {one.name for one in jobs})
+    near = nearest(address.name, {job.name for job in jobs})
     if near is not None:
         return f"Did you mean job.{near}?"
     return f"In the state: {', '.join(map(str, jobs)) or 'no job'}."
@@ -214,7 +218,7 @@ def jobs_of_matrix(state: State, address: Address) -> list[Address]:
 def _matrix_jobs(jobs: Iterable[Address], address: Address) -> list[Address]:
     if address.key is not None:
         return []
-    return sorted(one for one in jobs if one.key is not None and one.group == address)
+    return sorted(job for job in jobs if job.key is not None and job.group == address)
 
 
 def newest_runs(state: State, address: Address | None = None) -> Iterator[JobRun]:

@@ -61,8 +61,8 @@ def pending_jobs(
     jobs = [one for one in approved if one.kind is Kind.JOB and one not in begun]
     if jobs:
         with contextlib.suppress(TrainctlError):
-            jobs = [one for one in jobs if one in workspace.desired.resources]
-    return sorted(one for one in jobs if matrix is None or one.group == matrix)
+            jobs = [job for job in jobs if job in workspace.desired.resources]
+    return sorted(job for job in jobs if matrix is None or job.group == matrix)
 
 
 def _refresh_statuses(workspace: Workspace, runs: Sequence[JobRun]) -> list[JobStatus]:
@@ -192,7 +192,7 @@ def watch_samples(
             for one in seen.unreachable:
                 workspace.tell(f"{one.why}; trying again")
             run = seen.run
-            known |= {one.rank: one.time for one in seen.samples}
+            known |= {sample.rank: sample.time for sample in seen.samples}
             yield run, seen.samples
             if not run.record.status.live:
                 return

@@ -57,7 +57,7 @@ def _query_cache(
     request = CacheStatesRequest(
         root=location.node.root,
         lineage=state.lineage,
-        caches=[{"directory": one, "owner": owner} for one in location.directories],
+        caches=[{"directory": directory, "owner": owner} for directory in location.directories],
     )
     agent = workspace.agents.ephemeral_agent(location.provider, location.node)
     found = agent.call(CACHE_STATE, request, timeout=QUERY_SECONDS)["caches"]

@@ -22,7 +22,7 @@ def gpu_problems(
 
     A node that could not be asked has what is declared for it.
     """
-    facts_by_node = {one.id: one for one in facts}
+    facts_by_node = {fact.id: fact for fact in facts}
     for node in nodes:
         reported = facts_by_node[node.id].gpus if node.id in facts_by_node else ()
         if reported and (node.gpus or 0) > len(reported):
@@ -188,7 +188,7 @@ def _machine_size_problems(
     job: DesiredResource, cluster: Address, facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
     wanted = job.job_spec.compute
-    fitting = sum(is_large_enough(wanted, one.cpus, one.memory) for one in facts)
+    fitting = sum(is_large_enough(wanted, fact.cpus, fact.memory) for fact in facts)
     if wanted.node_count > len(facts) or fitting >= wanted.node_count:
         return  # too few nodes are another error
     asked = (

@@ -52,9 +52,9 @@ def survey_mirror(
 ) -> MirrorSurveyResult:
     """Ask, unless there is nothing to ask about."""
     listings = [
-        str(one.outputs["listing"])
-        for one in state.resources.values()
-        if one.address.kind is Kind.WEIGHTS and one.outputs.get("listing")
+        str(resource.outputs["listing"])
+        for resource in state.resources.values()
+        if resource.address.kind is Kind.WEIGHTS and resource.outputs.get("listing")
     ]
     if not (sources or listings):
         return MirrorSurveyResult(asked=True)

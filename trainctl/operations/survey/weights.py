@@ -93,7 +93,7 @@ def _unusable_mirror(
 ) -> list[Diagnostic]:
     """A mirror that can't take what is missing in it. A warning if the plan isn't applied now: a review needs no right to write."""
     why = seen.mirror.unusable
-    if not why or all(one.listing for one in seen.surveys.values()):
+    if not why or all(survey.listing for survey in seen.surveys.values()):
         return []
     advice = "Have a directory there that may be written, or name another place in mirror: {url: …}"
     if workspace.mirror.on_a_host:

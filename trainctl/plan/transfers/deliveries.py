@@ -57,7 +57,7 @@ def delivery_problems(
     inputs: PlanInputs, changes: Iterable[Change], lines: Iterable[DeliveryRow]
 ) -> Iterator[Diagnostic]:
     """Mounts that can't be made, disks that are too small, and ranks that have no node."""
-    facts = {one.id: one for nodes in inputs.nodes.values() for one in nodes}
+    facts = {node.id: node for nodes in inputs.nodes.values() for node in nodes}
     changes = starting_changes(changes)
     for job in changes:
         yield from _too_few_nodes(inputs, job)

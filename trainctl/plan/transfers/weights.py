@@ -145,6 +145,8 @@ def transfer_rate(transfers: Iterable[tuple[int, float]]) -> float | None:
 def mirroring_rate(state: State) -> float | None:
     """The rate from upstream into the mirror."""
     fetched = (
-        one.outputs["fetched"] for one in state.resources.values() if "fetched" in one.outputs
+        resource.outputs["fetched"]
+        for resource in state.resources.values()
+        if "fetched" in resource.outputs
     )
     return transfer_rate((one["bytes"], one["seconds"]) for one in fetched)

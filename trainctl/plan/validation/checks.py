@@ -78,7 +78,7 @@ def displaced_run_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
 
 def unobserved(inputs: PlanInputs, subjects: Iterable[ResourceContext]) -> Iterator[Diagnostic]:
     """Recorded resources that could not be looked at, but for those of which it was said why: clusters by their nodes, weights by the mirror."""
-    said = {one.summary for one in inputs.diagnostics}
+    said = {diagnostic.summary for diagnostic in inputs.diagnostics}
     for subject in subjects:
         found = subject.observed
         if found is None or found.status in (ResourceStatus.PRESENT, ResourceStatus.MISSING):
@@ -147,11 +147,11 @@ def cycle_errors(
 ) -> Iterator[Diagnostic]:
     """New runs that would wait for each other for ever, as where jobs begin with each other's checkpoints and none has any."""
     lacking = {
-        one.address
-        for one in subjects
-        if one.address.kind is Kind.JOB
-        and changes[one.address].action in _NEW_RUN
-        and not _has_newest_run(one.newest_run)
+        subject.address
+        for subject in subjects
+        if subject.address.kind is Kind.JOB
+        and changes[subject.address].action in _NEW_RUN
+        and not _has_newest_run(subject.newest_run)
     }
     edges = {one: [to for to in changes[one].depends_on if to in lacking] for one in lacking}
     way = find_cycle({address: edges[address] for address in sorted(edges)})
@@ -241,7 +241,7 @@ def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnosti
 
 def _live_runs(inputs: PlanInputs) -> Iterator[tuple[Address, RunRecord]]:
     """The newest run of each recorded job and all that attempts have begun, as far as they are live."""
-    jobs = {one for one in inputs.state.resources if one.kind is Kind.JOB}
+    jobs = {resource for resource in inputs.state.resources if resource.kind is Kind.JOB}
     for address in sorted(jobs | inputs.unrecorded_runs.keys()):
         recorded, observed = inputs.state.resources.get(address), inputs.observed.get(address)
         known = merge_observed_outputs(recorded, observed).get("runs") or ()

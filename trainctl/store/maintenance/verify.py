@@ -191,7 +191,9 @@ class _StoreCheck:
         small, lost_packs = self._read_packs(listing.id)
         for file in listing.files:
             digests = [bytes.fromhex(sha256) for sha256 in file.chunks or (file.sha256,)]
-            lost = [one for one in digests if one not in self.right and one not in small]
+            lost = [
+                digest for digest in digests if digest not in self.right and digest not in small
+            ]
             if lost and not file.chunks and lost_packs:
                 yield from lost_packs
             elif lost:
@@ -294,7 +296,9 @@ class _StoreRepair:
     def _lacks_chunks(self, key: str) -> bool:
         """Whether a chunk of large content is wrong or missing."""
         chunks = documents.load_chunks(self._objects, keys.key_stem(key)) or ()
-        blobs = {keys.blob(one) for one in chunks if bytes.fromhex(one) not in self._check.right}
+        blobs = {
+            keys.blob(chunk) for chunk in chunks if bytes.fromhex(chunk) not in self._check.right
+        }
         return any(blob in self._wrong or self._objects.stat(blob) is None for blob in blobs)
 
     def _delete(self, unwanted: Iterable[str]) -> None:

@@ -207,7 +207,7 @@ def _symbol(symbol: str, page: PageStyle) -> str:
 
 def _is_forced(path: Path, forces: tuple[Path, ...]) -> bool:
     """Whether this attribute, a part of it, or what it is part of is among those."""
-    return any(path[: len(one)] == one or one[: len(path)] == path for one in forces)
+    return any(path[: len(force)] == force or force[: len(path)] == path for force in forces)
 
 
 _HIDDEN_ATTRIBUTES = frozenset(
@@ -279,7 +279,7 @@ def _new_values(change: Change) -> dict[str, Any]:
         key: value for key, value in (change.after or {}).items() if key not in _HIDDEN_ATTRIBUTES
     }
     if "weights" in after:
-        after["weights"] = [_weights_text(one) for one in after["weights"]]
+        after["weights"] = [_weights_text(item) for item in after["weights"]]
     return after
 
 

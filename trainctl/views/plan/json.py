@@ -37,7 +37,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "deliveries": [_delivery(line) for line in plan.deliveries],
         "images": [{**asdict(line), "job": str(line.job)} for line in plan.images],
         "cost": {"hourly": plan.hourly_cost, "currency": "USD", "billed_while_mirroring": False},
-        "diagnostics": [one.to_json() for one in plan.diagnostics],
+        "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
     }
 
 

@@ -72,7 +72,7 @@ def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False
 def _content(section: PlanSection) -> list[str]:
     if section.lines:
         return code_block(_truncate(section.lines, _SECTION))
-    items = [f"- {code_span(one.address)}{one.joint}{one.words}" for one in section.items]
+    items = [f"- {code_span(item.address)}{item.joint}{item.words}" for item in section.items]
     return _truncate(items, _SECTION, "- ")
 
 
@@ -81,7 +81,7 @@ def _changes(plan: Plan, room: int) -> list[str]:
     found = changes(plan)
     lines: list[str] = []
     for number, change in enumerate(full_change(one, plan) for one in found):
-        text = _truncate([_colored(one) for one in change.lines], _MAX_COLLAPSIBLE)
+        text = _truncate([_colored(line) for line in change.lines], _MAX_COLLAPSIBLE)
         one = [*collapsible(change.title, code_block(text, "diff")), ""]
         if _size(lines) + _size(one) > room:
             left = len(found) - number
@@ -182,10 +182,10 @@ _CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
 
 def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
     """The lines of the page. ``concise`` leaves out the changes in full."""
-    body = [line for one in sections(plan, now) for line in _html_section(one)]
+    body = [line for section in sections(plan, now) for line in _html_section(section)]
     body += [f"<p>{html_text(line)}</p>" for line in cost_lines(plan, PAGE)]
     if not concise:
-        body += [_html_change(full_change(one, plan)) for one in changes(plan)]
+        body += [_html_change(full_change(change, plan)) for change in changes(plan)]
     return html_page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
 
 
@@ -194,8 +194,8 @@ def _html_section(section: PlanSection) -> list[str]:
     if section.lines:
         return [title, preformatted(section.lines)]
     items = [
-        f"<li>{html_code(one.address)}{one.joint}{html_text(one.words)}</li>"
-        for one in section.items
+        f"<li>{html_code(item.address)}{item.joint}{html_text(item.words)}</li>"
+        for item in section.items
     ]
     return [title, "<ul>", *items, "</ul>"]
 

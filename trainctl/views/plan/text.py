@@ -75,7 +75,7 @@ def _drift(plan: Plan, page: PageStyle) -> PlanSection:
 
 def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     """The resources that stay, and the tables of weights, deliveries and images."""
-    touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
+    touched = {change.address for change in plan.changes if change.action is not Action.NOOP}
     touched |= {line.weights for line in plan.deliveries}
     weights = [line for line in plan.weights if line.address in touched]
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()

@@ -78,7 +78,7 @@ def _drop_columns(
         ]
 
     kept = lines
-    for header in (*(one for one in drops if one in lines[0]), None):
+    for header in (*(drop for drop in drops if drop in lines[0]), None):
         if sum(least(kept)) + _gap_width(kept) <= available:
             return kept, least(kept)
         if header is not None:
