@@ -46,7 +46,7 @@ _HOST: JsonObject = {
     "type": "object",
     "additionalProperties": False,
     "anyOf": [{"required": ["name"]}, {"required": ["address"]}],
-    "description": "A host with its settings.",
+    "description": "A host: a name or an address, or both, and its settings.",
     "properties": {
         "name": _text(_NAME, "Name of the node; default: its address."),
         "address": _text(_ADDRESS, "Host name, IP address or alias of the SSH configuration."),
