@@ -1,4 +1,4 @@
-"""A state log over any object store: the one layout. DESIGN.md beside this file says what must hold and why."""
+"""A state log over any object store: the one layout. DESIGN.md beside this file has the invariants."""
 
 from __future__ import annotations
 

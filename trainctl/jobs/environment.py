@@ -40,7 +40,7 @@ def run_paths(
     cache: str | None = None,
     team: str | None = None,
 ) -> RunPaths:
-    """The layout of trainctl/DESIGN.md, for one rank. ``cache`` and ``team`` are training caches where they are set."""
+    """The variables of one rank, as DESIGN.md lists them. ``cache`` and ``team`` are training caches where they are set."""
     root = PurePosixPath(node.root)
     directory = run_directory(node, run)
     return RunPaths(

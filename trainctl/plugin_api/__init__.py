@@ -1,1 +1,1 @@
-"""What plugins implement and may import: the only promise to strangers. See DESIGN.md beside this file."""
+"""Interfaces of plugins: all that a plugin implements and may import."""

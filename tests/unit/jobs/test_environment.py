@@ -61,7 +61,7 @@ def made(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict
 
 
 def test_every_variable_of_the_design_is_set() -> None:
-    """The table in the room's DESIGN.md is what a job finds, and there is no other."""
+    """The table in DESIGN.md lists the variables of a job, and no other."""
     design = (Path(module.__file__).parent / "DESIGN.md").read_text(encoding="utf-8")
     rows = [line for line in design.splitlines() if line.startswith(("| `BT_", "| `TRAINCTL_"))]
     names = {name for row in rows for name in re.findall(r"`((?:BT|TRAINCTL)_[A-Z_<>]+)`", row)}

@@ -34,7 +34,7 @@ _EVENT_SECONDS = 0.2
 
 
 def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverResponse:
-    """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
+    """Make the listing's tree complete and mark it. Invariant 7 of DESIGN.md has the order."""
     began = time.monotonic()
     layout = layout_of(request)
     (listing,) = receive_listings([request["listing"]], caller)

@@ -1,4 +1,4 @@
-"""Room in the node's cache: what was used longest ago goes until a delivery fits. See DESIGN.md, "Room"."""
+"""Room in the node's cache: what was used longest ago goes until a delivery fits. See DESIGN.md, "Cache"."""
 
 from __future__ import annotations
 

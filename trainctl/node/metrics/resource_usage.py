@@ -1,4 +1,4 @@
-"""What a run's processes, directories and GPUs use, and the machine around them. See DESIGN.md, "Metrics"."""
+"""What a run's processes, directories and GPUs use, and the machine around them. See DESIGN.md, "Logs and metrics"."""
 
 from __future__ import annotations
 

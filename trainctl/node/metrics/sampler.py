@@ -1,6 +1,6 @@
 """Samples of what a run uses, taken by a process of their own so that nothing that hangs can hold up the supervisor.
 
-See DESIGN.md, "Metrics".
+See DESIGN.md, "Logs and metrics".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The index beside a run's log that says when its bytes were written, and the chore that writes it. See DESIGN.md, "Logs"."""
+"""The index beside a run's log that says when its bytes were written, and the chore that writes it. See DESIGN.md, "Logs and metrics"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting in the queues of a host: for the runs that this one follows, for a slot of its sweep, for GPUs. See DESIGN.md, "Turns"."""
+"""Waiting in the queues of a host: for the runs that this one follows, for a slot of its sweep, for GPUs. See DESIGN.md, "Scheduling"."""
 
 from __future__ import annotations
 
