@@ -78,7 +78,7 @@ class Broken:
 
 SILENCE = "3"
 """Seconds that a server may say nothing, where one does: more than a busy machine makes of it."""
-GIVEN_UP = "Gave up after 6 tries. Run the same command again later"
+GIVEN_UP = "Gave up after 6 attempts. Run the same command again later"
 NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
     Broken("cut", "cut", "ended 299990 bytes early", GIVEN_UP),
@@ -90,7 +90,7 @@ TRANSFERS = [
     Broken("e401", "status", "wants a credential (401)", NO_TOKEN, 401),
     Broken("e403", "status", "wants a credential (403)", NO_TOKEN, 403),
     Broken("e429", "status", "asks for fewer requests (429)", GIVEN_UP, 429),
-    Broken("hour", "status", "(429)", "It asks to wait 1h. Run the same", 429, {"Retry-After": "3600"}),
+    Broken("hour", "status", "(429)", "The server asks to wait 1h. Run the same", 429, {"Retry-After": "3600"}),
     Broken("e500", "status", "can't answer now (500)", GIVEN_UP, 500),
     Broken("e503", "status", "can't answer now (503)", GIVEN_UP, 503),
     Broken("e418", "status", "answered 418", "may not be the server", 418),
@@ -203,7 +203,7 @@ RESOLVING = [
     Broken("e403", "status", "HOST wants a credential (403)", "Check its name. Declare a secret", 403),
     Broken("e429", "status", "HOST asks for fewer requests (429)", GIVEN_UP, 429),
     Broken("e500", "status", "HOST can't answer now (500)", GIVEN_UP, 500),
-    Broken("silent", "wait", "HOST did not respond within", "Gave up after 2 tries."),
+    Broken("silent", "wait", "HOST did not respond within", "Gave up after 2 attempts."),
 ]  # fmt: skip
 
 

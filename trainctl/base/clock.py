@@ -1,4 +1,4 @@
-"""Clocks: Unix time for people, and elapsed time that counts while the machine sleeps."""
+"""Clocks: Unix time, and elapsed time that includes suspend."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOT
 
 
 def elapsed() -> float:
-    """Seconds since some fixed moment, sleep of the machine included; never goes back."""
+    """Return monotonic seconds, including time that the machine was suspended."""
     return time.clock_gettime(_ELAPSED)
 
 
 class Clock:
-    """The clocks of this machine."""
+    """Clocks of this machine."""
 
     def now(self) -> float:
         """Unix seconds."""
         return time.time()
 
     def elapsed(self) -> float:
-        """Seconds, sleep of the machine included."""
+        """Monotonic seconds, including suspend."""
         return elapsed()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         time.sleep(seconds)
 
 
 class Stopwatch:
-    """Seconds since it was made; ``wall`` is the Unix time of that moment."""
+    """Seconds since its creation; ``wall`` is the Unix time of that moment."""
 
     def __init__(self) -> None:
         self.wall = time.time()
@@ -37,10 +37,10 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """How long ago it was made."""
+        """Seconds since creation."""
         return elapsed() - self._began
 
     @property
     def now(self) -> float:
-        """The Unix time, unaffected by changes of the clock since."""
+        """Unix time, unaffected by changes of the clock since creation."""
         return self.wall + self.seconds

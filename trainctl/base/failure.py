@@ -1,4 +1,4 @@
-"""Errors that the node program reports to its caller."""
+"""Errors that the node program reports, and free disk space."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 from pathlib import Path
 from typing import Dict, Optional
 
-SHARING_ADVICE = "What several users share lies in a directory of their group that is setgid and group-writable (mode 2770), before anything is in it."
+SHARING_ADVICE = "A directory that several users share must belong to their group and have mode 2770 before anything is written to it."
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _RESERVE_BYTES = 16 * 2**20
-"""Left free for what isn't weights: this program, code, records."""
+"""Kept free for everything but weights: this program, code, records."""
 
 
 class Failure(Exception):
-    """What could not be done, without secrets.
+    """An error of the node program; its texts hold no secrets.
 
-    ``kind``: ``request`` (malformed), ``storage`` (full, read-only, denied), ``room`` (none for weights before other runs have
-    ended), ``busy``, ``fenced`` (older generation), ``origin`` (the mirror lacks a blob), ``wrong`` (its bytes don't match),
-    ``checkpoints`` (their store; names it), ``missing``, ``ports``, ``requirements``, ``failed``.
+    ``kind``: ``request`` (malformed), ``storage`` (full, read-only, denied), ``room`` (no space for weights until other
+    runs end), ``busy``, ``fenced`` (older generation), ``origin`` (the mirror lacks a blob), ``wrong`` (corrupt blob),
+    ``checkpoints`` (the checkpoint store), ``missing``, ``ports``, ``requirements``, ``failed``.
     """
 
     def __init__(self, kind: str, summary: str, detail: str = "") -> None:
@@ -29,40 +29,38 @@ class Failure(Exception):
         self.detail = detail
 
     def to_json(self) -> Dict[str, str]:
-        """The form that travels."""
+        """Return the error as it is sent to the client."""
         return {"kind": self.kind, "summary": self.summary, "detail": self.detail}
 
 
 class PeerAuthError(Failure):
-    """Somebody else answers where a server was expected; they were told nothing."""
+    """A server's certificate is not the pinned one; nothing was sent to it."""
 
     def __init__(self, where: str) -> None:
         super().__init__(
             "stranger",
-            f"{where} shows another certificate than the server that was started there, and was told nothing",
-            "Somebody is in between, or another program listens there.",
+            f"{where} shows another certificate than the server that was started there",
+            "Nothing was sent to it. The connection may be intercepted, or another program listens there.",
         )
 
 
 class NoReachableAddress(Failure):
-    """There is no address by which this host could ask a server: why."""
+    """A server has no address that this host can reach."""
 
     def __init__(self, summary: str) -> None:
         super().__init__(
-            "unreachable",
-            summary,
-            "The other host has no address at which this one could reach it.",
+            "unreachable", summary, "The other host has no address that this host can reach."
         )
 
 
 def from_os_error(error: OSError, root: str) -> Failure:
-    """Say which path failed, why, and for a full disk how much is free; ``root`` is where the program may write."""
+    """Convert an error to a Failure with a remedy; ``root`` is the program's own directory."""
     path = str(error.filename or root)
     if error.errno in _DISK_FULL:
         return Failure(
             "storage",
             f"no space left on the node's disk: {path}",
-            f"{free_space(root)} bytes are free under {root}. Free some, then try again; what was kept is used.",
+            f"{free_space(root)} bytes are free under {root}. Free disk space and try again; finished files are reused.",
         )
     if error.errno in _NOT_WRITABLE:
         within = Path(root) in (Path(path), *Path(path).parents)
@@ -71,14 +69,14 @@ def from_os_error(error: OSError, root: str) -> Failure:
         advice = f"Make {root if within else os.path.dirname(path)} {able} for user {os.geteuid()}, or choose another directory."  # noqa: PTH120
         return Failure(
             "storage",
-            f"the node may not {'write' if read else 'use'} {path}: {error.strerror}",
+            f"cannot {'write' if read else 'use'} {path} on the node: {error.strerror}",
             advice if within else f"{advice} {SHARING_ADVICE}",
         )
     return Failure("failed", f"{error.strerror or error}: {path}")
 
 
 def is_readable(path: str) -> bool:
-    """Whether this user may read the path, or else the nearest directory of it that can be seen."""
+    """Return whether this user may read the path or its nearest existing ancestor."""
     while not os.path.exists(path) and path != os.path.dirname(path):  # noqa: PTH110, PTH120
         path = os.path.dirname(path)  # noqa: PTH120
     mode = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK  # noqa: PTH112
@@ -86,17 +84,17 @@ def is_readable(path: str) -> bool:
 
 
 def free_space(path: str) -> Optional[int]:
-    """Bytes that this user may still write below the path, or below its nearest existing ancestor."""
+    """Return the free bytes for this user at the path or its nearest existing ancestor."""
     while path and not os.path.isdir(path):  # noqa: PTH112
         path = os.path.dirname(path)  # noqa: PTH120
     try:
-        found = os.statvfs(path or "/")
+        status = os.statvfs(path or "/")
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return status.f_bavail * status.f_frsize
 
 
 def space_for_weights(path: str) -> Optional[int]:
-    """Bytes that weights may still take below the path; what plans count with and deliveries insist on."""
+    """Return the bytes that weights may still take below the path, as plans and deliveries count."""
     free = free_space(path)
     return None if free is None else max(0, free - _RESERVE_BYTES)

@@ -1,4 +1,4 @@
-"""JSON as values: the types, one canonical spelling, and digests over it."""
+"""JSON types, canonical JSON and digests of it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ENCODER = json.JSONEncoder(
 
 
 def canonical(value: JsonValue) -> bytes:
-    """The one spelling of a value that digests are made over: sorted keys, no spaces, UTF-8."""
+    """Encode a value for hashing: sorted keys, no spaces, UTF-8."""
     return _ENCODER.encode(value).encode()
 
 
 def digest(value: JsonValue) -> str:
-    """``sha256:`` and the hex digest of the canonical spelling."""
+    """Return ``sha256:`` and the hex digest of the canonical encoding."""
     return f"sha256:{hex_digest(value)}"
 
 
 def hex_digest(value: JsonValue) -> str:
-    """The hex digest of the canonical spelling."""
+    """Return the hex sha256 of the canonical encoding."""
     return hashlib.sha256(canonical(value)).hexdigest()

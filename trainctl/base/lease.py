@@ -1,7 +1,7 @@
-"""Leases: when their holders count as dead, and leases that are files.
+"""Leases: liveness of their holders, and leases in files.
 
-A holder renews its lease every ``RENEW_SECONDS``. Others may take it over if the holder's process is known to have
-ended, or if they saw no renewal for ``STALE_SECONDS`` by their own clock: clocks of machines are never compared.
+A holder renews its lease every ``RENEW_SECONDS``. Others may take it over if the holder's process has certainly
+ended, or if they observed no renewal for ``STALE_SECONDS``. Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ _MAX_BYTES = 1000
 
 
 def holder_name() -> str:
-    """The name of this process as a holder of leases; safe as part of a file name or key."""
+    """Return this process's name as a lease holder; safe in file names and keys."""
     me = describe_process()
     return f"{me.machine}.{me.boot}-{me.pid}-{me.started}"
 
 
 def is_process_dead(holder: str) -> bool:
-    """Whether the process of that name has certainly ended."""
+    """Return whether the holder's process has certainly ended."""
     return _is_dead(holder) is True
 
 
 def is_process_alive(holder: str) -> bool:
-    """Whether the process of that name certainly runs."""
+    """Return whether the holder's process is certainly running."""
     return _is_dead(holder) is False
 
 
 def _is_dead(holder: str) -> Optional[bool]:
     try:
-        place, pid, started = holder.split("-")
-        machine, boot = place.split(".", 1)
+        host, pid, started = holder.split("-")
+        machine, boot = host.split(".", 1)
         return is_dead(Process(machine, boot, int(pid), int(started)))
     except ValueError:
         return None
 
 
 class Liveness:
-    """Detects holders that show no sign of life, by this process's own clock."""
+    """Detects holders that stopped renewing, by this process's clock."""
 
     def __init__(
         self, clock: Callable[[], float] = elapsed, stale_seconds: float = STALE_SECONDS
     ) -> None:
         self._clock = clock
         self._stale_seconds = stale_seconds
-        self._seen: Dict[str, Tuple[object, float]] = {}
+        self._tokens: Dict[str, Tuple[object, float]] = {}
 
-    def is_stale(self, key: str, sign: object, read_at: Optional[float] = None) -> bool:
-        """Whether the holder of ``key`` has shown this same sign of life for ``stale_seconds``.
+    def is_stale(self, key: str, token: object, read_at: Optional[float] = None) -> bool:
+        """Return whether ``token``, which each renewal changes, is unchanged for ``stale_seconds``.
 
-        ``sign`` is any value that each renewal changes. Where reading it takes long, ``read_at`` is when that began.
+        If reading the token takes long, ``read_at`` is when that began.
         """
         now = self._clock()
-        if key not in self._seen or self._seen[key][0] != sign:
-            self._seen[key] = sign, now
+        if key not in self._tokens or self._tokens[key][0] != token:
+            self._tokens[key] = token, now
             return False
-        return (now if read_at is None else read_at) - self._seen[key][1] >= self._stale_seconds
+        return (now if read_at is None else read_at) - self._tokens[key][1] >= self._stale_seconds
 
 
 class FileLease:
-    """A lease that is a file with the name of its holder. It saves work; nothing may be wrong if two hold it.
+    """A lease in a file that names its holder. It avoids duplicate work; two holders must do no harm.
 
-    ``with FileLease(path): …`` waits for it. If machines share the directory it is ``renewed`` while it is held, so
-    that others see that its holder lives; on one machine the process tells.
+    ``with FileLease(path): …`` waits for it. If several machines share the directory, it must be ``renewed`` while
+    held; on one machine the holder's process is checked.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class FileLease:
         self._thread: Optional[threading.Thread] = None
 
     def try_acquire(self) -> bool:
-        """Take the lease if it is free, or its holder is dead."""
-        seen = self._seen()
-        if seen is not None:
+        """Acquire the lease if it is free or its holder is dead."""
+        token = self._renewal_token()
+        if token is not None:
             holder = self._read().decode(errors="replace").rpartition(".")[0]
-            is_stale = self._liveness.is_stale(str(self._path), seen) and not is_process_alive(
+            is_stale = self._liveness.is_stale(str(self._path), token) and not is_process_alive(
                 holder
             )
             if not (is_stale or is_process_dead(holder)):
                 return False
-            if self._seen() == seen:  # no other process took it over meanwhile
+            if self._renewal_token() == token:  # no other process took it over meanwhile
                 self._unlink()
         content = f"{holder_name()}.{secrets.token_hex(8)}".encode()
         if not create_exclusive(self._path, content):
@@ -111,7 +111,7 @@ class FileLease:
         return True
 
     def release(self) -> None:
-        """Let others have it; nothing happens if it isn't held."""
+        """Release the lease, if it is held."""
         if self._thread is not None:
             self._released.set()
             self._thread.join()
@@ -128,11 +128,11 @@ class FileLease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _seen(self) -> Optional[Tuple[int, int]]:
-        """A value that each renewal and each new holder changes; None if the lease is free."""
+    def _renewal_token(self) -> Optional[Tuple[int, int]]:
+        """Return a value that each renewal and new holder changes; None if the lease is free."""
         with contextlib.suppress(FileNotFoundError):
-            found = self._path.lstat()
-            return found.st_ino, found.st_mtime_ns
+            status = self._path.lstat()
+            return status.st_ino, status.st_mtime_ns
         return None
 
     def _read(self) -> bytes:

@@ -1,7 +1,7 @@
-"""Files of a source: as upstream announces them, and as content once they were mirrored.
+"""Files of a source: as announced upstream (pin), and by sha256 once mirrored (listing).
 
-A pin is what plans, locks and job digests speak of: it is known from metadata alone.
-A listing is what deliveries and mounts speak of: it is known after mirroring and names content.
+Plans, locks and job digests refer to pins, which need metadata only. Deliveries and mounts refer to
+listings, which exist after mirroring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGEST_BYTES = 32
 _INVALID_NAMES = {"", ".", ".."}
 _MAX_NAME = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_FILES_IN_PIECE = 1000
+_FILES_PER_BUFFER = 1000
 _TAIL = b'],"version":1}'
 
 
@@ -31,12 +31,12 @@ _TAIL = b'],"version":1}'
 class SourceFile:
     """One file of a source at a revision, from metadata only.
 
-    ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
-    the content: ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local),
-    ``etag:TAG`` and ``modified:TIME`` (as a web server or a bucket says), ``generation:NUMBER`` (Google), or ``size:BYTES`` where it says nothing.
-    ``checksum`` is what it reports besides, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``: downloads are verified against one
-    of them, and they are part of no pin. Without HEX it is reported with the file itself; ``crc:`` if there may be some.
-    ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.
+    ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` identifies the content: ``sha256:HEX`` (LFS, or
+    declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local), ``etag:TAG`` and ``modified:TIME``
+    (web servers, buckets), ``generation:NUMBER`` (Google), or ``size:BYTES`` if upstream reports nothing else.
+    ``checksum``: further checksums, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``. Downloads
+    are verified against one of them; pins don't include them. Without HEX it comes with the file itself; ``crc:`` if
+    there may be one. ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.
     """
 
     path: str
@@ -46,23 +46,23 @@ class SourceFile:
 
     @property
     def sha256(self) -> str | None:
-        """The hex digest of the content where upstream announces it."""
+        """The hex digest, if upstream announces it."""
         scheme, _, value = self.validator.partition(":")
         return value if scheme == "sha256" else None
 
     @property
     def identified(self) -> bool:
-        """Whether content can be told from other content of the same size, before it is all there."""
+        """Whether the validator distinguishes contents of the same size."""
         return not self.validator.startswith("size:")
 
 
 def sort_files(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
-    """The files sorted by path."""
+    """Return the files sorted by path."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 
 def file_index(files: Sequence[SourceFile], path: str) -> int:
-    """Where in files sorted by path that one is; at least where it would be."""
+    """Return the index of a path in sorted files, or where it would be inserted."""
     low, high = 0, len(files)
     while low < high:
         middle = (low + high) // 2
@@ -75,25 +75,25 @@ def file_index(files: Sequence[SourceFile], path: str) -> int:
 
 @dataclass(frozen=True)
 class ResolvedSource:
-    """A source at the immutable revision it resolved to, after patterns; files sorted by path, as ``sort_files`` gives them."""
+    """A source at an immutable revision, after patterns; files sorted by ``sort_files``."""
 
     source: str
     revision: str
     files: Sequence[SourceFile]
     newest: str | None = field(default=None, compare=False)
-    """The revision that upstream has now, where it was asked for another and told."""
+    """The current upstream revision, if another was requested and upstream reports it."""
     known_as: str | None = None
     """The pin that this version had upstream, if its files come from the listing of a mirror."""
     versions: Mapping[str, str] | None = field(default=None, compare=False)
-    """By path the version of a file that upstream keeps, where it is asked for these and not for what is there now."""
+    """File versions by path, if upstream keeps versions and these are to be read."""
     endpoint: str | None = None
-    """The server that was asked, where it is not the platform's own."""
+    """The endpoint URL, if it is not the platform's default."""
 
     @property
     def identity(self) -> str:
-        """What the source is remembered as: another server may have other content by the same URI, name, size and tag.
+        """The key of the source in records; it includes the endpoint, as other servers may hold other content.
 
-        No source that a server can be named for holds a space, but for those of buckets, and in their prefixes no ``//`` stands.
+        It is unambiguous: only bucket sources with an endpoint may hold spaces, and their prefixes hold no ``//``.
         """
         return self.source if self.endpoint is None else f"{self.source} {self.endpoint}"
 
@@ -107,16 +107,16 @@ class ResolvedSource:
         """The digest of (path, size, validator) of every file."""
         if self.known_as is not None:
             return self.known_as
-        found = hashlib.sha256(b"[")
+        hasher = hashlib.sha256(b"[")
         for number, file in enumerate(self.files):
-            found.update(b"," if number else b"")
-            found.update(canonical([file.path, file.size, file.validator]))
-        found.update(b"]")
-        return f"sha256:{found.hexdigest()}"
+            hasher.update(b"," if number else b"")
+            hasher.update(canonical([file.path, file.size, file.validator]))
+        hasher.update(b"]")
+        return f"sha256:{hasher.hexdigest()}"
 
 
 class Chunk(NamedTuple):
-    """A part of a file with its own digest; offset and length in bytes."""
+    """A chunk of a file with its own digest; offset and length in bytes."""
 
     offset: int
     length: int
@@ -131,26 +131,27 @@ class _FileRow(NamedTuple):
 
 
 class ListedFile(_FileRow):
-    """One file as content. Digests are kept as bytes: a listing of a million files takes some 270 MB of memory.
+    """One file of a listing.
 
-    ``chunks`` are the hex sha256 of each 16 MiB part if there is more than one.
+    ``chunks``: hex sha256 of each 16 MiB chunk if there is more than one. Digests are held as bytes, which keeps a
+    listing of a million files at some 270 MB of memory.
     """
 
     __slots__ = ()
 
     def __new__(cls, path: str, size: int, sha256: str, chunks: Iterable[str] = ()) -> ListedFile:
-        """ValueError for what is not a digest in hex."""
+        """Raise ValueError if a digest is not hex."""
         chunk_digests = b"".join(map(bytes.fromhex, chunks))
         return _FileRow.__new__(cls, path, size, bytes.fromhex(sha256), chunk_digests)
 
     @property
     def sha256(self) -> str:
-        """The hex digest of the content."""
+        """The hex digest."""
         return self.digest.hex()
 
     @property
     def chunks(self) -> tuple[str, ...]:
-        """The hex digests of its chunks, none if it is one."""
+        """The hex digests of its chunks; empty if it has one only."""
         digests = self.chunk_digests
         return tuple(
             digests[at : at + _DIGEST_BYTES].hex() for at in range(0, len(digests), _DIGEST_BYTES)
@@ -158,12 +159,12 @@ class ListedFile(_FileRow):
 
     @property
     def row(self) -> tuple[str, int, str, tuple[str, ...]]:
-        """As plain values, in the order of the arguments."""
+        """The constructor's arguments."""
         return self.path, self.size, self.sha256, self.chunks
 
     @property
     def chunk_ranges(self) -> list[Chunk]:
-        """The chunks in which the file is transferred and verified; a small file is one."""
+        """The chunks in which the file is transferred and verified, at least one."""
         if not self.chunk_digests:
             return [Chunk(0, self.size, self.sha256)]
         return [
@@ -174,7 +175,7 @@ class ListedFile(_FileRow):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a delivery delivers: files by content, sorted by path. The id authenticates every chunk."""
+    """Files by sha256, sorted by path. The id authenticates every chunk."""
 
     files: tuple[ListedFile, ...]
 
@@ -184,8 +185,8 @@ class Listing:
         return sum(file.size for file in self.files)
 
     @cached_property
-    def contents(self) -> tuple[ListedFile, ...]:
-        """The first file of each different content."""
+    def unique_files(self) -> tuple[ListedFile, ...]:
+        """The first file of each distinct blob."""
         first: dict[bytes, ListedFile] = {}
         for file in self.files:
             first.setdefault(file.digest, file)
@@ -197,20 +198,20 @@ class Listing:
         return frozenset(file.path for file in self.files)
 
     def rows(self) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
-        """The files as plain values."""
+        """Return each file's ``row``."""
         return (file.row for file in self.files)
 
     def to_bytes(self) -> bytes:
-        """The stored form, canonical, so that its digest is the id."""
-        return b"".join(self.pieces())
+        """Return the stored form, canonical JSON, whose digest is the id."""
+        return b"".join(self.iter_bytes())
 
-    def pieces(self) -> Iterator[bytes]:
-        """The stored form, some files at a time."""
+    def iter_bytes(self) -> Iterator[bytes]:
+        """Yield the stored form, some files at a time."""
         yield b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
         files = sorted(self.files)
-        for start in range(0, len(files), _FILES_IN_PIECE):
+        for start in range(0, len(files), _FILES_PER_BUFFER):
             rows: list[JsonValue] = [
-                dict(zip(_MEMBERS, file.row)) for file in files[start : start + _FILES_IN_PIECE]
+                dict(zip(_MEMBERS, file.row)) for file in files[start : start + _FILES_PER_BUFFER]
             ]
             yield (b"," if start else b"") + canonical(rows)[1:-1]
         yield _TAIL
@@ -222,7 +223,7 @@ class Listing:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Listing:
-        """Read a stored listing; ValueError if it isn't a listing of version 1."""
+        """Parse a stored listing; ValueError if it isn't a listing of version 1."""
         try:
             return cls.parse(json.loads(data, object_hook=_parse_object))
         except RecursionError:
@@ -230,7 +231,7 @@ class Listing:
 
     @classmethod
     def parse(cls, document: Any) -> Listing:
-        """Read a listing's document; ValueError as of ``from_bytes``."""
+        """Parse a listing's document; ValueError as for ``from_bytes``."""
         files = document.get("files") if isinstance(document, dict) else None
         if not isinstance(files, list):
             raise ValueError("it is not a listing")  # noqa: TRY004  as for every other defect
@@ -244,11 +245,11 @@ class Listing:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Listing:
-        """The listing whose ``rows`` these are; ValueError as of ``from_bytes``."""
+        """Return the listing with these ``rows``; ValueError as for ``from_bytes``."""
         return cls(tuple(_parse_file(dict(zip(_MEMBERS, row))) for row in rows))
 
     def check(self) -> None:
-        """ValueError unless the files can be in one directory, are sorted by path, and have as many chunks as their size asks for."""
+        """Raise ValueError unless paths are safe, sorted and unique, and chunk counts match sizes."""
         above: list[str] = []
         for path, size, _, chunk_digests in self.files:
             _check_path(path)
@@ -257,11 +258,11 @@ class Listing:
             if count != expected:
                 raise ValueError(f"{path!r} has {count} chunks instead of {expected}")
             if above and path <= above[-1]:
-                raise ValueError(f"it names the path {path!r} twice or out of order")
+                raise ValueError(f"path {path!r} is repeated or out of order")
             while above and not path.startswith(above[-1]):
                 above.pop()
             if any(path[len(file)] == "/" for file in above):
-                raise ValueError(f"{path!r} lies below a file")
+                raise ValueError(f"the parent of {path!r} is a file")
             above.append(path)
 
 
@@ -271,30 +272,30 @@ def _check_path(path: str) -> None:
         not _INVALID_NAMES.isdisjoint(names)
         or max(len(name.encode()) for name in names) > _MAX_NAME
     ):
-        raise ValueError(f"{path!r} is not a path inside a tree")
+        raise ValueError(f"{path!r} is not a relative path")
     if _CONTROL.search(path):
-        raise ValueError(f"{path!r} holds a control character")
+        raise ValueError(f"{path!r} contains a control character")
 
 
 def is_digest(value: object) -> bool:
-    """Whether it is how a sha256 is written."""
+    """Return whether the value is a sha256 in lower-case hex."""
     return isinstance(value, str) and _is_hex(value) is not None
 
 
 def _parse_object(value: dict[str, Any]) -> Any:
-    """A file as soon as it is parsed, so that not all of them are dictionaries at once."""
+    """Convert files while parsing, so that not all of them are dictionaries at once."""
     return _parse_file(value) if value.keys() == set(_MEMBERS) else value
 
 
 def _parse_file(value: Any) -> ListedFile:
-    """A file of a listing. Whoever writes to a mirror may write there what they like under its right name, so ValueError says what is no file."""
+    """Parse a file of a listing, which may be anything; ValueError if it is malformed."""
     try:
         path, size, sha256, chunks = map(value.__getitem__, _MEMBERS)
-        is_right = type(size) is int and size >= 0 and _is_hex(sha256) and all(map(_is_hex, chunks))
+        is_valid = type(size) is int and size >= 0 and _is_hex(sha256) and all(map(_is_hex, chunks))
         path.encode()
         file = ListedFile(path, size, sha256, chunks)
     except (KeyError, TypeError, AttributeError, ValueError):
-        is_right = False
-    if not is_right:
-        raise ValueError(f"it names something that is no file: {str(value)[:200]}")
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"malformed file entry: {str(value)[:200]}")
     return file

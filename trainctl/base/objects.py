@@ -1,4 +1,4 @@
-"""Objects by key: the protocol of every place where content, state or checkpoints are kept."""
+"""Interface of object stores, which hold blobs and state by key."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _KEY = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 def is_key(text: str) -> bool:
-    """Whether an object may have this name: parts of ``[A-Za-z0-9._-]`` that don't begin with a dot, separated by ``/``."""
+    """Return whether the text is a key: parts of ``[A-Za-z0-9._-]`` separated by ``/``, no leading dots."""
     return _KEY.fullmatch(text) is not None
 
 
 def check_key(key: str) -> str:
-    """The key itself. StorageError if it isn't one, so that no name leaves its store."""
+    """Return the key; StorageError if it is invalid, so that no key leads out of its store."""
     if not is_key(key):
         raise StorageError(
-            f"{key!r} is not the name of an object",
-            "Names are made of letters, digits, '.', '_' and '-', in parts separated by '/', none of which begins with a dot.",
+            f"invalid object key {key!r}",
+            "Use letters, digits, '.', '_' and '-' in parts separated by '/'; no part may begin with a dot.",
         )
     return key
 
 
 class ObjectStat(NamedTuple):
-    """An object without its bytes: ``size`` in bytes, ``modified`` in Unix seconds by the store's own clock."""
+    """An object's metadata: ``size`` in bytes, ``modified`` in Unix seconds by the store's clock."""
 
     key: str
     size: int
@@ -35,49 +35,49 @@ class ObjectStat(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """Objects below one root, by keys as ``check_key`` knows them.
+    """Objects below one root, by keys that ``check_key`` accepts.
 
-    Every method may raise a TrainctlError with the remedy, StorageError as a rule, and may be called from many threads.
+    Methods are thread-safe and raise TrainctlError, usually StorageError.
     """
 
     @property
     def url(self) -> str:
-        """The root, as a manifest names it."""
+        """Return the root as a manifest names it."""
         ...
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
-        """The object's bytes, or ``length`` of them from ``offset`` on; None if there is no such object."""
+        """Return an object's bytes, or ``length`` of them from ``offset``; None if it doesn't exist."""
         ...
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """Copy an object of any size into an open, empty file; False if there is no such object."""
+        """Copy an object of any size into an open, empty file; False if it doesn't exist."""
         ...
 
     def put(
         self, key: str, data: Union[bytes, bytearray, memoryview], *, durable: bool = True
     ) -> None:
-        """Create or replace an object atomically: readers see the old bytes or the new.
+        """Create or replace an object atomically.
 
-        An object that is not ``durable`` may be lost or damaged by a power cut until ``sync`` returns.
+        Unless ``durable``, a power cut may lose or corrupt it until ``sync`` returns.
         """
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create an object durably; False, and nothing written, if the key exists."""
+        """Create an object durably; return False and write nothing if the key exists."""
         ...
 
     def sync(self, keys: Sequence[str]) -> None:
-        """Make objects durable that were put without."""
+        """Make objects durable that were put with ``durable=False``."""
         ...
 
     def stat(self, key: str) -> Optional[ObjectStat]:
-        """Size and age of an object; None if there is no such object."""
+        """Return an object's metadata; None if it doesn't exist."""
         ...
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """The objects whose key begins with ``prefix`` and a slash, all if it is empty, in the order of keys, those behind ``after`` only."""
+        """Yield objects below ``prefix/`` (all if empty) in key order, only keys greater than ``after``."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; no error for keys that don't exist."""
+        """Delete objects; ignore missing keys."""
         ...

@@ -1,4 +1,4 @@
-"""Lists that a server tells page by page. One whose pages go in a circle would be followed for ever."""
+"""Paginated lists of servers, protected against endless ones."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ from typing import Callable, Iterator, Optional, Set, Tuple, TypeVar
 C = TypeVar("C")
 P = TypeVar("P")
 MAX_PAGES = 100_000
-"""A hundred million names, a thousand on each: who tells more doesn't mean it."""
+"""100 million names at 1,000 a page."""
 
 
 class PaginationCycle(Exception):
-    """A list names a page that it has named before, or too many of them."""
+    """A list repeats a cursor or has more than ``MAX_PAGES`` pages."""
 
 
 class CursorCycleDetector:
-    """What one list has named so far."""
+    """Cursors of one list so far."""
 
     def __init__(self) -> None:
-        self._named: Set[str] = set()
+        self._cursors: Set[str] = set()
 
-    def named(self, cursor: object) -> None:
-        """The next page is named so. Endless where there is none."""
-        name = str(cursor)
-        if name in self._named or len(self._named) == MAX_PAGES:
+    def record(self, cursor: object) -> None:
+        """Record the cursor of the next page; PaginationCycle if it repeats."""
+        text = str(cursor)
+        if text in self._cursors or len(self._cursors) == MAX_PAGES:
             raise PaginationCycle
-        self._named.add(name)
+        self._cursors.add(text)
 
 
-def pages(ask: Callable[[Optional[C]], Tuple[P, Optional[C]]]) -> Iterator[P]:
-    """Every page of a list; ``ask`` gives the first, or the one of that name, and names the next, if there is one. Endless where they don't end."""
+def pages(request: Callable[[Optional[C]], Tuple[P, Optional[C]]]) -> Iterator[P]:
+    """Yield every page of a list; PaginationCycle if it is endless.
+
+    ``request`` takes a cursor, None for the first page, and returns a page and the next cursor, if any.
+    """
     cursors = CursorCycleDetector()
-    page, following = ask(None)
+    page, cursor = request(None)
     yield page
-    while following is not None:
-        cursors.named(following)
-        page, following = ask(following)
+    while cursor is not None:
+        cursors.record(cursor)
+        page, cursor = request(cursor)
         yield page

@@ -1,4 +1,4 @@
-"""Run a function over many values at the same time, with the results in the order of the values."""
+"""Run a function over many values in threads, with results in order."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ R = TypeVar("R")
 
 
 def each(act: Callable[[T], R], values: Iterable[T], at_once: int) -> List[R]:
-    """The result for each value, in order; at most ``at_once`` are under way. The first error is raised.
-
-    A single one is done in this thread, where Ctrl-C ends it.
-    """
+    """Return the result for each value, in order, running ``at_once`` at a time; raise the first error."""
     values = list(values)
-    if len(values) < 2:
+    if len(values) < 2:  # in this thread, which Ctrl-C interrupts
         return [act(value) for value in values]
     with ThreadPoolExecutor(at_once, thread_name_prefix="each") as pool:
         return list(pool.map(act, values))
 
 
 def map_ordered(act: Callable[[T], R], values: Iterable[T], at_once: int) -> Iterator[Tuple[T, R]]:
-    """Each value and its result; at most ``at_once`` are under way or wait to be taken. The first error is raised."""
+    """Yield each value with its result, in order; at most ``at_once`` run or wait for the caller."""
     pending: Deque[Tuple[T, Future[R]]] = deque()
     with ThreadPoolExecutor(at_once, thread_name_prefix="parallel") as pool:
         for value in values:

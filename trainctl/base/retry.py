@@ -1,4 +1,4 @@
-"""Retry operations that failed for a passing reason."""
+"""Retry transient errors with back-off."""
 
 from __future__ import annotations
 
@@ -18,25 +18,21 @@ from trainctl.errors import (
 
 T = TypeVar("T")
 MAX_PAUSE_SECONDS = 600.0
-"""The longest that a server may ask to wait, in seconds."""
+"""Longest wait that a server may request, in seconds."""
 _NOTICEABLE = 2.0
 
 
 class RetryFn(Protocol):
-    """Makes one request of several, and retries it as its caller wants."""
+    """Calls a function, retrying transient errors."""
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """Return what the request returns."""
+        """Return what ``act`` returns."""
         ...
 
 
 def no_retry(act: Callable[[], T]) -> T:
-    """An Each that retries nothing."""
+    """Call without retrying."""
     return act()
-
-
-def _attempts_text(tries: int) -> str:
-    return f"Gave up after {tries} tries. Run the same command again later: it resumes."
 
 
 def _ignore(text: str) -> None:
@@ -49,11 +45,11 @@ def _wait(cancelled: threading.Event, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential back-off with jitter, from ``base`` up to ``longest`` seconds; the last error is raised.
+    """Exponential back-off with jitter, from ``base`` to ``longest`` seconds; the last error is raised.
 
-    A server that doesn't answer at all is tried ``unanswered`` times only: a person waits, and its name may be wrong.
-    A wait that the server itself asks for isn't a failed attempt, as others may spend its quota too. All these waits
-    together never last more than ``patience`` seconds. ``tell`` is called with waits that are worth reporting.
+    A server that doesn't respond at all is tried ``unanswered`` times only, as its name may be wrong. Waits that a
+    server requests don't count as attempts; together they last ``patience`` seconds at most. ``notify`` is called
+    with waits that are worth reporting.
     """
 
     attempts: int = 6
@@ -62,24 +58,24 @@ class RetryPolicy:
     patience: float = MAX_PAUSE_SECONDS
     wait: Callable[[threading.Event, float], object] = _wait
     jitter: Callable[[], float] = random.random
-    tell: Callable[[str], None] = _ignore
+    notify: Callable[[str], None] = _ignore
     unanswered: int = 2
 
     @property
     def patient(self) -> RetryPolicy:
-        """The same for a server that has answered before, and may only be restarting."""
+        """The policy for a server that has responded before and may be restarting."""
         return replace(self, unanswered=self.attempts)
 
     def each(self, cancelled: threading.Event) -> RetryFn:
-        """Retry each of several requests."""
+        """Return a function that retries each call separately."""
 
-        def made(act: Callable[[], T]) -> T:
+        def retry(act: Callable[[], T]) -> T:
             return self.run(act, cancelled)
 
-        return made
+        return retry
 
     def run(self, act: Callable[[], T], cancelled: threading.Event) -> T:
-        """Call until it succeeds, the error is not retryable, or patience ends."""
+        """Call until success; raise the first error that is final."""
         attempts = RetryState(self, cancelled)
         while True:
             try:
@@ -89,7 +85,7 @@ class RetryPolicy:
 
 
 class RetryState:
-    """The attempts at an operation so far."""
+    """Attempts at one operation."""
 
     def __init__(self, retry: RetryPolicy, cancelled: threading.Event) -> None:
         self._retry = retry
@@ -97,48 +93,49 @@ class RetryState:
         self.advanced()
 
     def advanced(self) -> None:
-        """Note progress: the next failure counts as the first."""
+        """Record progress: the next failure counts as the first."""
         self._failures = 0
         self._refusals = 0
         self._waited = 0.0
 
     def failed(self, error: TrainctlError) -> None:
-        """Wait before the next attempt, or raise the error if there is to be none."""
+        """Wait before the next attempt, or raise the error if it is final."""
         if not error.retryable:
             raise error
-        asked = error.retry_after if isinstance(error, SourceUnavailable) else None
-        seconds = self._as_asked(error, asked) if asked else self._backoff(error)
+        requested = error.retry_after if isinstance(error, SourceUnavailable) else None
+        seconds = self._requested_wait(error, requested) if requested else self._backoff(error)
         if seconds >= _NOTICEABLE and not isinstance(error, SourceThrottled):
-            self._retry.tell(f"{error.summary}; trying again in {format_duration(seconds)}")
+            self._retry.notify(f"{error.summary}; trying again in {format_duration(seconds)}")
         self._retry.wait(self._cancelled, seconds)
         if self._cancelled.is_set():
             raise UserInterrupt("stopped while waiting to try again", error.summary)
 
     def _backoff(self, error: TrainctlError) -> float:
         self._failures += 1
-        silent = isinstance(error, SourceUnreachable)
-        if self._failures >= (self._retry.unanswered if silent else self._retry.attempts):
-            error.detail = f"{error.detail} {_attempts_text(self._failures)}".strip()
+        no_response = isinstance(error, SourceUnreachable)
+        if self._failures >= (self._retry.unanswered if no_response else self._retry.attempts):
+            advice = f"Gave up after {self._failures} attempts. Run the same command again later: it resumes."
+            error.detail = f"{error.detail} {advice}".strip()
             raise error
-        return self._longer(self._failures) * self._spread()
+        return self._exponential(self._failures) * self._jitter()
 
-    def _as_asked(self, error: TrainctlError, asked: float) -> float:
-        """Somewhat longer than asked, so that not all return at once; longer each time if the server asks again."""
-        if self._waited + asked > self._retry.patience:
+    def _requested_wait(self, error: TrainctlError, requested: float) -> float:
+        """Return a wait that is longer than requested, with jitter, and grows if the server repeats the request."""
+        if self._waited + requested > self._retry.patience:
             raise SourceUnavailable(
                 error.summary,
-                f"It asks to wait {format_duration(asked)}. Run the same command again after that.",
+                f"The server asks to wait {format_duration(requested)}. Run the same command again after that.",
                 code=error.code,
-                retry_after=asked,
+                retry_after=requested,
             ) from error
         self._refusals += not isinstance(error, SourceThrottled)
-        at_least = max(asked, self._longer(self._refusals - 1))
-        seconds = at_least + self._retry.base * self._spread()
+        at_least = max(requested, self._exponential(self._refusals - 1))
+        seconds = at_least + self._retry.base * self._jitter()
         self._waited += seconds
         return seconds
 
-    def _longer(self, failures: int) -> float:
+    def _exponential(self, failures: int) -> float:
         return min(self._retry.longest, self._retry.base * 2.0 ** (failures - 1))
 
-    def _spread(self) -> float:
+    def _jitter(self) -> float:
         return 0.5 + self._retry.jitter() / 2

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 for S3: pure functions of a request, a credential and a time.
+"""AWS Signature Version 4 for S3.
 
 Source: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API Reference,
 https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-authenticating-requests.html.
@@ -20,7 +20,7 @@ Query = Sequence[Tuple[str, str]]
 
 
 class S3Credential(NamedTuple):
-    """What requests are signed with. Its parts but the key id are secret."""
+    """An access key; all but the key id is secret."""
 
     key_id: str
     secret: str
@@ -28,7 +28,7 @@ class S3Credential(NamedTuple):
 
 
 class RequestTarget(NamedTuple):
-    """What is asked for: ``host`` with its port, ``path`` not yet quoted."""
+    """A request to sign: ``host`` with its port, ``path`` not yet quoted."""
 
     method: str
     host: str
@@ -37,12 +37,12 @@ class RequestTarget(NamedTuple):
 
 
 def quote_path(path: str) -> str:
-    """The path as it stands in a request: everything but unreserved characters and ``/`` is quoted."""
+    """Percent-encode all of a path but unreserved characters and ``/``."""
     return quote(path, safe="/~")
 
 
 def quote_query(query: Query) -> str:
-    """The query as it stands in a request and in what is signed: sorted, each part quoted."""
+    """Return the canonical query: sorted, names and values percent-encoded."""
     pairs = sorted((quote(name, safe="~"), quote(value, safe="~")) for name, value in query)
     return "&".join(f"{name}={value}" for name, value in pairs)
 
@@ -55,8 +55,8 @@ def signed_headers(
     now: float,
     more: Mapping[str, str] = _NONE,
 ) -> Dict[str, str]:
-    """The headers that sign a request made ``now`` (Unix seconds), and with it ``more`` headers, whose names are in lower case."""
-    moment = _moment(now)
+    """Return ``more`` headers (lower-case names) and the signature of a request made ``now`` (Unix seconds)."""
+    moment = _timestamp(now)
     signed = {
         **more,
         "host": target.host,
@@ -78,8 +78,8 @@ def signed_headers(
 def presigned_query(
     target: RequestTarget, credential: S3Credential, region: str, seconds: int, now: float
 ) -> str:
-    """The query that makes the target's URL work for anybody, for so many seconds from ``now``."""
-    moment = _moment(now)
+    """Return the query of a presigned URL that is valid for ``seconds`` from ``now``."""
+    moment = _timestamp(now)
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
     query = [
         *target.query,
@@ -91,8 +91,8 @@ def presigned_query(
     ]
     if credential.token:
         query.append(("X-Amz-Security-Token", credential.token))
-    whole = target._replace(query=query)
-    signature = _signature(whole, {"host": target.host}, UNSIGNED, scope, moment, credential)
+    unsigned = target._replace(query=query)
+    signature = _signature(unsigned, {"host": target.host}, UNSIGNED, scope, moment, credential)
     return f"{quote_query(query)}&X-Amz-Signature={signature}"
 
 
@@ -123,5 +123,5 @@ def _signature(
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def _moment(now: float) -> str:
+def _timestamp(now: float) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))

@@ -1,4 +1,7 @@
-"""Sizes and durations as people write and read them. Sizes are decimal (1 GB = 10^9 bytes) unless they say Ki, Mi, Gi."""
+"""Parse and format sizes and durations.
+
+Sizes are decimal (1 GB = 10^9 bytes) unless the unit is Ki, Mi, Gi, …
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?"
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of ``2TB``, ``512Mi`` or a plain number; ValueError says how to write it."""
+    """Return the bytes of ``2TB``, ``512Mi`` or a plain number; ValueError otherwise."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text.strip())
@@ -22,7 +25,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_duration(text: str | int | float) -> float:
-    """Seconds of ``30m``, ``1h30m``, ``2d`` or a plain number; ValueError says how to write it."""
+    """Return the seconds of ``30m``, ``1h30m``, ``2d`` or a plain number; ValueError otherwise."""
     if isinstance(text, (int, float)):
         return float(text)
     match = _DURATION.fullmatch(text.strip())
@@ -33,7 +36,7 @@ def parse_duration(text: str | int | float) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """``1.5 GB``: three significant digits at most, decimal units."""
+    """Format bytes as ``1.5 GB``: decimal units, at most three significant digits."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -42,7 +45,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``2d 4h``, ``3m 20s``, ``1.4 s``: the two largest units."""
+    """Format seconds in their two largest units: ``2d 4h``, ``3m 20s``, ``1.4 s``."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, secs = divmod(round(seconds), 60)

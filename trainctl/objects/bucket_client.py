@@ -95,7 +95,7 @@ class Bucket:
             # some servers ignore where a list is to begin
             yield from (found for found in map(_object_info, page) if found.key > after)
             try:
-                cursors.named(page[-1]["path"])
+                cursors.record(page[-1]["path"])
             except PaginationCycle:
                 raise SourceError(
                     f"{self._named(prefix)}: its server's list has no end: objects are listed again"

@@ -219,7 +219,7 @@ class Workspace:
         """Patience with upstream, which says what it waits for."""
         from trainctl.base.retry import RetryPolicy
 
-        return RetryPolicy(tell=lambda text: self.tell(text))
+        return RetryPolicy(notify=lambda text: self.tell(text))
 
     @cached_property
     def secrets(self) -> SecretResolver:

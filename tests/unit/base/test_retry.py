@@ -86,7 +86,7 @@ def test_a_pause_is_told_by_who_was_asked_for_it() -> None:
     """A window of the Hub is waited for, and told once, however many wait."""
     waited: list[float] = []
     told: list[str] = []
-    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds), tell=told.append)
+    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds), notify=told.append)
     failing(retry, SourceUnavailable("busy", retry_after=299.0), 1)
     failing(retry, SourceThrottled("resting", retry_after=298.0), 1)
     assert [299 < one <= 300 for one in waited] == [True, False]

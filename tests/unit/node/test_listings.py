@@ -87,7 +87,7 @@ def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
 def test_one_file_of_each_content() -> None:
     """The first of equal files, in the order of the listing."""
     listing = given(rows(100, contents=50))
-    assert [file.path for file in listing.contents] == [path for path, *_ in rows(50)]
+    assert [file.path for file in listing.unique_files] == [path for path, *_ in rows(50)]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_reservations_of_dead_processes_are_removed(tmp_path: Path) -> None:
         (layout.reservations / name).write_text(json.dumps(text))
 
     with reservations.reserve_listing(layout, listing):
-        assert set(reservations.reservations(layout)) == set(listing.contents)
+        assert set(reservations.reservations(layout)) == set(listing.unique_files)
         assert reservations.reserved_bytes(layout) == listing.size
 
     assert list(layout.reservations.iterdir()) == []

@@ -133,7 +133,7 @@ def opened(mirror: tuple[Path, Listing]) -> Iterator[Open]:
             Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
             objects.port = web.server_port
             urls = SignedUrls(Operator(ObjectUrlSigner(objects, listing)))  # type: ignore[arg-type]
-            urls.begin(listing.contents)
+            urls.begin(listing.unique_files)
             return BucketReader(urls, rate_limiter)
 
         def make(kind: str, rate_limiter: RateLimiter | None = None) -> MirrorReader:
@@ -157,7 +157,7 @@ def test_every_file_is_read_by_the_keys_of_its_objects(
     """From a bucket's server that ignores ranges, too."""
     _, listing = mirror
     found = opened(kind)
-    parts = [read_range for file in listing.contents for read_range in units_of(file)]
+    parts = [read_range for file in listing.unique_files for read_range in units_of(file)]
 
     small = found.read_small({p.file.sha256: p.file.size for p in parts if p.is_small})
     content = {path: bytes(small.get(hashlib.sha256(data).hexdigest(), b"")) for path, data in FILES.items()}  # fmt: skip

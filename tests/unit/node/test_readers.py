@@ -274,7 +274,7 @@ def stored(tmp_path: Path, contents: Mapping[str, bytes]) -> tuple[Listing, dict
 @contextmanager
 def opened(found: Bucket, listing: Listing) -> Iterator[MirrorReader]:
     urls = SignedUrls(found)  # type: ignore[arg-type]
-    urls.begin(listing.contents)
+    urls.begin(listing.unique_files)
     reader: ObjectReader = BucketReader(urls)
     mirror = MirrorReader(reader, listing, QUICK)
     yield mirror
@@ -283,7 +283,7 @@ def opened(found: Bucket, listing: Listing) -> Iterator[MirrorReader]:
 
 def read(mirror: MirrorReader, listing: Listing) -> dict[str, bytes]:
     found = {}
-    for file in listing.contents:
+    for file in listing.unique_files:
         data = b""
         for part in units_of(file):
             view = memoryview(bytearray(part.chunk.length))
@@ -303,7 +303,7 @@ def test_urls_are_signed_in_batches_when_their_turn_comes() -> None:
     listing = Listing.parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [large]})
     operator = Bucket({})
     urls = SignedUrls(operator)  # type: ignore[arg-type]
-    urls.begin(listing.contents)
+    urls.begin(listing.unique_files)
 
     for chunk in chunks:
         urls.of(keys.blob(chunk))

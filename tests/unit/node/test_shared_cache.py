@@ -282,7 +282,7 @@ def test_a_directory_that_is_not_for_the_group_is_named(tmp_path: Path) -> None:
         with as_user(ONE):
             told = from_os_error(refused.value, "/node")
 
-    assert told.summary.startswith("the node may not use ")
+    assert told.summary.startswith("cannot use ")
     assert told.detail.startswith(f"Make {place / 'cache'}")
     assert " readable and writable for user " in told.detail
     assert "mode 2770" in told.detail

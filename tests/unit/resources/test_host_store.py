@@ -52,7 +52,7 @@ def store(tmp_path: Path, said: list[str]) -> HostStore:
     return HostStore(
         lambda: directory,
         lambda installs: agent,
-        replace(immediate_retry(), tell=said.append),
+        replace(immediate_retry(), notify=said.append),
         lambda value: value,
     )
 

@@ -119,7 +119,7 @@ def test_pages_of_a_long_list_are_no_circle() -> None:
     """As long as they are others, and not more than anybody has."""
     cursors = CursorCycleDetector()
     for number in range(MAX_PAGES):
-        cursors.named(number)
+        cursors.record(number)
 
     with pytest.raises(PaginationCycle):
-        cursors.named(MAX_PAGES)
+        cursors.record(MAX_PAGES)

@@ -158,7 +158,7 @@ class DeliveryTask:
         return True
 
     def _fetch_missing(self) -> None:
-        contents = self._listing.contents
+        contents = self._listing.unique_files
         absent = bytearray(not self._layout.files.is_whole(file) for file in contents)
         if not any(absent):
             return

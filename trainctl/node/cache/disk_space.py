@@ -118,8 +118,8 @@ class _SpaceSurvey:
 
     def alone(self, listing: Listing, run: str) -> CacheSpace:
         """The figures as they would be if only a run's own listings were here, and this one came."""
-        own = (kept.contents for kept in self.listings if run in self._leased.get(kept.id, ()))
-        needed = {file.sha256: file.size for file in chain(listing.contents, *own)}
+        own = (kept.unique_files for kept in self.listings if run in self._leased.get(kept.id, ()))
+        needed = {file.sha256: file.size for file in chain(listing.unique_files, *own)}
         here, coming, unwritten = self._measured(needed)
         disk = space_for_weights(str(self._layout.cache))
         freed = self._inventory.used() - here
@@ -140,7 +140,7 @@ class _SpaceSurvey:
         found: Dict[str, int] = {}
         for listing in (listing for listing in self.listings if listing.id != wanted):
             for key in self._leased.get(listing.id, ()):
-                found[key] = found.get(key, 0) + sum(file.size for file in listing.contents)
+                found[key] = found.get(key, 0) + sum(file.size for file in listing.unique_files)
         return found
 
 
@@ -162,7 +162,7 @@ def leased_blobs(layout: Layout) -> Iterator[str]:
 
 def _leased(listings: Sequence[CacheEntry], leased: Mapping[str, List[str]]) -> Iterator[str]:
     return (
-        file.sha256 for listing in listings if listing.id in leased for file in listing.contents
+        file.sha256 for listing in listings if listing.id in leased for file in listing.unique_files
     )
 
 

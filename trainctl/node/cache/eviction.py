@@ -32,7 +32,7 @@ class CacheEviction:
         self._trees = ListingTrees(layout)
         self._listings = {listing.id: listing for listing in listings}
         self._unfinished: Dict[str, Set[str]] = {
-            listing.id: {file.sha256 for file in listing.contents}
+            listing.id: {file.sha256 for file in listing.unique_files}
             for listing in listings
             if not listing.is_complete
         }
@@ -46,7 +46,7 @@ class CacheEviction:
         if not lock.try_acquire():
             return None  # somebody is delivering it
         try:
-            contents = kept.contents  # nobody knows them when it is gone
+            contents = kept.unique_files  # nobody knows them when it is gone
             self._trees.restore_marker(kept.id)
             self._trees.clear_completion(kept.id)
             if needed(kept.id):
@@ -83,7 +83,9 @@ class CacheEviction:
         for listing_id in {Path(name).stem for name in list_names(self._layout.listings)}:
             if listing_id not in self._listings:
                 CacheReferences(self._layout).drop_document(listing_id)
-        named = {file.sha256 for listing in self._listings.values() for file in listing.contents}
+        named = {
+            file.sha256 for listing in self._listings.values() for file in listing.unique_files
+        }
         return freed + self.unlinked(
             content for content in self._contents() if content not in named
         )

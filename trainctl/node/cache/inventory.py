@@ -38,9 +38,9 @@ class CacheEntry:
         return load_listing(self._document)
 
     @property
-    def contents(self) -> Sequence[ListedFile]:
-        """Its files, one for each content."""
-        return self.listing.contents if self.listing else ()
+    def unique_files(self) -> Sequence[ListedFile]:
+        """Its files, one for each distinct blob."""
+        return self.listing.unique_files if self.listing else ()
 
     @property
     def files(self) -> int:
@@ -82,7 +82,7 @@ class CacheInventory:
     def holds(self, kept: CacheEntry) -> bool:
         """Whether anything of the listing is here, whole or not."""
         here = self._layout.tree(kept.id).exists()
-        return here or any(self.sizes_of(file.sha256)[0] for file in kept.contents)
+        return here or any(self.sizes_of(file.sha256)[0] for file in kept.unique_files)
 
     def used(self) -> int:
         """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""

@@ -157,7 +157,7 @@ def space_lock(layout: Layout) -> FileLease:
 def reserve_listing(layout: Layout, listing: Listing) -> Iterator[None]:
     """Reserve a listing's contents, before the cache is searched for them."""
     path = layout.reservations / temporary_name(listing.id)[1:]
-    size = sum(file.size for file in listing.contents)
+    size = sum(file.size for file in listing.unique_files)
     with space_lock(layout):
         write_volatile(path, {"holder": process_record(), "bytes": size, "listing": listing.id})
     try:
@@ -182,7 +182,7 @@ def reservations(layout: Layout) -> Iterator[ListedFile]:
     for listing_id in reserved_listings(layout):
         listing = load_listing(layout.listing(listing_id))
         if listing is not None:
-            yield from listing.contents
+            yield from listing.unique_files
 
 
 def _reservations(layout: Layout) -> Dict[Path, int]:

@@ -67,7 +67,7 @@ class CacheReferences:
             write_json(path, {"owner": owner})
         document = self._layout.listing(listing.id)
         if not document.exists():
-            write_atomic(make_directory(document.parent) / document.name, listing.pieces())
+            write_atomic(make_directory(document.parent) / document.name, listing.iter_bytes())
 
     def announce(self, lineage: str) -> None:
         """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""

@@ -72,9 +72,9 @@ class CacheObjectSource(ObjectSource):
         self._layout = layout
         self._chunks: Dict[str, Tuple[ListedFile, Chunk]] = {}
         self._listings = {
-            listing.id: {file.sha256 for file in listing.contents} for listing in listings
+            listing.id: {file.sha256 for file in listing.unique_files} for listing in listings
         }
-        for file in (file for listing in listings for file in listing.contents if file.chunks):
+        for file in (file for listing in listings for file in listing.unique_files if file.chunks):
             self._chunks.update((chunk.sha256, (file, chunk)) for chunk in file.chunk_ranges)
         self._reserved: Set[str] = set()
         self._checked = -_FRESH_SECONDS
@@ -132,7 +132,7 @@ def _holdings(layout: Layout, listing: Listing) -> str:
 
 
 def _present(layout: Layout, listing: Listing, partial: Set[str]) -> Iterator[bool]:
-    for file in listing.contents:
+    for file in listing.unique_files:
         is_whole = layout.files.has(file.sha256)
         is_arriving = not is_whole and f"{file.sha256}.map" in partial
         marks = layout.files.marks(file.sha256) if is_arriving else b""

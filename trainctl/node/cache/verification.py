@@ -44,7 +44,7 @@ def cache_verify(request: NodeCacheRequest, emit: Emit) -> CacheListingsResponse
         if listing.is_complete or (listing.id in leased and layout.tree(listing.id).is_dir())
     ]
     verifying = _CacheVerifier(
-        layout, emit, {file for listing in listings for file in listing.contents}
+        layout, emit, {file for listing in listings for file in listing.unique_files}
     )
     rows = [verifying.listing(listing) for listing in listings]
     verifying.remove_wrong()

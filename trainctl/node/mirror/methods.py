@@ -45,7 +45,7 @@ def mirror_ingest(
     limit_malloc_arenas()  # threads come and go with the parts of a source, and each would keep memory of its own
     callbacks = CallbackClient(caller, emit)
     store = MirrorStore(
-        open_objects(request), RetryPolicy(tell=lambda text: callbacks.tell({"log": text}))
+        open_objects(request), RetryPolicy(notify=lambda text: callbacks.tell({"log": text}))
     )
     listing = store.ingest(
         resolved,

@@ -123,7 +123,7 @@ class SharedCache:
         try:
             os.utime(path)
         except FileNotFoundError:
-            document = {"contents": {file.sha256: file.size for file in listing.contents}}
+            document = {"contents": {file.sha256: file.size for file in listing.unique_files}}
             write_atomic(path, json.dumps(document).encode(), mode=file_mode_for(path.parent))
 
     def forget(self, lineage: str) -> int:

@@ -35,7 +35,7 @@ def units_of(file: ListedFile) -> List[TransferUnit]:
 
 def unit_lengths(listing: Listing) -> Iterator[int]:
     """The length of every part of a listing, in order."""
-    return (chunk.length for file in listing.contents for chunk in file.chunk_ranges)
+    return (chunk.length for file in listing.unique_files for chunk in file.chunk_ranges)
 
 
 def windows(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:

@@ -130,7 +130,7 @@ class HostStore(MirrorStore):
             if "waiting" in event:
                 waiting(event["waiting"])
             elif "log" in event:
-                self.retry.tell(event["log"])
+                self.retry.notify(event["log"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
