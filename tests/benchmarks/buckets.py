@@ -48,7 +48,7 @@ import sys, time
 import obstore.store
 from pathlib import Path
 from trainctl.plugin_api.sources import SourceCredential
-from trainctl.base.retry import Retry
+from trainctl.base.retry import RetryPolicy
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
@@ -60,7 +60,7 @@ source, credential = BucketSource(), SourceCredential(secret, "the benchmark", e
 resolved = source.resolve(uri, None, credential)
 reference = Reference("l", "weights.x", "me", "bench")
 upstream = SourceUpstream(source, resolved, credential)
-MirrorStore(DirectoryObjects(Path(target)), Retry()).ingest(resolved, upstream, reference)
+MirrorStore(DirectoryObjects(Path(target)), RetryPolicy()).ingest(resolved, upstream, reference)
 print(time.perf_counter() - began)
 """
 

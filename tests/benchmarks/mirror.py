@@ -45,13 +45,13 @@ _SMALL_BYTES = 8192
 _AGAIN = """
 import sys, time
 from pathlib import Path
-from trainctl.base.retry import Retry
+from trainctl.base.retry import RetryPolicy
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.store import MirrorStore
 from trainctl.sources.hf import HubSource
 began = time.perf_counter()
 resolved = HubSource(sys.argv[1]).resolve("hf://bench/model", None, None)
-known = MirrorStore(DirectoryObjects(Path(sys.argv[2])), Retry()).survey([resolved]).sources[0]
+known = MirrorStore(DirectoryObjects(Path(sys.argv[2])), RetryPolicy()).survey([resolved]).sources[0]
 assert known.listing, "everything should be there"
 print((time.perf_counter() - began) * 1000)
 """
