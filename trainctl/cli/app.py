@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
 from trainctl.cli.options import global_options
@@ -40,82 +40,95 @@ class CommandGroup:
     default: str | None = None
 
 
-COMMANDS: tuple[CommandRow | CommandGroup, ...] = (
-    CommandRow("validate", "manifest", "Check the manifest for errors."),
-    CommandRow("plan", "plan", "Preview the changes that apply would make."),
-    CommandRow("apply", "apply", "Create, update or replace resources to match the manifest."),
-    CommandRow("destroy", "apply", "Destroy everything that is recorded."),
-    CommandRow("run", "apply", "Start a new run of one or more jobs."),
-    CommandRow("reconcile", "apply", "Resume approved work that was blocked or interrupted."),
-    CommandRow("show", "plan", "Show a saved plan, or the state."),
-    CommandRow("status", "runs", "Show the status of jobs and their runs."),
-    CommandRow("logs", "logs", "Print the log of a run."),
-    CommandRow("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run."),
-    CommandRow("stop", "runs", "Stop one or more runs."),
-    CommandRow("download", "runs", "Download the source code of a run."),
-    CommandGroup(
-        "checkpoints",
-        "List, download and upload checkpoints.",
-        (
-            CommandRow("list", "checkpoints", "List the checkpoints of a job."),
-            CommandRow("download", "checkpoints", "Download a checkpoint."),
-            CommandRow("url", "checkpoints", "Print presigned URLs of a checkpoint's files."),
-            CommandRow("upload", "checkpoints", "Upload checkpoints left on a node."),
+COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
+    "Core commands": (
+        CommandRow("validate", "manifest", "Check the manifest for errors"),
+        CommandRow("plan", "plan", "Preview the changes apply would make"),
+        CommandRow("apply", "apply", "Create, update or replace resources to match the manifest"),
+        CommandRow("destroy", "apply", "Destroy all managed resources"),
+        CommandRow("reconcile", "apply", "Resume approved work that was blocked or interrupted"),
+    ),
+    "Job commands": (
+        CommandRow("status", "runs", "Show the status of jobs and runs"),
+        CommandRow("logs", "logs", "Print the logs of a job"),
+        CommandRow("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run"),
+        CommandRow("run", "apply", "Start a new run of one or more jobs"),
+        CommandRow("stop", "runs", "Stop one or more runs"),
+        CommandGroup(
+            "checkpoints",
+            "List, download and upload checkpoints",
+            (
+                CommandRow("list", "checkpoints", "List the checkpoints of a job"),
+                CommandRow("download", "checkpoints", "Download a checkpoint"),
+                CommandRow("url", "checkpoints", "Print presigned URLs of a checkpoint's files"),
+                CommandRow("upload", "checkpoints", "Upload checkpoints a run left on its node"),
+            ),
+        ),
+        CommandRow("download", "runs", "Download the source code used by a run"),
+    ),
+    "Data commands": (
+        CommandGroup(
+            "mirror",
+            "Manage the mirror of weights and datasets",
+            (
+                CommandRow("list", "mirror", "List mirrored sources with size, revision and users"),
+                CommandRow("verify", "mirror", "Verify all blobs against their digests"),
+                CommandRow("gc", "mirror", "Delete unreferenced blobs"),
+            ),
+        ),
+        CommandGroup(
+            "cache",
+            "Manage weight caches and training caches on nodes",
+            (
+                CommandRow("summarize", "cache", "Show the contents of a training cache"),
+                CommandRow("clear", "cache", "Delete files from a training cache"),
+                CommandRow("verify", "cache", "Verify cached weights against their digests"),
+                CommandRow("evict", "cache", "Remove weights from node caches"),
+            ),
+        ),
+        CommandGroup(
+            "secrets",
+            "Check and store secrets",
+            (
+                CommandRow(
+                    "check", "secrets", "Show sources, recipients and permissions of secrets"
+                ),
+                CommandRow("push", "secrets", "Store a secret, or send secrets to waiting runs"),
+            ),
         ),
     ),
-    CommandGroup(
-        "nodes",
-        "List and remove cluster nodes.",
-        (
-            CommandRow("list", "nodes", "List nodes with free GPUs, cached weights and runs."),
-            CommandRow("forget", "nodes", "Remove a permanently lost node from the state."),
+    "Cluster and state commands": (
+        CommandGroup(
+            "nodes",
+            "List and remove cluster nodes",
+            (
+                CommandRow("list", "nodes", "List nodes with free GPUs, cached weights and runs"),
+                CommandRow("forget", "nodes", "Remove a permanently lost node from the state"),
+            ),
+            default="list",
         ),
-        default="list",
-    ),
-    CommandGroup(
-        "mirror",
-        "Manage the mirror of weights.",
-        (
-            CommandRow("list", "mirror", "List mirrored sources with size, revision and users."),
-            CommandRow("verify", "mirror", "Verify everything in the mirror by its digest."),
-            CommandRow("gc", "mirror", "Delete what no state refers to."),
+        CommandGroup(
+            "state",
+            "Inspect the state",
+            (
+                CommandRow("list", "state", "List resources in the state"),
+                CommandRow("show", "state", "Show a resource in the state"),
+                CommandRow("pull", "state", "Print the state as JSON"),
+            ),
         ),
+        CommandRow("history", "state", "Show the apply history"),
+        CommandRow("show", "plan", "Show a saved plan or the current state"),
+        CommandRow("force-unlock", "state", "Release a stuck lock"),
     ),
-    CommandGroup(
-        "cache",
-        "Manage weight caches and training caches on nodes.",
-        (
-            CommandRow("summarize", "cache", "Show the contents of a training cache."),
-            CommandRow("clear", "cache", "Delete files from a training cache."),
-            CommandRow("verify", "cache", "Verify cached weights by their digests."),
-            CommandRow("evict", "cache", "Remove weights from node caches."),
-        ),
+    "Other commands": (
+        CommandRow("explain", "manifest", "Explain a manifest field or an error code"),
+        CommandRow("schema", "manifest", "Print a JSON Schema"),
+        CommandRow("providers", "version", "List installed providers"),
+        CommandRow("version", "version", "Print the version"),
     ),
-    CommandGroup(
-        "secrets",
-        "Check and store secrets.",
-        (
-            CommandRow("check", "secrets", "Show sources, recipients and permissions of secrets."),
-            CommandRow("push", "secrets", "Store a secret, or send secrets to waiting runs."),
-        ),
-    ),
-    CommandGroup(
-        "state",
-        "Inspect the state.",
-        (
-            CommandRow("list", "state", "List the resources in the state."),
-            CommandRow("show", "state", "Show a resource in the state."),
-            CommandRow("pull", "state", "Print the state as JSON."),
-        ),
-    ),
-    CommandRow("history", "state", "Show what was done, when and by whom."),
-    CommandRow("force-unlock", "state", "Release a lease whose holder is gone."),
-    CommandRow("explain", "manifest", "Explain a manifest field or an error code."),
-    CommandRow("providers", "version", "List the installed providers."),
-    CommandRow("schema", "manifest", "Print the JSON Schema of a document."),
-    CommandRow("version", "version", "Print the version of trainctl."),
-)
-"""Every command, in the order in which help lists them."""
+}
+"""Every command by the sections of the program's help page."""
+COMMANDS = tuple(row for rows in COMMAND_SECTIONS.values() for row in rows)
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -139,10 +152,33 @@ class LazyGroup(TyperGroup):
             self.commands[cmd_name] = _load(row)
         return self.commands[cmd_name]
 
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """List the table; imports nothing."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(row.name, row.help) for row in self.rows])
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the help page from the table, without importing any command."""
+        from trainctl.cli.help import group_help, root_help
+
+        if ctx.parent is None:
+            sections = [(title, _summaries(rows)) for title, rows in COMMAND_SECTIONS.items()]
+            text = root_help(self, sections, formatter.width)
+        else:
+            rows = _summaries(self.rows)
+            text = group_help(
+                f"{self.help}.", ctx.command_path, rows, self.default, formatter.width
+            )
+        formatter.write(text)
+
+
+class HelpPageCommand(TyperCommand):
+    """A command with grouped options, exit codes and examples on its help page."""
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the help page."""
+        from trainctl.cli.help import command_help
+
+        formatter.write(command_help(self, ctx.command_path, formatter.width))
+
+
+def _summaries(rows: Sequence[CommandRow | CommandGroup]) -> list[tuple[str, str]]:
+    return [(row.name, row.help) for row in rows]
 
 
 def build() -> LazyGroup:
@@ -159,7 +195,8 @@ def _load(row: CommandRow | CommandGroup) -> ClickCommand:
         return group
     app = _typer()
     module = import_module(f"trainctl.cli.commands.{row.module}")
-    app.command(name=row.name)(getattr(module, f"{row.name.replace('-', '_')}_command"))
+    function = getattr(module, f"{row.name.replace('-', '_')}_command")
+    app.command(name=row.name, cls=HelpPageCommand)(function)
     command = get_command(app)
     replace_parameter_parsers(command)
     return command
@@ -184,7 +221,7 @@ def _typer(**settings: Any) -> typer.Typer:
 
 
 _Parameter: TypeAlias = TyperArgument | TyperOption
-_KINDS = {str: "text", int: "a whole number", float: "a number", Path: "a path"}
+_KINDS = {str: "text", int: "an integer", float: "a number", Path: "a path"}
 
 
 def replace_parameter_parsers(command: ClickCommand) -> None:

@@ -36,13 +36,14 @@ _HELP = {"-h": _Flag(False), "--help": _Flag(False)}
 
 @dataclass(slots=True)
 class _ArgumentScan:
-    """What was sorted so far. ``command`` is the deepest command that the words have named."""
+    """The words sorted so far. ``command`` is the deepest command that the words have named."""
 
     root: LazyGroup
     command: ClickCommand
     path: list[str] = field(default_factory=list)
     front: list[str] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
+    asks_help: bool = False
 
 
 def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
@@ -56,29 +57,33 @@ def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
             _scan_flag(words, word, todo)
         else:
             _scan_word(words, word)
-    if not _wants_help(words.rest):
-        _use_default_command(words)
-    if isinstance(words.command, LazyGroup) and words.path and not _wants_help(words.rest):
+    if words.asks_help or "--help" in words.rest or "-h" in words.rest:
+        return [*words.front, *words.rest, *(["--help"] if words.asks_help else [])]
+    _use_default_command(words)
+    if isinstance(words.command, LazyGroup) and words.path:
         choices = ", ".join(row.name for row in words.command.rows)
-        raise UsageError(f"{' '.join(words.path)} needs one of: {choices}")
+        raise UsageError(f"{' '.join(words.path)}: missing command", f"Use one of: {choices}.")
     return words.front + words.rest
 
 
 def _scan_word(words: _ArgumentScan, word: str) -> None:
+    if word == "help" and not words.path and not words.asks_help:
+        words.asks_help = True  # "help COMMAND" is "COMMAND --help"
+        return
     if isinstance(words.command, LazyGroup):
         names = [row.name for row in words.command.rows]
         found = words.command.get_command(None, word)
         if found is None:
             called = " ".join([*words.path, word])
-            hint = _did_you_mean(word, names) or "Run trainctl --help for the list."
-            raise UsageError(f"there is no command {called!r}", hint)
+            hint = _did_you_mean(word, names) or "Run trainctl --help for a list of commands."
+            raise UsageError(f"unknown command {called!r}", hint)
         words.command = found
         words.path.append(word)
     words.rest.append(word)
 
 
 def _use_default_command(words: _ArgumentScan) -> None:
-    """Go on as if the command that a group means alone had been named."""
+    """Continue as if the default command of a group had been named."""
     if isinstance(words.command, LazyGroup) and words.command.default:
         _scan_word(words, words.command.default)
 
@@ -111,12 +116,12 @@ def _match_long_flag(
     match = _LONG.fullmatch(word)
     name = f"--{match['name']}" if match else word.partition("=")[0]
     if match is None or name not in known:
-        of = f"{' '.join(words.path)} has" if words.path else "there is"
-        long = [one for one in known if one.startswith("--")]
-        hint = _did_you_mean(name, long)
+        where = f"{' '.join(words.path)}: " if words.path else ""
+        hint = _did_you_mean(name, [flag for flag in known if flag.startswith("--")])
         called = " ".join(["trainctl", *words.path])
         raise UsageError(
-            f"{of} no flag {word.partition('=')[0]}", hint or f"Run {called} --help for its flags."
+            f"{where}unknown option {word.partition('=')[0]}",
+            hint or f"Run {called} --help for its options.",
         )
     return name, None if match["value"] is None else match["value"][1:]
 
@@ -127,14 +132,14 @@ def _boolean_flag(name: str, flag: _Flag, value: str) -> list[str]:
         return [name]
     if value.lower() in _FALSE:
         return [flag.negative] if flag.negative else []
-    raise UsageError(f"{name}={value}: write {name}=true or {name}=false")
+    raise UsageError(f"{name}={value}: invalid value", f"Use {name}=true or {name}=false.")
 
 
 def _next_value(words: _ArgumentScan, name: str, todo: Iterator[str]) -> list[str]:
     for value in todo:
         return [value]
     called = " ".join(words.path)
-    raise UsageError(f"{called + ': ' if called else ''}{name} needs a value")
+    raise UsageError(f"{called + ': ' if called else ''}missing value for {name}")
 
 
 def _flags_of(command: ClickCommand) -> dict[str, _Flag]:
@@ -155,10 +160,6 @@ def _is_long_flag(word: str, known: Iterable[str]) -> bool:
 
 def _is_number(word: str) -> bool:
     return word[1].isdigit() or word[1] == "."
-
-
-def _wants_help(rest: Sequence[str]) -> bool:
-    return "--help" in rest or "-h" in rest
 
 
 def _did_you_mean(word: str, names: Sequence[str]) -> str:

@@ -80,10 +80,10 @@ def report_usage(error: TyperException, session: CliSession) -> int:
     """Show what the parser refused, in one or two lines."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "trainctl"
-    said = " ".join(error.format_message().split()).rstrip(".")
+    text = " ".join(error.format_message().split()).rstrip(".")
     name = path.partition(" ")[2]
-    summary = (f"{name}: " if name else "") + said[:1].lower() + said[1:]
-    report(UsageError(summary, f"Run {path} --help for what it takes."), session)
+    summary = (f"{name}: " if name else "") + text[:1].lower() + text[1:]
+    report(UsageError(summary, f"Run {path} --help for its arguments."), session)
     return UsageError.exit_code
 
 
@@ -128,8 +128,8 @@ def _crash(error: BaseException, session: CliSession) -> None:
         text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         report(
             TrainctlError(
-                f"this is a mistake in trainctl: {text}",
-                "Run it again with --log-level debug to see where, and report that.",
+                f"internal error: {text}",
+                "Report this bug with the traceback that --log-level debug prints.",
                 code="internal-error",
             ),
             session,

@@ -91,7 +91,8 @@ def parse_time(flag: str, text: str | None) -> LogTime | None:
         return LogTime(duration(flag, text), ago=True)
     except UsageError:
         raise UsageError(
-            f"{flag} {text!r} is not a time", "Write 10m, 2h30m, 1d or 2026-01-31T12:00:00Z."
+            f"{flag} {text!r}: not a time or duration",
+            "Use for example 10m, 1d or 2026-01-31T12:00:00Z.",
         ) from None
 
 

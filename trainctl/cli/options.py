@@ -42,60 +42,152 @@ class PlanFormat(StrEnum):
     HTML = "html"
 
 
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format.")]
-TableFormatOption = Annotated[TableFormat, typer.Option("--format", help="Output format.")]
-PlanFormatOption = Annotated[
-    PlanFormat, typer.Option("--format", help="Output format; markdown is for pull requests.")
+OUTPUT, SCOPE, POLICY = "Output", "Scope", "Variables and policy"
+"""Sections of help pages; an option without one is listed under "Options"."""
+
+FormatOption = Annotated[
+    OutputFormat,
+    typer.Option("--format", metavar="FORMAT", help="text or json", rich_help_panel=OUTPUT),
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")]
+TableFormatOption = Annotated[
+    TableFormat,
+    typer.Option("--format", metavar="FORMAT", help="text, json or csv", rich_help_panel=OUTPUT),
+]
+PlanFormatOption = Annotated[
+    PlanFormat,
+    typer.Option(
+        "--format", metavar="FORMAT", help="text, json, markdown or html", rich_help_panel=OUTPUT
+    ),
+]
+JobArgument = Annotated[str, typer.Argument(metavar="ADDRESS", help="Job, e.g. job.train")]
+PlanFileArgument = Annotated[
+    Path | None, typer.Argument(metavar="PLANFILE", help='Plan saved by "trainctl plan --out"')
+]
 RunOption = Annotated[
-    str | None, typer.Option("--run", metavar="ID", help="Run ID or number; the newest by default.")
+    str | None, typer.Option("--run", metavar="RUN", help="Run ID or number [default: latest]")
+]
+OUTPUT_DIR_HELP = "Directory to download to [default: current directory]"
+OutputDirectory = Annotated[
+    Path,
+    typer.Option(
+        "--output-dir",
+        "--target-directory",
+        metavar="DIR",
+        help=OUTPUT_DIR_HELP,
+        show_default=False,
+    ),
 ]
 Refresh = Annotated[
-    bool, typer.Option("--refresh/--no-refresh", help="Inspect nodes and refresh the state.")
+    bool,
+    typer.Option(
+        "--refresh/--no-refresh",
+        help="Don't inspect nodes or refresh the state",
+        rich_help_panel=SCOPE,
+    ),
 ]
-RefreshOnly = Annotated[bool, typer.Option("--refresh-only", help="Only report drift.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Don't use the network.")]
+RefreshOnly = Annotated[
+    bool, typer.Option("--refresh-only", help="Only report drift", rich_help_panel=SCOPE)
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Don't use the network", rich_help_panel=SCOPE)
+]
 Upgrade = Annotated[
-    bool, typer.Option("--upgrade", help="Update trainctl.lock to what upstream has now.")
+    bool,
+    typer.Option(
+        "--upgrade",
+        help="Update trainctl.lock to the latest upstream revisions",
+        rich_help_panel=SCOPE,
+    ),
+]
+Destroy = Annotated[
+    bool,
+    typer.Option("--destroy", help="Plan to destroy all managed resources", rich_help_panel=SCOPE),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
-        "--target", metavar="ADDRESS", help="Only this and what it depends on (repeatable)."
+        "--target",
+        metavar="ADDRESS",
+        help="Only this resource and its dependencies; with --destroy, this resource and its "
+        "dependents (repeatable)",
+        rich_help_panel=SCOPE,
     ),
 ]
 Excludes = Annotated[
     list[str] | None,
     typer.Option(
-        "--exclude", metavar="ADDRESS", help="All but this and what depends on it (repeatable)."
+        "--exclude",
+        metavar="ADDRESS",
+        help="Skip this resource and its dependents; with --destroy, keep this resource and its "
+        "dependencies (repeatable)",
+        rich_help_panel=SCOPE,
+    ),
+]
+DestroyTargets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="ADDRESS",
+        help="Destroy only this resource and its dependents (repeatable)",
+        rich_help_panel=SCOPE,
+    ),
+]
+DestroyExcludes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="ADDRESS",
+        help="Keep this resource and its dependencies (repeatable)",
+        rich_help_panel=SCOPE,
     ),
 ]
 Replaces = Annotated[
     list[str] | None,
-    typer.Option("--replace", metavar="ADDRESS", help="Force replacement of this (repeatable)."),
+    typer.Option(
+        "--replace",
+        metavar="ADDRESS",
+        help="Force replacement of this resource (repeatable)",
+        rich_help_panel=SCOPE,
+    ),
 ]
 Variables = Annotated[
     list[str] | None,
-    typer.Option("--var", metavar="NAME=VALUE", help="Set a variable (repeatable)."),
+    typer.Option(
+        "--var", metavar="NAME=VALUE", help="Set a variable (repeatable)", rich_help_panel=POLICY
+    ),
 ]
 VarFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--var-file", metavar="FILE", help="Load variables from YAML or TOML (repeatable)."
+        "--var-file",
+        metavar="FILE",
+        help="Load variables from YAML or TOML (repeatable)",
+        rich_help_panel=POLICY,
     ),
 ]
 TrustFile = Annotated[
     Path | None,
-    typer.Option("--trust", metavar="FILE", help="Trust file to use in place of the user's."),
+    typer.Option(
+        "--trust",
+        metavar="FILE",
+        help="Trust file to use instead of ~/.config/trainctl/trust.toml",
+        rich_help_panel=POLICY,
+    ),
 ]
 Parallelism = Annotated[
-    int, typer.Option("--parallelism", metavar="N", help="Maximum concurrent operations.")
+    int,
+    typer.Option(
+        "--parallelism", metavar="N", help="Maximum concurrent operations", rich_help_panel=POLICY
+    ),
 ]
-AutoApprove = Annotated[bool, typer.Option("--auto-approve", help="Skip the confirmation prompt.")]
-StopRunning = Annotated[
-    bool, typer.Option("--stop-running", help="Stop live runs that the plan replaces or removes.")
+AutoApprove = Annotated[bool, typer.Option("--auto-approve", help="Skip the confirmation prompt")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be deleted, without deleting it")
 ]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Stream new output until the run ends")
+]
+StopRunning = Annotated[bool, typer.Option("--stop-running", help="Allow stopping live runs")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +213,7 @@ class PlanningFlags:
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:
-            raise UsageError(f"--parallelism {self.parallelism}: at least 1")
+            raise UsageError(f"--parallelism {self.parallelism}: must be at least 1")
 
     @property
     def assignments(self) -> dict[str, str]:
@@ -129,7 +221,7 @@ class PlanningFlags:
         pairs = [value.partition("=") for value in self.variables or ()]
         for name, equals, _ in pairs:
             if not (name and equals):
-                raise UsageError(f"--var {name!r}: write --var NAME=VALUE")
+                raise UsageError(f"--var {name!r}: missing value", "Use --var NAME=VALUE.")
         return {name: value for name, _, value in pairs}
 
 
@@ -167,19 +259,22 @@ def print_result(
 def global_options(
     ctx: typer.Context,
     chdir: Annotated[
-        Path | None,
-        typer.Option("--chdir", "-C", metavar="DIR", help="Run as if started in this directory."),
+        Path | None, typer.Option("--chdir", "-C", metavar="DIR", help="Run as if started in DIR")
     ] = None,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Print without colour.")] = False,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="Set the log verbosity.")
-    ] = LogLevel.WARNING,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="URL", help="Location of the state.")
+        str | None,
+        typer.Option(
+            "--state", metavar="URL", help="Location of the state [default: from the manifest]"
+        ),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option("--log-level", metavar="LEVEL", help="error, warning, info or debug"),
+    ] = LogLevel.WARNING,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colored output")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
 ) -> None:
-    """Plan, review and apply training jobs and their weights on machines you own."""
+    """Run training jobs on your own machines, planned and reviewed like infrastructure."""
     session = session_of(ctx)
     session.set_log_level(log_level)
     session.state_url = state
@@ -187,12 +282,14 @@ def global_options(
         session.output.color = False
     if chdir is not None:
         if not chdir.is_dir():
-            raise UsageError(f"-C {chdir}: there is no such directory")
+            raise UsageError(f"-C {chdir}: no such directory")
         ctx.with_resource(contextlib.chdir(chdir))
     try:
         session.directory = Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the working directory is gone", "Change to one that exists.") from None
+        raise UsageError(
+            "the working directory no longer exists", "Change to a directory that exists."
+        ) from None
     if version or ctx.invoked_subcommand is None:
         session.output.print(f"trainctl {__version__}" if version else ctx.get_help())
         raise typer.Exit

@@ -50,7 +50,7 @@ class ExecutionFlags:
     def require_approval(self, session: CliSession) -> None:
         """Refuse at once if no user can be asked and none agreed beforehand."""
         if not self.auto_approve:
-            require_terminal(session, ", or apply a plan file that was made with plan --out")
+            require_terminal(session, ", or apply a plan saved by trainctl plan --out")
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def require_digest(plan: Plan, expect: str | None) -> None:
     """StalePlan if the plan is not the one that was reviewed."""
     if expect is not None and plan.digest != expect:
         raise StalePlan(
-            "this plan is not the one that was reviewed",
-            f"Expected {expect},\nit is     {plan.digest}.",
+            f"plan digest is {plan.digest}, expected {expect}",
+            "Review the new plan, then pass its digest to --expect.",
             code="not-the-reviewed-plan",
         )

@@ -99,7 +99,7 @@ def show_plan(
         output.note("")
     output.note(*problems, *explain_hint_lines(plan.diagnostics, output.error_style))
     if saved is not None:
-        output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")
+        output.note(f"Saved the plan to {saved}. To apply it, run: trainctl apply {saved}")
 
 
 def save_plan(path: Path, plan: Plan, desired: DesiredState) -> None:
@@ -118,7 +118,7 @@ def save_plan(path: Path, plan: Plan, desired: DesiredState) -> None:
     except OSError as error:
         if unfinished is not None:
             unfinished.unlink(missing_ok=True)
-        raise StorageError(f"{path} can't be written: {error.strerror}") from error
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def load_plan(path: Path) -> SavedPlan:
@@ -129,10 +129,10 @@ def load_plan(path: Path) -> SavedPlan:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise UsageError(
-            f"there is no plan file {path}",
-            "Make one: trainctl plan --out FILE.",
+            f"plan file {path} not found",
+            "Save a plan with trainctl plan --out FILE.",
             code="plan-file-not-found",
         ) from None
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return plan_file.read_plan(text, str(path))

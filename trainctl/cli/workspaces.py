@@ -63,8 +63,8 @@ def require_terminal(session: CliSession, instead: str = "") -> None:
     """Refuse, before any work, if no terminal can answer; ``instead`` names another way."""
     if not session.stdin.isatty():
         raise UsageError(
-            "there is no terminal to ask on",
-            f"Pass --auto-approve{instead}.",
+            "cannot ask for confirmation: standard input is not a terminal",
+            f"Use --auto-approve{instead}.",
             code="no-terminal",
         )
 

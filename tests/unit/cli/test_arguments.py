@@ -76,17 +76,29 @@ def test_nothing_after_two_dashes_is_touched(root: LazyGroup) -> None:
 @pytest.mark.parametrize(
     ("given", "summary", "detail"),
     [
-        ("pln", "there is no command 'pln'", "Did you mean plan?"),
-        ("state lst", "there is no command 'state lst'", "Did you mean list?"),
-        ("plan --uot F", "plan has no flag --uot", "Did you mean --out?"),
-        ("plan --since 1h", "plan has no flag --since", "Run trainctl plan --help for its flags."),
-        ("plan -auto-aprove", "plan has no flag -auto-aprove", "Did you mean --auto-approve?"),
-        ("plan --xyzzy=1", "plan has no flag --xyzzy", "Run trainctl plan --help for its flags."),
-        ("plan -x", "plan has no flag -x", "Run trainctl plan --help for its flags."),
-        ("--no-colr plan", "there is no flag --no-colr", "Did you mean --no-color?"),
-        ("plan --out", "plan: --out needs a value", ""),
-        ("plan --refresh=maybe", "--refresh=maybe: write --refresh=true or --refresh=false", ""),
-        ("state", "state needs one of: list", ""),
+        ("pln", "unknown command 'pln'", "Did you mean plan?"),
+        ("state lst", "unknown command 'state lst'", "Did you mean list?"),
+        ("plan --uot F", "plan: unknown option --uot", "Did you mean --out?"),
+        (
+            "plan --since 1h",
+            "plan: unknown option --since",
+            "Run trainctl plan --help for its options.",
+        ),
+        ("plan -auto-aprove", "plan: unknown option -auto-aprove", "Did you mean --auto-approve?"),
+        (
+            "plan --xyzzy=1",
+            "plan: unknown option --xyzzy",
+            "Run trainctl plan --help for its options.",
+        ),
+        ("plan -x", "plan: unknown option -x", "Run trainctl plan --help for its options."),
+        ("--no-colr plan", "unknown option --no-colr", "Did you mean --no-color?"),
+        ("plan --out", "plan: missing value for --out", ""),
+        (
+            "plan --refresh=maybe",
+            "--refresh=maybe: invalid value",
+            "Use --refresh=true or --refresh=false.",
+        ),
+        ("state", "state: missing command", "Use one of: list."),
     ],
 )
 def test_mistakes_name_the_nearest_right_thing(
@@ -102,3 +114,24 @@ def test_mistakes_name_the_nearest_right_thing(
 def test_help_of_a_group_needs_no_command(root: LazyGroup) -> None:
     """``state --help`` is a complete command line."""
     assert normalize_arguments(["state", "--help"], root) == ["state", "--help"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("help", "--help"),
+        ("help plan", "plan --help"),
+        ("help state", "state --help"),
+        ("help state list", "state list --help"),
+        ("--no-color help plan", "--no-color plan --help"),
+    ],
+)
+def test_help_command_is_the_help_option(root: LazyGroup, given: str, wanted: str) -> None:
+    """``help COMMAND`` shows what ``COMMAND --help`` shows."""
+    assert " ".join(normalize_arguments(given.split(), root)) == wanted
+
+
+def test_help_of_an_unknown_command_is_refused(root: LazyGroup) -> None:
+    """``help`` suggests the nearest command, too."""
+    with pytest.raises(UsageError, match="unknown command 'pln'"):
+        normalize_arguments(["help", "pln"], root)

@@ -69,7 +69,7 @@ def test_defaults_arrive(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["take", "a", "--rank", "x"], "take: invalid value for '--rank': 'x' is not a whole number"),
+        (["take", "a", "--rank", "x"], "take: invalid value for '--rank': 'x' is not an integer"),
         (["take", "a", "--seconds", "soon"], "take: invalid value for '--seconds': 'soon' is not a number"),
         (["take", "a", "--size", "huge"], "take: invalid value for '--size': 'huge' is not one of small, large"),
         (["take"], "take: missing argument 'ADDRESS'"),
@@ -80,5 +80,5 @@ def test_a_wrong_value_is_named(
 ) -> None:
     """The refusal names the flag and what it takes; the exit code is that of wrong usage."""
     assert invoke.invoke(words) == 64
-    hint = "  Run trainctl take --help for what it takes.\n"
+    hint = "  Run trainctl take --help for its arguments.\n"
     assert capsys.readouterr().err == f"error: {said} [wrong-usage]\n{hint}"

@@ -30,7 +30,7 @@ def test_where_it_cannot_be_saved_nothing_is_left(tmp_path: Path, name: str) -> 
     """In place of a directory, or in one that is not there."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "x").touch()
-    with pytest.raises(StorageError, match="can't be written"):
+    with pytest.raises(StorageError, match="cannot write"):
         save_plan(tmp_path / name, PLAN, DesiredState(tmp_path, {}, {}))
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
@@ -40,5 +40,5 @@ def test_what_is_not_there_or_unreadable_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_plan(tmp_path / "p.bin")
     assert "trainctl plan --out" in caught.value.detail
-    with pytest.raises(UsageError, match="can't be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         load_plan(tmp_path)

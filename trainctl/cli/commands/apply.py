@@ -1,4 +1,4 @@
-"""``trainctl apply``, ``destroy``, ``run`` and ``run_forever``."""
+"""``trainctl apply``, ``destroy``, ``run`` and ``reconcile``."""
 
 from __future__ import annotations
 
@@ -39,29 +39,31 @@ from trainctl.views.terminal.progress import ProgressDisplay
 
 def apply_command(
     ctx: typer.Context,
-    planfile: Annotated[
-        Path | None, typer.Argument(metavar="[PLANFILE]", help="A plan saved by `plan --out`.")
-    ] = None,
+    planfile: options.PlanFileArgument = None,
     auto_approve: options.AutoApprove = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait until all runs have ended, and resume what they block."),
+        typer.Option(
+            "--wait", help="Wait until all runs have ended; start jobs that depend on them"
+        ),
     ] = False,
     stop_running: options.StopRunning = False,
     expect: Annotated[
         str | None,
-        typer.Option("--expect", metavar="DIGEST", help="Fail unless the plan has this digest."),
+        typer.Option("--expect", metavar="DIGEST", help="Fail unless the plan has this digest"),
     ] = None,
     lockfile: Annotated[
         str | None,
-        typer.Option("--lockfile", metavar="readonly", help="Don't write trainctl.lock."),
+        typer.Option("--lockfile", metavar="MODE", help="readonly: don't write trainctl.lock"),
     ] = None,
     lock_timeout: Annotated[
         str,
-        typer.Option("--lock-timeout", metavar="1m", help="How long to wait for another apply."),
-    ] = "0",
+        typer.Option(
+            "--lock-timeout", metavar="DURATION", help="Wait this long for a locked resource"
+        ),
+    ] = "0s",
     format_: FormatOption = OutputFormat.TEXT,
-    destroy: Annotated[bool, typer.Option("--destroy", help="Destroy everything.")] = False,
+    destroy: options.Destroy = False,
     refresh: options.Refresh = True,
     refresh_only: options.RefreshOnly = False,
     offline: options.Offline = False,
@@ -74,14 +76,18 @@ def apply_command(
     trust: options.TrustFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
-    """Make it so: mirror weights, get nodes ready, deliver, run."""
+    """Create, update or replace resources to match the manifest.
+
+    Shows the plan and asks for confirmation first. With PLANFILE, applies that plan without asking;
+    options of the plan are then taken from the file.
+    """
     session = session_of(ctx)
     if lockfile not in (None, "readonly"):
-        raise UsageError(f"--lockfile={lockfile}: the only value is readonly")
+        raise UsageError(f"--lockfile={lockfile}: must be readonly")
     if lockfile and upgrade:
         raise UsageError(
-            "--upgrade moves what trainctl.lock names, and --lockfile=readonly leaves it",
-            "Leave one of them out.",
+            "--upgrade and --lockfile=readonly can't be used together",
+            "Remove one of the options.",
         )
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
@@ -122,28 +128,18 @@ def destroy_command(
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
     delete_checkpoints: Annotated[
-        bool, typer.Option("--delete-checkpoints", help="Delete the runs' checkpoints as well.")
+        bool, typer.Option("--delete-checkpoints", help="Also delete checkpoints")
     ] = False,
     format_: FormatOption = OutputFormat.TEXT,
     refresh: options.Refresh = True,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target", metavar="ADDRESS", help="Only this and what depends on it (repeatable)."
-        ),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--exclude", metavar="ADDRESS", help="All but this and what it depends on (repeatable)."
-        ),
-    ] = None,
+    target: options.DestroyTargets = None,
+    exclude: options.DestroyExcludes = None,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
-    """Destroy everything that is recorded, but for the mirror and checkpoints."""
+    """Destroy all managed resources. Keeps the mirror and, by default, checkpoints."""
     session = session_of(ctx)
     flags = PlanningFlags(
         refresh, destroy=True, targets=target, excludes=exclude, variables=var, var_files=var_file,
@@ -165,17 +161,15 @@ def destroy_command(
 
 def run_command(
     ctx: typer.Context,
-    address: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="The jobs to run.")],
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Print the log until the run ends.")
-    ] = False,
+    address: Annotated[list[str], typer.Argument(metavar="ADDRESS", help="Jobs, e.g. job.train")],
+    follow: options.Follow = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Start from the newest complete checkpoint.")
+        bool, typer.Option("--resume", help="Start from the latest complete checkpoint")
     ] = False,
     repeat: Annotated[
         str | None,
         typer.Option(
-            "--run", metavar="ID", help="Repeat this run: its code, weights and commands."
+            "--run", metavar="RUN", help="Repeat an earlier run with its code, weights and commands"
         ),
     ] = None,
     auto_approve: options.AutoApprove = False,
@@ -186,10 +180,13 @@ def run_command(
     trust: options.TrustFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
-    """Start one new run with today's code, even if nothing changed; or repeat an earlier run."""
+    """Start a new run of one or more jobs with the current code, even if nothing changed."""
     session = session_of(ctx)
     if repeat is not None and (resume or len(address) > 1):
-        raise UsageError("--run repeats one run of one job, from its own beginning")
+        raise UsageError(
+            "--run can't be used with --resume or with several jobs",
+            "Name one job, and leave out --resume.",
+        )
     jobs = tuple(job_address(word) for word in address)
     shell_quoted = tuple(map(str, jobs))
     flags = PlanningFlags(
@@ -227,7 +224,7 @@ def _follow(
         except KeyboardInterrupt:
             name = str(run.job.address).removeprefix("job.")
             session.output.note(
-                f"Run {run.record.number} ({run.record.id}) goes on.\n"
+                f"Run {run.record.number} ({run.record.id}) continues.\n"
                 f"  Follow it: trainctl logs -f {quote(name)}\n"
                 f"  Stop it:   trainctl stop {quote(name)}"
             )
@@ -239,20 +236,20 @@ def _follow(
 def reconcile_command(
     ctx: typer.Context,
     interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="How often to look.")
+        str, typer.Option("--interval", metavar="DURATION", help="Time between checks")
     ] = "30s",
-    once: Annotated[bool, typer.Option("--once", help="Look once, for cron and CI.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Check once, for cron and CI")] = False,
     format_: FormatOption = OutputFormat.TEXT,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
-    """Resume approved work that was blocked or interrupted: jobs that wait for jobs or nodes."""
+    """Resume approved work that was blocked or interrupted, such as jobs that wait for nodes."""
     session = session_of(ctx)
     seconds = duration("--interval", interval)
     if seconds <= 0:
-        raise UsageError("--interval is more than nothing", "Write for example 30s or 5m.")
+        raise UsageError(f"--interval {interval}: must be positive", "Use for example 30s or 5m.")
     flags = PlanningFlags(variables=var, var_files=var_file, parallelism=parallelism, trust=trust)
     output = session.output
 
@@ -267,6 +264,6 @@ def reconcile_command(
         with Interrupt(output.note) as interrupt:
             return look(JsonEventPrinter(output), interrupt)
     if not once:
-        output.note(f"Looking every {interval}. Ctrl-C ends it; runs go on.")
+        output.note(f"Checking every {interval}. Press Ctrl-C to stop; runs continue.")
     with ProgressDisplay(output) as progress, Interrupt(progress.note) as interrupt:
         return look(TextEventPrinter(output, progress), interrupt)

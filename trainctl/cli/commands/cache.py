@@ -10,6 +10,7 @@ import typer
 from trainctl.base.units import format_bytes
 from trainctl.cli.options import (
     AutoApprove,
+    DryRun,
     FormatOption,
     OutputFormat,
     TableFormat,
@@ -42,17 +43,17 @@ from trainctl.views.caches import (
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import pluralize, warning_text
 
-ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
-ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="The nodes' cluster.")]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Project name")]
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster of the nodes")]
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME", help="Which, if a project has caches on several."),
+    typer.Option("--cluster", metavar="CLUSTER", help="Cluster, if several have a cache"),
 ]
 TeamOption = Annotated[
-    bool, typer.Option("--team", help="The cache that all projects of that cluster share.")
+    bool, typer.Option("--team", help="Use the cache shared by all projects of the cluster")
 ]
 NodesOption = Annotated[
-    list[str] | None, typer.Option("--node", metavar="NODE", help="Only this node (repeatable).")
+    list[str] | None, typer.Option("--node", metavar="NODE", help="Only this node (repeatable)")
 ]
 
 
@@ -87,13 +88,21 @@ def summarize_command(
     project: ProjectArgument,
     cluster: ClusterOption = None,
     team: TeamOption = False,
-    sort: Annotated[CacheSort, typer.Option("--sort", help="Sort key.")] = CacheSort.FILEPATH,
-    order: Annotated[SortOrder, typer.Option("--order", help="Sort order.")] = SortOrder.ASC,
+    sort: Annotated[
+        CacheSort,
+        typer.Option(
+            "--sort", metavar="KEY", help="Sort by filepath, size, modified, type or permissions"
+        ),
+    ] = CacheSort.FILEPATH,
+    order: Annotated[
+        SortOrder, typer.Option("--order", metavar="ORDER", help="Sort order: asc or desc")
+    ] = SortOrder.ASC,
     form: Annotated[
-        SummaryFormat, typer.Option("--output", "-o", "--format", help="Output format.")
+        SummaryFormat,
+        typer.Option("--format", "-o", "--output", metavar="FORMAT", help="text, json or csv"),
     ] = SummaryFormat.TEXT,
 ) -> int:
-    """Show the contents of a project's training cache."""
+    """Show the contents of a training cache."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
@@ -126,18 +135,18 @@ def clear_command(
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than", metavar="AGE", help="Only what was last modified so long ago: 30d, 12h."
+            "--older-than",
+            metavar="DURATION",
+            help="Only files last modified this long ago, e.g. 30d or 12h",
         ),
     ] = None,
     cluster: ClusterOption = None,
     team: TeamOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be deleted.")
-    ] = False,
+    dry_run: DryRun = False,
     auto_approve: AutoApprove = False,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Delete files from a project's training cache, all or by age. Refused while a run uses it."""
+    """Delete files from a training cache, all or by age. Fails while a run uses the cache."""
     session = session_of(ctx)
     age = None if older_than is None else duration("--older-than", older_than)
     if not (auto_approve or dry_run):
@@ -166,10 +175,7 @@ def verify_command(
     node: NodesOption = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """Verify cached weights by their digests and delete corrupt ones.
-
-    Exit code 1 if a live run uses corrupt weights, or a node is unreachable.
-    """
+    """Verify cached weights against their digests and delete corrupt copies."""
     session = session_of(ctx)
     which = CacheSelection(cluster, tuple(node or ()))
     with open_workspace(session) as workspace, ProgressDisplay(session.output) as progress:
@@ -192,19 +198,14 @@ def evict_command(
     listings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[LISTING]...", help="Ids, or addresses of weights; everything by default."
+            metavar="LISTING", help="Listing IDs or addresses of weights [default: all]"
         ),
     ] = None,
     node: NodesOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be removed.")
-    ] = False,
+    dry_run: DryRun = False,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """Remove weights from node caches, but for those that a live run needs.
-
-    Exit code 1 if something that was named stays, or a node is unreachable.
-    """
+    """Remove weights from node caches. Keeps weights that a live run uses."""
     session = session_of(ctx)
     names = tuple(listings or ())
     with open_workspace(session) as workspace:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli import options as options
+from trainctl.cli import options
 from trainctl.cli.logs import report_unreachable
 from trainctl.cli.options import (
     FormatOption,
@@ -45,7 +45,7 @@ def list_command(
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """List the checkpoints of a job, or of the jobs of a matrix."""
+    """List the checkpoints of a job, or of all jobs of a matrix."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
         runs = select_runs(with_unrecorded_runs(workspace), job_address(address), run)
@@ -61,16 +61,28 @@ def download_command(
     address: options.JobArgument,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="CHECKPOINT", help="The newest complete one by default."),
+        typer.Option(
+            "--name", metavar="CHECKPOINT", help="Checkpoint name [default: latest complete]"
+        ),
     ] = None,
     target: Annotated[
-        Path, typer.Option("--target", "--target-directory", metavar="DIR", help="Where to put it.")
+        Path,
+        typer.Option(
+            "--output-dir",
+            "--target-directory",
+            "--target",
+            metavar="DIR",
+            help=options.OUTPUT_DIR_HELP,
+            show_default=False,
+        ),
     ] = Path(),
-    rank: Annotated[int, typer.Option("--rank", metavar="N", help="Rank that saved it.")] = 0,
+    rank: Annotated[
+        int, typer.Option("--rank", metavar="N", help="Rank that saved the checkpoint")
+    ] = 0,
     run: RunOption = None,
     trust: options.TrustFile = None,
 ) -> int:
-    """Download a checkpoint; the newest complete one by default."""
+    """Download a checkpoint; by default, the latest complete checkpoint."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
         found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
@@ -78,7 +90,7 @@ def download_command(
     session.output.print(str(place))
     if skipped_links:
         session.output.note(
-            f"{skipped_links_text(skipped_links)}: they led out of the job's checkpoint directory, or nowhere"
+            f"{skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
         )
     return 0
 
@@ -91,11 +103,13 @@ def url_command(
     address: options.JobArgument,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="CHECKPOINT", help="All complete ones by default."),
+        typer.Option(
+            "--name", metavar="CHECKPOINT", help="Checkpoint name [default: all complete]"
+        ),
     ] = None,
     expires: Annotated[
         str,
-        typer.Option("--expires", metavar="DURATION", help="How long URLs of a bucket work."),
+        typer.Option("--expires", metavar="DURATION", help="Validity of presigned URLs"),
     ] = "7d",
     run: RunOption = None,
     trust: options.TrustFile = None,
@@ -106,8 +120,7 @@ def url_command(
     seconds = int(duration("--expires", expires))
     if not 1 <= seconds <= _LONGEST_DAYS * 86_400:
         raise UsageError(
-            f"--expires {expires}: a URL of a bucket lives from a second to seven days",
-            "Write for example 12h or 7d.",
+            f"--expires {expires}: must be between 1s and 7d", "Use for example 12h or 7d."
         )
     with open_with_trust(session, trust) as workspace:
         of = find_run(with_unrecorded_runs(workspace), job_address(address), run)
@@ -116,8 +129,8 @@ def url_command(
         job = str(of.job.address).removeprefix("job.")
         session.output.json(artifacts_json(job, time.time(), found), links=True)
     else:
-        for one in found:
-            session.output.print(one.url, links=True)
+        for artifact in found:
+            session.output.print(artifact.url, links=True)
     return 0
 
 
@@ -133,9 +146,9 @@ def upload_command(
         found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         sync = upload_checkpoints(workspace, found)
     if not sync:
-        session.output.print("The run keeps no checkpoints.")
+        session.output.print("The run saves no checkpoints.")
     elif sync.get("error"):
-        session.output.print(f"Done, but for this: {sync['error']}")
+        session.output.print(f"Some checkpoints were not uploaded: {sync['error']}")
     else:
-        session.output.print("Everything is in the store.")
+        session.output.print("All checkpoints are uploaded.")
     return 0

@@ -25,34 +25,32 @@ def logs_command(
     ctx: typer.Context,
     address: options.JobArgument,
     run: RunOption = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", metavar="N", help="Only this rank's lines.")
-    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank")] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Only lines after a time or age: 10m, 2h, RFC 3339."
+            "--since",
+            metavar="TIME",
+            help="Show lines after a time or duration, e.g. 2026-01-31T12:00Z or 10m",
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Only lines before a time or age."),
+        typer.Option("--until", metavar="TIME", help="Show lines before a time or duration"),
     ] = None,
     grep: Annotated[
-        str | None, typer.Option("--grep", metavar="REGEX", help="Only matching lines.")
+        str | None, typer.Option("--grep", metavar="REGEX", help="Show matching lines")
     ] = None,
     tail: Annotated[
-        int | None, typer.Option("--tail", metavar="N", help="Only each rank's last lines.")
+        int | None, typer.Option("--tail", metavar="N", help="Show the last N lines of each rank")
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")
-    ] = False,
+    follow: options.Follow = False,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Print the log of prepare_commands instead.")
+        bool, typer.Option("--prepare", help="Show the log of prepare_commands instead")
     ] = False,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Print the log of a run."""
+    """Print the logs of a job: the output of its commands."""
     session = session_of(ctx)
     wanted = LogSelection(
         rank=rank,
@@ -74,23 +72,23 @@ def metrics_command(
     run: RunOption = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", "--watch", help="Go on until the run ends."),
+        typer.Option("--follow", "-f", "--watch", help="Stream new output until the run ends"),
     ] = False,
-    rank: Annotated[
-        int | None, typer.Option("--rank", metavar="N", help="Only this rank's samples.")
-    ] = None,
-    plot: Annotated[bool, typer.Option("--plot", help="Show the run's history as curves.")] = False,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Plot the history of the run")] = False,
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """Show GPU, CPU, memory and disk usage of a run; as JSON or CSV its whole history."""
+    """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
     from trainctl.views.metrics import metrics_csv, metrics_json
 
     session = session_of(ctx)
     if plot and format_ is not TableFormat.TEXT:
-        raise UsageError("--plot draws text", f"Leave out --format {format_.value}.")
+        raise UsageError(
+            f"--plot can't be used with --format {format_.value}", "Remove one of the options."
+        )
     if follow and format_ is TableFormat.CSV:
         raise UsageError(
-            "--follow has no CSV form", "With --format json it prints one sample a line."
+            "--follow can't be used with --format csv", "Use --format json for one sample per line."
         )
     with open_workspace(session) as workspace:
         found = find_run(with_unrecorded_runs(workspace), job_address(address), run)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainctl.cli.options import FormatOption, OutputFormat
+from trainctl.cli.options import OUTPUT, FormatOption, OutputFormat
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
@@ -23,7 +23,7 @@ from trainctl.views.problems import count_line, diagnostic_lines, explain_hint_l
 
 
 def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
-    """Check the manifest for errors; reads no state and uses no network."""
+    """Check the manifest for errors. Doesn't read the state or use the network."""
     session = session_of(ctx)
     output = session.output
     with open_workspace(session) as workspace:
@@ -69,13 +69,17 @@ def explain_command(
     ctx: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[FIELD|CODE]", help="A field, such as jobs.*.runtime, or the code of an error."
-        ),
+        typer.Argument(metavar="FIELD|CODE", help="Field, e.g. jobs.*.runtime, or error code"),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every code of an error or warning.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Explain all error codes")] = False,
     format_: Annotated[
-        ExplainFormat, typer.Option("--format", help="Output format of codes; fields are text.")
+        ExplainFormat,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="Format of error codes: text or markdown",
+            rich_help_panel=OUTPUT,
+        ),
     ] = ExplainFormat.TEXT,
 ) -> int:
     """Explain a manifest field, or the code of an error or warning."""
@@ -108,8 +112,8 @@ def _explain_field(session: CliSession, name: str, codes: list[str]) -> None:
     if not found:
         meant = nearest(name, codes) or nearest_path(name, known)
         sections = ", ".join(steps[0] for steps in known if len(steps) == 1)
-        hint = f"Did you mean {meant!r}?" if meant else f"Sections are {sections}"
-        raise UsageError(f"no field and no code is called {name!r}", hint)
+        hint = f"Did you mean {meant!r}?" if meant else f"Manifest sections: {sections}."
+        raise UsageError(f"unknown field or error code {name!r}", hint)
     for number, field in enumerate(found):
         below = [one for one in (known.get((*field.steps, key)) for key in field.keys) if one]
         lines = field_lines(field, below, session.output)
@@ -133,13 +137,13 @@ def _manifest_schema() -> dict[str, Any]:
 def schema_command(
     ctx: typer.Context,
     kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="Which document; the manifest by default.")
+        str, typer.Argument(metavar="KIND", help="Document [default: manifest]")
     ] = "manifest",
 ) -> int:
-    """Print the JSON Schema of a document."""
+    """Print the JSON Schema of the manifest or of a JSON output."""
     from trainctl_schemas import names, schema
 
     if kind not in names():
-        raise UsageError(f"there is no schema {kind!r}", f"There are: {', '.join(names())}.")
+        raise UsageError(f"unknown schema {kind!r}", f"Use one of: {', '.join(names())}.")
     session_of(ctx).output.json(schema(kind))
     return 0

@@ -55,12 +55,12 @@ def verify_command(
     ctx: typer.Context,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Delete what is wrong; the next apply fetches it again."),
+        typer.Option("--repair", help="Delete corrupt blobs; the next apply downloads them again"),
     ] = False,
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """Verify everything in the mirror by its digest. Exit code 1 if something was wrong."""
+    """Verify all blobs in the mirror against their digests."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace, ProgressDisplay(session.output) as progress:
         report = workspace.declared_mirror.store.verify(
@@ -76,29 +76,31 @@ def verify_command(
 
 def gc_command(
     ctx: typer.Context,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be deleted.")
-    ] = False,
+    dry_run: options.DryRun = False,
     drop_unused: Annotated[
         str | None,
         typer.Option(
-            "--drop-unused", metavar="TIME", help="Also drop references unused for so long: 90d."
+            "--drop-unused",
+            metavar="DURATION",
+            help="Also drop references unused for this long, e.g. 90d",
         ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="The mirror; the manifest's by default."),
+        typer.Option(
+            "--url", metavar="URL", help="Mirror to clean up [default: from the manifest]"
+        ),
     ] = None,
     endpoint_url: Annotated[
         str | None,
         typer.Option(
-            "--endpoint-url", metavar="URL", help="The server of a bucket that --url names."
+            "--endpoint-url", metavar="URL", help="Endpoint for S3-compatible servers, with --url"
         ),
     ] = None,
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """Delete what no state refers to any more. Safe beside running applies, and to interrupt."""
+    """Delete unreferenced blobs from the mirror. Safe during an apply, and safe to interrupt."""
     session = session_of(ctx)
     unused = None if drop_unused is None else duration("--drop-unused", drop_unused)
     with open_with_trust(session, trust) as workspace:

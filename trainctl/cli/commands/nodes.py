@@ -25,9 +25,7 @@ def list_command(ctx: typer.Context, format_: TableFormatOption = TableFormat.TE
 
 def forget_command(
     ctx: typer.Context,
-    node: Annotated[
-        str, typer.Argument(metavar="CLUSTER/NODE", help="The node, as nodes list has it.")
-    ],
+    node: Annotated[str, typer.Argument(metavar="CLUSTER/NODE", help="Node, e.g. lab/gpu-03")],
     auto_approve: AutoApprove = False,
 ) -> int:
     """Remove a permanently lost node from the state, without touching it."""
@@ -40,10 +38,12 @@ def forget_command(
         if not auto_approve and not approve(
             session, _question(found.id, live_runs_on(state, found))
         ):
-            session.output.note("Nothing was forgotten.")
+            session.output.note("Nothing was changed.")
             return 1
         forget(workspace, node)
-    session.output.print(f"{found.id}: forgotten. What it may hold in {found.root} stays there.")
+    session.output.print(
+        f"Removed {found.id} from the state. Files in {found.root} on the node are kept."
+    )
     return 0
 
 
@@ -53,4 +53,4 @@ def _question(node: str, runs: tuple[str, ...]) -> str:
         if runs
         else ""
     )
-    return f"Forget {node}, with whatever is on it?{live}"
+    return f"Remove {node} and its runs from the state?{live}"

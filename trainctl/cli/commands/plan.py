@@ -21,19 +21,34 @@ def plan_command(
     ctx: typer.Context,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Save the plan, for trainctl apply FILE."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help='Save the plan; apply it with "trainctl apply FILE"',
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
     detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there are changes.")
+        bool,
+        typer.Option(
+            "--detailed-exitcode",
+            help="Exit with 2 if there are changes",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
-    destroy: Annotated[bool, typer.Option("--destroy", help="Plan to destroy everything.")] = False,
+    destroy: options.Destroy = False,
     refresh: options.Refresh = True,
     refresh_only: options.RefreshOnly = False,
     offline: options.Offline = False,
     upgrade: options.Upgrade = False,
     concise: Annotated[
-        bool, typer.Option("--concise", help="Only the counts and what is destroyed.")
+        bool,
+        typer.Option(
+            "--concise",
+            help="Show only the counts and destroyed resources",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     target: options.Targets = None,
     exclude: options.Excludes = None,
@@ -43,7 +58,10 @@ def plan_command(
     trust: options.TrustFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
-    """Preview what apply would do: changes, transfers, estimated time and cost."""
+    """Preview the changes apply would make.
+
+    Shows resources to create, replace or destroy, weights to transfer, estimated time and cost.
+    """
     session = session_of(ctx)
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
@@ -62,13 +80,10 @@ def plan_command(
 
 def show_command(
     ctx: typer.Context,
-    planfile: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PLANFILE]", help="A saved plan; the state by default."),
-    ] = None,
+    planfile: options.PlanFileArgument = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
 ) -> int:
-    """Show a saved plan, or the state."""
+    """Show a saved plan, or without PLANFILE the current state."""
     session = session_of(ctx)
     if planfile is not None:
         show_plan(session, load_plan(planfile).plan, format_)

@@ -1,4 +1,4 @@
-"""``trainctl status``, ``stop_run`` and ``download``."""
+"""``trainctl status``, ``stop`` and ``download``."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def status_command(
     ctx: typer.Context,
     address: Annotated[
         str | None,
-        typer.Argument(metavar="[ADDRESS]", help="A job, or the jobs of a matrix; all by default."),
+        typer.Argument(metavar="ADDRESS", help="Job or matrix, e.g. job.train [default: all jobs]"),
     ] = None,
     run: RunOption = None,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show the status of jobs and their runs."""
+    """Show the status of jobs and their latest runs."""
     session = session_of(ctx)
     if run is not None and address is None:
-        raise UsageError("--run is of one job", "Name it: trainctl status ADDRESS --run ID.")
+        raise UsageError("--run needs a job", "Use trainctl status ADDRESS --run RUN.")
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
@@ -93,19 +93,19 @@ def stop_command(
     ctx: typer.Context,
     address: Annotated[
         str | None,
-        typer.Argument(metavar="[ADDRESS]", help="The job, or all jobs of a matrix."),
+        typer.Argument(metavar="ADDRESS", help="Job, or matrix to stop all of its runs"),
     ] = None,
     run: RunOption = None,
-    grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL.")
-    ] = "30s",
-    every: Annotated[bool, typer.Option("--all", help="Stop all live runs.")] = False,
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Grace period")] = "30s",
+    every: Annotated[bool, typer.Option("--all", help="Stop all live runs")] = False,
     auto_approve: options.AutoApprove = False,
 ) -> int:
-    """Stop a run, or all runs of a matrix: SIGTERM, then SIGKILL after the grace period."""
+    """Stop a run. Sends SIGTERM, then SIGKILL after the grace period."""
     session = session_of(ctx)
     if every == (address is not None) or (every and run):
-        raise UsageError("stop takes the address of a job, or --all")
+        raise UsageError(
+            "missing ADDRESS or --all", "Use trainctl stop ADDRESS or trainctl stop --all."
+        )
     seconds = duration("--grace", grace)
     with open_workspace(session) as workspace:
         if address is None:
@@ -135,8 +135,9 @@ def _stop_matrix(
         if not session.stdin.isatty():
             jobs = len(list(newest_runs(with_unrecorded_runs(workspace), job)))
             raise UsageError(
-                f"{job} is {pluralize(jobs, 'job')}, of which {pluralize(len(live), 'run')} would be stopped",
-                f"Pass --auto-approve, or name one, such as {live[0].job.address.shell_quoted}.",
+                f"{job} has {pluralize(jobs, 'job')} with {pluralize(len(live), 'live run')}",
+                "Use --auto-approve to stop all of them, "
+                f"or name a single job, e.g. {live[0].job.address.shell_quoted}.",
             )
         if not approve(session, f"Do you want to stop {pluralize(len(live), 'run')} of {job}?"):
             session.output.note("Nothing was changed.")
@@ -148,7 +149,7 @@ def _stop_many(
     session: CliSession, workspace: Workspace, live: list[JobRun], grace: float, whose: str = ""
 ) -> int:
     if not live:
-        session.output.print(f"{whose}no run is live")
+        session.output.print(f"{whose}no live runs")
         return 0
     with ProgressDisplay(session.output) as progress:
         ended = stop_runs(workspace, live, grace, progress.listen)
@@ -167,12 +168,9 @@ def download_command(
     ctx: typer.Context,
     address: options.JobArgument,
     run: RunOption = None,
-    target: Annotated[
-        Path,
-        typer.Option("--target-directory", metavar="DIR", help="Where to put the directory."),
-    ] = Path(),
+    target: options.OutputDirectory = Path(),
 ) -> int:
-    """Download the source code of a run, as the directory PROJECT_JOB_RUN."""
+    """Download the source code used by a run to the directory PROJECT_JOB_RUN."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         found = find_run(with_unrecorded_runs(workspace), job_address(address), run)

@@ -36,7 +36,7 @@ def check_command(
     var: options.Variables = None,
     var_file: options.VarFiles = None,
 ) -> int:
-    """Show sources, recipients and permissions of secrets; sends none of them."""
+    """Show sources, recipients and permissions of secrets. Sends no secret to a node."""
     session = session_of(ctx)
     flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
     with open_with_trust(session, trust, flags) as workspace:
@@ -58,26 +58,25 @@ def check_command(
 def push_command(
     ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The secret to store, as it is declared.")
+        str | None,
+        typer.Argument(metavar="NAME", help="Secret to store, as declared in the manifest"),
     ] = None,
     from_env: Annotated[
         str | None,
         typer.Option(
             "--from-env",
             metavar="VARIABLE",
-            help="Take the value from here, not from standard input.",
+            help="Read the value from this environment variable instead of standard input",
         ),
     ] = None,
-    auto_approve: Annotated[
-        bool, typer.Option("--auto-approve", help="Don't ask before another value is replaced.")
-    ] = False,
+    auto_approve: options.AutoApprove = False,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
 ) -> int:
-    """Give secrets to the runs that wait for them, as after a reboot; with NAME, store its value first.
+    """Send secrets to runs that wait for them, e.g. after a reboot of the node.
 
-    It is stored where the manifest says that it is kept: a keyring, or AWS Secrets Manager.
+    With NAME, first store its value where the manifest keeps it: a keyring or AWS Secrets Manager.
     """
     session = session_of(ctx)
     flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
@@ -86,7 +85,9 @@ def push_command(
         return auto_approve or _confirm_replacement(session, place)
 
     if name is None and from_env is not None:
-        raise UsageError("--from-env needs the NAME of a secret to store")
+        raise UsageError(
+            "--from-env needs NAME", "Use trainctl secrets push NAME --from-env VARIABLE."
+        )
     with open_with_trust(session, trust, flags) as workspace:
         if name is not None:
             spec = require_storable(workspace, name)
@@ -102,35 +103,41 @@ def _send_secrets(session: CliSession, workspace: Workspace, name: str | None) -
     """Send secrets to the runs that wait for them; 1 if one of them still has to wait."""
     waiting = runs_waiting_for_secrets(workspace, name)
     if not waiting and name is None:
-        session.output.print("No run waits for secrets.")
+        session.output.print("No runs wait for secrets.")
     with ProgressDisplay(session.output) as progress:
-        given = send_secrets(workspace, waiting, TextEventPrinter(session.output, progress))
-    return 0 if len(given) == len(waiting) else 1
+        sent = send_secrets(workspace, waiting, TextEventPrinter(session.output, progress))
+    return 0 if len(sent) == len(waiting) else 1
 
 
 def _read_value(session: CliSession, name: str, variable: str | None) -> str:
     """From the environment, or from standard input without the line end; typed unseen on a terminal."""
     if variable is not None:
         value = os.environ.get(variable, "")
-        where = f"the environment variable {variable} is"
+        source = f"environment variable {variable}"
     elif session.stdin.isatty():
         value = getpass.getpass(f"Value of {name} (not shown): ")
-        where = "what was typed is"
+        source = "typed value"
     else:
         value = session.stdin.read(MAX_BYTES + 3).removesuffix("\n").removesuffix("\r")
-        where = "standard input is"
+        source = "standard input"
     if not value:
-        raise UsageError(f"{where} empty", f"Pipe the value: trainctl secrets push {name} < FILE")
+        raise UsageError(
+            f"value of secret {name} is empty ({source})",
+            f"Pipe the value: trainctl secrets push {name} < FILE",
+        )
     if len(value.encode()) > MAX_BYTES:
-        raise UsageError(f"{where} longer than {MAX_BYTES // 2**10} KiB")
+        raise UsageError(
+            f"value of secret {name} is longer than {MAX_BYTES // 2**10} KiB ({source})",
+            "Use a shorter value.",
+        )
     return value
 
 
 def _confirm_replacement(session: CliSession, place: str) -> bool:
     if not session.stdin.isatty():
         raise UsageError(
-            f"{place} holds another value, and there is no terminal to ask on",
-            "Pass --auto-approve to replace it.",
+            f"{place} already has a different value, and standard input is not a terminal",
+            "Use --auto-approve to replace the value.",
             code="no-terminal",
         )
     return approve(session, f"Replace the value in {place}?")

@@ -20,7 +20,7 @@ from trainctl.views.state import (
 
 
 def list_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
-    """List the resources in the state."""
+    """List resources in the state."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         found = [str(address) for address in sorted(workspace.ledger.state().resources)]
@@ -30,9 +30,9 @@ def list_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) 
 
 def show_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The resource.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Resource, e.g. job.train")],
     at: Annotated[
-        int | None, typer.Option("--at", metavar="SERIAL", help="As it was at this serial.")
+        int | None, typer.Option("--at", metavar="SERIAL", help="Show the resource at this serial")
     ] = None,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
@@ -45,7 +45,7 @@ def show_command(
     if recorded is None:
         raise UsageError(
             f"{wanted} is not in the state",
-            "trainctl state list shows what is.",
+            "Run trainctl state list for the resources in the state.",
             code="not-in-state",
         )
     print_result(session.output, format_, resource_json(recorded), resource_lines(recorded))
@@ -63,11 +63,11 @@ def pull_command(ctx: typer.Context) -> int:
 def history_command(
     ctx: typer.Context,
     address: Annotated[
-        str | None, typer.Argument(metavar="[ADDRESS]", help="Only changes of this resource.")
+        str | None, typer.Argument(metavar="ADDRESS", help="Only changes of this resource")
     ] = None,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
-    """Show what was done, when and by whom."""
+    """Show the apply history: what was changed, when and by whom."""
     session = session_of(ctx)
     wanted = addresses((address,), "ADDRESS")[0] if address else None
     with open_workspace(session) as workspace:
@@ -79,13 +79,13 @@ def history_command(
 
 def force_unlock_command(
     ctx: typer.Context,
-    lease: Annotated[
-        str, typer.Argument(metavar="ID", help="The lease's id, as the refusal names it.")
-    ],
+    lease: Annotated[str, typer.Argument(metavar="ID", help="Lock ID from the error message")],
 ) -> int:
-    """Release a lease whose holder is known to be gone."""
+    """Release a stuck lock. Make sure that its holder no longer runs."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         released = workspace.ledger.release(lease)
-    session.output.print(f"{released.address}: released; {released.holder.actor} held it.")
+    session.output.print(
+        f"Released the lock on {released.address} (held by {released.holder.actor})."
+    )
     return 0

@@ -12,7 +12,7 @@ from trainctl.cli.session import session_of
 
 
 def version_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
-    """Print the version of trainctl."""
+    """Print the version."""
     form = {
         "trainctl_version": __version__,
         "python_version": platform.python_version(),
@@ -23,7 +23,7 @@ def version_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEX
 
 
 def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
-    """List the installed providers."""
+    """List installed providers."""
     from trainctl.plugin_api import discovery
 
     names = discovery.plugin_names(discovery.PROVIDERS)

@@ -1,0 +1,144 @@
+"""Examples and exit codes of commands, for help and the reference; loaded only when they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "Success. With `--detailed-exitcode`: no changes.",
+    1: "The command failed.",
+    2: "`plan --detailed-exitcode`: there are changes.",
+    10: "Another process is changing the resource or the state.",
+    11: "The saved plan is stale: the manifest, the state or the code has changed since.",
+    12: "Partial success: a change failed or was skipped, or a run did not complete.",
+    13: "A policy, a limit or the trust file forbids the change.",
+    64: "Wrong usage: unknown command or option, or an invalid value.",
+    130: "Interrupted by the user.",
+}
+"""The meaning of every exit code."""
+COMMON_EXIT_CODES = (0, 1, 64, 130)
+"""Those of every command."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandNotes:
+    """Command lines that show a command's use, and what its exit codes mean beyond the common ones."""
+
+    examples: tuple[str, ...]
+    exit_codes: Mapping[int, str] = field(default_factory=dict)
+
+
+_CHANGES = {
+    10: "Another process is changing the same resource.",
+    12: "Some changes failed or were skipped.",
+    13: "Forbidden by a policy, a limit or the trust file.",
+}
+
+NOTES: Mapping[str, CommandNotes] = {
+    "validate": CommandNotes(("trainctl validate",), {1: "The manifest has errors."}),
+    "plan": CommandNotes(
+        (
+            "trainctl plan --var lr=2e-4",
+            "trainctl plan --out plan.bin",
+            "trainctl plan --format markdown > comment.md",
+        ),
+        {
+            1: "Planning failed, or the plan has errors.",
+            2: "There are changes (with --detailed-exitcode).",
+            13: _CHANGES[13],
+        },
+    ),
+    "apply": CommandNotes(
+        ("trainctl apply --wait", "trainctl apply --auto-approve plan.bin"),
+        {
+            **_CHANGES,
+            11: "The saved plan is stale.",
+            12: "Some changes failed or were skipped; with --wait, a run did not complete.",
+        },
+    ),
+    "destroy": CommandNotes(
+        ("trainctl destroy", "trainctl destroy --target job.train"),
+        _CHANGES,
+    ),
+    "run": CommandNotes(
+        ("trainctl run job.train --follow", "trainctl run job.train --resume"),
+        {**_CHANGES, 12: "Some runs could not be started; with --follow, a run did not complete."},
+    ),
+    "reconcile": CommandNotes(
+        ("trainctl reconcile --interval 1m", "trainctl reconcile --once"),
+        {12: "With --once: some of the work failed or was skipped."},
+    ),
+    "show": CommandNotes(("trainctl show", "trainctl show --format markdown plan.bin")),
+    "status": CommandNotes(("trainctl status", "trainctl status job.train --run 3")),
+    "logs": CommandNotes(
+        ("trainctl logs job.train --follow", "trainctl logs job.train --rank 0 --grep loss"),
+        {1: "A node is unreachable, so that lines may be missing."},
+    ),
+    "metrics": CommandNotes(
+        ("trainctl metrics job.train --follow", "trainctl metrics job.train --format csv")
+    ),
+    "stop": CommandNotes(
+        ("trainctl stop job.train --grace 2m", "trainctl stop --all --auto-approve"),
+        {12: "With several runs: one could not be stopped."},
+    ),
+    "download": CommandNotes(("trainctl download job.train --run 3",)),
+    "checkpoints list": CommandNotes(("trainctl checkpoints list job.train",)),
+    "checkpoints download": CommandNotes(
+        ("trainctl checkpoints download job.train --name checkpoint-100 --output-dir ./ckpt",)
+    ),
+    "checkpoints url": CommandNotes(("trainctl checkpoints url job.train --expires 1h",)),
+    "checkpoints upload": CommandNotes(("trainctl checkpoints upload job.train --run 3",)),
+    "nodes list": CommandNotes(("trainctl nodes list", "trainctl nodes list --format json")),
+    "nodes forget": CommandNotes(("trainctl nodes forget lab/gpu-03",)),
+    "mirror list": CommandNotes(("trainctl mirror list",)),
+    "mirror verify": CommandNotes(
+        ("trainctl mirror verify --repair",), {1: "Something in the mirror is corrupt or missing."}
+    ),
+    "mirror gc": CommandNotes(
+        ("trainctl mirror gc --dry-run", "trainctl mirror gc --drop-unused 90d")
+    ),
+    "cache summarize": CommandNotes(("trainctl cache summarize demo --sort size --order desc",)),
+    "cache clear": CommandNotes(("trainctl cache clear demo --older-than 30d",)),
+    "cache verify": CommandNotes(
+        ("trainctl cache verify lab",),
+        {1: "A live run uses corrupt weights, or a node is unreachable."},
+    ),
+    "cache evict": CommandNotes(
+        ("trainctl cache evict lab weights.base --dry-run",),
+        {1: "Named weights are still in use, or a node is unreachable."},
+    ),
+    "secrets check": CommandNotes(
+        ("trainctl secrets check",),
+        {1: "A secret can't be read.", 13: "The trust file doesn't allow a recipient."},
+    ),
+    "secrets push": CommandNotes(
+        ("trainctl secrets push", "trainctl secrets push wandb --from-env WANDB_API_KEY"),
+        {1: "Some runs still wait for secrets."},
+    ),
+    "state list": CommandNotes(("trainctl state list",)),
+    "state show": CommandNotes(("trainctl state show job.train --at 5",)),
+    "state pull": CommandNotes(("trainctl state pull > state.json",)),
+    "history": CommandNotes(("trainctl history job.train",)),
+    "force-unlock": CommandNotes(("trainctl force-unlock 5d1f0c3a-7a52-4be8-9d0e-1f6b2c3d4e5f",)),
+    "explain": CommandNotes(
+        ("trainctl explain jobs.*.runtime", "trainctl explain stale-plan"),
+    ),
+    "providers": CommandNotes(("trainctl providers",)),
+    "schema": CommandNotes(("trainctl schema > trainctl.schema.json", "trainctl schema plan")),
+    "version": CommandNotes(("trainctl version --format json",)),
+}
+"""Notes by the words of the command."""
+
+
+def help_lines(command: str) -> list[str]:
+    """The lines that follow a command's options in its help; ``command`` is without ``trainctl``."""
+    notes = NOTES.get(command)
+    if notes is None:
+        return []
+    codes = [f"  {code:<3} {meaning}" for code, meaning in sorted(notes.exit_codes.items())]
+    return [
+        *(["Exit codes:", *codes, ""] if codes else []),
+        "Examples:" if len(notes.examples) > 1 else "Example:",
+        *(f"  {line}" for line in notes.examples),
+    ]

@@ -1,0 +1,157 @@
+"""Layout of help pages; imported only to show one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from textwrap import wrap
+from typing import Any
+
+from typer.core import TyperArgument, TyperOption
+
+from trainctl.cli.command_notes import help_lines
+
+Row = tuple[str, str]
+"""A name and its description."""
+Section = tuple[str, Sequence[Row]]
+"""A heading and the rows below it."""
+
+_SECTIONS = ("Options", "Output", "Scope", "Variables and policy")
+"""Groups of options, in the order of help pages; an option belongs to the first unless it says otherwise."""
+_MIN_GROUPED = 10
+"""A command with fewer options lists them in one section."""
+_MAX_NAME_COLUMNS = 24
+_ROOT_EXAMPLES = (
+    "trainctl plan",
+    "trainctl apply --wait",
+    "trainctl logs job.train --follow",
+)
+
+
+def command_help(command: Any, path: str, width: int) -> str:
+    """Return the help page of a command; ``path`` is ``trainctl`` and the words that name it."""
+    arguments = [one for one in command.params if isinstance(one, TyperArgument)]
+    usage = " ".join([path, "[OPTIONS]", *map(argument_name, arguments)])
+    return "\n".join(
+        [
+            *_description(command.help, width),
+            *("", f"Usage: {usage}"),
+            *_section_lines([("Arguments", _argument_rows(arguments)), *_options(command)], width),
+            *("", 'Global options: -C, --state, --log-level, --no-color (see "trainctl --help")'),
+            *_notes(path),
+            "",
+        ]
+    )
+
+
+def group_help(
+    summary: str, path: str, rows: Sequence[Row], default: str | None, width: int
+) -> str:
+    """Return the help page of a group of commands."""
+    commands = [(name, f"{text} (default)" if name == default else text) for name, text in rows]
+    usage = "[COMMAND]" if default else "COMMAND"
+    return "\n".join(
+        [
+            *_description(summary, width),
+            *("", f"Usage: {path} {usage} [OPTIONS]"),
+            *_section_lines([("Commands", commands)], width),
+            *("", f'Run "{path} COMMAND --help" for more information about a command.'),
+            "",
+        ]
+    )
+
+
+def root_help(root: Any, commands: Sequence[Section], width: int) -> str:
+    """Return the help page of the program."""
+    global_options = ("Global options", [*_option_rows(root.params), _HELP_ROW])
+    return "\n".join(
+        [
+            *_description(root.help, width),
+            *("", "Usage: trainctl [OPTIONS] COMMAND [ARGS]..."),
+            *_section_lines(commands, width),
+            *_section_lines([global_options], width),
+            *("", "Examples:", *(f"  {line}" for line in _ROOT_EXAMPLES)),
+            *("", 'Run "trainctl help COMMAND" for more information about a command.'),
+            "",
+        ]
+    )
+
+
+_HELP_ROW = ("-h, --help", "Show help")
+
+
+def argument_name(argument: TyperArgument) -> str:
+    """Return an argument as usage lines show it: ``ADDRESS``, ``[PLANFILE]``, ``ADDRESS...``."""
+    name = argument.display_name_raw
+    return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
+
+
+def option_row(option: TyperOption) -> Row:
+    """Return an option as help pages list it: its name with the metavar, its text with the default.
+
+    A switch that is on by default is listed by the name that turns it off.
+    """
+    names = option.opts
+    if option.secondary_opts and option.default:
+        names = option.secondary_opts
+    short = next((f"{name}, " for name in names if not name.startswith("--")), "")
+    long = next(name for name in names if name.startswith("--"))
+    metavar = "" if option.is_flag else f" {option.metavar or (option.name or '').upper()}"
+    return f"{short}{long}{metavar}", f"{option.help or ''}{_default(option)}"
+
+
+def _default(option: TyperOption) -> str:
+    value = option.default.value if isinstance(option.default, Enum) else option.default
+    if value is None or isinstance(value, bool) or not option.show_default:
+        return ""
+    return f" [default: {value}]"
+
+
+def _description(text: str | None, width: int) -> Iterator[str]:
+    for number, paragraph in enumerate((text or "").split("\n\n")):
+        if number:
+            yield ""
+        yield from wrap(" ".join(paragraph.split()), width)
+
+
+def _argument_rows(arguments: Iterable[TyperArgument]) -> list[Row]:
+    return [(argument_name(one), one.help or "") for one in arguments]
+
+
+def _option_rows(parameters: Iterable[Any]) -> list[Row]:
+    """Rows of the options; long names are aligned if some have a short name, too."""
+    rows = [option_row(one) for one in parameters if isinstance(one, TyperOption)]
+    if all(name.startswith("--") for name, _ in rows):
+        return rows
+    return [(name if name[1] != "-" else f"    {name}", text) for name, text in rows]
+
+
+def _options(command: Any) -> Iterator[Section]:
+    options = [one for one in command.params if isinstance(one, TyperOption)]
+    if len(options) < _MIN_GROUPED:
+        yield _SECTIONS[0], _option_rows(options)
+        return
+    for title in _SECTIONS:
+        found = [one for one in options if (one.rich_help_panel or _SECTIONS[0]) == title]
+        yield title, _option_rows(found)
+
+
+def _notes(path: str) -> list[str]:
+    lines = help_lines(path.partition(" ")[2])
+    return ["", *lines] if lines else []
+
+
+def _section_lines(sections: Sequence[Section], width: int) -> Iterator[str]:
+    """Yield the sections that have rows, all descriptions in one column."""
+    longest = max((len(name) for _, rows in sections for name, _ in rows), default=0)
+    column = min(longest, _MAX_NAME_COLUMNS) + 4
+    for title, rows in sections:
+        if rows:
+            yield from ("", f"{title}:")
+        for name, text in rows:
+            described = wrap(text, width - column)
+            head = f"  {name}"
+            if len(head) + 2 <= column and described:
+                head = f"{head:{column}}{described.pop(0)}"
+            yield head
+            yield from (f"{'':{column}}{line}" for line in described)
