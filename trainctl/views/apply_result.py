@@ -52,18 +52,18 @@ def result_lines(
     lines = [_run_line(address, run) for address, run in fell.items()]
     for change in result.left_alone:
         run = change.stops
-        what = f"run {run.number} ({run.id}) is live" if run else "it is live"
-        lines.append(f"{change.address}: left as it is, as {what}. Pass --stop-running to stop it.")
+        what = f"run {run.number} ({run.id}) is live" if run else "its run is live"
+        lines.append(f"{change.address}: skipped: {what}. Use --stop-running to stop it.")
     lines += [
-        f"{address}: not begun. Ask for the run again once nothing is in its way."
+        f"{address}: not started. Run the command again when nothing blocks it."
         for address, why in result.deferred.items()
         if why.lapses
     ]
     if not all(why.lapses for why in result.deferred.values()):
-        lines.append("What waits goes on with a later apply, or with: trainctl reconcile")
+        lines.append("To start jobs that wait, apply again later or run: trainctl reconcile")
     if result.not_started:
         lines.append(
-            f"Not started: {', '.join(map(str, result.not_started))}. Apply again to go on."
+            f"Not started: {', '.join(map(str, result.not_started))}. Apply again to continue."
         )
     said = ", ".join(
         f"{count} {word}" for word, count in counts(result).items() if count or word != "forgotten"
@@ -71,7 +71,7 @@ def result_lines(
     problems = [
         (len(result.failed), "failed"),
         (len(result.skipped), "skipped"),
-        (len(result.left_alone), "left alone"),
+        (len(result.left_alone), "not stopped"),
         (len(result.deferred), "waiting"),
         (len(fell), "not completed"),
     ]
@@ -92,8 +92,8 @@ def follow_lines(jobs: Sequence[Address]) -> list[str]:
         return []
     which = jobs[0].shell_quoted
     if len(jobs) == 1:
-        return [f"To follow it: trainctl logs {which} --follow"]
-    return [f"To see them: trainctl status. To follow one: trainctl logs {which} --follow"]
+        return [f"To follow the run: trainctl logs {which} --follow"]
+    return [f"To list the runs: trainctl status. To follow one: trainctl logs {which} --follow"]
 
 
 def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = _NONE) -> Event:
@@ -128,19 +128,19 @@ def _is_unsuccessful(run: RunRecord) -> bool:
 
 
 def _run_line(address: Address, run: RunRecord) -> str:
-    return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {address.shell_quoted}"
+    return f"{address}: run {run.number} ({run.id}) did not complete. See its output with: trainctl logs {address.shell_quoted}"
 
 
 def retained_lines(remains: Sequence[RetainedData]) -> list[str]:
     """One line for each directory that stays, and how to be rid of checkpoints."""
     if not remains:
         return []
-    lines = ["", "Kept, as data that may be wanted again:"]
+    lines = ["", "Kept:"]
     lines += [
         f"  {remain.what:<12} {remain.place}  {format_bytes(remain.bytes)}" for remain in remains
     ]
     if any(remain.what == "checkpoints" for remain in remains):
-        lines.append("With --delete-checkpoints, destroy deletes checkpoints as well.")
+        lines.append("To delete checkpoints, too, use destroy --delete-checkpoints.")
     if any(remain.what == "mirror" for remain in remains):
-        lines.append("`trainctl mirror gc` deletes what no state refers to any more of the mirror.")
+        lines.append("To delete unreferenced blobs from the mirror, use trainctl mirror gc.")
     return lines

@@ -96,7 +96,7 @@ def cache_lines(
     head = [
         f"{found.address}: {escape(found.directory)}",
         f"Snapshot of {second(found.at)} UTC, project {project_id}",
-        f"{pluralize(found.files, 'file')}, {decimal_size(found.bytes)} in all",
+        f"{pluralize(found.files, 'file')}, {decimal_size(found.bytes)} in total",
         "",
     ]
     if not found.entries:
@@ -108,14 +108,16 @@ def cache_lines(
         headers, rows, right=frozenset({"Size"}), width=width, shrinks=frozenset({"File Path"})
     )
     left = len(found.entries) - len(shown)
-    more = [f"… and {left} more: -o csv or -o json shows all."] if left else []
+    more = [f"… and {left} more: use -o csv or -o json to list all."] if left else []
     return [*head, *lines, *more]
 
 
 def other_node_lines(found: CacheUsage, unreachable: Sequence[UnreachableNode]) -> list[str]:
     """Of each node that was to tell and is away a warning that says whose answer this is instead."""
     return [
-        warning_text(f"{escape(one.why)}: this is what {found.node} has", code="node-unreachable")
+        warning_text(
+            f"{escape(one.why)}: shown is the cache of {found.node}", code="node-unreachable"
+        )
         for one in unreachable
     ]
 
@@ -124,7 +126,7 @@ def cache_full_warning(found: CacheUsage) -> str | None:
     """What is said of a cache that holds more than it is meant to."""
     if found.limit is None or found.bytes <= found.limit:
         return None
-    return f"{found.address} holds {decimal_size(found.bytes)}, more than its size of {decimal_size(found.limit)}"
+    return f"{found.address} contains {decimal_size(found.bytes)}, more than its size limit of {decimal_size(found.limit)}"
 
 
 def cleared_json(done: CacheClearResult) -> dict[str, Any]:
@@ -135,14 +137,12 @@ def cleared_json(done: CacheClearResult) -> dict[str, Any]:
 def cleared_lines(done: CacheClearResult) -> list[str]:
     """What went, or would."""
     if not (done.files or done.left):
-        return [f"There is nothing to remove in {escape(done.directory)}."]
+        return [f"Nothing to remove in {escape(done.directory)}."]
     method = "Would remove" if done.dry_run else "Removed"
     what = f"{pluralize(done.files, 'file')}, {format_bytes(done.bytes)}"
     lines = [f"{method} {what} from {escape(done.directory)}."]
     if done.left:
-        lines.append(
-            f"{pluralize(done.left, 'file')} could not be removed: they belong to another."
-        )
+        lines.append(f"{pluralize(done.left, 'file')} not removed: owned by another user.")
     return lines
 
 
@@ -207,7 +207,7 @@ def unreachable_cache_rows(report: CacheReport) -> list[dict[str, str]]:
 def unreachable_cache_lines(report: CacheReport) -> list[str]:
     """A warning for each of them."""
     return [
-        warning_text(f"{node} could not be asked: {escape(why)}", code="node-unreachable")
+        warning_text(f"{node} is unreachable: {escape(why)}", code="node-unreachable")
         for node, why in report.unreachable
     ]
 
@@ -221,7 +221,7 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
     """A line for each listing, then what was freed."""
     if not report.listings and not report.freed:
         return ["Nothing to evict."]
-    said = {"evicted": "would go"} if dry_run else {}
+    said = {"evicted": "would be evicted"} if dry_run else {}
     cells = [
         [
             *_node_cells(row),
@@ -231,7 +231,7 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
         ]
         for row in report.listings
     ]
-    headers = ["NODE", "LISTING", "SOURCE", "SIZE", "LAST USED (UTC)", "OUTCOME", "NEEDED BY"]
+    headers = ["NODE", "LISTING", "SOURCE", "SIZE", "LAST USED (UTC)", "OUTCOME", "USED BY"]
     lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
     return lines if dry_run else [*lines, "", f"{format_bytes(report.freed)} freed."]
 
@@ -239,17 +239,17 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
 def verify_lines(report: CacheReport, width: int | None = None) -> list[str]:
     """A line for each listing, what was wrong with those that were, and the counts."""
     if not report.listings:
-        return ["Nothing is cached."]
+        return ["The cache is empty."]
     cells = [[*_node_cells(row), row.outcome, escape(row.detail)] for row in report.listings]
     headers = ["NODE", "LISTING", "SOURCE", "SIZE", "OUTCOME", "DETAIL"]
     lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
     for row in report.listings:
-        lines += [f"  {row.node}: {escape(name)} was wrong" for name in row.corrupt_files]
+        lines += [f"  {row.node}: {escape(name)} was corrupt" for name in row.corrupt_files]
     count = pluralize(len(report.listings), "listing")
     return [*lines, "", f"{count} verified, {format_bytes(report.hashed)}."]
 
 
-_SHRINKS = frozenset({"SOURCE", "NEEDED BY", "DETAIL"})
+_SHRINKS = frozenset({"SOURCE", "USED BY", "DETAIL"})
 
 
 def _node_cells(row: CachedListingReport) -> list[str]:

@@ -79,7 +79,7 @@ def checkpoint_state_text(one: Checkpoint) -> str:
 
 def skipped_links_text(number: int) -> str:
     """Links that lead out of the job's checkpoint directory, or nowhere."""
-    return f"{pluralize(number, 'link')} left out"
+    return f"{pluralize(number, 'symlink')} skipped"
 
 
 def artifacts_json(job: str, made_at: float, found: Sequence[CheckpointFile]) -> dict[str, Any]:

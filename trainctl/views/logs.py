@@ -123,8 +123,10 @@ class JsonLogPrinter:
 
 
 def _gap_text(piece: LogBatch, whose: str = "") -> str:
-    return f"{format_bytes(piece.skipped_bytes)} of the log{whose} are gone here: it was too long to be kept whole"
+    return f"{format_bytes(piece.skipped_bytes)} of the log{whose} are missing: the log exceeded its size limit"
 
 
 def _prepared_elsewhere_text(piece: LogBatch) -> str:
-    return f"Its training cache was prepared by {escape(piece.prepared_by)}, which has that log."
+    return (
+        f"The training cache was prepared by {escape(piece.prepared_by)}; see the log of that run."
+    )

@@ -50,14 +50,14 @@ def metrics_lines(
     """
     head = f"{address}  run {run.number} ({run.id})  {run.status.words}"
     if not samples:
-        return [head, "  No sample was taken yet." if run.status.live else "  No sample was taken."]
+        return [head, "  No samples yet." if run.status.live else "  No samples."]
     if run.status.live:
         last = latest_samples(samples)
         age = max(0.0, now - max(one.time for one in last))
         lines = [f"{head}, {format_duration(age)} ago"]
     else:
         last = peak_samples(samples)
-        lines = [f"{head}, the most that it used"]
+        lines = [f"{head}, peak usage"]
     gpus = _gpu_lines(last, style, width)
     lines += [*_machine_lines(last, style, width), *(["", *gpus] if gpus else [])]
     return [*lines, *(f"  rank {one.rank}: {escape(one.problem)}" for one in last if one.problem)]

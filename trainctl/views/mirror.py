@@ -79,7 +79,7 @@ def _listing_status(row: InventoryRow) -> str:
 def lost_listing_lines(rows: Sequence[InventoryRow]) -> list[str]:
     """What to do about each listing that is lost, a warning each."""
     return [
-        f"the listing of {row.source} is {row.listing_status} ({row.listing}): the next apply in a project that needs it copies what is missing"
+        f"the listing of {row.source} is {row.listing_status} ({row.listing}): the next apply of a project that uses it repairs it"
         for row in rows
         if row.listing_status
     ]
@@ -114,10 +114,10 @@ def _total_lines(found: MirrorInventory) -> str:
     stored = format_bytes(sum(row.bytes_stored for row in found.rows))
     saved = sum(row.bytes_saved for row in found.rows)
     coming, left = found.unfinished, found.unreferenced
-    by_sharing = f", {format_bytes(saved)} saved by sharing" if saved else ""
-    of_parts = f", {format_bytes(coming)} of what isn't whole" if coming else ""
-    unused = f", {format_bytes(left)} that nothing refers to" if left else ""
-    hint = " trainctl mirror gc deletes that." if left else ""
+    by_sharing = f", {format_bytes(saved)} saved by deduplication" if saved else ""
+    of_parts = f", {format_bytes(coming)} of incomplete sources" if coming else ""
+    unused = f", {format_bytes(left)} unreferenced" if left else ""
+    hint = " Run trainctl mirror gc to delete unreferenced blobs." if left else ""
     return f"{stored} stored{by_sharing}{of_parts}{unused}.{hint}"
 
 
@@ -160,24 +160,24 @@ def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[
             ]
             for finding in islice(report.findings, _MOST_LINES)
         ]
-        headers = ["CONTENT", "WHAT", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
+        headers = ["BLOB", "TYPE", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
         shrinks = frozenset({"SOURCES", "DETAIL"})
         lines = [*table(headers, cells, width=width, shrinks=shrinks), ""]
     more = len(report.findings) - _MOST_LINES
     if more > 0:
-        lines[-1:] = [f"and {more} more, which --format json or csv name.", ""]
-    looked = f"{pluralize(report.blobs, 'content')} verified, {format_bytes(report.bytes)}"
+        lines[-1:] = [f"and {more} more; use --format json or csv to list all.", ""]
+    looked = f"{pluralize(report.blobs, 'blob')} verified, {format_bytes(report.bytes)}"
     return [*lines, f"{looked}: {_verify_summary(report.findings)}"]
 
 
 def _verify_summary(findings: Sequence[Finding]) -> str:
     if not findings:
-        return "all right."
+        return "no problems found."
     counts = Counter(finding.outcome.value for finding in findings)
     said = ", ".join(f"{counts[one]} {one}" for one in ("corrupt", "removed") if counts[one])
-    hints = " mirror verify --repair deletes what is corrupt." if counts["corrupt"] else ""
+    hints = " Run trainctl mirror verify --repair to delete corrupt blobs." if counts["corrupt"] else ""
     if any(finding.sources for finding in findings if finding.outcome is FindingOutcome.REMOVED):
-        hints += " The next apply fetches what was removed again."
+        hints += " The next apply downloads the deleted blobs again."
     return f"{said}.{hints}"
 
 
@@ -213,7 +213,7 @@ def gc_rows(report: GcReport) -> list[dict[str, Any]]:
 def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
     """What was dropped, what is kept for whom, and what was freed."""
     lines = [
-        f"Not used since {format_minute(one.last_used)} UTC, dropped: {_reference_owner(one)}"
+        f"Dropped, not used since {format_minute(one.last_used)} UTC: {_reference_owner(one)}"
         for one in report.dropped
     ]
     if report.kept:
@@ -227,12 +227,12 @@ def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
             drops=("OWNER", "REVISION", _USED),
         )
     lines += [
-        f"Being mirrored now: {_reference_owner(one)}. No content goes meanwhile; try again later."
+        f"Being mirrored: {_reference_owner(one)}. No blobs were deleted; try again later."
         for one in report.busy
     ]
-    done = "would be freed" if report.dry_run else "freed"
+    done = "would be deleted" if report.dry_run else "freed"
     problem = (
-        f"{pluralize(report.blobs, 'content')} of {pluralize(len(report.listings), 'listing')}"
+        f"{pluralize(report.blobs, 'blob')} of {pluralize(len(report.listings), 'listing')}"
     )
     return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {problem}."]
 

@@ -96,7 +96,7 @@ def explain_hint_lines(
     if not codes:
         return []
     which = next(iter(codes)) if len(codes) == 1 else "CODE"
-    return [style(f"To read more: trainctl explain {which}", "dim")]
+    return [style(f"For details, run: trainctl explain {which}", "dim")]
 
 
 def _code(code: str, style: Style) -> str:

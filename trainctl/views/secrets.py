@@ -46,13 +46,13 @@ def secret_lines(checked: Sequence[SecretCheck], width: int | None = None) -> li
 def pushed_lines(pushed: SecretPush) -> list[str]:
     """What was stored, and what to write so that plans show it."""
     if not pushed.changed:
-        return [f"Secret {pushed.spec.name!r} has this value already in {pushed.place}."]
+        return [f"Secret {pushed.spec.name!r} already has this value in {pushed.place}."]
     versions = f", version {pushed.after}" if pushed.after else ""
     if pushed.before:
-        versions += f" in place of {pushed.before}"
+        versions += f", replacing {pushed.before}"
     return [
         f"Stored secret {pushed.spec.name!r} in {pushed.place}{versions}.",
-        f"Runs get it when they start. To make it a change that plans show: secrets.{pushed.spec.name}.version: {_version_hint(pushed)}",
+        f"Runs get the new value when they start. To show the change in plans, set secrets.{pushed.spec.name}.version: {_version_hint(pushed)}",
     ]
 
 

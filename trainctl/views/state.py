@@ -46,7 +46,7 @@ def state_lines(state: State) -> list[str]:
     lines = table(["RESOURCE", "PROVIDER", "STATE"], rows) if rows else []
     intents = [intent for _, intent in sorted(state.open_intents.items())]
     if intents:
-        lines += ["", "Begun and not finished:", *(f"  {_intent(one)}" for one in intents)]
+        lines += ["", "Started and not finished:", *(f"  {_intent(one)}" for one in intents)]
     lines += ["", f"Serial {state.serial}, lineage {state.lineage}"]
     return lines
 
@@ -74,7 +74,7 @@ def history_lines(
     ``address`` is what it is about, if not all.
     """
     if not rows:
-        return [f"Nothing has happened to {address}." if address else "Nothing has happened yet."]
+        return [f"No history of {address}." if address else "No history yet."]
     cells = [
         [
             str(row.serial),
@@ -147,7 +147,7 @@ def summary(recorded: RecordedResource) -> str:
     if kind is Kind.JOB:
         runs = values.get("runs")
         newest = RunRecord.from_json(runs[-1]) if runs else None
-        return f"run {newest.number} {newest.status.words}" if newest else "has not run"
+        return f"run {newest.number} {newest.status.words}" if newest else "not run yet"
     if kind is Kind.WEIGHTS:
         return _weights(values)
     if kind is Kind.CLUSTER:

@@ -76,7 +76,7 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
     run = status.run
     lines = [f"{status.address}  run {run.number} ({run.id})  {run.status.words}"]
     if status.refresh_error:
-        lines.append(f"  as last seen: {status.refresh_error}")
+        lines.append(f"  last known status: {status.refresh_error}")
     lines += [f"  {word:<13} {text}" for word, text in _remark_lines(run)]
     if status.apply:
         lines.append(f"  {'apply':<13} {_apply_text(status.apply)}")
@@ -119,13 +119,13 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         ("error", run.error),
         (
             "stop",
-            "asked for, and not all of its nodes have told its end" if _end_text(run) else None,
+            "requested; not all nodes have reported the end of the run" if _end_text(run) else None,
         ),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         (run.status.words, run.waiting),
         ("image", run.image_digest),
-        *(("began with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
+        *(("started with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
         ("upload", upload),
     ]
     return [(word, escape(text)) for word, text in said if text]
@@ -134,7 +134,7 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
 def _apply_text(apply: PendingApply) -> str:
     """Whose apply it is that has the run to record."""
     whose = f"of {escape(apply.actor)}, since {second(apply.since)} UTC"
-    return f"{whose}: interrupted; the next one goes on with it" if apply.interrupted else whose
+    return f"{whose}: interrupted; the next apply resumes it" if apply.interrupted else whose
 
 
 def _end_text(run: RunRecord) -> bool:
@@ -167,7 +167,7 @@ def _phase_lines(status: JobStatus, now: float) -> list[str]:
             lines.append(f"  {name:<13} {took}{beside}")
     if status.deadline is not None:
         left = status.deadline - now
-        said = f"in {format_duration(left)}" if left > 0 else "over, being ended"
+        said = f"in {format_duration(left)}" if left > 0 else "exceeded, stopping"
         lines.append(f"  {'deadline':<13} {said}")
     return lines
 
@@ -186,7 +186,7 @@ def _mirrored_lines(run: RunRecord) -> list[str]:
 
 def through_client_text(size: int) -> str:
     """``, 2 GB through the operator's machine``; empty for nothing."""
-    return f", {format_bytes(size)} through the operator's machine" if size else ""
+    return f", {format_bytes(size)} via the client" if size else ""
 
 
 def _delivery_lines(run: RunRecord) -> list[str]:

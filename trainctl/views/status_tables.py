@@ -23,7 +23,7 @@ _NAMED = 6
 def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:
     """All jobs, a line each, and one for all jobs of a matrix; in so many columns if they must fit."""
     if not statuses:
-        return ["No job has run yet."]
+        return ["No jobs have run yet."]
     groups: dict[Address, list[JobStatus]] = {}
     for status in statuses:
         groups.setdefault(
@@ -59,14 +59,14 @@ def pending_job_lines(jobs: Sequence[Address], found: Iterable[JobStatus]) -> li
     if free:
         lines += [
             "",
-            f"Approved and not begun yet, {_job_list(free)}",
-            "They go on with a later apply, or with: trainctl reconcile. What is in the way: trainctl plan",
+            f"Approved, not started yet: {_job_list(free)}",
+            "They start with a later apply, or with: trainctl reconcile. To see what blocks them: trainctl plan",
         ]
     if held:
         lines += [
             "",
-            f"Approved in place of a run that goes on, {_job_list(held)}",
-            "Only an apply tries again: trainctl apply --stop-running. What is in the way: trainctl plan",
+            f"Approved to replace a live run: {_job_list(held)}",
+            "To start them, run: trainctl apply --stop-running. To see what blocks them: trainctl plan",
         ]
     return lines
 
@@ -83,7 +83,9 @@ def refresh_error_lines(found: Iterable[JobStatus]) -> list[str]:
         if one.refresh_error:
             jobs.setdefault(one.refresh_error, []).append(str(one.address))
     return [
-        warning_text(f"{escape(why)}: {', '.join(names)} as last seen", code="node-unreachable")
+        warning_text(
+            f"{escape(why)}: last known status of {', '.join(names)}", code="node-unreachable"
+        )
         for why, names in jobs.items()
     ]
 
@@ -118,8 +120,8 @@ def _matrix_row(address: Address, ones: Sequence[JobStatus]) -> list[str]:
 def state_text(one: JobStatus) -> str:
     """``completed``; ``pending: waits for 2 of 4 GPUs``."""
     waiting = f": {escape(one.run.waiting)}" if one.run.waiting else ""
-    apply = " (its apply was interrupted)" if one.apply and one.apply.interrupted else ""
-    return one.run.status.words + waiting + apply + (" (as last seen)" if one.refresh_error else "")
+    apply = " (apply interrupted)" if one.apply and one.apply.interrupted else ""
+    return one.run.status.words + waiting + apply + (" (last known)" if one.refresh_error else "")
 
 
 def counts_by_state(ones: Iterable[JobStatus]) -> str:
@@ -142,7 +144,7 @@ _REASONS = 5
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
     """What all jobs of a matrix have in common, each by its other values, in numeric order where they are numbers, and the counts by state."""
     if not statuses:
-        return ["No job of it has run yet."]
+        return ["No job of the matrix has run yet."]
     values = [dict(status.matrix) for status in statuses]
     all_names = list(dict.fromkeys(name for value in values for name in value))
     names = [name for name in all_names if len({value.get(name) for value in values}) > 1]
@@ -170,7 +172,7 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
         narrowest=narrowest,
         drops=("RUN", "RAN"),
     )
-    head = [f"All with {escape(', '.join(shared))}", ""] if shared else []
+    head = [f"Same for all: {escape(', '.join(shared))}", ""] if shared else []
     group = statuses[0].address.group
     return [*head, *lines, "", f"{group}: {counts_by_state(statuses)}", *_reasons(ordered)]
 

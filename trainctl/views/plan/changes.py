@@ -13,6 +13,7 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Kind
 from trainctl.plan.values import AffectedRun, Change, Drift, Plan
+from trainctl.views.plan.defaults import without_job_defaults
 from trainctl.views.plan.rows import (
     MISSING,
     AttributeRow,
@@ -30,32 +31,32 @@ LEGEND = {
     Action.UPDATE: ("~", "update in place"),
     Action.REPLACE: ("-/+", "replace"),
     Action.DELETE: ("-", "destroy"),
-    Action.FORGET: (".", "forget, destroying nothing"),
+    Action.FORGET: (".", "remove from the state only"),
 }
 COLOURS = {"+": "green", "~": "yellow", "-/+": "red", "-": "red", ".": "cyan"}
 
 _REASONS = {
-    ActionReason.MISSING: "will be created again: it is gone",
-    ActionReason.SOURCE_MOVED: "will be updated in place: its source has moved",
-    ActionReason.MIRROR_MOVED: "will be updated in place: the mirror has moved",
-    ActionReason.NO_CONFIG: "will be destroyed: it is not in the manifest",
-    ActionReason.ENDED: "will be forgotten: it is not in the manifest, and its last run has ended",
+    ActionReason.MISSING: "will be created again: not found",
+    ActionReason.SOURCE_MOVED: "will be updated in place: new upstream revision",
+    ActionReason.MIRROR_MOVED: "will be updated in place: the mirror has changed",
+    ActionReason.NO_CONFIG: "will be destroyed: not in the manifest",
+    ActionReason.ENDED: "will be removed from the state: not in the manifest, last run has ended",
 }
 _JOBS = {
     ActionReason.CANNOT_UPDATE: "must run again: its configuration has changed",
     ActionReason.BY_REQUEST: "will run again, as requested",
-    ActionReason.BY_TRIGGERS: "will run again, as its rerun_on asks",
-    ActionReason.RUN_FAILED: "will run again: its last run failed, and it has changed since",
+    ActionReason.BY_TRIGGERS: "will run again: matches rerun_on",
+    ActionReason.RUN_FAILED: "will run again: its last run failed and the job has changed since",
     ActionReason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
-    ActionReason.RUN_LOST: "will run again: the supervisor or the machine of its last run was lost",
-    ActionReason.INTERRUPTED: "will run again: starting it was interrupted",
+    ActionReason.RUN_LOST: "will run again: the supervisor or node of its last run was lost",
+    ActionReason.INTERRUPTED: "will run again: its start was interrupted",
 }
 _ACTIONS = {
     Action.CREATE: "will be created",
     Action.UPDATE: "will be updated in place",
     Action.REPLACE: "must be replaced",
     Action.DELETE: "will be destroyed",
-    Action.FORGET: "will be forgotten",
+    Action.FORGET: "will be removed from the state",
 }
 
 
@@ -123,10 +124,9 @@ def row_lines(
     ]
 
 
-def hidden_line(count: int, page: PageStyle) -> list[str]:
-    """How many attributes stay as they are."""
-    text = f"{_INDENT}  # ({pluralize(count, 'unchanged attribute')} hidden)"
-    return [page.style(text, "dim")] if count else []
+def hidden_line(hidden: str, page: PageStyle) -> str:
+    """Return the line that counts the attributes that are not shown."""
+    return page.style(f"{_INDENT}  # ({hidden} hidden)", "dim")
 
 
 def brief(value: Any) -> str:
@@ -236,8 +236,8 @@ def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:
         for row in changed_rows(_new_values(shown), _new_values(change))
         if row.after is not MISSING
     ]
-    differs = " but for" if rows else ""
-    head = f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}, as above{differs}"
+    differs = " except" if rows else ""
+    head = f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}, same as above{differs}"
     return [head, *row_lines(rows, page)]
 
 
@@ -245,7 +245,7 @@ def drift_lines(drift: Drift, page: PageStyle) -> list[str]:
     """What is not as recorded any more."""
     detail = f": {escape(drift.detail)}" if drift.detail else ""
     if drift.after is None:
-        return [f"  {page.style('-', 'red')} {drift.address} is gone{detail}"]
+        return [f"  {page.style('-', 'red')} {drift.address} not found{detail}"]
     rows = list(changed_rows(drift.before, drift.after))
     head = f"  {page.style('~', 'yellow')} {drift.address}{detail}"
     return [head, *row_lines(rows, page)]
@@ -253,7 +253,7 @@ def drift_lines(drift: Drift, page: PageStyle) -> list[str]:
 
 def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     if change.action is Action.CREATE:
-        return row_lines(_new_rows(change), page)
+        return _created_lines(change, page)
     if change.action in (Action.DELETE, Action.FORGET):
         return [f"      {line}" for line in _destroyed_facts(change, plan)]
     before, after = dict(change.before or {}), dict(change.after or {})
@@ -263,14 +263,22 @@ def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     touched = {row.path[0] for row in rows}
     same = len([key for key, value in after.items() if value is not None and key not in touched])
     shown = {} if change.address.kind is Kind.JOB else unknown
-    return [
-        *row_lines(rows, page, change.replace_paths, shown),
-        *hidden_line(same, page),
-    ]
+    lines = row_lines(rows, page, change.replace_paths, shown)
+    if same:
+        lines.append(hidden_line(pluralize(same, "unchanged attribute"), page))
+    return lines
 
 
-def _new_rows(change: Change) -> list[AttributeRow]:
-    return list(added_rows(_new_values(change)))
+def _created_lines(change: Change, page: PageStyle) -> list[str]:
+    """What the manifest says of a new resource; defaults are only counted."""
+    rows = list(added_rows(_new_values(change)))
+    shown = without_job_defaults(rows) if change.address.kind is Kind.JOB else rows
+    lines = row_lines(shown, page)
+    hidden = len(rows) - len(shown)
+    if hidden:
+        their = "at its default" if hidden == 1 else "at their defaults"
+        lines.append(hidden_line(f"{pluralize(hidden, 'attribute')} {their}", page))
+    return lines
 
 
 def _new_values(change: Change) -> dict[str, Any]:
@@ -289,7 +297,7 @@ def _kept_secrets(change: Change) -> list[str]:
     if not names:
         return []
     which = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
-    return [f"{which} kept on the node's disk until the run begins"]
+    return [f"{which} stored on the node's disk until the run starts"]
 
 
 def _weights_text(weights: Mapping[str, Any]) -> str:
@@ -323,4 +331,4 @@ def _ignored_code_lines(change: Change, plan: Plan, page: PageStyle) -> list[str
     if code is None or not code.excluded:
         return []
     names = ", ".join(escape(name) for name in code.excluded)
-    return [page.style(f"        # (not shipped: {names})", "dim")]
+    return [page.style(f"        # (excluded from upload: {names})", "dim")]

@@ -154,4 +154,4 @@ class PlanCounts:
 
     def __str__(self) -> str:
         text = f"Plan: {self.add} to add, {self.change} to change, {self.destroy} to destroy"
-        return f"{text}, {self.forget} to forget." if self.forget else f"{text}."
+        return f"{text}, {self.forget} to remove from the state." if self.forget else f"{text}."

@@ -87,7 +87,7 @@ def _changes(plan: Plan, room: int) -> list[str]:
             left = len(found) - number
             return [
                 *lines,
-                f"**{left} of {len(found)} changes are not shown: a comment has no room for more.**",
+                f"**{left} of {len(found)} changes are not shown: the comment size limit is reached.**",
                 "",
             ]
         lines += one

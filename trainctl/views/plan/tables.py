@@ -22,9 +22,9 @@ _MOST_NAMED = 4
 """So many nodes are named where more are alike."""
 _PRESENT = {True: "present", False: "pulled at start", None: _UNKNOWN}
 _SENTENCES = {
-    "namespace": "Mounted read-only; only the job sees them.",
-    "container": "Mounted read-only in the job's container.",
-    "link": "Linked into the job's directory: read-only by agreement, nothing enforces it.",
+    "namespace": "Mounted read-only, visible only to the job.",
+    "container": "Mounted read-only in the container of the job.",
+    "link": "Linked into the job's directory; read-only access is not enforced.",
 }
 
 _NARROWEST = {"WEIGHTS": 18, "JOB": 14, "NODE": 12, "IMAGE": 20}
@@ -119,11 +119,11 @@ def _space_lines(lines: Sequence[DeliveryRow]) -> list[str]:
     sizes = {node: sum(one.values()) for node, one in gets.items() if any(one.values())}
     scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))
     told = [
-        f"  {escape(node)} gets {format_bytes(sizes[node])}, and has room for {format_bytes(rooms[node])}."
+        f"  {escape(node)}: {format_bytes(sizes[node])} to transfer, {format_bytes(rooms[node])} free."
         for node in scarcest[:_MOST_NAMED]
     ]
     more = len(scarcest) - _MOST_NAMED
-    return [*told, *([f"  {more} more nodes have more room."] if more > 0 else [])]
+    return [*told, *([f"  {more} more nodes have more free disk space."] if more > 0 else [])]
 
 
 def _merge_matrix_lines(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
@@ -145,7 +145,7 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
         **_owner_columns(lines, jobs),
         "IMAGE": [escape(line.image) for line in lines],
         "ENGINE": [line.engine or _UNKNOWN for line in lines],
-        "THERE": [_PRESENT[line.present] for line in lines],
+        "STATUS": [_PRESENT[line.present] for line in lines],
     }
     return _rows(columns, page, frozenset({"RANK"}), ("ENGINE",))
 

@@ -70,7 +70,7 @@ def sections(plan: Plan, now: float | None) -> list[PlanSection]:
 
 def _drift(plan: Plan, page: PageStyle) -> PlanSection:
     lines = [line for one in plan.drift for line in drift_lines(one, page)]
-    return PlanSection("Changed outside of trainctl since it was recorded", lines=lines)
+    return PlanSection("Changed outside of trainctl", lines=lines)
 
 
 def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
@@ -80,7 +80,7 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     weights = [line for line in plan.weights if line.address in touched]
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
     return (
-        PlanSection("Left as it is", lines=_unchanged_lines(plan.changes, page)),
+        PlanSection("Not changed", lines=_unchanged_lines(plan.changes, page)),
         PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
         PlanSection("Deliveries", lines=deliveries),
         PlanSection("Images", lines=images_table(plan.images, page) if plan.images else ()),
@@ -113,7 +113,7 @@ def _stop_items(changes: Iterable[Change], now: float | None) -> PlanSection:
         for change in changes
         if change.stops is not None
     ]
-    return PlanSection("Stops live runs (needs `--stop-running`, or a saved plan)", items)
+    return PlanSection("Stops live runs (requires `--stop-running` or a saved plan)", items)
 
 
 def _named_items(title: str, changes: Iterable[Change], action: Action) -> PlanSection:
@@ -177,7 +177,7 @@ def _destruction_lines(changes: Iterable[Change], page: PageStyle, now: float | 
             lines.append(f"  {sign} {change.address} stops {live_run_text(change.stops, now)}")
     if lines:
         lines = [
-            page.style("Stops live runs (needs --stop-running, or a saved plan):", "bold"),
+            page.style("Stops live runs (requires --stop-running or a saved plan):", "bold"),
             *lines,
         ]
     gone = [change for change in found if change.action is Action.DELETE]
@@ -213,7 +213,7 @@ def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
         return []
     jobs = [one for one in noted if one.reason is not None and one.address.kind is Kind.JOB]
     if jobs:
-        hint = f"  To run it with today's: trainctl run {jobs[0].address.shell_quoted}"
+        hint = f"  To run it with the current code and weights: trainctl run {jobs[0].address.shell_quoted}"
         lines.append(page.style(hint, "dim"))
     return lines
 
@@ -222,14 +222,16 @@ def cost_lines(plan: Plan, page: PageStyle) -> list[str]:
     """What an hour of the new runs costs, if it costs anything."""
     if not plan.hourly_cost:
         return []
-    price = page.style(f"{plan.hourly_cost:.2f} USD an hour", "bold")
-    return [f"Cost: {price} while the new runs last; nothing is billed while mirroring."]
+    price = page.style(f"{plan.hourly_cost:.2f} USD per hour", "bold")
+    return [f"Cost: {price} while the new runs are live. Mirroring is not billed."]
 
 
 def heading(plan: Plan, page: PageStyle) -> str:
     """The counts, or that there is nothing to do."""
     if not plan.usable:
-        return page.style(f"{PlanCounts.of(plan)} It has errors and can't be applied.", "bold")
+        return page.style(
+            f"{PlanCounts.of(plan)} The plan has errors and can't be applied.", "bold"
+        )
     if plan.has_changes:
         return page.style(str(PlanCounts.of(plan)), "bold")
     return page.style("No changes. ", "bold") + _no_changes_text(plan)
@@ -239,7 +241,7 @@ def _no_changes_text(plan: Plan) -> str:
     if plan.options.destroy:
         return "There is nothing to destroy."
     if plan.options.refresh_only:
-        return "Apply would record what was found." if plan.drift else "Everything is as recorded."
+        return "Applying would update the state." if plan.drift else "The state is up to date."
     if any(change.reason for change in plan.changes):
-        return "Nothing runs again by itself."
-    return "Everything is as the manifest says."
+        return "No job is run again automatically."
+    return "The resources match the manifest."

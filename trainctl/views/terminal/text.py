@@ -120,7 +120,7 @@ def unreachable_lines(found: Iterable[UnreachableNode], what: str) -> list[str]:
 
 def unreachable_text(one: UnreachableNode, what: str) -> str:
     """``lab/gpu-1 doesn't answer: without the log of rank 1``."""
-    return f"{escape(one.why)}: without {what} of {_ranks(one.ranks)}"
+    return f"{escape(one.why)}; not shown: {what} of {_ranks(one.ranks)}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
