@@ -214,7 +214,7 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
         listed = mine.run("mirror", "list").stdout
 
     assert before == 1
-    assert "will be updated in place: the mirror has moved" in planned
+    assert "will be updated in place: the mirror has changed" in planned
     assert f"the mirror was s3://models/{prefix} at {bucket.endpoint}" in planned
     assert f"the mirror was s3://models/{prefix} at {bucket.endpoint}" in unasked
     assert "outside of trainctl" not in planned

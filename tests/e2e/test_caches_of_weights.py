@@ -175,7 +175,7 @@ def test_a_watch_carries_on_what_waits_for_room(fresh: ProjectHarness) -> None:
     ]
     assert after == before
     assert waiting == ["job.b", "job.c"]
-    assert "Approved and not begun yet, 2: job.b, job.c" in told
+    assert "Approved, not started yet (2): job.b, job.c" in told
     assert valid(fresh, "status", "status")["pending_jobs"] == []
     assert fresh.actions() == {}
 
@@ -193,7 +193,7 @@ def test_a_run_that_is_asked_for_while_there_is_no_room_lapses(fresh: ProjectHar
 
     assert "[waiting-for-disk-space]" in said.stderr
     assert "Ask for the run again once others have ended." in said.stderr
-    assert "job.c: not begun. Ask for the run again once nothing is in its way." in said.stdout
+    assert "job.c: not started. Run the command again when nothing blocks it." in said.stdout
     assert "trainctl reconcile" not in said.stdout + said.stderr
     assert valid(fresh, "status", "status")["pending_jobs"] == []
 
@@ -309,6 +309,6 @@ def test_a_node_that_fails_hides_no_other(fresh: ProjectHarness) -> None:
     assert [(one["node"], one["outcome"]) for one in verified["listings"]] == [("lab/lab-0", "ok")]
     assert [one["node"] for one in verified["unreachable"]] == ["lab/lab-1"]
     assert "1 listing verified" in text.stdout
-    assert "Warning: lab/lab-1 could not be asked: " in text.stderr
+    assert "Warning: lab/lab-1 is unreachable: " in text.stderr
     assert [one["outcome"] for one in evicted["listings"]] == ["evicted"]
     assert alone.stdout == ""

@@ -90,7 +90,7 @@ def test_an_image_is_pulled_and_run_by_digest(
     ]
     assert {one["mount"] for one in planned["deliveries"]} == {"container"}
     assert "pulled at start" in text
-    assert "Mounted read-only in the job's container." in text
+    assert "Mounted read-only in the container of the job." in text
     assert run["status"] == "TRAINING_JOB_COMPLETED"
     assert run["image_digest"].startswith("sha256:")
     assert run["image_digest"] == fresh.json("status", "sft")["image_digest"]

@@ -132,8 +132,8 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     (entry,) = lab.project.json("history", "weights.model")["entries"]
     assert (mirrored["weights"], mirrored["bytes"]) == ("weights.model", len(PARTED) + 8)
     assert mirrored["bytes_through_client"] == entry["mirrored"]["bytes_through_client"] == 8
-    assert ", 8 B through the operator's machine" in lab.project.run("status", "job.sft").stdout
-    assert ", 8 B through the operator's machine" in lab.project.run("history").stdout
+    assert ", 8 B via the client" in lab.project.run("status", "job.sft").stdout
+    assert ", 8 B via the client" in lab.project.run("history").stdout
     assert len(linked) == len({one.headers.get("Range") for one in linked}) == PARTS
     assert "Authorization" not in linked[0].headers
     assert sum(stored(lab.mirror).values()) == len(PARTED) + 8

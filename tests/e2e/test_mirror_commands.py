@@ -90,7 +90,7 @@ def test_a_damaged_listing_comes_back_by_a_repair_and_an_apply(fresh: ProjectHar
     planned = fresh.run("plan")
     fresh.run("apply", "--auto-approve")
 
-    assert "1 removed. The next apply fetches what was removed again." in repaired.stdout
+    assert "1 removed. The next apply downloads the deleted blobs again." in repaired.stdout
     assert "weights.g will be created again" in planned.stdout
     assert path.read_bytes() == right
     fresh.run("mirror", "verify")
@@ -189,7 +189,7 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: ProjectHarness) -> 
     again = fresh.run("plan", "--detailed-exitcode")
 
     for told in (planned, unasked):
-        assert "# weights.g will be updated in place: the mirror has moved" in told
+        assert "# weights.g will be updated in place: the mirror has changed" in told
         assert f"the mirror was {old.as_uri()}" in told
     assert "outside of trainctl" not in planned
     assert change["action_reason"] == "update_because_mirror_moved"
@@ -311,6 +311,6 @@ def test_what_is_not_the_mirrors_own_stays(fresh: ProjectHarness) -> None:
     verified = fresh.run("mirror", "verify", "--repair")
     collected = fresh.run("mirror", "gc")
 
-    assert verified.stdout == "1 content verified, 7 B: all right.\n"
+    assert verified.stdout == "1 blob verified, 7 B: all right.\n"
     assert collected.stdout.endswith("0 B freed: 0 contents of 0 listings.\n")
     assert [(fresh.mirror / name).read_text() for name in strays] == ["mine"] * 3

@@ -33,7 +33,7 @@ def test_a_plan_counts_what_two_jobs_name_once(twice: ProjectHarness) -> None:
     plan = twice.json("plan", "--format", "json")
 
     assert [one["summary"] for one in plan["diagnostics"] if one["code"] != "no-gpus"] == []
-    assert "box/box-0 gets 400 kB, and has room for 600 kB." in twice.run("plan").stdout
+    assert "box/box-0: 400 kB to transfer, 600 kB free." in twice.run("plan").stdout
 
 
 def test_only_who_brought_it_is_credited(twice: ProjectHarness) -> None:

@@ -46,7 +46,7 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> 
     assert "goes on." in failed.stderr
     assert newest(fresh) == (1, "RUNNING")
     told = fresh.run("status").stdout
-    assert "Approved in place of a run that goes on, 1: job.sft" in told
+    assert "Approved to replace a live run (1): job.sft" in told
     assert "trainctl apply --stop-running" in told
     assert "trainctl reconcile" not in told
     assert fresh.json("status")["pending_jobs"] == ["job.sft"]

@@ -385,7 +385,7 @@ def test_looking_at_what_is_there(fresh: ProjectHarness) -> None:
     write_manifest(
         fresh, {"a": job("true", weights=["tiny"]), "b": job(sleep_command(60))}, weights=WEIGHTS
     )
-    assert "No job has run yet." in fresh.run("status").stdout
+    assert "No jobs have run yet." in fresh.run("status").stdout
     fresh.run(*APPLY)
     wait_for(lambda: state_of(fresh, "a") == "COMPLETED")
     table = fresh.run("status").stdout.splitlines()

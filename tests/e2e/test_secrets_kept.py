@@ -14,7 +14,7 @@ from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
 
 OLD, NEW = "Wm3xR7nD5kP2-old", "Wm3xR7nD5kP2-new"
-SAYS = "(secret corp is kept on the node's disk until the run begins)"
+SAYS = "(secret corp is stored on the node's disk until the run starts)"
 MANIFEST = """\
 secrets: {corp: {from: env, name: CORP, persist: true, version: VERSION}}
 jobs:

@@ -79,7 +79,8 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -
     os.utime(cache / "old", (time.time() - 40 * 86_400,) * 2)
     summary = fresh.run("cache", "summarize", "one")
     assert (
-        "cache.work holds 2.50 KB, more than its size of 2.00 KB [cache-too-full]" in summary.stderr
+        "cache.work contains 2.50 KB, more than its size limit of 2.00 KB [cache-too-full]"
+        in summary.stderr
     )
     assert codes(fresh) == [("warning", "cache-too-full")]
     assert "more than its size of 2kB" in fresh.run("status").stderr

@@ -120,5 +120,5 @@ def test_a_cache_is_told_by_the_next_of_its_hosts(demo: ProjectHarness, lab: Hos
     assert found["unreachable"] == [{"node": "lab/gpu-0", "reason": "lab/gpu-0 doesn't answer"}]
     assert (
         done.stderr
-        == "Warning: lab/gpu-0 doesn't answer: this is what lab/gpu-1 has [node-unreachable]\n"
+        == "Warning: lab/gpu-0 doesn't answer: shown is the cache of lab/gpu-1 [node-unreachable]\n"
     )

@@ -160,7 +160,7 @@ def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[
             ]
             for finding in islice(report.findings, _MOST_LINES)
         ]
-        headers = ["BLOB", "TYPE", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
+        headers = ["BLOB", "PROBLEM", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
         shrinks = frozenset({"SOURCES", "DETAIL"})
         lines = [*table(headers, cells, width=width, shrinks=shrinks), ""]
     more = len(report.findings) - _MOST_LINES
@@ -231,9 +231,7 @@ def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
         for one in report.busy
     ]
     done = "would be deleted" if report.dry_run else "freed"
-    problem = (
-        f"{pluralize(report.blobs, 'blob')} of {pluralize(len(report.listings), 'listing')}"
-    )
+    problem = f"{pluralize(report.blobs, 'blob')} of {pluralize(len(report.listings), 'listing')}"
     return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {problem}."]
 
 

@@ -59,13 +59,13 @@ def pending_job_lines(jobs: Sequence[Address], found: Iterable[JobStatus]) -> li
     if free:
         lines += [
             "",
-            f"Approved, not started yet: {_job_list(free)}",
+            f"Approved, not started yet {_job_list(free)}",
             "They start with a later apply, or with: trainctl reconcile. To see what blocks them: trainctl plan",
         ]
     if held:
         lines += [
             "",
-            f"Approved to replace a live run: {_job_list(held)}",
+            f"Approved to replace a live run {_job_list(held)}",
             "To start them, run: trainctl apply --stop-running. To see what blocks them: trainctl plan",
         ]
     return lines
@@ -73,7 +73,7 @@ def pending_job_lines(jobs: Sequence[Address], found: Iterable[JobStatus]) -> li
 
 def _job_list(jobs: Sequence[Address]) -> str:
     names = ", ".join(map(str, jobs[:_NAMED])) + (", …" if len(jobs) > _NAMED else "")
-    return f"{len(jobs)}: {names}"
+    return f"({len(jobs)}): {names}"
 
 
 def refresh_error_lines(found: Iterable[JobStatus]) -> list[str]:

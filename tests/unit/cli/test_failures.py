@@ -99,7 +99,7 @@ def test_manifest_errors_show_everything_and_count(run: Runner) -> None:
         t.toml: jobs.b: error: job.b: no commands [empty-value]
         t.yaml:9:1: warning: not pinned [not-locked]
         2 errors, 1 warning
-        To read more: trainctl explain CODE
+        For details, run: trainctl explain CODE
         """)
 
 

@@ -94,4 +94,4 @@ def test_a_table_of_very_many_ends_with_a_note() -> None:
 
     assert lines[5].startswith(f"{MOST_ROWS + 4:07}")
     assert len(lines) == 5 + MOST_ROWS + 1
-    assert lines[-1] == "… and 5 more: -o csv or -o json shows all."
+    assert lines[-1] == "… and 5 more: use -o csv or -o json to list all."

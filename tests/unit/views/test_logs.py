@@ -106,7 +106,7 @@ def test_a_secret_across_two_parts_of_a_line_is_masked() -> None:
 def test_what_is_left_out_is_said_elsewhere() -> None:
     """On standard error, so that standard output holds nothing but the job's lines."""
     assert shown(LogBatch(0, 1.0, ("a",)), LogBatch(0, 2.0, skipped_bytes=5_000_000), LogBatch(0, 3.0, ("b",))) == (
-        "a\nb\n", "Warning: 5.0 MB of the log are gone here: it was too long to be kept whole [log-truncated]\n",
+        "a\nb\n", "Warning: 5.0 MB of the log are missing: the log exceeded its size limit [log-truncated]\n",
     )  # fmt: skip
 
 

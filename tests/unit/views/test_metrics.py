@@ -66,7 +66,7 @@ def test_the_present_is_a_table() -> None:
     assert "0.5 of 8 cores" in lines[2]
     assert "2.0 of 8 cores" in lines[3]
     assert lines[-1] == "  rank 0: nvidia-smi did not answer within 5 s"
-    assert metrics_lines(SFT, RUN, [], tagged, 1.0)[1] == "  No sample was taken yet."
+    assert metrics_lines(SFT, RUN, [], tagged, 1.0)[1] == "  No samples yet."
 
 
 def test_an_ended_run_shows_the_most_that_it_used() -> None:
@@ -75,7 +75,7 @@ def test_an_ended_run_shows_the_most_that_it_used() -> None:
         metrics_lines(SFT, replace(RUN, status=RunStatus.COMPLETED), SAMPLES, tagged, 9.0)
     )
 
-    assert "completed, the most that it used" in text
+    assert "completed, peak usage" in text
     assert "7.5 of 8 cores" in text
     assert "5.0 MB, 50 % full" in text
     assert "99 %" in text

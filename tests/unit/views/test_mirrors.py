@@ -25,12 +25,12 @@ SOURCE = "hf://acme/model"
         (
             FindingOutcome.CORRUPT,
             (SOURCE,),
-            "1 corrupt. mirror verify --repair deletes what is corrupt.",
+            "1 corrupt. Run trainctl mirror verify --repair to delete corrupt blobs.",
         ),
         (
             FindingOutcome.REMOVED,
             (SOURCE,),
-            "1 removed. The next apply fetches what was removed again.",
+            "1 removed. The next apply downloads the deleted blobs again.",
         ),
         (FindingOutcome.REMOVED, (), "1 removed."),
     ],
@@ -43,7 +43,7 @@ def test_the_verdict_of_a_verification_promises_what_can_be_kept(
 
     lines = mirror_verify_lines(VerifyReport(1, 1, (finding,)))
 
-    assert lines[-1] == f"1 content verified, 1 B: {said}"
+    assert lines[-1] == f"1 blob verified, 1 B: {said}"
 
 
 def test_of_very_many_findings_a_thousand_are_shown() -> None:
@@ -55,7 +55,7 @@ def test_of_very_many_findings_a_thousand_are_shown() -> None:
 
     assert lines[:1001] == whole[:1001]
     assert len(whole) == 1 + 1000 + 2
-    assert lines[1001:-1] == ["and 3 more, which --format json or csv name.", ""]
+    assert lines[1001:-1] == ["and 3 more; use --format json or csv to list all.", ""]
     assert "1003 corrupt." in lines[-1]
 
 
@@ -106,11 +106,11 @@ def test_what_sharing_saves_is_said_once() -> None:
 
     assert mirror_lines(MirrorInventory(ROWS))[-2:] == [
         "",
-        "15.0 MB stored, 5.0 MB saved by sharing.",
+        "15.0 MB stored, 5.0 MB saved by deduplication.",
     ]
     assert mirror_lines(MirrorInventory(ROWS[:1]))[-1] == "10.0 MB stored."
     assert mirror_lines(MirrorInventory(ROWS, 7_000_000))[-1] == (
-        "15.0 MB stored, 5.0 MB saved by sharing, 7.0 MB of what isn't whole."
+        "15.0 MB stored, 5.0 MB saved by deduplication, 7.0 MB of incomplete sources."
     )
     assert mirror_json(MirrorInventory(ROWS, 7_000_000))["bytes_unfinished"] == 7_000_000
     assert (form["bytes_stored"], form["bytes_saved"]) == (15 * MB, 5 * MB)
@@ -189,10 +189,12 @@ def test_a_mirror_is_empty_if_nothing_lies_there() -> None:
 
     assert mirror_lines(MirrorInventory(())) == ["The mirror is empty."]
     assert mirror_lines(left) == [
-        "0 B stored, 22.0 MB that nothing refers to. trainctl mirror gc deletes that."
+        "0 B stored, 22.0 MB unreferenced. Run trainctl mirror gc to delete unreferenced blobs."
     ]
-    assert mirror_lines(MirrorInventory((), 7 * MB)) == ["0 B stored, 7.0 MB of what isn't whole."]
+    assert mirror_lines(MirrorInventory((), 7 * MB)) == [
+        "0 B stored, 7.0 MB of incomplete sources."
+    ]
     assert mirror_lines(MirrorInventory(ROWS[:1], 7 * MB, MB))[-1] == (
-        "10.0 MB stored, 7.0 MB of what isn't whole, 1.0 MB that nothing refers to. trainctl mirror gc deletes that."
+        "10.0 MB stored, 7.0 MB of incomplete sources, 1.0 MB unreferenced. Run trainctl mirror gc to delete unreferenced blobs."
     )
     assert mirror_json(left)["bytes_unreferenced"] == 22 * MB

@@ -26,6 +26,6 @@ def test_a_job_that_differs_in_nothing_shown_is_as_the_one_above() -> None:
     same = similar_lines(of_a_sweep(2), first, PAGE)
     other = similar_lines(of_a_sweep(2, priority=5), first, PAGE)
 
-    assert same == ['  + job.j["seed=2"], as above']
-    assert other[0] == '  + job.j["seed=2"], as above but for'
+    assert same == ['  + job.j["seed=2"], same as above']
+    assert other[0] == '  + job.j["seed=2"], same as above except'
     assert [one.split() for one in other[1:]] == [["+", "priority", "=", "5"]]

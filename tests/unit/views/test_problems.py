@@ -43,7 +43,7 @@ def test_the_line_fits_the_window() -> None:
         (TrainctlError("x: no space left"), ["error: x: no space left [failed]"]),
         (
             StateError("it can't be read", "Why."),
-            ["error: it can't be read [state-failed]", "  Why.", "To read more: trainctl explain state-failed"],
+            ["error: it can't be read [state-failed]", "  Why.", "For details, run: trainctl explain state-failed"],
         ),
     ],
 )  # fmt: skip

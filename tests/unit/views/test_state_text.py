@@ -26,7 +26,7 @@ def test_a_state_is_a_line_for_each_resource() -> None:
         "weights.qwen3  trainctl  c1899de289a0, 4 files, 1.5 GB",
         "job.sft        trainctl  run 1 completed",
         "",
-        "Begun and not finished:",
+        "Started and not finished:",
         '  create job.sft by "ana@laptop" since 1970-01-01 00:00:00 UTC',
         "",
         f"Serial 1, lineage {state.lineage}",
@@ -36,7 +36,7 @@ def test_a_state_is_a_line_for_each_resource() -> None:
 def test_an_empty_state_says_so() -> None:
     """Nothing is never shown as nothing."""
     assert state_lines(State()) == ["The state is empty."]
-    assert history_lines([]) == ["Nothing has happened yet."]
+    assert history_lines([]) == ["No history yet."]
 
 
 def test_one_resource_shows_its_values_and_runs() -> None:
@@ -118,9 +118,9 @@ def test_history_fits_a_narrow_window() -> None:
     assert "1970-01-01 00:00:00" in lines[1]
     assert "…" in lines[1]
     moved = history_lines([replace(row, mirrored=MirroringRecord(2 * 10**9, 4.0, 5))], width=80)
-    assert moved[2].strip() == "2.0 GB in 4.0 s, 5 B through the operator's machine"
+    assert moved[2].strip() == "2.0 GB in 4.0 s, 5 B via the client"
     assert max(map(len, moved)) <= 80
-    assert history_lines([], Address.parse("job.x")) == ["Nothing has happened to job.x."]
+    assert history_lines([], Address.parse("job.x")) == ["No history of job.x."]
 
 
 def test_history_shows_what_was_mirrored_and_what_of_it_crossed_the_operators_machine() -> None:
@@ -134,6 +134,6 @@ def test_history_shows_what_was_mirrored_and_what_of_it_crossed_the_operators_ma
         ]
     )
 
-    assert lines[1].endswith("2.0 GB in 4.0 s, 5 B through the operator's machine")
+    assert lines[1].endswith("2.0 GB in 4.0 s, 5 B via the client")
     assert lines[2].endswith("2.0 GB in 4.0 s")
     assert lines[3].rstrip().endswith("done")

@@ -75,7 +75,7 @@ def test_what_all_runs_of_a_sweep_share_is_said_once() -> None:
     found = [job(f"lr={lr}", RunStatus.COMPLETED, {"lr": lr, **same}) for lr in ("1e-2", "1e-3")]
     lines = sweep_lines(found, 0.0, 80)
 
-    assert lines[:2] == ["All with model=small, batch=32", ""]
+    assert lines[:2] == ["Same for all: model=small, batch=32", ""]
     assert lines[2].split() == ["lr", "STATUS", "RUN"]
     assert [line.split()[0] for line in lines[3:5]] == ["1e-3", "1e-2"]
 
@@ -142,7 +142,7 @@ def test_a_run_past_its_deadline_is_being_ended() -> None:
     late = replace(job("lr=1", RunStatus.RUNNING, {}), deadline=100.0)
 
     assert "  deadline      in 5.0 s" in status_lines(late, 95.0)
-    assert "  deadline      over, being ended" in status_lines(late, 100.0)
+    assert "  deadline      exceeded, stopping" in status_lines(late, 100.0)
 
 
 def test_a_sweep_tells_why_its_runs_failed() -> None:
