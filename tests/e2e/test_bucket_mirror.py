@@ -309,7 +309,7 @@ def test_a_credential_that_is_refused_is_one_line(mine: ProjectHarness, tmp_path
 
     found = next(line for line in failed.stderr.splitlines() if line.startswith("error"))
     assert "mirror s3://models/" in found
-    assert "refused the credential" in found
+    assert "permission denied by" in found
     assert "AWS_ACCESS_KEY_ID" in failed.stderr
 
 

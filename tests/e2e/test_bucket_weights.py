@@ -211,7 +211,10 @@ def test_what_is_locked_is_what_is_used(
     assert kept["weights"][0]["bytes_upstream"] == 0
     assert logs == expected()
     assert moved["weights"][0]["bytes_upstream"] == len(CONFIG)
-    assert f"{cloud.source} is not upstream any more as trainctl.lock pins it" in lost
+    assert (
+        f"the version of {cloud.source} pinned in trainctl.lock is no longer available upstream"
+        in lost
+    )
     assert "plan --upgrade" in lost
     assert "trainctl.lock pins it" in refused
     assert quiet["diagnostics"] == []

@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_found_while_planning(fresh: ProjectHarness) -> Non
     fresh.run("plan")
 
     assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free beside" in waits.stdout + waits.stderr
-    assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free and needs 120 kB of weights" in (
+    assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free but needs 120 kB for weights" in (
         refused.stdout + refused.stderr
     )
     assert "job.a run 1" in held.stdout
@@ -192,7 +192,7 @@ def test_a_run_that_is_asked_for_while_there_is_no_room_lapses(fresh: ProjectHar
     said = fresh.run("run", "c", "--auto-approve", code=12)
 
     assert "[waiting-for-disk-space]" in said.stderr
-    assert "Ask for the run again once others have ended." in said.stderr
+    assert "Run it again when other runs have ended." in said.stderr
     assert "job.c: not started. Run the command again when nothing blocks it." in said.stdout
     assert "trainctl reconcile" not in said.stdout + said.stderr
     assert valid(fresh, "status", "status")["pending_jobs"] == []

@@ -152,7 +152,8 @@ def test_a_node_without_an_engine_is_told_in_the_plan(
     fresh.run("plan")
 
     assert (
-        "job.sft runs in an image, and on local/local-0 no container engine works:" in plan.stderr
+        "job.sft needs a container engine, but on local/local-0 no container engine works:"
+        in plan.stderr
     )
     assert "podman is not installed; docker is not installed; apptainer is not" in plan.stderr
     assert "runtime.engine: host" in plan.stderr

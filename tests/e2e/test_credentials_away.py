@@ -117,5 +117,8 @@ def _stands_in(work: ProjectHarness, code: str) -> tuple[str, str]:
     assert logs == "{}\n"
     assert kept == lock
     assert "It is in trainctl.lock" not in unlocked
-    assert "It is in trainctl.lock. The mirror doesn't have the locked version." in unmirrored
+    assert (
+        "The source is in trainctl.lock. The mirror doesn't contain the locked version."
+        in unmirrored
+    )
     return told["detail"], unmirrored

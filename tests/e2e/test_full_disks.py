@@ -142,9 +142,9 @@ def test_a_node_without_room_is_found_while_planning(work: ProjectHarness, hub: 
         done = apply(work, 1)
 
     assert (
-        "error: job.sft: local/local-0 has 4.2 MB free and needs 6.0 MB of weights" in done.stderr
+        "error: job.sft: local/local-0 has 4.2 MB free but needs 6.0 MB for weights" in done.stderr
     )
-    assert "Free space there, put the node cache on a larger disk" in done.stderr
+    assert "Free disk space there, use a larger disk for the node cache" in done.stderr
     assert not work.mirror.exists()
 
 

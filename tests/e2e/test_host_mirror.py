@@ -103,7 +103,7 @@ def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_other
     told = lab.project.run("status", "job.sft").stdout
 
     assert {row["path"] for row in plan["deliveries"]} == {"mirror-to-node"}
-    assert "lab/gpu-0 keeps the mirror and serves it" in plan["deliveries"][1]["path_reason"]
+    assert "lab/gpu-0 serves the mirror" in plan["deliveries"][1]["path_reason"]
     assert told.count("(mirror-to-node)") == 2
     assert lab.web.asked.count("GET /model.bin") == PARTS
     assert status["status"] == "TRAINING_JOB_COMPLETED"

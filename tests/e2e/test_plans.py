@@ -449,5 +449,5 @@ def test_what_the_manifest_does_not_name_is_not_locked(fresh: ProjectHarness) ->
     assert part == ["one", "three", "two"]
     assert one == [["one", "three", "two"], ["one"]]
     assert last == ["one"]
-    assert "nested too deep" in told
+    assert "too many levels of nesting" in told
     assert "[invalid-lock-file]" in told

@@ -477,7 +477,9 @@ def test_a_token_that_no_header_can_hold_is_refused_unseen(planted: Story, value
     secrets = planted.work.json("secrets", "check", code=1)["secrets"]
     (checked,) = (one for one in secrets if one["name"] == "source")
 
-    assert "weights.gated: secret source is no token: it holds a space, a line break" in done.stderr
+    assert (
+        "weights.gated: secret source is no token: it contains a space, a line break" in done.stderr
+    )
     assert not checked["readable"]
     assert [one["code"] for one in checked["problems"]] == ["unusable-secret"]
     assert not any(one in done.stdout + done.stderr for one in (value, *value.splitlines()))
@@ -495,6 +497,6 @@ def test_a_secret_file_lies_beside_the_manifest(planted: Story, by_link: bool) -
     done = planted.work.run("apply", "--auto-approve", code=13)
 
     assert "trainctl.yaml:5:" in done.stderr
-    assert "error: secret 'netrc' names a file outside the manifest's directory" in done.stderr
+    assert "error: secret 'netrc' reads a file outside the manifest's directory" in done.stderr
     assert found_in((done.stdout + done.stderr).encode()) == []
     assert nothing_begun(planted.work)

@@ -100,7 +100,7 @@ def test_hosts_that_reach_nobody(tmp_path: Path) -> None:
             status = made.json("status", "job.sft")
 
     assert [one["code"] for one in wrong] == ["private-address-missing"]
-    assert "lab/gpu-1 can't get its weights from lab/gpu-0: " in wrong[0]["summary"]
+    assert "lab/gpu-1 cannot download its weights from lab/gpu-0: " in wrong[0]["summary"]
     assert "loopback" in wrong[0]["summary"]
     assert paths == ["through-client"] * 2
     assert all("loopback" in why for why in reasons)

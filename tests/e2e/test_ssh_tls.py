@@ -66,7 +66,7 @@ def test_what_the_world_can_reach_is_asked_over_tls(
 
         reasons = {row["path"]: row["path_reason"] for row in plan["deliveries"]}
         assert set(reasons) == {"mirror-to-node", "peers"}
-        assert ("2 nodes get it at once, over TLS" in reasons["peers"]) is tls
+        assert ("2 nodes share one download, over TLS" in reasons["peers"]) is tls
         assert ended(made) == ("TRAINING_JOB_COMPLETED", {"mirror-to-node", "peers"})
         assert made.run("logs", "job.sft").stdout.count(WORD) == 3
         assert (seen[WORD] == 0, seen[ASKED] == 0) == (tls, tls)
@@ -83,7 +83,7 @@ def test_one_node_gets_it_from_the_mirrors_host_over_tls(tmp_path: Path) -> None
         made.run("apply", "--auto-approve", "--wait")
 
         reasons = [row["path_reason"] for row in plan["deliveries"]]
-        assert reasons[1] == "lab/gpu-0 keeps the mirror and serves it over TLS"
+        assert reasons[1] == "lab/gpu-0 serves the mirror over TLS"
         assert ended(made) == ("TRAINING_JOB_COMPLETED", {"mirror-to-node"})
 
 

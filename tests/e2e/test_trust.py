@@ -109,7 +109,7 @@ def test_a_trust_file_that_is_named_is_read(work: ProjectHarness, words: str) ->
     """By commands, too, that come to send nothing: one that isn't there is told."""
     done = work.run(*words.split(), "--trust", "none.toml", code=1)
 
-    assert "none.toml: error: the trust file is not used: it can't be read" in done.stderr
+    assert "none.toml: error: trust file ignored: it can't be read" in done.stderr
 
 
 @one_day_in(5)
@@ -210,7 +210,7 @@ def test_policies_bind_whoever_plans(work: ProjectHarness, web: WebServer) -> No
             f"the source '{web.url}/closed/model.bin' is not allowed",
         ),
         ('providers = ["ssh"]', "the provider 'local' is not allowed"),
-        ("max_hourly_cost = 8.5", "this plan costs 9.00 an hour"),
+        ("max_hourly_cost = 8.5", "the plan costs 9.00 per hour"),
     ):
         work.trust(allow(web), policies=f"{policy}{limit}\n")
         done = work.run("plan", "--trust", "other.toml", code=13)
@@ -238,7 +238,7 @@ def test_a_trust_file_that_others_may_write_is_refused(
     path = work.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
     path.chmod(0o666)
     done = work.run("plan", code=1)
-    assert "others may write to it [invalid-trust]" in done.stderr
+    assert "other users can write to it [invalid-trust]" in done.stderr
     assert "chmod go-w" in done.stderr
     assert web.asked == []
 
@@ -248,7 +248,7 @@ def test_a_trust_file_beside_the_manifest_is_refused(work: ProjectHarness, web: 
     work.variables["XDG_CONFIG_HOME"] = str(work.directory / "config")
     work.write({"config/trainctl/trust.toml": f"[[allow]]\n{allow(web)}\n"})
     done = work.run("plan", code=1)
-    assert "it lies inside the manifest's directory" in done.stderr
+    assert "it is inside the directory of the manifest" in done.stderr
     work.run("plan", "--trust", "config/trainctl/trust.toml")
 
 
@@ -306,6 +306,6 @@ def test_check_tells_what_is_wrong_with_the_trust_file(
     told = work.run("secrets", "check", code=1)
     planned = work.run("plan", code=1)
 
-    said = "others may write to it" if mode == 0o666 else "error: unknown key"
+    said = "other users can write to it" if mode == 0o666 else "error: unknown key"
     assert said in told.stderr
     assert told.stderr == planned.stderr

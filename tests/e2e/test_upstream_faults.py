@@ -85,14 +85,14 @@ TRANSFERS = [
     Broken("silent", "silent", "the server went silent during the body", GIVEN_UP),
     Broken("damaged", "flip", "other content than upstream announced", "Nothing of it was kept"),
     Broken("damaged-git", "flip", "other content than", "git blob id should be", file="config.json"),
-    Broken("longer", "longer", "300001 bytes where 300000 were announced", "Plan again"),
+    Broken("longer", "longer", "300001 bytes, expected 300000", "Plan again"),
     Broken("e404", "status", "does not have it at", "ignore_patterns", 404, {"X-Error-Code": "EntryNotFound"}),
-    Broken("e401", "status", "wants a credential (401)", NO_TOKEN, 401),
-    Broken("e403", "status", "wants a credential (403)", NO_TOKEN, 403),
-    Broken("e429", "status", "asks for fewer requests (429)", GIVEN_UP, 429),
+    Broken("e401", "status", "requires authentication (401)", NO_TOKEN, 401),
+    Broken("e403", "status", "requires authentication (403)", NO_TOKEN, 403),
+    Broken("e429", "status", "rate limited by", GIVEN_UP, 429),
     Broken("hour", "status", "(429)", "The server asks to wait 1h. Run the same", 429, {"Retry-After": "3600"}),
-    Broken("e500", "status", "can't answer now (500)", GIVEN_UP, 500),
-    Broken("e503", "status", "can't answer now (503)", GIVEN_UP, 503),
+    Broken("e500", "status", "is unavailable (500)", GIVEN_UP, 500),
+    Broken("e503", "status", "is unavailable (503)", GIVEN_UP, 503),
     Broken("e418", "status", "answered 418", "may not be the server", 418),
 ]  # fmt: skip
 
@@ -197,12 +197,12 @@ def test_what_failed_is_counted(tried: Tried) -> None:
 
 
 RESOLVING = [
-    Broken("absent", "absent", "HOST does not have it (404)", "Check its name. If it is private: declare a secret"),
-    Broken("tag", "@v9", "HOST has no such revision (404)", "Write an existing branch, tag or commit after @."),
-    Broken("e401", "status", "HOST wants a credential (401)", "Check its name. Declare a secret", 401),
-    Broken("e403", "status", "HOST wants a credential (403)", "Check its name. Declare a secret", 403),
-    Broken("e429", "status", "HOST asks for fewer requests (429)", GIVEN_UP, 429),
-    Broken("e500", "status", "HOST can't answer now (500)", GIVEN_UP, 500),
+    Broken("absent", "absent", "not found on HOST (404)", "Check the name. If it is private: declare a secret"),
+    Broken("tag", "@v9", "revision not found on HOST (404)", "Use an existing branch, tag or commit after @."),
+    Broken("e401", "status", "HOST requires authentication (401)", "Check the name. Declare a secret", 401),
+    Broken("e403", "status", "HOST requires authentication (403)", "Check the name. Declare a secret", 403),
+    Broken("e429", "status", "rate limited by HOST (429)", GIVEN_UP, 429),
+    Broken("e500", "status", "HOST is unavailable (500)", GIVEN_UP, 500),
     Broken("silent", "wait", "HOST did not respond within", "Gave up after 2 attempts."),
 ]  # fmt: skip
 
@@ -257,7 +257,7 @@ STRANGER = {"X-Error-Code": "RepoNotFound"}
 @one_day_in(5)
 @pytest.mark.parametrize(
     ("status", "headers", "says"),
-    [(503, {}, "can't answer now (503)"), (401, STRANGER, "wants a credential (401)")],
+    [(503, {}, "is unavailable (503)"), (401, STRANGER, "requires authentication (401)")],
     ids=["503", "401"],
 )
 def test_what_is_locked_and_mirrored_needs_no_upstream(
@@ -278,9 +278,9 @@ def test_what_is_locked_and_mirrored_needs_no_upstream(
     (told,) = planned["diagnostics"]
     assert (told["severity"], told["address"]) == ("warning", "weights.model")
     assert says in told["detail"]
-    assert "The locked version is used, from the mirror." in told["detail"]
+    assert "Using the locked version from the mirror." in told["detail"]
     assert says in lost.stderr
-    assert "The mirror doesn't have the locked version." in lost.stderr
+    assert "The mirror doesn't contain the locked version." in lost.stderr
 
 
 @one_day_in(7)
@@ -299,7 +299,7 @@ def test_only_what_is_planned_is_asked_for(work: ProjectHarness, hub: Hub) -> No
         assert "job.sft" not in work.run("plan", *flags).stdout
     ran = work.run("run", "alone", "--auto-approve", "--follow")
 
-    assert all("wants a credential (401)" in said for said in needs_it)
+    assert all("requires authentication (401)" in said for said in needs_it)
     assert "alone" in ran.stdout
     assert hub.seen == []
 
@@ -318,7 +318,7 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(
     assert "the repository is gated and no token was sent" in none.stderr
     assert "Accept its licence on its Hugging Face page" in none.stderr
     assert "the token's account has no access" in wrong.stderr
-    assert "The token came from HF_TOKEN." in wrong.stderr
+    assert "The token was read from HF_TOKEN." in wrong.stderr
     assert_recovers(work)
 
 
@@ -348,7 +348,7 @@ def test_retry_after_is_honoured(work: ProjectHarness, hub: Hub, path: str, form
 
     (seconds,) = recorded_waits(work)
     assert 7 <= seconds < 9 if form == "seconds" else 0 < seconds < 11
-    assert seconds < 2 or "asks for fewer requests (429); trying again in" in done.stderr
+    assert seconds < 2 or "(429); trying again in" in done.stderr
 
 
 def test_a_transfer_goes_on_from_the_last_good_chunk(work: ProjectHarness, hub: Hub) -> None:
@@ -421,13 +421,13 @@ def test_a_hostile_file_name_can_be_left_out(work: ProjectHarness, hub: Hub) -> 
 
 
 MOUNTS = [
-    ("/", "this is no place for a mount"),
-    ("/proc/x", "a mount on /proc/x would hide what the system needs"),
-    ("/etc", "a mount on /etc would hide what the system needs"),
-    ("/app/../etc", "'.' and '..' have no place in a mount location"),
-    ("../up", "'.' and '..' have no place in a mount location"),
-    ("~/models", "'~' is not expanded here"),
-    ("/app/\x07", "control characters have no place in a mount location"),
+    ("/", "the root directory is not a valid mount location"),
+    ("/proc/x", "a mount on /proc/x would hide system files"),
+    ("/etc", "a mount on /etc would hide system files"),
+    ("/app/../etc", "'.' and '..' are not allowed in a mount location"),
+    ("../up", "'.' and '..' are not allowed in a mount location"),
+    ("~/models", "'~' is not expanded in a mount location"),
+    ("/app/\x07", "control characters are not allowed in a mount location"),
 ]
 
 
@@ -458,9 +458,9 @@ def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: ProjectHarness) 
     planned = work.run("plan").stderr
     kept = work.run("apply", "--lockfile=readonly", "--auto-approve").stderr
 
-    assert "apply writes the revision" in " ".join(planned.split())
+    assert "To pin the revision, apply" in " ".join(planned.split())
     assert "apply writes" not in kept
-    assert "nobody writes down what was used" in " ".join(kept.split())
+    assert "the revision is not recorded" in " ".join(kept.split())
     assert not (work.directory / "trainctl.lock").exists()
 
 

@@ -56,7 +56,7 @@ def test_an_absolute_mount_is_refused_in_the_plan(poor: ProjectHarness) -> None:
     done = _poorly(poor, "apply", "--auto-approve")
 
     assert done.returncode == 1
-    assert "job.sft: /app/models/tiny can't be made on local/local-0" in done.stderr
+    assert "job.sft: /app/models/tiny cannot be created on local/local-0" in done.stderr
     assert "Write a relative mount_location" in done.stderr
     assert not poor.mirror.exists()
 

@@ -172,7 +172,7 @@ def test_unknown_repositories_and_revisions_are_gone(hub: Hub) -> None:
     """A wrong name and a wrong revision are told apart."""
     with pytest.raises(SourceNotFound, match="hf://acme/none"):
         resolved_from(hub, "hf://acme/none")
-    with pytest.raises(SourceNotFound, match="no such revision"):
+    with pytest.raises(SourceNotFound, match="revision not found"):
         resolved_from(hub, "hf://acme/model@v9")
 
 

@@ -180,9 +180,7 @@ def test_a_longer_file_than_announced_is_refused(web: WebServer, tmp_path: Path)
     """One byte more than was planned for is another file."""
     found = resolved_from(web)
     web.faults = [HttpFault("longer", "/w.bin", ALWAYS)]
-    with pytest.raises(
-        SourceMismatch, match=f"{len(BIG) + 1} bytes where {len(BIG)} were announced"
-    ):
+    with pytest.raises(SourceMismatch, match=f"{len(BIG) + 1} bytes, expected {len(BIG)}"):
         mirrored(web, tmp_path, found)
     assert list(tmp_path.glob("listings/*")) == []
 

@@ -18,7 +18,7 @@ def parse_size(text: str | int) -> int:
         return text
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a size; write for example 500GB, 2TB or 64Gi")
+        raise ValueError(f"{text!r} is not a size; use for example 500GB, 2TB or 64Gi")
     unit = match[2].upper()
     base = 1024 if unit.endswith("I") else 1000
     return int(float(match[1]) * base ** _POWERS[unit.replace("I", "")])
@@ -30,7 +30,7 @@ def parse_duration(text: str | int | float) -> float:
         return float(text)
     match = _DURATION.fullmatch(text.strip())
     if match is None or not match[0]:
-        raise ValueError(f"{text!r} is not a duration; write for example 30s, 15m, 2h or 1d")
+        raise ValueError(f"{text!r} is not a duration; use for example 30s, 15m, 2h or 1d")
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 

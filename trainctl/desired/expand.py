@@ -23,7 +23,9 @@ from trainctl.manifest.types.weights import default_mount
 from trainctl.model.diagnostics import Diagnostic, Severity, error
 
 _MAX_TEXT = 16 * 2**20
-_NAMES = "A job's name has letters, digits, '.', '_' and '-'; a 'matrix' makes one job for each combination."
+_NAMES = (
+    "Use letters, digits, '.', '_' and '-'; to create a job for each combination, use 'matrix'."
+)
 _COMMANDS = {("runtime", "start_commands"), ("runtime", "cache_config", "prepare_commands")}
 _TEXT = frozenset({"environment_variables", "labels"})
 
@@ -76,8 +78,8 @@ class Expander:
                 self._wrong(
                     ("vars", name),
                     entry,
-                    "a variable can't refer to another",
-                    "Write its value.",
+                    "a variable can't refer to another variable",
+                    "Use a literal value.",
                     code="unknown-reference",
                 )
         return section
@@ -92,7 +94,7 @@ class Expander:
             if "[" in name:  # what an expanded matrix is told apart by
                 self._problems.append(
                     error(
-                        f"{name!r} is not a name",
+                        f"invalid job name {name!r}",
                         _NAMES,
                         where=section.key_position(name),
                         code="invalid-name",
@@ -127,8 +129,8 @@ class Expander:
             self._wrong(
                 ("jobs", name, "matrix"),
                 matrix,
-                "all matrices together make the manifest too large",
-                f"They may have {MAX_COMBINATIONS} combinations, and jobs of {MAX_NODES} values.",
+                "the matrices make the manifest too large",
+                f"All matrices together can have {MAX_COMBINATIONS} combinations, and {MAX_NODES} values in their jobs.",
                 code="invalid-matrix",
             )
             found = []
@@ -206,7 +208,7 @@ class Expander:
                     path,
                     node,
                     "the expanded text is larger than 16 MiB",
-                    "Use less of it.",
+                    "Insert less text.",
                     code="file-too-large",
                 )
                 return text
@@ -221,7 +223,7 @@ class Expander:
                     self._problems.append(
                         error(
                             "an expression can't be a key",
-                            "Write the key itself.",
+                            "Use a literal key.",
                             address=address_of(path),
                             where=node.key_position(key),
                             code="expression-as-key",
@@ -261,8 +263,8 @@ def _plain(inner: str, scope: ExpressionScope) -> Scalar:
     expression = Expression.parse(inner)
     if expression.raw:
         raise InvalidExpression(
-            "raw(…) is for start_commands and prepare_commands",
-            "Elsewhere nothing is quoted: leave it out.",
+            "raw(…) is only supported in start_commands and prepare_commands",
+            "Remove raw(…): other values are not quoted.",
             code="raw-outside-command",
         )
     return expression.value(scope)
@@ -282,9 +284,8 @@ def command_text(text: str, scope: ExpressionScope) -> str:
         refusal = quoting.refusal()
         if refusal is not None:
             raise InvalidExpression(
-                f"${{{{ {expression.reference} }}}} stands {refusal}",
-                "It becomes one quoted word by itself: put it outside, or in environment_variables and "
-                f"use $NAME. raw({expression.reference}) inserts it as it is.",
+                f"${{{{ {expression.reference} }}}} can't be used {refusal}",
+                f"Values are quoted as one word: move the expression outside of the quotes, or set it in environment_variables and use $NAME. To insert the value unquoted, use raw({expression.reference}).",
                 code="quoted-expression",
             )
         quoting.word()

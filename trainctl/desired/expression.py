@@ -66,7 +66,7 @@ class Expression:
         if self.reference == "project.name":
             return _require_value(scope.project, "project.name", "there are several projects")
         if self.reference == "job.name":
-            return _require_value(scope.job, "job.name", "this is not in a job")
+            return _require_value(scope.job, "job.name", "the expression is not in a job")
         raise _unknown(kind, self.reference)
 
 
@@ -74,7 +74,7 @@ def _variable(name: str, scope: ExpressionScope) -> Scalar:
     if name not in scope.variables:
         hint = did_you_mean(name, scope.variables)
         raise InvalidExpression(
-            f"no variable is called {name!r}",
+            f"undeclared variable {name!r}",
             f"Declare it under 'vars'. {hint}".strip(),
             code="undeclared-variable",
         )
@@ -84,16 +84,16 @@ def _variable(name: str, scope: ExpressionScope) -> Scalar:
 def _matrix(name: str, scope: ExpressionScope) -> Scalar:
     if scope.matrix is None:
         raise InvalidExpression(
-            f"matrix.{name} has no value here",
-            "Only a job with a 'matrix' has such values.",
+            f"matrix.{name} is not available here",
+            "Use it in a job with a 'matrix'.",
             code="reference-without-value",
         )
     if name not in scope.matrix:
         near = nearest(name, scope.matrix)
         hint = f"Did you mean 'matrix.{near}'? " if near else ""
         raise InvalidExpression(
-            f"matrix.{name} has no value in every combination",
-            f"{hint}Give it a list in 'matrix', or a value in each 'include'.",
+            f"matrix.{name} is not set in every combination",
+            f"{hint}Add a list to 'matrix', or a value to each 'include'.",
             code="reference-without-value",
         )
     return scope.matrix[name]
@@ -103,13 +103,13 @@ def _weights_path(reference: str, scope: ExpressionScope) -> str:
     match = _WEIGHTS.fullmatch(reference)
     if match is None or match[2] != "path":
         raise InvalidExpression(
-            f"{reference!r} is not known", "Write weights.NAME.path.", code="unknown-reference"
+            f"unknown reference {reference!r}", "Use weights.NAME.path.", code="unknown-reference"
         )
     name = match[1]
     if scope.job is None:
         raise InvalidExpression(
-            "weights have a path in jobs only",
-            "Use it in the job that lists them.",
+            "paths of weights are only available in jobs",
+            "Use the expression in the job that lists the weights.",
             code="reference-without-value",
         )
     if name in scope.weights:
@@ -117,11 +117,11 @@ def _weights_path(reference: str, scope: ExpressionScope) -> str:
     if name in scope.declared_weights:
         raise InvalidExpression(
             f"job.{scope.job} does not use weights.{name}",
-            f"Add {name} to its 'weights'.",
+            f"Add {name} to 'weights' of the job.",
             code="reference-without-value",
         )
     raise InvalidExpression(
-        f"no weights are called {name!r}",
+        f"undeclared weights {name!r}",
         did_you_mean(name, scope.declared_weights),
         code="undeclared-name",
     )
@@ -130,7 +130,7 @@ def _weights_path(reference: str, scope: ExpressionScope) -> str:
 def _require_value(value: str | None, reference: str, why: str) -> str:
     if value is None:
         raise InvalidExpression(
-            f"{reference} has no value here",
+            f"{reference} is not available here",
             f"{why[0].upper()}{why[1:]}.",
             code="reference-without-value",
         )
@@ -140,16 +140,16 @@ def _require_value(value: str | None, reference: str, why: str) -> str:
 def _unknown(kind: str, reference: str) -> InvalidExpression:
     if kind in ("secret", "secrets"):
         return InvalidExpression(
-            "a secret never becomes text",
-            "Write environment_variables: {NAME: {secret: …}} and use $NAME in the command.",
+            "secrets can't be used in expressions",
+            "Use environment_variables: {NAME: {secret: …}} and $NAME in the command.",
             code="secret-as-text",
         )
     if kind == "env":
         return InvalidExpression(
-            "the operator's environment is not read here",
-            "Use a variable and --var, or $NAME in the job.",
+            "environment variables of the client can't be used in expressions",
+            "Use a variable with --var, or $NAME in the job.",
             code="unknown-reference",
         )
     return InvalidExpression(
-        f"{reference!r} is not known", f"Known: {_KNOWN}.", code="unknown-reference"
+        f"unknown reference {reference!r}", f"Known: {_KNOWN}.", code="unknown-reference"
     )

@@ -87,7 +87,7 @@ class JobBuilder:
         if section.dir is not None and not section.dir.startswith("/"):
             self._names.report_problem(
                 "dir: expected an absolute directory",
-                "Write for example /mnt/shared/cache.",
+                "Use for example /mnt/shared/cache.",
                 (*path, "dir"),
                 code="invalid-path",
             )
@@ -97,8 +97,8 @@ class JobBuilder:
         if first is not None:
             whose = "the team" if project is None else project
             self._names.report_problem(
-                f"{first} is the cache of {whose} on {cluster} already",
-                "Keep one of them.",
+                f"{first} is already the cache of {whose} on {cluster}",
+                "Remove one of them.",
                 path,
                 code="duplicate-cache",
             )
@@ -141,8 +141,8 @@ class JobBuilder:
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
             self._names.report_problem(
-                "max_parallel is for a job with a 'matrix'",
-                "One job has one run at a time. Leave it out.",
+                "max_parallel can only be used with 'matrix'",
+                "Remove it: a job has at most one run at a time.",
                 (*path, "max_parallel"),
                 code="redundant-key",
             )
@@ -188,7 +188,7 @@ class JobBuilder:
                 if self._names.known("weights", entry, here) and entry in listed:
                     self._names.report_problem(
                         f"weights.{entry} is listed twice",
-                        "Keep it once.",
+                        "Remove the duplicate.",
                         here,
                         code="duplicate-weights",
                     )
@@ -211,7 +211,7 @@ class JobBuilder:
         name = address.name
         if name in self._names.weights:
             self._names.report_problem(
-                f"this source would have the address {address}, which is declared",
+                f"the address {address} of this source is already declared",
                 f"Rename the weights {name!r}, or declare this source under 'weights'.",
                 path,
                 code="duplicate-address",
@@ -273,14 +273,14 @@ class JobBuilder:
         if normal.startswith(("/", "~")):
             self._names.report_problem(
                 "code: expected a path relative to the manifest",
-                "Write for example ./src.",
+                "Use for example ./src.",
                 here,
                 code="invalid-path",
             )
         elif not (self._directory / normal).is_dir():
             self._names.report_problem(
                 f"code: {normal} is not a directory",
-                "Name the directory that is shipped.",
+                "Use the directory of the source code.",
                 here,
                 code="missing-code",
             )
@@ -294,8 +294,8 @@ class JobBuilder:
         if meant is not None:
             self.warnings.append(
                 warning(
-                    f"compute.accelerator: is {kind!r} meant to be {meant!r}?",
-                    "What counts is what the hosts report.",
+                    f"compute.accelerator: unknown type {kind!r}, did you mean {meant!r}?",
+                    "The type must match what the hosts report.",
                     address=f"job.{path[1]}",
                     where=self._names.place((*path, "compute", "accelerator")),
                     code="unknown-accelerator",
@@ -310,8 +310,8 @@ class JobBuilder:
         address = Address(Kind.CACHE, name)
         if address in self._resources:
             self._names.report_problem(
-                f"the cache of {project} on {cluster} would have the address {address}, which is another's",
-                f"Declare it: caches: {{NAME: {{project: {project}, cluster: {cluster}}}}}.",
+                f"the address {address} of the cache of {project} on {cluster} is already used",
+                f"Declare the cache: caches: {{NAME: {{project: {project}, cluster: {cluster}}}}}.",
                 (*path, "runtime", "cache_config"),
                 code="duplicate-address",
             )
@@ -346,7 +346,7 @@ class JobBuilder:
             return True
         self._names.report_problem(
             f"the name {name!r} is too long",
-            "Shorten the names it is made of.",
+            "Shorten the names that it consists of.",
             path,
             code="name-too-long",
         )

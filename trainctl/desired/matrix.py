@@ -63,8 +63,8 @@ def expand_matrix(job: str, section: ManifestNode, report: Report) -> list[Matri
     if matrix.value == {}:
         report(
             error(
-                "matrix: nothing is in it",
-                "Write lists of values by name, for example {seed: [1, 2, 3]}.",
+                "matrix is empty",
+                "Add lists of values by name, for example {seed: [1, 2, 3]}.",
                 address=f"job.{job}",
                 where=matrix.where,
                 code="invalid-matrix",
@@ -159,8 +159,8 @@ class _MatrixExpansion:
         count = math.prod(map(len, lists.values())) + len(included)
         if count > MAX_COMBINATIONS:
             self._report_problem(
-                f"matrix: {count} combinations are too many",
-                f"A manifest has at most {MAX_COMBINATIONS}.",
+                f"matrix: too many combinations ({count})",
+                f"A manifest can have at most {MAX_COMBINATIONS}.",
                 self.node,
             )
         if self.wrong:
@@ -180,7 +180,7 @@ class _MatrixExpansion:
             unknown = [name for name in excluded if name not in lists]
             for name in unknown:
                 self._report_problem(
-                    f"matrix.exclude[{at}]: no list of the matrix is called {name!r}",
+                    f"matrix.exclude[{at}]: the matrix has no list {name!r}",
                     did_you_mean(name, lists),
                     node.entries[name],
                 )
@@ -188,7 +188,7 @@ class _MatrixExpansion:
             if len(kept) == len(originals) and not unknown:
                 self.report(
                     warning(
-                        f"matrix.exclude[{at}] leaves nothing out",
+                        f"matrix.exclude[{at}] matches no combination",
                         f"No combination has {key_of(excluded)}.",
                         address=f"job.{self.job}",
                         where=node.where,
@@ -227,8 +227,8 @@ class _MatrixExpansion:
         for name, value in node.entries.items():
             if name not in lists and name not in self.used:
                 self._report_problem(
-                    f"matrix.include[{at}]: no list of the matrix is called {name!r}",
-                    f"{did_you_mean(name, lists)} A new name is for ${{{{ matrix.{name} }}}}, which the job does not use.".strip(),
+                    f"matrix.include[{at}]: the matrix has no list {name!r}",
+                    f"{did_you_mean(name, lists)} To add a new name, use ${{{{ matrix.{name} }}}} in the job.".strip(),
                     value,
                 )
             elif _NAME.fullmatch(name) is None:
@@ -246,28 +246,32 @@ class _MatrixExpansion:
                 value = _value(item)
                 if _comparable(value) in seen:
                     self._report_problem(
-                        f"matrix.{name} lists {scalar_text(value)} twice", "Keep it once.", item
+                        f"matrix.{name} lists {scalar_text(value)} twice",
+                        "Remove the duplicate.",
+                        item,
                     )
                 seen.add(_comparable(value))
 
     def _check_result(self, found: list[Values]) -> None:
         if not found:
             self._report_problem(
-                "matrix: nothing is left of it", "Every combination is excluded.", self.node
+                "matrix has no combinations",
+                "Remove an 'exclude': they exclude all combinations.",
+                self.node,
             )
         seen: set[str] = set()
         for values in found:
             key = key_of(values)
             if key in seen:
                 self._report_problem(
-                    f"matrix: two combinations are both {key}",
-                    "Keep one, or tell them apart by a value.",
+                    f"matrix: duplicate combination {key}",
+                    "Remove one of them, or add a value that differs.",
                     self.node,
                 )
             if len(key) > _MAX_KEY:
                 self._report_problem(
-                    f"matrix: the name of a combination would have {len(key)} characters",
-                    f"It may have {_MAX_KEY}: shorten names and values, for example by naming files of settings.",
+                    f"matrix: the name of a combination is too long ({len(key)} characters)",
+                    f"Use at most {_MAX_KEY} characters: shorten names and values, for example with names of settings files.",
                     self.node,
                 )
             seen.add(key)
@@ -278,8 +282,8 @@ class _MatrixExpansion:
 
     def _bad_name(self, name: str, node: ManifestNode) -> None:
         self._report_problem(
-            f"matrix: {name!r} is not a name of a value",
-            "Write letters, digits, '_' and '-', beginning with a letter or '_'.",
+            f"matrix: invalid name {name!r}",
+            "Use letters, digits, '_' and '-', starting with a letter or '_'.",
             node,
         )
 

@@ -51,7 +51,7 @@ class DeclaredNames:
             return True
         hint = did_you_mean(name, declared)
         self.report_problem(
-            f"{path_text(path[:-1] if isinstance(path[-1], int) else path)}: no {kind} is called {name!r}",
+            f"{path_text(path[:-1] if isinstance(path[-1], int) else path)}: undeclared {kind} {name!r}",
             f"Declare it under {_SECTIONS[kind]!r}. {hint}".strip(),
             path,
             code="undeclared-name",
@@ -69,7 +69,7 @@ class DeclaredNames:
         if not self._given(path):
             self.report_problem(
                 f"{path_text(path)} is missing",
-                f"There are several {_SECTIONS[kind]}: {', '.join(sorted(declared)[:10])}.",
+                f"Set it to one of the {_SECTIONS[kind]}: {', '.join(sorted(declared)[:10])}.",
                 path,
                 code="ambiguous-default",
             )

@@ -74,7 +74,7 @@ class ProviderSettings:
         meant = None if provider in self._installed else nearest(provider, self._installed)
         if meant is not None:
             self._names.report_problem(
-                f"no provider is called {provider!r}",
+                f"unknown provider {provider!r}",
                 f"Did you mean {meant!r}?",
                 path,
                 code="missing-provider",
@@ -82,8 +82,8 @@ class ProviderSettings:
             return
         self.warnings.append(
             warning(
-                f"the provider {provider!r} is not installed",
-                "The settings of this cluster were not checked, and nothing can be planned for it.",
+                f"provider {provider!r} is not installed",
+                "Install the provider: without it, this cluster is not checked and can't be planned.",
                 address=f"cluster.{path[1]}",
                 where=self._names.place(path),
                 code="missing-provider",
@@ -140,14 +140,14 @@ def _words(problem: ValidationError, path: Path, found: str) -> DiagnosticText:
         return DiagnosticText(f"{where}: expected {types}", found, "wrong-type")
     limit = _LIMITS.get(str(problem.validator))
     if limit is not None:
-        return DiagnosticText(f"{where} is {limit} {expected}", found, "out-of-range")
+        return DiagnosticText(f"{where} must be {limit} {expected}", found, "out-of-range")
     if problem.validator == "enum":
         return DiagnosticText(
             f"{where}: expected {' or '.join(map(str, expected))}", found, "unknown-value"
         )
     description = problem.schema.get("description") if isinstance(problem.schema, Mapping) else None
     return DiagnosticText(
-        f"{where} is not what the provider takes",
+        f"{where} is not valid for the provider",
         f"{description or ''} {found}".strip(),
         "invalid-value",
     )

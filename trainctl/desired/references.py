@@ -28,7 +28,7 @@ def resolve_dependencies(
         if address is None:
             names.report_problem(
                 f"depends_on: {text!r} is not the address of a job",
-                "Write job.NAME. What a job reads, such as weights, it depends on by itself.",
+                "Use job.NAME. A job depends on its weights and caches automatically.",
                 here,
                 code="invalid-dependency",
             )
@@ -41,7 +41,7 @@ def resolve_dependencies(
             else:
                 hint = did_you_mean(str(address), [str(all_job) for all_job in all_jobs or ()])
                 names.report_problem(
-                    f"depends_on: there is no {address}", hint, here, code="undeclared-name"
+                    f"depends_on: {address} not found", hint, here, code="undeclared-name"
                 )
     return found
 
@@ -59,8 +59,8 @@ def find_cycles(jobs: Mapping[str, Job], names: DeclaredNames) -> Iterator[Diagn
     if way:
         steps = " \u2192 ".join(f"job.{one}" for one in way)
         yield error(
-            f"depends_on goes in a circle: {steps}",
-            "A job can't wait for itself. Take out one of these.",
+            f"depends_on has a cycle: {steps}",
+            "Remove one of these dependencies.",
             address=f"job.{way[0]}",
             where=names.place(places[way[0]]),
             code="dependency-cycle",
@@ -142,8 +142,8 @@ def _job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Addre
     if not _RUN.fullmatch(text):
         hint = did_you_mean(text.removeprefix("job."), [_job_text(job) for job in by.jobs])
         names.report_problem(
-            f"job_id: no job is called {text!r}, and it is no run's id",
-            f"A run's id has seven characters, as `trainctl status` shows it. {hint}".strip(),
+            f"job_id: {text!r} is neither a job nor a run ID",
+            f"A run ID has seven characters, as shown by trainctl status. {hint}".strip(),
             path,
             code="undeclared-name",
         )
@@ -157,8 +157,8 @@ def _of_matrix(name: Address, by: ReferringJob, names: DeclaredNames, path: Path
     jobs = by.of_matrix[name.name]
     if len(jobs) > 1:
         names.report_problem(
-            f"job_id: {name} is {len(jobs)} jobs: name one of them",
-            f"For example {_job_text(jobs[0])!r}.",
+            f"job_id: {name} has {len(jobs)} jobs",
+            f"Use the name of a single job, for example {_job_text(jobs[0])!r}.",
             path,
             code="ambiguous-default",
         )

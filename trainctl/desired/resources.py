@@ -41,7 +41,7 @@ def lifecycle(
     for at, ignored in enumerate(section.ignore_changes):
         if ignored.partition(".")[0] not in attributes:
             names.report_problem(
-                f"ignore_changes: there is no attribute {ignored!r}",
+                f"ignore_changes: unknown attribute {ignored!r}",
                 did_you_mean(ignored.partition(".")[0], attributes),
                 (*path, "lifecycle", "ignore_changes", at),
                 code="unknown-attribute",
@@ -151,7 +151,7 @@ def _check_cache(section: Cluster, path: ManifestPath, names: DeclaredNames) -> 
         if place is not None and (not place.startswith("/") or ".." in place.split("/")):
             names.report_problem(
                 "dir: expected an absolute directory without '..'",
-                "Write for example /nvme/trainctl.",
+                "Use for example /nvme/trainctl.",
                 (*path, "cache", name, "dir"),
                 code="invalid-path",
             )

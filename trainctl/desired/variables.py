@@ -37,7 +37,7 @@ def values(
             hint = did_you_mean(name, declared)
             problems.append(
                 error(
-                    f"no variable is called {name!r}",
+                    f"undeclared variable {name!r}",
                     f"Declare it under 'vars'. {hint}",
                     where=_FLAG,
                     code="undeclared-variable",
@@ -71,8 +71,8 @@ def _of_file(
         if name not in declared:
             problems.append(
                 warning(
-                    f"no variable is called {name!r}",
-                    f"The manifest does not declare it under 'vars'. {did_you_mean(name, declared)}".strip(),
+                    f"undeclared variable {name!r}",
+                    f"Declare it under 'vars'. {did_you_mean(name, declared)}".strip(),
                     where=root.key_position(name),
                     code="undeclared-variable",
                 )
@@ -95,7 +95,7 @@ def _of_file(
 def _credential(name: str, where: Position) -> Diagnostic:
     return error(
         f"variable {name}: this looks like a credential",
-        "Declare it under 'secrets' and refer to it: environment_variables: {NAME: {secret: …}}.",
+        "Declare it under 'secrets' and use it with environment_variables: {NAME: {secret: …}}.",
         where=where,
         code="credential",
     )

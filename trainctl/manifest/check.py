@@ -119,7 +119,7 @@ def _credential(root: ManifestNode, path: Path) -> Diagnostic:
     names = [str(step) for step in path]
     at_source = "source" in names or path[:1] == ("weights",) or "weights" in names[2:3]
     advice = (
-        "Take it out, declare it under 'secrets' and name it in the source's 'auth'."
+        "Remove it, declare it under 'secrets' and name the secret in the source's 'auth'."
         if at_source
         else "Declare it under 'secrets' and refer to it: environment_variables: {NAME: {secret: …}}."
     )
@@ -127,7 +127,7 @@ def _credential(root: ManifestNode, path: Path) -> Diagnostic:
     name = path_text(path[:-1]) if names and looks_like_credential(names[-1]) else path_text(path)
     return error(
         f"{name}: this looks like a credential",
-        f"A manifest never holds one. {advice}",
+        f"Credentials are not allowed in a manifest. {advice}",
         address=address_of(path),
         where=node_place,
         code="credential",
@@ -139,8 +139,8 @@ def _both_projects(root: ManifestNode) -> list[Diagnostic]:
         return []
     return [
         error(
-            "both 'project' and 'projects' are given",
-            "Keep one of them: 'projects' where there are several.",
+            "both 'project' and 'projects' are set",
+            "Keep one of them; use 'projects' for several projects.",
             where=root.key_position("projects"),
             code="conflicting-projects",
         )

@@ -13,7 +13,7 @@ ANY = "*"
 
 TYPES = {
     "string": "text",
-    "integer": "a whole number",
+    "integer": "an integer",
     "number": "a number",
     "boolean": "true or false",
     "array": "a list",

@@ -38,7 +38,7 @@ def manifest_files(directory: Path) -> list[str]:
     try:
         found = [entry.name for entry in directory.iterdir() if entry.is_file()]
     except OSError as problem:
-        raise StorageError(f"can't read the directory {directory}: {problem.strerror}") from problem
+        raise StorageError(f"cannot read directory {directory}: {problem.strerror}") from problem
     return sorted(name for name in found if _FILE.fullmatch(name))
 
 
@@ -49,12 +49,14 @@ def file_bytes(path: Path, name: str) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as problem:
         raise unreadable(
-            f"can't be read: {problem.strerror}", where=Position(name), code="unreadable-file"
+            f"cannot read the file: {problem.strerror}",
+            where=Position(name),
+            code="unreadable-file",
         ) from None
     if len(data) > MAX_FILE_BYTES:
         raise unreadable(
             "the file is larger than 1 MiB",
-            "Split it into several NAME.trainctl.yaml.",
+            "Split it into several files NAME.trainctl.yaml.",
             where=Position(name),
             code="file-too-large",
         )
@@ -66,7 +68,7 @@ def open_file(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return os.fdopen(descriptor, "rb")
 
 

@@ -26,8 +26,8 @@ KINDS = {
 }
 _EXPECTED = {
     "string_type": "text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
@@ -74,13 +74,13 @@ def describe(
         place = _place_below(path[:-1], str(key))
         above = None if place else _place_above(path[:-1], str(key))
         if place:
-            hint = f"It belongs under {path_text((*path[:-1], place))!r}."
+            hint = f"Move it to {path_text((*path[:-1], place))!r}."
         elif above is not None:
             beside = path[len(above)]
             hint = (
-                f"It belongs one level up, beside {str(beside)!r}."
+                f"Move it one level up, next to {str(beside)!r}."
                 if len(above) == len(path) - 2
-                else f"It belongs beside {str(beside)!r}."
+                else f"Move it next to {str(beside)!r}."
             )
         else:
             hint = did_you_mean(str(key), known_keys(path[:-1]))
@@ -172,7 +172,7 @@ def _found(path: Path, node: ManifestNode | None, expected: str) -> str:
     if isinstance(node.value, dict | list):
         return f"Found a {'mapping' if isinstance(node.value, dict) else 'list'}."
     if node.value is None:
-        return "There is nothing. Write a value, or leave the key out."
+        return "The value is empty. Set a value, or remove the key."
     if isinstance(node.value, str):
         found = f"Found the text {displayable_value(path, node)}."
         whole = not _hidden(path, node.value) and len(node.value) <= _SHOWN
@@ -185,8 +185,8 @@ def _found(path: Path, node: ManifestNode | None, expected: str) -> str:
     if "text" not in expected:
         return "" if hidden else f"Found {displayable_value(path, node)}."
     if hidden:
-        return "If text is meant, write it in quotes."
-    return f'Found {displayable_value(path, node)}. If text is meant, write it in quotes: "{scalar_text(node.value)}".'
+        return "If you mean text, put it in quotes."
+    return f'Found {displayable_value(path, node)}. If you mean text, put it in quotes: "{scalar_text(node.value)}".'
 
 
 def _of_value(
@@ -199,18 +199,20 @@ def _of_value(
         )
     if kind == "greater_than_equal":
         return DiagnosticText(
-            f"{path_text(path)} is at least {context['ge']:g}", found, "out-of-range"
+            f"{path_text(path)} must be at least {context['ge']:g}", found, "out-of-range"
         )
     if kind == "too_short":
-        return DiagnosticText(f"{path_text(path)} is empty", "Write at least one.", "empty-value")
+        return DiagnosticText(
+            f"{path_text(path)} is empty", "Add at least one entry.", "empty-value"
+        )
     if kind == "string_pattern_mismatch":
         name = node.value if node is not None and isinstance(node.value, str) else str(path[-1])
         return DiagnosticText(
-            f"{name!r} is not a name",
-            "A name has letters, digits, '.', '_' and '-', at most 128, and begins with a letter or digit.",
+            f"invalid name {name!r}",
+            "Use at most 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
             "invalid-name",
         )
-    return DiagnosticText(f"{path_text(path)} is wrong", found, "invalid-value")
+    return DiagnosticText(f"{path_text(path)} is invalid", found, "invalid-value")
 
 
 def displayable_value(path: Path, node: ManifestNode) -> str:
@@ -219,7 +221,7 @@ def displayable_value(path: Path, node: ManifestNode) -> str:
         return "a mapping" if isinstance(node.value, dict) else "a list"
     text = scalar_text(node.value)
     if _hidden(path, node.value):
-        return "a value that is not shown here"
+        return "a value that is hidden here"
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}…"
     return json.dumps(text, ensure_ascii=False) if isinstance(node.value, str) else text

@@ -26,23 +26,21 @@ class InvalidMount(ValueError):
 
 def normalize_mount(text: str) -> str:
     """A mount location without needless slashes; InvalidMount where weights can't or mustn't appear."""
-    example = (
-        "Write for example /app/models/NAME, or weights/NAME for one in the working directory."
-    )
+    example = "Use for example /app/models/NAME, or weights/NAME below the working directory."
     if _CONTROL.search(text):
-        raise InvalidMount("control characters have no place in a mount location", example)
+        raise InvalidMount("control characters are not allowed in a mount location", example)
     parts = [part for part in text.split("/") if part]
     if not parts:
-        raise InvalidMount("this is no place for a mount", example)
+        raise InvalidMount("the root directory is not a valid mount location", example)
     if ".." in parts or "." in parts:
-        raise InvalidMount("'.' and '..' have no place in a mount location", example)
+        raise InvalidMount("'.' and '..' are not allowed in a mount location", example)
     location = ("/" if text.startswith("/") else "") + "/".join(parts)
     if location in _RESERVED_DIRECTORIES or any(
         f"{location}/".startswith(f"{top}/") for top in _RESERVED_TREES
     ):
-        raise InvalidMount(f"a mount on {location} would hide what the system needs", example)
+        raise InvalidMount(f"a mount on {location} would hide system files", example)
     if parts[0].startswith("~"):
-        raise InvalidMount("'~' is not expanded here", example)
+        raise InvalidMount("'~' is not expanded in a mount location", example)
     return location
 
 
@@ -75,13 +73,13 @@ def find_overlaps(mounts: Sequence[MountPoint], address: str) -> list[Diagnostic
 
 def _problem(outer: MountPoint, inner: MountPoint, address: str) -> Diagnostic:
     how = (
-        f"{outer.what} and {inner.what} both appear at {outer.location}"
+        f"{outer.what} and {inner.what} have the same mount location {outer.location}"
         if outer.location == inner.location
-        else f"{inner.what} at {inner.location} lies inside {outer.what} at {outer.location}"
+        else f"{inner.what} at {inner.location} is inside {outer.what} at {outer.location}"
     )
     return error(
         how,
-        "Give one of them another mount_location.",
+        "Change one mount_location.",
         address=address,
         where=inner.where,
         code="overlapping-mounts",

@@ -43,9 +43,8 @@ def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents
         raise ManifestError(
             (
                 error(
-                    "no manifest here",
-                    f"{directory} has no trainctl.yaml, trainctl.toml or *.trainctl.yaml. "
-                    "Write one, or name another directory with -C.",
+                    "no manifest found",
+                    f"{directory} has no trainctl.yaml, trainctl.toml or *.trainctl.yaml. Create one, or use -C to name another directory.",
                     where=Position(str(directory)),
                     code="manifest-not-found",
                 ),
@@ -77,14 +76,14 @@ def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> ManifestNode
     if root is None:
         raise unreadable(
             "the file is empty",
-            "Remove it, or declare something.",
+            "Delete it, or add a section.",
             where=Position(name, 1, 1),
             code="empty-file",
         )
     if not isinstance(root.value, dict):
         raise unreadable(
-            "a manifest is a mapping",
-            "Begin with a section, for example 'jobs:'.",
+            "expected a mapping at the top level",
+            "Start with a section, for example 'jobs:'.",
             where=root.where,
             code="not-a-mapping",
         )
@@ -94,7 +93,7 @@ def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> ManifestNode
 def _decode(data: bytes, name: str) -> str:
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise unreadable(
-            "the file begins with a byte order mark",
+            "the file starts with a byte order mark",
             "Save it as UTF-8 without BOM.",
             where=Position(name, 1, 1),
             code="bad-encoding",

@@ -27,7 +27,7 @@ def resolve(text: str) -> Scalar:
     if _FLOAT.fullmatch(text):
         return parse_finite(text)
     if _NOT_FINITE.fullmatch(text):
-        raise ValueError("infinity and NaN have no place in a manifest")
+        raise ValueError("infinity and NaN are not allowed in a manifest")
     return require_encodable(text)
 
 
@@ -35,14 +35,16 @@ def parse_finite(text: str) -> SourceFloat:
     """A float with its spelling; ValueError where it is infinite, not a number, or too large."""
     number = SourceFloat(text)
     if not math.isfinite(number):
-        raise ValueError("infinity, NaN and numbers too large for one have no place in a manifest")
+        raise ValueError(
+            "infinity, NaN and numbers that are too large are not allowed in a manifest"
+        )
     return number
 
 
 def require_encodable(text: str) -> str:
     """The text, if programs can be told it; ValueError if it holds NUL or half a surrogate pair."""
     if _UNENCODABLE.search(text):
-        raise ValueError("text may not hold NUL or lone surrogates")
+        raise ValueError("text can't contain NUL or lone surrogates")
     return text
 
 
@@ -57,7 +59,7 @@ def scalar_text(value: Scalar) -> str:
 
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
-        raise ValueError(f"a whole number may have {_MAX_DIGITS} digits")
+        raise ValueError(f"an integer can have at most {_MAX_DIGITS} digits")
     if text.startswith(("0o", "0x")):
         return int(text, 0)
     return int(text)

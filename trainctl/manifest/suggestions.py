@@ -25,7 +25,7 @@ def did_you_mean(word: str, names: Collection[str]) -> str:
     if near is not None:
         return f"Did you mean {near!r}?"
     if not names:
-        return "None is declared."
+        return "None are declared."
     if len(names) <= _MAX_LISTED:
         return f"Known: {', '.join(sorted(names))}."
     return ""

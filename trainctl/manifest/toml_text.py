@@ -33,14 +33,14 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode
     except tomli.TOMLDecodeError as problem:
         raise UnreadableManifest(_syntax(problem, file, lines_of(text, file))) from None
     except ValueError as problem:
-        raise unreadable(f"not TOML: {problem}", where=Position(file), code="syntax") from None
+        raise unreadable(f"invalid TOML: {problem}", where=Position(file), code="syntax") from None
     if not document:
         return None
     root = _node(document, (), file)
     if root.size > MAX_NODES:
         raise unreadable(
             "the file is too large",
-            f"A file has at most {MAX_NODES} values; split it.",
+            f"A file can have at most {MAX_NODES} values; split it.",
             where=root.where,
             code="file-too-large",
         )
@@ -69,9 +69,11 @@ def _node(value: Any, path: Path, file: str) -> ManifestNode:
         items = [_node(item, (*path, at), file) for at, item in enumerate(value)]
         return list_node(items, where)
     if isinstance(value, datetime | date | time):
-        raise _unsupported("a manifest has no dates", where, f'Write it in quotes: "{value}".')
+        raise _unsupported(
+            "dates are not supported in a manifest", where, f'Put it in quotes: "{value}".'
+        )
     if isinstance(value, float) and not isinstance(value, SourceFloat):
-        raise _unsupported("infinity and NaN have no place in a manifest", where)
+        raise _unsupported("infinity and NaN are not allowed in a manifest", where)
     return scalar_node(_text(value, where) if isinstance(value, str) else value, where)
 
 
@@ -99,7 +101,7 @@ def _syntax(problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str]) -> 
         ]
         if earlier:
             return repeated_key_error(key.strip("[]"), Position(file, earlier[-1]), where)
-    return error(f"not TOML: {problem.msg}", where=where, code="syntax")
+    return error(f"invalid TOML: {problem.msg}", where=where, code="syntax")
 
 
 def _key(line: str) -> str:

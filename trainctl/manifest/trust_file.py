@@ -27,7 +27,9 @@ def read_trust(path: Path, *, outside: Path | None = None) -> Trust:
     """
     if outside is not None and path.resolve().is_relative_to(outside.resolve()):
         raise _unsafe(
-            path, "it lies inside the manifest's directory", "Name it with --trust if you mean it."
+            path,
+            "it is inside the directory of the manifest",
+            "If you trust it, name it with --trust.",
         )
     problems: list[Diagnostic] = []
     try:
@@ -47,7 +49,7 @@ def _text(path: Path) -> str:
             _check_writers(path, os.fstat(file.fileno()), path.resolve().parent)
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as problem:
-        why = f"it can't be read: {problem.strerror}"
+        why = f"cannot read it: {problem.strerror}"
         raise _unsafe(path, why, code="unreadable-file") from None
     if len(data) > MAX_FILE_BYTES:
         raise _unsafe(path, "it is larger than 1 MiB", code="file-too-large")
@@ -59,18 +61,18 @@ def _text(path: Path) -> str:
 
 def _check_writers(path: Path, found: os.stat_result, directory: Path) -> None:
     if found.st_uid not in (os.geteuid(), 0):
-        raise _unsafe(path, "it belongs to another user", "Write one of your own.")
+        raise _unsafe(path, "it is owned by another user", "Create your own trust file.")
     if found.st_mode & _OTHERS_WRITE:
-        raise _unsafe(path, "others may write to it", f"Run: chmod go-w {path}")
+        raise _unsafe(path, "other users can write to it", f"Run: chmod go-w {path}")
     above = directory.stat().st_mode
     if above & _OTHERS_WRITE and not above & stat.S_ISVTX:
-        raise _unsafe(path, "others may replace it", f"Run: chmod go-w {directory}")
+        raise _unsafe(path, "other users can replace it", f"Run: chmod go-w {directory}")
 
 
 def _unsafe(
     path: Path, why: str, detail: str = "", *, code: str = TrustError.default_code
 ) -> TrustError:
-    summary = f"the trust file is not used: {why}"
+    summary = f"trust file ignored: {why}"
     return TrustError((error(summary, detail, where=Position(str(path)), code=code),))
 
 
@@ -91,7 +93,7 @@ def _text_of(node: ManifestNode) -> str:
 def _secret(node: ManifestNode) -> str:
     name = _text_of(node)
     if name != ALL_SECRETS and not NAME.fullmatch(name):
-        raise _InvalidValue(node, "the name of a secret, or '*' for all of them")
+        raise _InvalidValue(node, "the name of a secret, or '*' for all secrets")
     return name
 
 
@@ -103,7 +105,7 @@ def _flag(node: ManifestNode) -> bool:
 
 def _amount(node: ManifestNode) -> float:
     if isinstance(node.value, bool) or not isinstance(node.value, int | float) or node.value < 0:
-        raise _InvalidValue(node, "a number that is not negative")
+        raise _InvalidValue(node, "a non-negative number")
     return float(node.value)
 
 
@@ -185,7 +187,7 @@ class _TrustFileReader:
         if not node.items or not all(isinstance(item.value, dict) for item in node.items):
             where = root.key_position(table)
             self._complain(
-                where, f"{table} is a list of tables", f"Write [[{table}]].", "wrong-type"
+                where, f"{table} must be a list of tables", f"Use [[{table}]].", "wrong-type"
             )
             return
         for item in node.items:
@@ -215,7 +217,7 @@ class _TrustFileReader:
             one for table in TABLES.values() if label in table for one in table if one != label
         )
         self._complain(
-            node.where, "this entry says nothing", f"Add one of {others}.", "empty-value"
+            node.where, "the entry has no effect", f"Add one of {others}.", "empty-value"
         )
         return False
 

@@ -53,8 +53,8 @@ class _YamlTreeBuilder:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
                     raise self._stop(
-                        "more than one document in a file",
-                        "Put what follows '---' in a file of its own, such as more.trainctl.yaml.",
+                        "more than one YAML document in a file",
+                        "Move the part after '---' to a separate file, such as more.trainctl.yaml.",
                         event,
                         code="unsupported-yaml",
                     )
@@ -83,8 +83,8 @@ class _YamlTreeBuilder:
         node = self._anchors.get(event.anchor)
         if node is None:
             raise self._stop(
-                "an alias without an anchor",
-                f"Nothing before this place is marked &{event.anchor}.",
+                "undefined alias",
+                f"Add the anchor &{event.anchor} before it.",
                 event,
                 code="unsupported-yaml",
             )
@@ -124,7 +124,7 @@ class _YamlTreeBuilder:
         if not isinstance(event, yaml.ScalarEvent):
             raise self._stop(
                 "a key must be text",
-                "Write the key as one word or in quotes.",
+                "Use a single word, or put the key in quotes.",
                 event,
                 code="unsupported-yaml",
             )
@@ -139,8 +139,8 @@ class _YamlTreeBuilder:
         bases = node.items or [node]
         if not all(isinstance(base.value, dict) for base in bases):
             raise self._stop(
-                "'<<' merges mappings only",
-                "Give it *NAME of a mapping.",
+                "'<<' can only merge mappings",
+                "Use *NAME of a mapping.",
                 event,
                 code="unsupported-yaml",
             )
@@ -151,7 +151,7 @@ class _YamlTreeBuilder:
         try:
             return scalar_node(self._value(event), self._at(event))
         except ValueError as why:
-            advice = "Take it out." if event.style else "If text is meant, write it in quotes."
+            advice = "Remove the tag." if event.style else "If you mean text, put it in quotes."
             where = self._at(event)
             self._problems.append(error(str(why), advice, where=where, code="unsupported-value"))
             return scalar_node("", where)
@@ -169,12 +169,12 @@ class _YamlTreeBuilder:
             return value
         if tag == "float" and found == "int":
             return scalars.parse_finite(event.value)
-        raise ValueError(f"the tag {event.tag.replace(_CORE, '!!')} does not fit this value")
+        raise ValueError(f"the tag {event.tag.replace(_CORE, '!!')} doesn't match the value")
 
     def _check_tag(self, event: Any, expected: str) -> None:
         if event.tag not in (None, "!", _CORE + expected):
             raise self._stop(
-                "only the core tags of YAML are known",
+                "only the core tags of YAML are supported",
                 "Remove the tag.",
                 event,
                 code="unsupported-yaml",
@@ -184,8 +184,8 @@ class _YamlTreeBuilder:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise self._stop(
-                "the file is too large once its aliases are followed",
-                f"A file has at most {MAX_NODES} values; split it, or use fewer aliases.",
+                "the file is too large after expanding aliases",
+                f"A file can have at most {MAX_NODES} values; split it, or use fewer aliases.",
                 event,
                 code="file-too-large",
             )
@@ -201,8 +201,8 @@ class _YamlTreeBuilder:
 def repeated_key_error(key: str, first: Position, second: Position) -> Diagnostic:
     """The problem of a name that is given twice."""
     return error(
-        f"{key!r} is given twice",
-        f"It is at {first} already. Keep one of them.",
+        f"duplicate key {key!r}",
+        f"It is already set at {first}. Remove one of them.",
         where=second,
         code="duplicate-key",
     )
@@ -211,8 +211,8 @@ def repeated_key_error(key: str, first: Position, second: Position) -> Diagnosti
 def too_deep_error(where: Position) -> Diagnostic:
     """The problem of a value below too many others."""
     return error(
-        "nested too deep",
-        f"A manifest has at most {MAX_DEPTH} levels.",
+        "too many levels of nesting",
+        f"A manifest can have at most {MAX_DEPTH} levels.",
         where=where,
         code="nested-too-deep",
     )
@@ -223,18 +223,25 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
     mark = getattr(problem, "problem_mark", None) or context
     if mark is None:
         return error(
-            f"not YAML: {str(problem).splitlines()[0]}", where=Position(file, 1, 1), code="syntax"
+            f"invalid YAML: {str(problem).splitlines()[0]}",
+            where=Position(file, 1, 1),
+            code="syntax",
         )
     where = Position(file, mark.line + 1, mark.column + 1, lines=lines)
     if "maximum nesting" in str(problem):  # libyaml has a limit of its own, and may reach it first
         return too_deep_error(where)
     line = next(iter(lines[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return error("a tab indents this line", "YAML wants spaces.", where=where, code="syntax")
+        return error("indentation with a tab", "Use spaces.", where=where, code="syntax")
     parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
     began = (
-        f"That began at line {context.line + 1}." if context and context.line != mark.line else ""
+        f"The enclosing element starts at line {context.line + 1}."
+        if context and context.line != mark.line
+        else ""
     )
     return error(
-        f"not YAML: {', '.join(part for part in parts if part)}", began, where=where, code="syntax"
+        f"invalid YAML: {', '.join(part for part in parts if part)}",
+        began,
+        where=where,
+        code="syntax",
     )

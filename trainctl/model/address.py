@@ -86,12 +86,12 @@ class Address(NamedTuple):
         """Read an address as it is written; ValueError says what is wrong with it."""
         match = _ADDRESS.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not an address; write KIND.NAME, for example job.sft")
+            raise ValueError(f"{text!r} is not an address; use KIND.NAME, for example job.sft")
         kind = _KINDS.get(match["kind"])
         if kind is None:
-            raise ValueError(f"{match['kind']!r} is not a kind; the kinds are {', '.join(Kind)}")
+            raise ValueError(f"unknown kind {match['kind']!r}; use one of {', '.join(Kind)}")
         try:
             key = None if match["key"] is None else json.loads(match["key"])
         except json.JSONDecodeError:
-            raise ValueError(f"{text!r}: the part in brackets is not a quoted string") from None
+            raise ValueError(f"{text!r}: expected a quoted string in the brackets") from None
         return cls(kind, match["name"], key)

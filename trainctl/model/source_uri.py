@@ -81,8 +81,7 @@ def parse_source(text: str) -> SourceUri:
     """Read a source as it is written; ValueError says what is wrong and what to write."""
     if _USER.match(text):
         raise ValueError(
-            "the source holds a user or a password; write it without, "
-            "and name a secret in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
+            "the source contains a user or password; remove it, and name a secret in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
         )
     scheme, colon, rest = text.partition(":")
     if not colon or scheme not in _PARSERS:
@@ -90,11 +89,11 @@ def parse_source(text: str) -> SourceUri:
     # The key of an object may hold spaces; nothing else that can't be seen is taken on trust.
     seen = text.replace(" ", "") if scheme in BUCKETS else text
     if scheme != "file" and _UNPRINTABLE.search(seen):
-        raise ValueError(f"{text!r} holds a space or a control character; write it without")
+        raise ValueError(f"{text!r} contains a space or a control character; remove it")
     if scheme == "file":
         return _file(text, rest)
     if not rest.startswith("//"):
-        raise ValueError(f"{text!r} lacks //; write {scheme}://{rest.lstrip('/')}")
+        raise ValueError(f"missing // in {text!r}; use {scheme}://{rest.lstrip('/')}")
     return _PARSERS[scheme](text, rest[2:])
 
 
@@ -103,14 +102,14 @@ def _unknown_scheme(text: str, scheme: str | None) -> str:
         return _home_path_message(text)
     if scheme is None and text.startswith(("./", "../", "/")):
         fixed = f"file://{text}" if text.startswith("/") else f"file:{text}"
-        return f"{text!r} is a path, not a source; write {fixed}"
+        return f"{text!r} is a path, not a source; use {fixed}"
     if scheme is None and text.count("/") == 1:
-        return f"{text!r} has no scheme; write hf://{text}"
+        return f"missing scheme in {text!r}; use hf://{text}"
     if scheme == "http":
-        return "a source over http:// can be changed on its way; write https://HOST/PATH"
+        return "http:// sources are not supported, as they can be modified in transit; use https://HOST/PATH"
     known = ", ".join(f"{name}://" for name in SCHEMES[:-1])
-    what = f"{scheme!r} is not a scheme of sources" if scheme else f"{text!r} has no scheme"
-    return f"{what}; write one of {known} or file:./PATH"
+    what = f"unsupported scheme {scheme!r}" if scheme else f"missing scheme in {text!r}"
+    return f"{what}; use one of {known} or file:./PATH"
 
 
 def _hf(text: str, rest: str) -> SourceUri:
@@ -120,12 +119,12 @@ def _hf(text: str, rest: str) -> SourceUri:
     owner, _, name = (path[len("datasets/") :] if dataset else path).partition("/")
     if "/" in name:
         meant = format_source(path.split("/"), revision)
-        raise ValueError(f"{text!r} names more than a repository; write {meant}")
+        raise ValueError(f"{text!r} names more than a repository; use {meant}")
     if not (_HF_NAME.fullmatch(owner) and _HF_NAME.fullmatch(name)):
-        raise ValueError(f"{text!r} is not a Hugging Face source; write {shape}")
+        raise ValueError(f"{text!r} is not a Hugging Face source; use {shape}")
     if at and (not _HF_REVISION.fullmatch(revision) or ".." in revision):
         raise ValueError(
-            f"{text!r}: what follows @ is not a branch, tag or commit; write for example {shape.partition('[')[0]}@main"
+            f"invalid branch, tag or commit after @ in {text!r}; use for example {shape.partition('[')[0]}@main"
         )
     return SourceUri(text, "hf", f"{owner}/{name}", "", revision or None, dataset)
 
@@ -135,7 +134,7 @@ def _bucket(text: str, rest: str) -> SourceUri:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(
-            f"{text!r} names no valid bucket; write {scheme}://BUCKET/PREFIX, the bucket in at least 3 small letters, digits, '.', '-' and '_'"
+            f"invalid bucket name in {text!r}; use {scheme}://BUCKET/PREFIX with a bucket of at least 3 lower-case letters, digits, '.', '-' and '_'"
         )
     _check_prefix(text, prefix)
     return SourceUri(text, scheme, bucket, prefix)
@@ -145,7 +144,7 @@ def _r2(text: str, rest: str) -> SourceUri:
     host, _, prefix = rest.partition("/")
     if not _R2_HOST.fullmatch(host):
         raise ValueError(
-            f"{text!r} names no account and bucket; write r2://ACCOUNT_ID.BUCKET/PREFIX"
+            f"missing account ID or bucket in {text!r}; use r2://ACCOUNT_ID.BUCKET/PREFIX"
         )
     _check_prefix(text, prefix)
     return SourceUri(text, "r2", host, prefix)
@@ -155,17 +154,17 @@ def _check_prefix(text: str, prefix: str) -> None:
     """A prefix is a directory, and no part of its path may be left to guesses."""
     parts = prefix[:-1].split("/") if prefix.endswith("/") else prefix.split("/")
     if prefix and not all(part not in ("", ".", "..") for part in parts):
-        raise ValueError(f"{text!r} has an empty part, . or .. in its prefix; write it without")
+        raise ValueError(f"the prefix of {text!r} contains an empty part, . or ..; remove it")
     if query := _QUERY.search(text):
         raise ValueError(
-            f"{text!r} has a query; write {text[: query.start()]}, and trainctl.lock says which version is meant"
+            f"{text!r} has a query; use {text[: query.start()]} (the version is pinned in trainctl.lock)"
         )
     directory, star, _ = text.partition("*")
     if star:
         directory = directory.rpartition("/")[0]
         pattern = text[len(directory) + 1 :]
         raise ValueError(
-            f"{text!r} has a * in its prefix; write {directory} and allow_patterns: [{pattern!r}]"
+            f"the prefix of {text!r} contains *; use {directory} and allow_patterns: [{pattern!r}]"
         )
 
 
@@ -174,7 +173,7 @@ def _azure(text: str, rest: str) -> SourceUri:
     container, _, prefix = inside.partition("/")
     if not (_AZURE_ACCOUNT.fullmatch(account) and _AZURE_CONTAINER.fullmatch(container)):
         raise ValueError(
-            f"{text!r} names no account and container; write azure://ACCOUNT/CONTAINER/PREFIX"
+            f"missing account or container in {text!r}; use azure://ACCOUNT/CONTAINER/PREFIX"
         )
     _check_prefix(text, prefix)
     return SourceUri(text, "azure", f"{account}/{container}", prefix)
@@ -185,24 +184,24 @@ def _https(text: str, rest: str) -> SourceUri:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ValueError(f"{text!r} is not a URL; write https://HOST/PATH") from None
+        raise ValueError(f"{text!r} is not a URL; use https://HOST/PATH") from None
     if any(_SIGNATURE.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True)):
         raise ValueError(
-            f"the URL on {host} holds a signature or a token; write it without, and name a secret in auth"
+            f"the URL on {host} contains a signature or token; remove it, and name a secret in auth"
         )
     if page := source_of_page(host or "", parts.path):
-        raise ValueError(f"{text!r} is a page and no file; write {page}")
+        raise ValueError(f"{text!r} is a web page, not a file; use {page}")
     if not host or port == 0 or not parts.path.strip("/") or parts.path.endswith("/"):
-        raise ValueError(f"{text!r} does not name one file; write https://HOST/PATH")
+        raise ValueError(f"{text!r} is not the URL of a file; use https://HOST/PATH")
     if parts.fragment:
-        raise ValueError(f"{text!r} has a fragment; write it without #{parts.fragment}")
+        raise ValueError(f"{text!r} has a fragment; remove #{parts.fragment}")
     try:
         name = _last_segment(parts.path)
     except UnicodeDecodeError:
         name = ""
     if _NO_FILE_NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME:
         raise ValueError(
-            f"the path of {text!r} does not end in what can be a file's name; write https://HOST/PATH/NAME"
+            f"the path of {text!r} doesn't end in a valid file name; use https://HOST/PATH/NAME"
         )
     query = f"?{parts.query}" if parts.query else ""
     return SourceUri(text, "https", parts.netloc, parts.path.lstrip("/") + query)
@@ -213,24 +212,24 @@ def _last_segment(path: str) -> str:
 
 
 def _home_path_message(text: str) -> str:
-    return f"{text!r} is a path of a home directory, and '~' is not expanded; write file:///PATH"
+    return f"'~' is not expanded in {text!r}; use file:///PATH"
 
 
 def _file(text: str, rest: str) -> SourceUri:
     if "\x00" in rest:
-        raise ValueError(f"{text!r} holds a NUL character; write a path without")
+        raise ValueError(f"{text!r} contains a NUL character; remove it")
     if rest.startswith(("~", "//~")):
         raise ValueError(_home_path_message(text))
     if rest.startswith("//") and not rest.startswith("///"):
         inside = rest[2:]
         fixed = f"file:{inside}" if inside.startswith(".") else f"file:./{inside}"
         raise ValueError(
-            f"{text!r} names a host; write {fixed} (from the manifest's directory) or file:///{inside}"
+            f"{text!r} names a host; use {fixed} (relative to the manifest) or file:///{inside}"
         )
     path = rest[2:] if rest.startswith("//") else rest
     if not path.startswith(("/", "./", "../")) and path not in (".", ".."):
         raise ValueError(
-            f"{text!r} is neither relative nor absolute; write file:./{path or 'PATH'}"
+            f"{text!r} is neither a relative nor an absolute path; use file:./{path or 'PATH'}"
         )
     return SourceUri(text, "file", os.path.normpath(path) if path != "." else ".")
 

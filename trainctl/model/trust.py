@@ -131,8 +131,8 @@ class Trust:
         hosts = f'hosts = ["{to.host}"]'
         if not self.may_send(secret, to):
             raise PermissionDenied(
-                f"secret {secret!r} is not sent to {to.host}, which only the manifest names",
-                f"A manifest may come from anybody. If that server may have it, {self._advice(secret, hosts)}",
+                f"secret {secret!r} is not sent to {to.host}: only the manifest names this host",
+                f"If this server may receive the secret, {self._advice(secret, hosts)}",
                 code="untrusted-host",
             )
 
@@ -142,8 +142,8 @@ class Trust:
             written = "true" if own else json.dumps([list(command)], ensure_ascii=False)
             advice = self._advice(secret, f"commands = {written}")
             raise PermissionDenied(
-                f"secret {secret!r}: its command is not run, as a manifest may come from anybody",
-                f"If you trust this one, {advice}",
+                f"secret {secret!r}: its command is not run, because only the manifest names it",
+                f"If you trust the command, {advice}",
                 code="untrusted-command",
             )
 
@@ -151,9 +151,8 @@ class Trust:
         """Forbidden unless a secret may come from a file outside the manifest's directory."""
         if not self.may_read_outside(secret):
             raise PermissionDenied(
-                f"secret {secret!r} names a file outside the manifest's directory",
-                "Keep it beside the manifest (and out of git), or pass it through the environment: {from: env}. "
-                f"If it may be read, {self._advice(secret, 'allow_paths_outside_project = true')}",
+                f"secret {secret!r} reads a file outside the manifest's directory",
+                f"Store the file next to the manifest (and exclude it from git), or use the environment: {{from: env}}. To allow the file, {self._advice(secret, 'allow_paths_outside_project = true')}",
                 code="secret-outside-project",
             )
 
@@ -161,7 +160,7 @@ class Trust:
         return [entry for entry in self.allowed if entry.secret in (ALL_SECRETS, secret)]
 
     def _advice(self, secret: str, more: str) -> str:
-        return f'write in {self.file}:\n\n    [[allow]]\n    secret = "{secret}"\n    {more}'
+        return f'add to {self.file}:\n\n    [[allow]]\n    secret = "{secret}"\n    {more}'
 
 
 def default_trust() -> Trust:

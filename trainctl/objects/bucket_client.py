@@ -98,7 +98,7 @@ class Bucket:
                 cursors.record(page[-1]["path"])
             except PaginationCycle:
                 raise SourceError(
-                    f"{self._named(prefix)}: its server's list has no end: objects are listed again"
+                    f"{self._named(prefix)}: the server's list has no end (repeated objects)"
                 ) from None
             with self._error_context(prefix):
                 page = next(pages, ())
@@ -314,7 +314,9 @@ class Bucket:
                 if not left:
                     return
         if left:
-            raise SourceInterrupted(f"{self._named(key)}: the body ended {left} bytes early")
+            raise SourceInterrupted(
+                f"{self._named(key)}: connection closed with {left} bytes missing"
+            )
 
     def _error_context(self, key: str) -> Any:
         return translate_errors(self._named(key), self.place.host, self._origin)
@@ -339,13 +341,13 @@ def _open_at(
 def _check_unchanged(what: str, now: ObjectInfo, size: int, etag: str | None) -> None:
     """SourceMismatch for an object that is another one by now; there are servers that ignore ``If-Match``."""
     if now.size != size:
-        change = f"{size} bytes then, {now.size} now"
+        change = f"{size} bytes before, {now.size} now"
     elif etag and now.etag and now.etag != etag:
-        change = f"ETag {etag} then, {now.etag} now"
+        change = f"ETag {etag} before, {now.etag} now"
     else:
         return
     raise SourceMismatch(
-        f"{what}: it has changed since it was resolved ({change})", "Plan and apply again."
+        f"{what} has changed since it was resolved ({change})", "Plan and apply again."
     )
 
 

@@ -123,8 +123,8 @@ class BucketObjects:
         signed = [url for url in urls if url is not None]
         if len(signed) < len(keys):
             raise StorageError(
-                f"mirror {self.url}: its credential can't sign URLs for nodes",
-                "Use an access key, a service account's key or a storage account's key.",
+                f"mirror {self.url}: the credential cannot sign URLs for nodes",
+                "Use an access key, a service account key or a storage account key.",
                 code="mirror-cannot-presign",
             )
         return signed

@@ -75,7 +75,7 @@ BucketCredential = AwsKeys | ServiceAccount | BearerToken | AzureKey | AzureSas 
 CREDENTIAL_FORMATS = {
     "s3": '{"aws_access_key_id": …, "aws_secret_access_key": …}, and where needed "aws_session_token" and "aws_region"',
     "r2": '{"aws_access_key_id": …, "aws_secret_access_key": …}',
-    "gs": "the JSON key of a service account, as Google hands it out",
+    "gs": "the JSON key of a service account, as downloaded from Google",
     "azure": 'a connection string, {"account_key": …}, {"sas_token": …} or {"tenant_id": …, "client_id": …, "client_secret": …}',
 }
 """What a secret of each scheme holds."""
@@ -109,7 +109,7 @@ class _CredentialParser:
     def wrong(self, problem: str) -> SourceDenied:
         return SourceDenied(
             f"{self.origin} {problem}",
-            f"For {self.scheme}:// it must hold {CREDENTIAL_FORMATS[self.scheme]}.",
+            f"For {self.scheme}://, set it to {CREDENTIAL_FORMATS[self.scheme]}.",
             code="unusable-secret",
         )
 
@@ -117,9 +117,9 @@ class _CredentialParser:
         try:
             found = json.loads(text)
         except ValueError:
-            raise self.wrong("is no JSON") from None
+            raise self.wrong("is not JSON") from None
         if not isinstance(found, dict):
-            raise self.wrong("is no JSON object")
+            raise self.wrong("is not a JSON object")
         return found
 
     def text(self, document: Mapping[str, object], name: str) -> str | None:
@@ -128,14 +128,14 @@ class _CredentialParser:
         if value is None or value == "":
             return None
         if not isinstance(value, str) or not (value.isascii() and value.isprintable()):
-            raise self.wrong(f"holds {name!r}, which is no text that could be sent")
+            raise self.wrong(f"contains {name!r}, which is not valid text")
         return value.strip()
 
     def needed(self, document: Mapping[str, object], name: str) -> str:
         value = self.text(document, name)
         if value is None:
             near = self._near(document, name)
-            raise self.wrong(f"lacks {name!r}" + (f" ({near!r} is not read)" if near else ""))
+            raise self.wrong(f"lacks {name!r}" + (f" ({near!r} is ignored)" if near else ""))
         return value
 
     def _near(self, document: Mapping[str, object], name: str) -> str | None:
@@ -161,7 +161,7 @@ def _aws(text: str, form: _CredentialParser) -> AwsKeys:
 def _region(text: str | None, form: _CredentialParser) -> str | None:
     """It becomes part of a server's name, whatever servers of S3's kind call theirs."""
     if text is not None and not _REGION.fullmatch(text):
-        raise form.wrong("holds 'aws_region', which is no region's name")
+        raise form.wrong("contains an invalid 'aws_region'")
     return text
 
 
@@ -175,11 +175,11 @@ def _google(text: str, form: _CredentialParser) -> ServiceAccount | BearerToken:
     if "access_token" in document:
         return _bearer(document, form)
     if document.get("type") != "service_account":
-        raise form.wrong("is no key of a service account (its \"type\" isn't 'service_account')")
+        raise form.wrong("is not a service account key (its \"type\" isn't 'service_account')")
     for name in ("client_email", "token_uri"):
         form.needed(document, name)
     if not isinstance(document.get("private_key"), str):
-        raise form.wrong("lacks 'private_key'")
+        raise form.wrong("has no 'private_key'")
     return ServiceAccount(text)
 
 
@@ -213,7 +213,7 @@ def _connection_string(text: str, form: _CredentialParser) -> AzureKey | AzureSa
     if query := parts.get("sharedaccesssignature"):
         return AzureSas(query.lstrip("?"), account, endpoint)
     raise form.wrong(
-        "is no connection string: it has neither 'AccountKey' nor 'SharedAccessSignature'"
+        "is not a connection string: it has neither 'AccountKey' nor 'SharedAccessSignature'"
     )
 
 
@@ -221,7 +221,7 @@ def _account_key(text: str, form: _CredentialParser) -> str:
     try:
         base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise form.wrong("holds an account key that is no base64") from None
+        raise form.wrong("contains an account key that is not base64") from None
     return text
 
 
@@ -231,7 +231,7 @@ def _moment(text: str | None, form: _CredentialParser) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise form.wrong("holds 'expires_at', which is no time of ISO 8601") from None
+        raise form.wrong("contains an 'expires_at' that is not an ISO 8601 time") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -145,14 +145,14 @@ def _google_file(path: Path, origin: str) -> SourceCredential:
         kind = json.loads(text).get("type")
     except OSError as error:
         raise SourceDenied(
-            f"cannot read {path}, which {origin} names ({error.strerror})",
-            "Name the file of a credential, or unset the variable.",
+            f"cannot read {path}, named by {origin} ({error.strerror})",
+            "Set it to the path of a credential file, or unset it.",
             code="missing-secret",
         ) from None
     except (ValueError, AttributeError):
         raise SourceDenied(
             f"{origin}: {path} is not a Google credential (not a JSON object)",
-            "Store the JSON document there that Google provides.",
+            "Replace the file with the JSON document provided by Google.",
             code="unusable-secret",
         ) from None
     if kind == "service_account":

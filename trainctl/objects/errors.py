@@ -42,7 +42,7 @@ class WrongRegion(SourceError):
     def __init__(self, what: str, said: str, region: str | None) -> None:
         super().__init__(
             f"{what}: the bucket is in {region or 'another region'} ({said})",
-            'Name it: "aws_region" in the secret, or AWS_REGION in the environment.',
+            'Set "aws_region" in the secret, or AWS_REGION in the environment.',
         )
         self.region = region
 
@@ -55,7 +55,7 @@ def translate_errors(what: str, host: str, origin: str | None) -> Iterator[None]
     except (SourceError, KeyboardInterrupt, GeneratorExit):
         raise
     except StalledError as error:
-        raise SourceInterrupted(f"{what}: {host} sends hardly anything ({error})") from None
+        raise SourceInterrupted(f"{what}: {host} is too slow ({error})") from None
     except Exception as error:
         # obstore's errors have no base of their own: some are builtins, such as FileNotFoundError.
         found = _translate(error, what, host, origin)
@@ -74,9 +74,7 @@ def _translate(error: Exception, what: str, host: str, origin: str | None) -> So
     status = int(found[1]) if (found := _STATUS.search(brief)) else None
     code = found[1] if (found := _CODE.search(brief)) else None
     if kind in ("PreconditionError", "NotModifiedError") or status in (412, 416):
-        return SourceMismatch(
-            f"{what}: it has changed since it was resolved", "Plan and apply again."
-        )
+        return SourceMismatch(f"{what} has changed since it was resolved", "Plan and apply again.")
     if status == 301 or code in _REGION:
         return _wrong_region_error(f"{status}, {code}" if code else str(status), what, brief)
     if status in _REDIRECTS:
@@ -91,7 +89,7 @@ def _connection_error(kind: str, text: str, what: str, host: str) -> SourceError
     if "InvalidCertificate" in text or "certificate" in text:
         return SourceError(
             f"{what}: the certificate of {host} is not trusted",
-            "Name the certificates to trust in SSL_CERT_FILE.",
+            "Set SSL_CERT_FILE to the certificates to trust.",
             code="untrusted-certificate",
         )
     if _is_network_error(kind, text):
@@ -99,14 +97,20 @@ def _connection_error(kind: str, text: str, what: str, host: str) -> SourceError
             return _redirect_error(what, host)
         silent = "kind: Timeout" in text or "timed out" in text
         away = "kind: Connect" in text
-        happened = "silence from" if silent else "can't reach" if away else "a broken connection to"
+        happened = (
+            "timed out waiting for"
+            if silent
+            else "cannot connect to"
+            if away
+            else "connection lost to"
+        )
         made = SourceUnreachable if silent or away else SourceInterrupted
         return made(
             f"{what}: {happened} {host}", "Check the network and, behind a proxy, HTTPS_PROXY."
         )
     return SourceError(
-        f"{what}: {host} sent an unexpected response",
-        "It may not be the server that this source is on.",
+        f"{what}: unexpected response from {host}",
+        "Check that endpoint_url points to an S3-compatible server.",
     )
 
 
@@ -116,30 +120,31 @@ def error_for_status(
     """The error that a status, and the platform's code beside it, mean."""
     said = f"{status}, {code}" if code else str(status)
     if status in _TRANSIENT_STATUSES or code in ("SlowDown", "RequestTimeTooSkewed"):
-        return SourceUnavailable(f"{what}: {host} can't answer now ({said})")
+        return SourceUnavailable(f"{what}: {host} is unavailable ({said})")
     if code in _EXPIRED:
         return SourceDenied(
             f"{what}: the credential has expired ({said})",
-            f"It came from {origin}. Make a new one, or see that this machine's clock is right.",
+            f"It was read from {origin}. Create a new credential, or check the clock of this machine.",
             code="expired-credential",
         )
     if code in _NO_BUCKET:
-        return SourceNotFound(f"{what}: {host} has no such bucket ({said})", "Check its name.")
+        return SourceNotFound(f"{what}: bucket not found on {host} ({said})", "Check the name.")
     # Some servers call a request that isn't signed a bad one.
     unsigned = status == 400 and origin is None
     if status in (401, 403) or unsigned or code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         return _denied_error(what, host, said, origin)
     if status in (404, 410):
-        return SourceNotFound(f"{what}: {host} does not have it ({said})", "Check its name.")
+        return SourceNotFound(f"{what}: not found on {host} ({said})", "Check the name.")
     return SourceError(
-        f"{what}: {host} answered {said}", "It may not be the server that this source is on."
+        f"{what}: {host} answered {said}",
+        "Check that endpoint_url points to an S3-compatible server.",
     )
 
 
 def _redirect_error(what: str, host: str) -> SourceError:
     return SourceError(
-        f"{what}: {host} sends on to another server",
-        "What is asked for with a credential is not asked for there. If that is the server, name it.",
+        f"{what}: {host} redirects to another server",
+        "Credentials are not sent to the other server. If it is the right server, set endpoint_url to it.",
         code="unsafe-redirect",
     )
 
@@ -152,12 +157,12 @@ def _wrong_region_error(said: str, what: str, brief: str) -> WrongRegion:
 def _denied_error(what: str, host: str, said: str, origin: str | None) -> SourceDenied:
     if origin is None:
         return SourceDenied(
-            f"{what}: {host} wants a credential ({said}), and none was sent",
-            "Declare a secret that opens it, and name it in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}.",
+            f"{what}: {host} requires authentication ({said}), and no credential was sent",
+            "Declare a secret with read access, and name it in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}.",
         )
     return SourceDenied(
-        f"{what}: {host} refused the credential ({said})",
-        f"It came from {origin}. It may be wrong, or not allowed to list and read this bucket.",
+        f"{what}: permission denied by {host} ({said})",
+        f"The credential was read from {origin}. Check that it is valid and may list and read this bucket.",
     )
 
 
@@ -165,8 +170,8 @@ def _name_error(what: str, brief: str) -> SourceError:
     path = re.search(r'[Pp]ath "((?:[^"\\]|\\.){0,300})"', brief)
     shown = f" {path[1]!r}" if path else ""
     return SourceError(
-        f"{what}: an object's name{shown} can't be a file's",
-        "Names have no empty, . or .. parts. Rename it, or name a prefix that leaves it out.",
+        f"{what}: object name{shown} is not a valid file name",
+        "Rename the object (no empty, . or .. parts), or use a prefix that excludes it.",
         code="unsafe-file-name",
     )
 

@@ -93,7 +93,7 @@ def parse_bucket_location(
     """
     uri = parse_source(url)
     if uri.scheme not in SCHEMES:
-        raise ValueError(f"{url!r} is no bucket; write one of s3://, gs://, r2:// and azure://")
+        raise ValueError(f"{url!r} is not a bucket; use s3://, gs://, r2:// or azure://")
     account, bucket = _account_and_bucket(uri.scheme, uri.location)
     usual, named = _environment(uri.scheme, environ)
     endpoint = endpoint_url or usual
@@ -147,8 +147,8 @@ def _endpoint(text: str, who: str | None) -> str:
     parts = urlsplit(_normalize(text))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
         raise SourceError(
-            f"{who} is no address of a server",
-            "Write it as https://HOST or https://HOST:PORT, without a user or a query.",
+            f"{who} is not the URL of a server",
+            "Use https://HOST or https://HOST:PORT, without a user or query.",
             code="invalid-endpoint",
         )
     return _normalize(text)

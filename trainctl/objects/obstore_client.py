@@ -179,8 +179,8 @@ def _azure(
     named = access.account if isinstance(access, (AzureKey, AzureSas)) else None
     if named not in (None, place.account):
         raise SourceDenied(
-            f"the credential is for the storage account {named!r}, and the bucket is {place.url}",
-            f"Write azure://{named}/CONTAINER, or name the secret of {place.account}.",
+            f"the credential is for the storage account {named!r}, but the bucket is {place.url}",
+            f"Use azure://{named}/CONTAINER, or name the secret of {place.account}.",
             code="unusable-secret",
         )
     endpoint = endpoint_of(place, access)
@@ -317,7 +317,7 @@ def _read(name: str, place: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SourceError(
-            f"{name} names {place}, which can't be read as certificates ({error.strerror})",
-            "Name a file in PEM format or a directory of them, or unset the variable.",
+            f"cannot read certificates from {place}, named by {name} ({error.strerror})",
+            "Set it to a PEM file or a directory of PEM files, or unset it.",
             code="untrusted-certificate",
         ) from None

@@ -61,7 +61,7 @@ def _translate(error: Exception, platform: str, origin: str, advice: str) -> Sou
         if isinstance(cause, ssl.SSLCertVerificationError):
             return SourceError(
                 f"{platform}'s certificate is not trusted ({cause.verify_message}), for {origin}",
-                "Name the certificates to trust in SSL_CERT_FILE.",
+                "Set SSL_CERT_FILE to the certificates to trust.",
                 code="untrusted-certificate",
             )
         if isinstance(cause, (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)):
@@ -75,14 +75,14 @@ def _translate(error: Exception, platform: str, origin: str, advice: str) -> Sou
         name = str(answer.get("Error", {}).get("Code", name))
     if name in _NO_CREDENTIAL_ERRORS:
         return no_credential_error(platform, origin)
-    return SourceDenied(f"{platform} gave no credential for {origin} ({name})", advice)
+    return SourceDenied(f"{platform} returned no credential for {origin} ({name})", advice)
 
 
 def no_credential_error(platform: str, origin: str) -> SourceDenied:
     """There is no credential to begin with."""
-    advice = f"Log in or set its variables. {_PACKAGES[platform][2]}"
+    advice = f"Log in or set the environment variables. {_PACKAGES[platform][2]}"
     return SourceDenied(
-        f"no credential of {platform} found for {origin}", advice, code="missing-secret"
+        f"no {platform} credential found for {origin}", advice, code="missing-secret"
     )
 
 
@@ -111,7 +111,7 @@ def token_session(*, proxies: bool = True) -> Any:
             answer = super().send(request, *args, **options)
             if answer.status_code == 429 or answer.status_code >= 500:
                 host = urlsplit(request.url).hostname
-                raise SourceUnavailable(f"{host} gave no token (status {answer.status_code})")
+                raise SourceUnavailable(f"{host} returned no token (status {answer.status_code})")
             return answer
 
     made = requests.Session()
@@ -129,8 +129,8 @@ def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> 
             return Path(path).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             raise SourceDenied(
-                f"cannot read an identity token from {path}, which {variable} names",
-                "Name the file that your platform keeps the identity token in.",
+                f"cannot read an identity token from {path}, named by {variable}",
+                "Set it to the file that contains the identity token.",
                 code="missing-secret",
             ) from None
     url, token = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{part}") for part in ("URL", "TOKEN"))
@@ -138,7 +138,7 @@ def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> 
         return _github_token(f"{url}&audience={quote(audience, safe='')}", token)
     raise SourceDenied(
         "no identity token found",
-        f"Set {variable} to the file that holds one, or in GitHub Actions give the job `permissions: {{id-token: write}}`.",
+        f"Set {variable} to the file that contains the token, or in GitHub Actions give the job `permissions: {{id-token: write}}`.",
         code="missing-secret",
     )
 

@@ -31,7 +31,7 @@ def outlives_its_jobs(inputs: PlanInputs, one: ResourceContext) -> bool:
 
 def keep_cache(one: ResourceContext) -> Change:
     """No change of such a cache."""
-    found = one.remove(Action.NOOP, note="no job uses it now; it goes with its project")
+    found = one.remove(Action.NOOP, note="no job uses it; deleted with its project")
     return replace(found, after=one.before, outputs_after=one.outputs)
 
 
@@ -62,7 +62,7 @@ def cache_full_warning(address: Address, size: str | int | None, facts: CacheFac
     """What is said of a cache that holds more than it is meant to."""
     if size is None or facts.bytes <= parse_size(size):
         return None
-    return f"{address} holds {content_text(facts)}, more than its size of {size}"
+    return f"{address} contains {content_text(facts)}, more than its size limit of {size}"
 
 
 def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
@@ -81,9 +81,9 @@ def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
 def _fate(facts: CacheFacts, going: frozenset[str]) -> str:
     others = len(frozenset(facts.others) - going)
     if others:
-        return f"{facts.directory} stays for {others} other{'s' if others > 1 else ''}"
+        return f"{facts.directory} is kept for {others} other{'s' if others > 1 else ''}"
     if not facts.ours:
-        return f"{facts.directory} stays: it was there before"
+        return f"{facts.directory} is kept: trainctl did not create it"
     if not facts.files and facts.whole:
         return ""
     return f"{facts.directory} is deleted with {content_text(facts)}"
@@ -100,7 +100,7 @@ def _cache_full_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
             continue
         yield warning(
             excess,
-            f"Jobs go on. Make room: {_clear_command(cache)}.",
+            f"Jobs continue. To free disk space, run: {_clear_command(cache)}.",
             code="cache-too-full",
             address=str(change.address),
         )
@@ -126,20 +126,19 @@ def _cache_on_other_cluster(
     if facts is not None and facts.whole and not facts.files:
         return
     where = f"{cache.address} on cluster.{cache.cache_spec.cluster}"
-    what = f"{content_text(facts)} in {facts.directory}" if facts else "its size could not be asked"
+    what = f"{content_text(facts)} in {facts.directory}" if facts else "size unknown"
     moved = job.before is not None and job.before.get("cluster") != cluster
     if moved and must_stay:
         yield error(
-            f"{job.address} would leave the training cache of {project} behind: {where} ({what})",
-            f"Set runtime.cache_config.require_cache_affinity: false to begin with an empty one on cluster.{cluster}; or move it: "
-            f"declare a cache of {project} for {cluster} under 'caches', apply that with --target, and copy the files there.",
+            f"{job.address} would not use the training cache of {project}: {where} ({what})",
+            f"To start with an empty cache on cluster.{cluster}, set runtime.cache_config.require_cache_affinity: false. To move the cache, declare a cache of {project} for {cluster} under 'caches', apply it with --target, and copy the files there.",
             code="cache-on-other-cluster",
             address=str(job.address),
         )
     else:
         yield warning(
             f"the training cache of {project} will be empty on cluster.{cluster}",
-            f"What it holds stays in {where} ({what}).",
+            f"The existing cache is kept in {where} ({what}).",
             code="cache-empty",
             address=str(job.address),
         )
@@ -157,8 +156,8 @@ def _no_mount_at_home(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     for seat in rank_placements(inputs, job):
         if seat.facts and seat.facts.mount == "link":
             yield warning(
-                f"~/.cache/huggingface can't be mounted on {seat.node}: HF_HOME will name the cache's directory instead",
-                "What doesn't look at HF_HOME writes to the home directory there.",
+                f"~/.cache/huggingface can't be mounted on {seat.node}: HF_HOME is set to the cache directory instead",
+                "Programs that ignore HF_HOME use the home directory there.",
                 code="no-home-mount",
                 address=str(job.address),
             )

@@ -74,7 +74,7 @@ def _document(text: str, name: str) -> dict[str, Any]:
         document = json.loads(text)
     except ValueError:
         cut = text.startswith('{"' + _MAGIC)
-        raise (_damaged(name, "cut short") if cut else _not_a_plan_file(name)) from None
+        raise (_damaged(name, "truncated") if cut else _not_a_plan_file(name)) from None
     if not isinstance(document, dict):
         raise _not_a_plan_file(name)
     form = document.get(_MAGIC)
@@ -83,7 +83,7 @@ def _document(text: str, name: str) -> dict[str, Any]:
     if form["major"] > _MAJOR:
         raise TrainctlError(
             f"{name} was saved by a newer trainctl ({document.get('written_by')})",
-            f"This one reads plan files of version {_MAJOR}. Apply it with the version that saved it.",
+            f"This version reads plan files of format version {_MAJOR}. Apply the plan with the version that saved it.",
             code="newer-format",
         )
     return document
@@ -92,7 +92,7 @@ def _document(text: str, name: str) -> dict[str, Any]:
 def _damaged(name: str, how: str) -> TrainctlError:
     return TrainctlError(
         f"{name} is {how}",
-        "Make the plan again: trainctl plan --out FILE.",
+        "Save a new plan: trainctl plan --out FILE.",
         code="invalid-plan-file",
     )
 
@@ -100,7 +100,7 @@ def _damaged(name: str, how: str) -> TrainctlError:
 def _not_a_plan_file(name: str) -> TrainctlError:
     return TrainctlError(
         f"{name} is not a plan file",
-        "apply takes the file that trainctl plan --out wrote; to plan and apply in one go, give it none.",
+        "Use a file written by trainctl plan --out, or run apply without a file to plan and apply.",
         code="invalid-plan-file",
     )
 
@@ -122,10 +122,10 @@ def staleness(plan: Plan, state: State) -> tuple[StaleReason, ...]:
     A plan made before its state was born has no lineage, and fits any state that has none of its addresses.
     """
     if plan.lineage and plan.lineage != state.lineage:
-        return (StaleReason(None, "the plan was made for another state"),)
+        return (StaleReason(None, "the plan was made for a different state"),)
     moved = tuple(_moved(plan, state))
     if not moved and plan.has_changes and not _undone_by_state(plan, state):
-        return (StaleReason(None, "the plan was applied already"),)
+        return (StaleReason(None, "the plan is already applied"),)
     return moved
 
 

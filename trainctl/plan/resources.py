@@ -58,7 +58,7 @@ def _plan_recreation(subject: ResourceContext, desired_values: DesiredValues) ->
         note = f"the mirror was {subject.other_mirror}"
         return _make(subject, desired_values, Action.UPDATE, ActionReason.MIRROR_MOVED, note=note)
     if subject.observed is not None and subject.observed.recovered_nodes:
-        note = f"{', '.join(subject.observed.recovered_nodes)} can be reached now"
+        note = f"{', '.join(subject.observed.recovered_nodes)} is reachable again"
         return _make(subject, desired_values, Action.UPDATE, note=note)
     if subject.intent is not None:
         note = "" if is_attempt_at(subject.intent, desired_values.after) else UNDOES_ATTEMPT
@@ -83,9 +83,9 @@ def _needs_recording(subject: ResourceContext) -> str:
     if subject.recorded is None or subject.resource is None:
         return ""
     if subject.recorded.lifecycle != subject.lifecycle:
-        return "only its lifecycle is recorded anew"
+        return "only lifecycle settings are updated in the state"
     if set(subject.recorded.depends_on) != set(subject.resource.depends_on):
-        return "only its dependencies are recorded anew"
+        return "only dependencies are updated in the state"
     return ""
 
 

@@ -62,8 +62,8 @@ def run_end_note(subject: ResourceContext, run: RunRecord) -> str:
 
 
 _REMOVING = frozenset(action.name.lower() for action in REMOVES)
-UNDOES_ATTEMPT = "an interrupted attempt is undone first"
-RESUMES_ATTEMPT = "carries on an earlier attempt"
+UNDOES_ATTEMPT = "an interrupted attempt is rolled back first"
+RESUMES_ATTEMPT = "resumes an earlier attempt"
 
 
 def is_attempt_at(intent: Intent | None, after: Mapping[str, Any]) -> bool:
@@ -101,7 +101,7 @@ def plan_cleanup(subject: ResourceContext) -> Change | None:
         before=plain(intent.attributes),
         depends_on=intent.depends_on,
         seen=subject.seen,
-        note="what an interrupted attempt left is removed",
+        note="leftovers of an interrupted attempt are removed",
     )
 
 

@@ -23,8 +23,8 @@ def source_for(scheme: str) -> WeightSource:
     if scheme not in _SOURCES:
         known = ", ".join(f"{name}:" for name in _SOURCES)
         raise SourceError(
-            f"sources with {scheme}:// can't be mirrored by this version",
-            f"It can mirror {known}. Copy the files to a directory and write file:///PATH.",
+            f"{scheme}:// sources are not supported by this version",
+            f"Supported: {known}. Copy the files to a directory and use file:///PATH.",
             code="unsupported",
         )
     module, name = _SOURCES[scheme]

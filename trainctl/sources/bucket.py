@@ -60,7 +60,7 @@ class BucketSource:
             bucket, files = alone[0], (_source_file(*alone),)
         if not files:
             raise SourceNotFound(
-                f"{uri}: no objects found there", "Check its name, and which bucket it is in."
+                f"no objects found under {uri}", "Check the prefix and the bucket."
             )
         with self._lock:
             self._open[uri, credential] = bucket
@@ -261,8 +261,8 @@ def _verify_md5(pieces: Iterator[bytes], response: SourceResponse, what: str) ->
         yield piece
     if f"md5:{digest.hexdigest()}" != expected:
         raise SourceMismatch(
-            f"{what} arrived with other content: its MD5 should be {expected[4:]} and is {digest.hexdigest()}",
-            "It was damaged on the way or upstream. Apply again.",
+            f"checksum mismatch of {what}: expected MD5 {expected[4:]}, got {digest.hexdigest()}",
+            "The data was corrupted in transit or upstream. Apply again.",
         )
 
 

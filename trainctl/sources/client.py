@@ -105,7 +105,7 @@ class SourceClient:
             if origin_of(urlsplit(target)) != home:
                 return target
             if target in seen:
-                raise SourceError(f"{what}: redirects in a circle", code="unsafe-redirect")
+                raise SourceError(f"{what}: redirect loop", code="unsafe-redirect")
             seen.add(target)
             url = target
 
@@ -140,8 +140,8 @@ def _refusal(response: Response, what: str, token: str | None) -> SourceError:
     """The error of a status. If the host asks for a pause, no request goes there meanwhile; only the first is reported."""
     parts = urlsplit(response.url)
     if response.status == 407:
-        summary = f"{what}: the proxy requires a login (407)"
-        advice = "Write http://USER:PASSWORD@HOST:PORT in HTTP_PROXY."
+        summary = f"{what}: proxy authentication required (407)"
+        advice = "Set HTTP_PROXY to http://USER:PASSWORD@HOST:PORT."
         return SourceError(summary, advice, code="unusable-proxy")
     error = _error_for(response.status, response.headers, what, host_of(parts), token)
     if not isinstance(error, SourceUnavailable) or response.status not in _THROTTLE_STATUSES:
@@ -181,13 +181,13 @@ def _error_for(
     """The error that a status means. ``token`` only decides what to advise and is never shown."""
     if status == 429:
         return SourceUnavailable(
-            f"{what}: {host} asks for fewer requests (429)",
-            "" if token else "It may allow more to those who send a token.",
+            f"{what}: rate limited by {host} (429)",
+            "" if token else "Use a token, which may have a higher limit.",
             retry_after=retry_after(headers),
         )
     if status in _TRANSIENT_STATUSES:
         return SourceUnavailable(
-            f"{what}: {host} can't answer now ({status})", retry_after=retry_after(headers)
+            f"{what}: {host} is unavailable ({status})", retry_after=retry_after(headers)
         )
     if headers.get("X-Error-Code") == "GatedRepo":
         return _gated_error(what, token)
@@ -196,29 +196,27 @@ def _error_for(
     if status in (404, 410):
         return _not_found_error(what, host, status, headers.get("X-Error-Code"), token)
     if status in (412, 416):
-        return SourceMismatch(f"{what}: it has changed since it was resolved", "Plan again.")
+        return SourceMismatch(f"{what} has changed since it was resolved", "Plan again.")
     return SourceError(
-        f"{what}: {host} answered {status}", "It may not be the server that this source is on."
+        f"{what}: {host} answered {status}",
+        "Check that the URL and endpoint_url are those of the right server.",
     )
 
 
-_USE_AUTH = (
-    "Declare a secret with a token that may read it, and name it in the source's "
-    "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}."
-)
+_USE_AUTH = "Declare a secret with a token that has read access, and name it in the source's auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}."
 
 
 def _gated_error(what: str, token: str | None) -> SourceError:
-    accept = "Accept its licence on its Hugging Face page with the account that reads it"
+    accept = "Accept the licence on the Hugging Face page with the account of the token"
     if token is None:
         return SourceDenied(
-            f"{what}: the repository is gated and no token was sent",
+            f"{what}: the repository is gated, and no token was sent",
             f"{accept}. {_USE_AUTH}",
             code="gated-source",
         )
     return SourceDenied(
-        f"{what}: the repository is gated and the token's account has no access",
-        f"{accept}, or use a token of one that has access.",
+        f"{what}: the repository is gated, and the token's account has no access",
+        f"{accept}, or use a token of an account with access.",
         code="gated-source",
     )
 
@@ -226,12 +224,12 @@ def _gated_error(what: str, token: str | None) -> SourceError:
 def _denied_error(what: str, host: str, status: int, token: str | None) -> SourceError:
     if token is None:
         return SourceDenied(
-            f"{what}: {host} wants a credential ({status}); it may be private, or not exist",
-            f"Check its name. {_USE_AUTH}",
+            f"{what}: {host} requires authentication ({status}), or the source doesn't exist",
+            f"Check the name. {_USE_AUTH}",
         )
     return SourceDenied(
-        f"{what}: {host} refused the token ({status})",
-        "It may have expired, or not be allowed to read this; make a new one and change the secret.",
+        f"{what}: permission denied by {host} ({status})",
+        "The token may be expired, or lack read access. Create a new token and update the secret.",
     )
 
 
@@ -240,15 +238,13 @@ def _not_found_error(
 ) -> SourceError:
     if code == "RevisionNotFound":
         return SourceNotFound(
-            f"{what}: {host} has no such revision (404)",
-            "Write an existing branch, tag or commit after @.",
+            f"{what}: revision not found on {host} (404)",
+            "Use an existing branch, tag or commit after @.",
         )
     if code == "EntryNotFound":
         return SourceNotFound(
-            f"{what}: {host} lists the file and does not have it at this revision (404)",
-            "Leave it out with ignore_patterns, or have it put back upstream.",
+            f"{what}: {host} lists the file, but doesn't have it at this revision (404)",
+            "Exclude it with ignore_patterns, or have it restored upstream.",
         )
     private = f" If it is private: {_USE_AUTH[0].lower()}{_USE_AUTH[1:]}" if token is None else ""
-    return SourceNotFound(
-        f"{what}: {host} does not have it ({status})", f"Check its name.{private}"
-    )
+    return SourceNotFound(f"{what}: not found on {host} ({status})", f"Check the name.{private}")

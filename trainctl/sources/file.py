@@ -77,11 +77,11 @@ def _pieces(source: str, file: SourceFile, descriptor: int, offset: int) -> Iter
 
 def _check_unchanged(source: str, file: SourceFile, status: os.stat_result) -> None:
     if (status.st_size, _validator(status)) != (file.size, file.validator):
-        was = f"{file.size} bytes then, {status.st_size} now"
-        what = was if file.size != status.st_size else "same size, other time or inode"
+        was = f"{file.size} bytes before, {status.st_size} now"
+        what = was if file.size != status.st_size else "same size, different time or inode"
         raise SourceMismatch(
             f"{source}: {display_path(file.path)} has changed since it was resolved ({what})",
-            "Plan and apply again; let nothing write to the directory meanwhile.",
+            "Plan and apply again, and don't write to the directory meanwhile.",
         )
 
 
@@ -151,10 +151,10 @@ def _classify_entry(
 
 def _link_problem(target: str, above: Sequence[str]) -> str | None:
     if target != above[0] and not target.startswith(above[0].rstrip("/") + "/"):
-        return f"is a link out of the directory, to {display_path(target)}"
+        return f"is a symlink that leaves the directory, to {display_path(target)}"
     if target in above:
-        return "is a link to a directory above it"
-    return None if Path(target).exists() else "is a link to nothing"
+        return "is a symlink to a parent directory"
+    return None if Path(target).exists() else "is a broken symlink"
 
 
 def _file(path: str, name: str) -> SourceFile:
@@ -177,12 +177,12 @@ def _file_errors(source: str, path: Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         missing = display_path(os.fsdecode(error.filename or path))
         raise SourceNotFound(
-            f"{source}: there is no {missing}", "Check the path, or what should have made it."
+            f"{source}: {missing} not found", "Check the path, or create it."
         ) from None
     except PermissionError as error:
         raise SourceDenied(
-            f"{source}: {display_path(os.fsdecode(error.filename or path))} may not be read by this user",
-            "Give this user the right to read it.",
+            f"{source}: permission denied: {display_path(os.fsdecode(error.filename or path))}",
+            "Give this user read access.",
         ) from None
     except OSError as error:
         raise SourceError(

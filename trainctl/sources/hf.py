@@ -90,7 +90,7 @@ class HubSource:
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise SourceError(
-                f"{uri}: the answer of {self._host} names no commit",
+                f"{uri}: unexpected response from {self._host} (no commit)",
                 _NOT_A_HUB,
                 code="invalid-hub-response",
             )
@@ -186,7 +186,7 @@ class HubSource:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
                 raise SourceError(
-                    f"{uri}: the file list of {self._host} can't be read",
+                    f"{uri}: unexpected response from {self._host} (invalid file list)",
                     _NOT_A_HUB,
                     code="invalid-hub-response",
                 ) from None
@@ -200,7 +200,7 @@ class HubSource:
             value = _json_of(body)
         except ValueError:
             raise SourceError(
-                f"{uri}: {self._host} did not answer in JSON",
+                f"{uri}: unexpected response from {self._host} (not JSON)",
                 _NOT_A_HUB,
                 code="invalid-hub-response",
             ) from None
@@ -237,11 +237,11 @@ def _token_errors(credential: SourceCredential | None) -> Iterator[None]:
         yield
     except SourceDenied as error:
         if credential:
-            error.detail = f"The token came from {credential.origin}. {error.detail}"
+            error.detail = f"The token was read from {credential.origin}. {error.detail}"
         raise
 
 
-_NOT_A_HUB = "HF_ENDPOINT must name a Hugging Face Hub, or something that speaks like one."
+_NOT_A_HUB = "Check that HF_ENDPOINT is the URL of a Hugging Face Hub or a compatible server."
 
 
 def _validate_endpoint(endpoint: str) -> str:
@@ -254,7 +254,7 @@ def _validate_endpoint(endpoint: str) -> str:
     if not (is_url and bare):  # it is shown, and written into the mirror
         raise SourceError(
             "HF_ENDPOINT is not the URL of a server",
-            "Write it as https://huggingface.co is written, without a user or a query, or unset it.",
+            "Use a URL like https://huggingface.co, without a user or query, or unset it.",
             code="invalid-hub-response",
         )
     return endpoint
@@ -279,8 +279,8 @@ def _list_pages(what: str, ask: Callable[[str | None], tuple[Any, str | None]]) 
         yield from pages(ask)
     except PaginationCycle:
         raise SourceError(
-            f"{what}: its server's list has no end: it names pages again, or far too many",
-            "A proxy or a cache on the way may leave out what a request asks for.",
+            f"{what}: the server's file list has no end (repeated or too many pages)",
+            "Check for a proxy or cache that drops parts of a request.",
         ) from None
 
 
@@ -293,7 +293,7 @@ def parse_size_field(value: object) -> int:
     """A file's size, sent as a number or as its digits."""
     size = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
-        raise ValueError("not the size of a file")
+        raise ValueError("invalid file size")
     return size
 
 

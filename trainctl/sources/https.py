@@ -42,7 +42,8 @@ class HttpsSource:
         )
         if file is None:
             raise SourceError(
-                f"{uri}: {host_of(urlsplit(uri))} does not tell how long it is", _DOWNLOAD_ADVICE
+                f"{uri}: {host_of(urlsplit(uri))} doesn't report the size of the file",
+                _DOWNLOAD_ADVICE,
             )
         return ResolvedSource(uri, "", (file,))
 
@@ -134,15 +135,15 @@ class HttpsSource:
                 yield response
         except (SourceDenied, SourceNotFound) as error:
             error.detail = (
-                f"The token came from {credential.origin}. {error.detail}"
+                f"The token was read from {credential.origin}. {error.detail}"
                 if credential
-                else f"Check its address. {_DOWNLOAD_ADVICE}"
+                else f"Check the URL. {_DOWNLOAD_ADVICE}"
             )
             raise
 
 
 _DOWNLOAD_ADVICE = (
-    "If it needs a login or a download page, fetch it yourself and write file:///PATH."
+    "If it needs a login or a download page, download it yourself and use file:///PATH."
 )
 
 
@@ -159,8 +160,8 @@ def _file_from_headers(
         return SourceFile(name, size, revision)
     if _is_html(response) and not name.lower().endswith((".html", ".htm", ".xhtml")):
         raise SourceError(
-            f"{uri}: {host_of(urlsplit(response.url))} answers with a web page",
-            f"If that is what you want, declare its sha256. {_DOWNLOAD_ADVICE}",
+            f"{uri}: {host_of(urlsplit(response.url))} returned a web page",
+            f"If you want the page, declare its sha256. {_DOWNLOAD_ADVICE}",
         )
     return SourceFile(name, size, validator_of(response.headers, size))
 
@@ -175,8 +176,8 @@ def _check_not_encoded(uri: str, response: SourceResponse) -> None:
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
         raise SourceError(
-            f"{uri}: the server sends it compressed ({coding[:20]!r}), although asked not to",
-            "Have Content-Encoding turned off for it, or fetch it yourself and write file:///PATH.",
+            f"{uri}: the server ignores the request not to compress ({coding[:20]!r})",
+            "Turn off Content-Encoding for the file, or download it yourself and use file:///PATH.",
         )
 
 
@@ -188,9 +189,8 @@ def _check_unchanged(uri: str, file: SourceFile, response: SourceResponse) -> No
     if same_content(found, file.validator):
         return
     length = total_length(response)
-    sizes = f"; {file.size} bytes then, {length} now" if length not in (None, file.size) else ""
+    sizes = f"; {file.size} bytes before, {length} now" if length not in (None, file.size) else ""
     raise SourceMismatch(
-        f"{uri}: it has changed since it was resolved "
-        f"({describe_validator(file.validator)} then, {describe_validator(found)} now{sizes})",
-        "Plan and apply again. If it wasn't changed, its servers contradict each other: declare its sha256.",
+        f"{uri} has changed since it was resolved ({describe_validator(file.validator)} before, {describe_validator(found)} now{sizes})",
+        "Plan and apply again. If the file has not changed, its servers are inconsistent: declare its sha256.",
     )

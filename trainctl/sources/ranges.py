@@ -25,7 +25,7 @@ def read_from(
     """
     found = _content_range(response)
     if int(found[1]) != offset if found else response.status == 206:
-        raise SourceInterrupted(f"{what}: the server sent another part than was asked for")
+        raise SourceInterrupted(f"{what}: the server returned a different range than requested")
     _check_total_length(response, what, file)
     return _check_length(response.pieces(), what, file, offset, 0 if found else offset)
 
@@ -55,8 +55,8 @@ def _check_total_length(response: SourceResponse, what: str, file: SourceFile) -
     length = total_length(response)
     if length is not None and length != file.size:
         raise SourceMismatch(
-            f"{what}: the server has {length} bytes where {file.size} were announced",
-            "It was changed or damaged upstream, or a proxy answers in its place. Plan again.",
+            f"{what}: the server has {length} bytes, expected {file.size}",
+            "The file has changed, or a proxy answers instead of the server. Plan again.",
         )
 
 
@@ -87,8 +87,8 @@ def _check_length(
         skip -= len(received) - len(piece)
         left -= len(piece)
         if left < 0:
-            raise SourceMismatch(f"{what}: more bytes came than the {file.size} announced")
+            raise SourceMismatch(f"{what}: received more than the expected {file.size} bytes")
         if piece:
             yield piece
     if left:
-        raise SourceInterrupted(f"{what}: the body ended {left} bytes early")
+        raise SourceInterrupted(f"{what}: connection closed with {left} bytes missing")

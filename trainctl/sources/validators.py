@@ -59,7 +59,7 @@ def check_not_replaced(headers: Mapping[str, str], what: str, file: SourceFile) 
     found = headers.get("ETag") if kind == "etag" else None
     if found and not same_content(f"{kind}:{found.strip()}", file.validator):
         raise SourceMismatch(
-            f"{what}: it has changed since it was resolved ({describe_validator(file.validator)} then, {found} now)",
+            f"{what} has changed since it was resolved ({describe_validator(file.validator)} before, {found} now)",
             "Plan and apply again.",
         )
 

@@ -76,7 +76,7 @@ class LockFile:
                 self._merge(new, wanted, replace=replace)
         except OSError as error:
             raise StorageError(
-                f"{self.path} can't be written: {error.strerror or error}",
+                f"cannot write {self.path}: {error.strerror or error}",
                 "Make its directory writable, or run apply with --lockfile=readonly.",
             ) from None
 
@@ -115,45 +115,43 @@ class LockFile:
             raise self._lock_error(None, str(error)) from None
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith(("<<<<<<<", ">>>>>>>")):
-                raise self._lock_error(number, "it holds an unfinished merge")
+                raise self._lock_error(number, "unresolved merge conflict")
         try:
             document = json.loads(text)
         except json.JSONDecodeError as error:
             raise self._lock_error(error.lineno, error.msg) from None
         except (ValueError, RecursionError):
-            raise self._lock_error(
-                None, "its numbers are too long, or it is nested too deep"
-            ) from None
+            raise self._lock_error(None, "numbers are too long, or nesting is too deep") from None
         return document, self._rows(document)
 
     def _rows(self, document: Any) -> list[tuple[LockEntry, dict[str, Any]]]:
         version = document.get("version") if isinstance(document, dict) else None
         if isinstance(version, int) and version > _VERSION:
             raise self._lock_error(
-                1, f"it has version {version}, made by a newer trainctl", "Use that one."
+                1, f"version {version} was written by a newer trainctl", "Use that version."
             )
         if version != _VERSION or not isinstance(document.get("sources"), list):
-            raise self._lock_error(1, 'it is no object with "version": 1 and "sources": [...]')
+            raise self._lock_error(1, 'expected an object with "version": 1 and "sources": [...]')
         rows = enumerate(document["sources"], 1)
         return [(self._entry(number, row), row) for number, row in rows]
 
     def _entry(self, number: int, row: Any) -> LockEntry:
         if not isinstance(row, dict):
-            raise self._lock_error(None, f"entry {number} of sources is no object")
+            raise self._lock_error(None, f"entry {number} of sources is not an object")
         for name, kinds in _FORM.items():
             value = row.get(name, None if name == "endpoint_url" else ...)
             texts = value if isinstance(value, list) else ()
             if not isinstance(value, kinds) or not all(isinstance(text, str) for text in texts):
-                how = "is of another kind" if name in row else "is missing"
+                how = "has the wrong type" if name in row else "is missing"
                 raise self._lock_error(None, f"entry {number} of sources: {name} {how}")
         return LockEntry.from_json(row)
 
     def _lock_error(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
         place = f"{self.path}:{line}" if line else str(self.path)
         return TrainctlError(
-            f"{place}: the lock file can't be read: {why}",
+            f"cannot read lock file {place}: {why}",
             advice
-            or "Mend it, take it back from git, or remove it: apply then locks what is newest.",
+            or "Repair it, restore it from git, or delete it: apply then locks the latest revisions.",
             code="invalid-lock-file",
         )
 

@@ -42,19 +42,19 @@ def fall_back_to_locked(
 
     ``now`` is what upstream shows instead, or the error if it shows nothing. SourceMismatch, or that error, if the mirror doesn't have all of it.
     """
-    why = "The mirror doesn't have the locked version."
+    why = "The mirror doesn't contain the locked version."
     try:
         kept = mirrored_version(store, wanted, locked) if store else None
         if store is not None and kept is not None:
             return kept, _moved_warning(locked, now, _list_differences(store, kept, now))
     except (NodeError, StorageError) as failure:
-        why = f"The mirror, which may have the locked version, can't be asked: {failure.summary}."
+        why = f"The mirror is unreachable, so it is unknown whether it contains the locked version: {failure.summary}."
     if isinstance(now, TrainctlError):
-        detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
+        detail = f"{now.detail}\nThe source is in trainctl.lock. {why}".lstrip()
         raise type(now)(now.summary, detail, address=now.address, code=now.code)
     raise SourceMismatch(
-        f"{locked.source} is not upstream any more as trainctl.lock pins it",
-        f"{_counts_text(locked, now)}\n{why} Have it put back upstream, or take what is there now: plan --upgrade.",
+        f"the version of {locked.source} pinned in trainctl.lock is no longer available upstream",
+        f"{_counts_text(locked, now)}\n{why} Restore it upstream, or use the latest revision: plan --upgrade.",
         code="lock-mismatch",
     )
 
@@ -62,22 +62,22 @@ def fall_back_to_locked(
 def _moved_warning(
     locked: LockEntry, now: ResolvedSource | TrainctlError, differing: list[str]
 ) -> Diagnostic:
-    used = "The locked version is used, from the mirror."
+    used = "Using the locked version from the mirror."
     if isinstance(now, SourceNotFound):
         return warning(
-            f"{locked.source} is gone upstream", f"{now.summary}. {used}", code="upstream-changed"
+            f"{locked.source} not found upstream", f"{now.summary}. {used}", code="upstream-changed"
         )
     if isinstance(now, TrainctlError):
         return warning(
-            f"{locked.source} can't be asked for upstream", f"{now.summary}. {used}", code=now.code
+            f"upstream of {locked.source} is unreachable", f"{now.summary}. {used}", code=now.code
         )
     return warning(
-        f"{locked.source} has moved upstream since it was locked",
+        f"{locked.source} has changed upstream since it was locked",
         "\n".join(
             [
                 _counts_text(locked, now),
                 *differing,
-                f"{used} plan --upgrade takes what is there now.",
+                f"{used} To use the latest revision, run plan --upgrade.",
             ]
         ),
         code="upstream-changed",
@@ -91,9 +91,9 @@ def _counts_text(locked: LockEntry, now: ResolvedSource) -> str:
         version_size_text(len(now.files), now.size),
     )
     if before != after:
-        return f"It was {before} and is {after}."
-    revisions = f"{locked.revision} then, {now.revision} now"
-    return f"It is {after} as before, with other content: {revisions}."
+        return f"It had {before} and now has {after}."
+    revisions = f"{locked.revision} before, {now.revision} now"
+    return f"It still has {after}, with different content: {revisions}."
 
 
 def version_size_text(files: int, size: int) -> str:

@@ -126,8 +126,8 @@ def _plugin_errors(uri: str) -> Iterator[None]:
         yield
     except _PLUGIN_ERRORS as error:
         raise SourceError(
-            f"{uri}: its server's answer makes no sense ({type(error).__name__})",
-            "It may not be the server that this source is on.",
+            f"unexpected response from the server of {uri} ({type(error).__name__})",
+            "Check that the URL and endpoint_url are those of the right server.",
         ) from error
 
 
@@ -284,9 +284,8 @@ def _other_directory_warnings(
         return ()
     return (
         warning(
-            f"{wanted.source} is not as trainctl.lock knows it",
-            f"It had {version_size_text(*before)} and has {version_size_text(*now)}. A path of this machine is used as it is; "
-            "plan --upgrade notes what is there now.",
+            f"{wanted.source} differs from trainctl.lock",
+            f"It had {version_size_text(*before)} and now has {version_size_text(*now)}. The current files are used; to update trainctl.lock, run plan --upgrade.",
             code="lock-mismatch",
         ),
     )
@@ -300,9 +299,8 @@ def _newer_warnings(
         return ()
     return (
         warning(
-            f"{wanted.source} has moved upstream since it was locked",
-            f"It is at {resolved.newest} now, and trainctl.lock has {resolved.revision}, which is used. "
-            "plan --upgrade takes what is there now.",
+            f"{wanted.source} has changed upstream since it was locked",
+            f"Using {resolved.revision} from trainctl.lock; upstream is at {resolved.newest}. To use the latest revision, run plan --upgrade.",
             code="upstream-changed",
         ),
     )
@@ -315,9 +313,8 @@ def _unidentified_warnings(
         return ()
     return (
         warning(
-            f"{wanted.source}: its server tells neither ETag nor Last-Modified",
-            "Other content of the same size would not be noticed, and a transfer that breaks begins anew. "
-            "Declare its sha256.",
+            f"the server of {wanted.source} reports neither ETag nor Last-Modified",
+            "Changes that keep the size are not detected, and interrupted downloads restart from the beginning. Declare a sha256.",
             code="unidentified-source",
         ),
     )
@@ -338,9 +335,8 @@ def _lock_entry(wanted: SourceRequest, resolved: ResolvedSource) -> LockEntry:
 
 def _rewritten_error(wanted: SourceRequest, locked: LockEntry) -> SourceMismatch:
     return SourceMismatch(
-        f"{wanted.source}: upstream shows other files at commit {locked.revision} than trainctl.lock pins",
-        "A commit never changes, so what answers is not what answered then. If you mean another HF_ENDPOINT, "
-        "accept it with plan --upgrade.",
+        f"{wanted.source}: files at commit {locked.revision} differ from trainctl.lock",
+        "A commit never changes, so check the server. If you use a different HF_ENDPOINT on purpose, accept its files with plan --upgrade.",
         code="lock-mismatch",
     )
 
@@ -349,16 +345,14 @@ def _no_files_error(
     wanted: SourceRequest, everything: ResolvedSource, unmatched: Mapping[str, str | None]
 ) -> SourceError:
     if not everything.files:
-        return SourceNotFound(
-            f"{wanted.source}: it holds no files", "Check that it is the right one."
-        )
+        return SourceNotFound(f"{wanted.source} contains no files", "Check the name.")
     some = ", ".join(file.path for file in everything.files[:5] if file.path.isprintable())
     return SourceNotFound(
-        f"{wanted.source}: no file of {len(everything.files)} is left after the patterns",
+        f"{wanted.source}: no file of {len(everything.files)} matches the patterns",
         " ".join(
             [
                 *(_suggestion(*item) for item in unmatched.items()),
-                f"Change allow_patterns or ignore_patterns. It holds for example {some}.",
+                f"Change allow_patterns or ignore_patterns. Files of the source are for example {some}.",
             ]
         ),
         code="unmatched-pattern",
@@ -367,4 +361,4 @@ def _no_files_error(
 
 def _suggestion(pattern: str, nearest: str | None) -> str:
     hint = f"; did you mean {nearest!r}?" if nearest else "."
-    return f"{pattern!r} matches none{hint}"
+    return f"{pattern!r} matches no file{hint}"

@@ -85,7 +85,7 @@ def test_a_field_says_what_it_takes_and_what_lies_below() -> None:
 def test_a_setting_of_a_provider_is_a_field_too() -> None:
     """What an installed provider's schema says of its settings is explained below ``clusters``."""
     said = trainctl("explain", "clusters.lab.nodes").stdout
-    assert said.startswith("clusters.*.nodes: a whole number, at least 1 (default: 1)\n")
+    assert said.startswith("clusters.*.nodes: an integer, at least 1 (default: 1)\n")
     assert "For the provider local." in said
 
 

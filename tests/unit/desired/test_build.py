@@ -142,7 +142,7 @@ def test_the_smallest_manifest_is_complete(project: Path) -> None:
     assert job["weights"][0]["mount_location"] == "weights/Qwen3-0.6B"
     assert attributes(wish, "weights.sft-0")["mount_location"] is None
     assert attributes(wish, "cluster.lab")["hosts"] == ["gpu-01"]
-    assert [one.summary for one in wish.warnings] == ["the provider 'ssh' is not installed"]
+    assert [one.summary for one in wish.warnings] == ["provider 'ssh' is not installed"]
     assert wish.mirror.url is None
     assert wish.manifest_files == ("trainctl.yaml",)
 
@@ -357,7 +357,7 @@ def test_a_cache_enabled_job_gets_a_cache(project: Path) -> None:
         (f"projects: {{a: {{}}, b: {{}}}}\njobs: {{j: {{{JOB}}}}}", "project is missing"),
         (
             f"jobs: {{j: {{weights: ['hf://a/x', 'hf://b/x'], {JOB}}}}}",
-            "weights.j-0 and weights.j-1 both appear at weights/x",
+            "weights.j-0 and weights.j-1 have the same mount location weights/x",
         ),
         (
             (
@@ -365,18 +365,18 @@ def test_a_cache_enabled_job_gets_a_cache(project: Path) -> None:
                 "b: {source: 'hf://a/y', mount_location: /app/m/sub}}\n"
                 f"jobs: {{j: {{weights: [b, a], {JOB}}}}}"
             ),
-            "weights.b at /app/m/sub lies inside weights.a at /app/m",
+            "weights.b at /app/m/sub is inside weights.a at /app/m",
         ),
         (
             (
                 "jobs: {j: {weights: [{source: 'hf://a/x', mount_location: /ck/m}], runtime: {start_commands: [x],"
                 " checkpointing_config: {enabled: true, checkpoint_path: /ck}}}}"
             ),
-            "weights.j-0 at /ck/m lies inside the checkpoint directory at /ck",
+            "weights.j-0 at /ck/m is inside the checkpoint directory at /ck",
         ),
         (
             f"weights: {{j-0: 'hf://a/b'}}\njobs: {{j: {{weights: ['hf://c/d'], {JOB}}}}}",
-            "this source would have the address weights.j-0, which is declared",
+            "the address weights.j-0 of this source is already declared",
         ),
         (
             f"weights: {{a: 'hf://a/b'}}\njobs: {{j: {{weights: [a, a], {JOB}}}}}",
@@ -384,14 +384,14 @@ def test_a_cache_enabled_job_gets_a_cache(project: Path) -> None:
         ),
         (
             "caches: {x: {}, y: {}}",
-            "cache.x is the cache of my-project on local already",
+            "cache.x is already the cache of my-project on local",
         ),
         (
             (
                 "projects: {a-b: {}, a: {}}\nclusters: {c: {provider: local}, b-c: {provider: local}}\n"
                 f"jobs: {{j: {{project: a-b, cluster: c, {CACHED}}}, k: {{project: a, cluster: b-c, {CACHED}}}}}"
             ),
-            "the cache of a on b-c would have the address cache.a-b-c, which is another's",
+            "the address cache.a-b-c of the cache of a on b-c is already used",
         ),
         (f"jobs: {{{'j' * 127}: {{weights: ['hf://c/d'], {JOB}}}}}", "is too long"),
     ],

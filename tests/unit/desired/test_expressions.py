@@ -54,13 +54,13 @@ def test_what_references_mean(tmp_path: Path, command: str, expanded: str) -> No
 @pytest.mark.parametrize(
     ("command", "summary", "detail"),
     [
-        ("${{ var.lrr }}", "no variable is called 'lrr'", "Did you mean 'lr'?"),
-        ("${{ weights.q.path }}", "no weights are called 'q'", "Known: "),
-        ("${{ weights.w.size }}", "'weights.w.size' is not known", "weights.NAME.path"),
-        ("${{ secrets.x }}", "a secret never becomes text", "environment_variables"),
-        ("${{ env.HOME }}", "environment is not read here", "--var"),
-        ("${{ jobs.x }}", "'jobs.x' is not known", "var.NAME"),
-        ("${{ }}", "'' is not known", "var.NAME"),
+        ("${{ var.lrr }}", "undeclared variable 'lrr'", "Did you mean 'lr'?"),
+        ("${{ weights.q.path }}", "undeclared weights 'q'", "Known: "),
+        ("${{ weights.w.size }}", "unknown reference 'weights.w.size'", "weights.NAME.path"),
+        ("${{ secrets.x }}", "secrets can't be used in expressions", "environment_variables"),
+        ("${{ env.HOME }}", "environment variables of the client can't be used", "--var"),
+        ("${{ jobs.x }}", "unknown reference 'jobs.x'", "var.NAME"),
+        ("${{ }}", "unknown reference ''", "var.NAME"),
         ("${{ var.lr", "without", "Close"),
         ('"${{ var.lr }}"', "inside double quotes", "outside"),
     ],
@@ -78,20 +78,20 @@ def test_bad_references_are_told(tmp_path: Path, command: str, summary: str, det
 @pytest.mark.parametrize(
     ("text", "summary"),
     [
-        ("vars: {a: '${{ var.b }}', b: 1}", "a variable can't refer to another"),
+        ("vars: {a: '${{ var.b }}', b: 1}", "a variable can't refer to another variable"),
         (
             "clusters: {c: {provider: local, nodes: '${{ job.name }}'}}",
-            "job.name has no value here",
+            "job.name is not available here",
         ),
         (
             "projects: {a: {}, b: {}}\nmirror: {url: 'file:///${{ project.name }}'}",
-            "project.name has",
+            "project.name is not available",
         ),
-        ("project: {name: '${{ project.name }}'}", "project.name has no value here"),
-        ("mirror: {url: '${{ weights.a.path }}'}", "weights have a path in jobs only"),
+        ("project: {name: '${{ project.name }}'}", "project.name is not available here"),
+        ("mirror: {url: '${{ weights.a.path }}'}", "paths of weights are only available in jobs"),
         (
             "mirror: {url: '${{ raw(var.a) }}'}\nvars: {a: 'file:///x'}",
-            "raw(…) is for start_commands",
+            "raw(…) is only supported in start_commands",
         ),
         (
             "jobs: {'${{ var.a }}': {runtime: {start_commands: [x]}}}",
@@ -99,7 +99,7 @@ def test_bad_references_are_told(tmp_path: Path, command: str, summary: str, det
         ),
         (
             "vars: {a: x}\nclusters: {c: {provider: local, nodes: '${{ var.a }}'}}",
-            "expected a whole number",
+            "expected an integer",
         ),
         (
             "weights: {a: 'hf://a/b'}\njobs: {j: {runtime: {start_commands: ['${{ weights.a.path }}']}}}",
@@ -134,7 +134,7 @@ def test_flags_and_files_override(tmp_path: Path) -> None:
         var_files=[tmp_path / "a.toml", tmp_path / "b.yaml"],
     )
     assert attributes(wish, "job.j")["runtime"]["start_commands"] == ["2e-5 4 false 0x10"]
-    assert [one.summary for one in wish.warnings] == ["no variable is called 'other'"]
+    assert [one.summary for one in wish.warnings] == ["undeclared variable 'other'"]
 
 
 def test_a_variable_from_a_flag_has_the_type_of_its_word(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_variable_from_a_flag_has_the_type_of_its_word(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("variables", "summary"),
     [
-        ({"lrr": "1"}, "no variable is called 'lrr'"),
+        ({"lrr": "1"}, "undeclared variable 'lrr'"),
         ({"lr": "hf_abcdefghijklmnopqrstuvwxyz012345"}, "this looks like a credential"),
         ({"lr": ".inf"}, "infinity"),
     ],
@@ -163,7 +163,7 @@ def test_wrong_flags_are_told(tmp_path: Path, variables: dict[str, str], summary
 def test_a_variable_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     """With its name."""
     (one,) = problems(tmp_path, job(), var_files=[tmp_path / "none.yaml"])
-    assert "can't be read" in one.summary
+    assert "cannot read" in one.summary
     assert "none.yaml" in str(one.where)
 
 

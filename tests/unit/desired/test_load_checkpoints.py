@@ -80,9 +80,13 @@ def test_a_matrix_of_one_needs_no_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "summary", "detail"),
     [
-        ("s", "job_id: job.s is 2 jobs: name one of them", """For example 's["lr=1"]'."""),
-        ('s["lr=3"]', """no job is called 's["lr=3"]'""", """Did you mean 's["lr="""),
-        ("sss", "no job is called 'sss'", "Known: ld, s["),
+        (
+            "s",
+            "job_id: job.s has 2 jobs",
+            """Use the name of a single job, for example 's["lr=1"]'.""",
+        ),
+        ('s["lr=3"]', """'s["lr=3"]' is neither a job nor a run ID""", """Did you mean 's["lr="""),
+        ("sss", "'sss' is neither a job nor a run ID", "Known: ld, s["),
     ],
 )
 def test_a_name_that_means_none_or_several(

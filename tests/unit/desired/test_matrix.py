@@ -96,36 +96,36 @@ def test_included_values_are_used_and_complete(tmp_path: Path) -> None:
     text = sweep(matrix, "t $X")
     found = problems(tmp_path, text)
     assert [one.summary for one in found] == [
-        "matrix.include[0]: no list of the matrix is called 'color'",
-        "matrix.include[1]: no list of the matrix is called 'color'",
-        "matrix.include[2]: no list of the matrix is called 'shape'",
+        "matrix.include[0]: the matrix has no list 'color'",
+        "matrix.include[1]: the matrix has no list 'color'",
+        "matrix.include[2]: the matrix has no list 'shape'",
     ]
 
     uses = ", labels: {c: '${{ matrix.color }}', s: '${{ matrix.shape }}'}"
     lacking = problems(tmp_path, sweep(matrix, "t $X", uses))
 
     assert [one.summary for one in lacking] == [
-        "labels.c: matrix.color has no value in every combination",
-        "labels.s: matrix.shape has no value in every combination",
+        "labels.c: matrix.color is not set in every combination",
+        "labels.s: matrix.shape is not set in every combination",
     ]
 
 
 @pytest.mark.parametrize(
     ("matrix", "place", "summary"),
     [
-        ("{}", "3:19", "matrix: nothing is in it"),
+        ("{}", "3:19", "matrix is empty"),
         ("{a: []}", "3:23", "matrix.a is empty"),
         ("{a: 1}", "3:23", "matrix.a: expected a list"),
-        ("{a: [1, {b: 2}]}", "3:27", "matrix.a[1]: expected text or a whole number"),
+        ("{a: [1, {b: 2}]}", "3:27", "matrix.a[1]: expected text or an integer"),
         ("{a: [1, 1]}", "3:27", "matrix.a lists 1 twice"),
         ("{a: [1, 1.0]}", "3:27", "matrix.a lists 1.0 twice"),
-        ("{a: [1, '1']}", "3:19", "matrix: two combinations are both a=1"),
-        ("{a: [1], include: [{a: 1}, {a: 2}, {a: 2}]}", "3:19", "two combinations are both a=2"),
-        ("{a: [1], include: [{b: 2}]}", "3:42", "no list of the matrix is called 'b'"),
-        ("{a: [1], exclude: [{b: 2}]}", "3:42", "no list of the matrix is called 'b'"),
-        ("{a: [1], exclude: [{a: 1}]}", "3:19", "nothing is left of it"),
-        ("{'a b': [1]}", "3:27", "'a b' is not a name of a value"),
-        ("{a: [b" + "x" * 600 + "]}", "3:19", "would have 603 characters"),
+        ("{a: [1, '1']}", "3:19", "matrix: duplicate combination a=1"),
+        ("{a: [1], include: [{a: 1}, {a: 2}, {a: 2}]}", "3:19", "duplicate combination a=2"),
+        ("{a: [1], include: [{b: 2}]}", "3:42", "the matrix has no list 'b'"),
+        ("{a: [1], exclude: [{b: 2}]}", "3:42", "the matrix has no list 'b'"),
+        ("{a: [1], exclude: [{a: 1}]}", "3:19", "matrix has no combinations"),
+        ("{'a b': [1]}", "3:27", "invalid name 'a b'"),
+        ("{a: [b" + "x" * 600 + "]}", "3:19", "too long (603 characters)"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, matrix: str, place: str, summary: str) -> None:
@@ -141,21 +141,21 @@ def test_a_sweep_has_an_end(tmp_path: Path) -> None:
     """Of combinations, of one matrix and of all, and of what they make together."""
     values = ", ".join(map(str, range(50)))
     (one,) = problems(tmp_path, sweep(f"{{a: [{values}], b: [{values}]}}"))
-    assert one.summary == "matrix: 2500 combinations are too many"
+    assert one.summary == "matrix: too many combinations (2500)"
 
     many = "jobs:\n" + "".join(
         f"  s{number}: {{matrix: {{a: [{values}]}}, runtime: {{start_commands: [x]}}}}\n"
         for number in range(41)
     )
     (one,) = problems(tmp_path, many)
-    assert one.summary == "matrix: all matrices together make the manifest too large"
+    assert one.summary == "matrix: the matrices make the manifest too large"
     assert one.address == "job.s40"
 
 
 def test_what_is_wrong_with_all_jobs_is_told_once(tmp_path: Path) -> None:
     """Of the job that has the matrix; what is wrong with one of them, of that one."""
     (one,) = problems(tmp_path, sweep("{a: [1, 2]}", rest=", compute: {node_count: 0}"))
-    assert (one.address, one.summary) == ("job.sweep", "compute.node_count is at least 1")
+    assert (one.address, one.summary) == ("job.sweep", "compute.node_count must be at least 1")
 
     rest = ", compute: {node_count: '${{ matrix.a }}'}"
     (one,) = problems(tmp_path, sweep("{a: [0, 2]}", rest=rest))
@@ -166,20 +166,20 @@ def test_an_exclude_without_effect_is_a_warning(tmp_path: Path) -> None:
     """A variable may have taken the value away."""
     wish = desired(tmp_path, sweep("{a: [1], exclude: [{a: 2}]}"))
     (one,) = wish.warnings
-    assert one.summary == "matrix.exclude[0] leaves nothing out"
+    assert one.summary == "matrix.exclude[0] matches no combination"
 
 
 def test_brackets_are_no_part_of_a_name(tmp_path: Path) -> None:
     """Nobody writes a job of a matrix by hand."""
     (one,) = problems(tmp_path, "jobs: {'s[\"a=1\"]': {runtime: {start_commands: [x]}}}")
-    assert "is not a name" in one.summary
+    assert "invalid job name" in one.summary
 
 
 def test_matrix_values_exist_in_their_job_only(tmp_path: Path) -> None:
     """Elsewhere the expression is an error."""
     text = "jobs: {a: {runtime: {start_commands: ['${{ matrix.x }}']}}}"
     (one,) = problems(tmp_path, text)
-    assert "matrix.x has no value here" in one.summary
+    assert "matrix.x is not available here" in one.summary
 
 
 def test_sources_in_place_are_shared(tmp_path: Path) -> None:
@@ -247,9 +247,9 @@ def test_depends_on_names_jobs(tmp_path: Path) -> None:
     [
         ("prep", "'prep' is not the address of a job"),
         ("weights.x", "'weights.x' is not the address of a job"),
-        ("job.prp", "no job is called 'prp'"),
-        ("'job.sweep[\"a=9\"]'", 'there is no job.sweep["a=9"]'),
-        ("'job.prep[\"a=9\"]'", 'there is no job.prep["a=9"]'),
+        ("job.prp", "undeclared job 'prp'"),
+        ("'job.sweep[\"a=9\"]'", 'job.sweep["a=9"] not found'),
+        ("'job.prep[\"a=9\"]'", 'job.prep["a=9"] not found'),
     ],
 )
 def test_depends_on_is_checked(tmp_path: Path, name: str, summary: str) -> None:
@@ -264,13 +264,13 @@ def test_a_circle_is_told_with_the_way_round(tmp_path: Path) -> None:
     """Once, however many jobs are on it; a job that follows itself is one, too."""
     text = JOBS.replace("prep: {", "prep: {depends_on: [job.best], ")
     (one,) = problems(tmp_path, text)
-    assert one.summary == "depends_on goes in a circle: job.prep → job.best → job.sweep → job.prep"
+    assert one.summary == "depends_on has a cycle: job.prep → job.best → job.sweep → job.prep"
 
     (one,) = problems(tmp_path, JOBS.replace("[job.sweep]", "[job.best]"))
-    assert one.summary == "depends_on goes in a circle: job.best → job.best"
+    assert one.summary == "depends_on has a cycle: job.best → job.best"
 
 
 def test_max_parallel_is_for_sweeps(tmp_path: Path) -> None:
     """A job alone has one run at a time."""
     (one,) = problems(tmp_path, JOBS.replace("prep: {", "prep: {max_parallel: 2, "))
-    assert one.summary == "max_parallel is for a job with a 'matrix'"
+    assert one.summary == "max_parallel can only be used with 'matrix'"

@@ -47,7 +47,7 @@ def test_a_name_in_two_files_names_both_places(tmp_path: Path) -> None:
 def test_a_directory_without_a_manifest_says_what_to_write(tmp_path: Path) -> None:
     """And where it looked."""
     (one,) = refusals(tmp_path)
-    assert one.summary == "no manifest here"
+    assert one.summary == "no manifest found"
     assert "trainctl.yaml" in one.detail
     assert str(tmp_path) in one.detail
 
@@ -57,10 +57,10 @@ def test_a_directory_without_a_manifest_says_what_to_write(tmp_path: Path) -> No
     [
         (b"", "the file is empty", "1:1"),
         (b"# only a comment\n", "the file is empty", "1:1"),
-        (b"- a\n", "a manifest is a mapping", "1:1"),
-        (b"hello\n", "a manifest is a mapping", "1:1"),
-        (b"\xef\xbb\xbfa: 1\n", "the file begins with a byte order mark", "1:1"),
-        (b"\xff\xfea\0", "the file begins with a byte order mark", "1:1"),
+        (b"- a\n", "expected a mapping at the top level", "1:1"),
+        (b"hello\n", "expected a mapping at the top level", "1:1"),
+        (b"\xef\xbb\xbfa: 1\n", "the file starts with a byte order mark", "1:1"),
+        (b"\xff\xfea\0", "the file starts with a byte order mark", "1:1"),
         ("a: 1\nb: ä".encode() + b"\xff\n", "not UTF-8 text", "2:5"),
         (b"a: " + b"x" * MAX_FILE_BYTES, "the file is larger than 1 MiB", ""),
     ],

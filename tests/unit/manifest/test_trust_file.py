@@ -81,14 +81,14 @@ def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
     ("text", "place", "says"),
     [
         ("[[alow]]\nsecret = 'a'\n", "alow", "unknown key 'alow'"),
-        ("[allow]\nsecret = 'a'\nhosts = ['b']\n", "allow", "allow is a list of tables"),
-        ("allow = []\n", "allow", "allow is a list of tables"),
+        ("[allow]\nsecret = 'a'\nhosts = ['b']\n", "allow", "allow must be a list of tables"),
+        ("allow = []\n", "allow", "allow must be a list of tables"),
         ("[[allow]]\nhosts = ['b']\n", "allow.0", "'secret' is missing"),
-        ("[[allow]]\nsecret = 'a'\n", "allow.0", "this entry says nothing"),
+        ("[[allow]]\nsecret = 'a'\n", "allow.0", "the entry has no effect"),
         (
             "[[allow]]\nsecret = 'a'\nallow_paths_outside_project = false\n",
             "allow.0",
-            "this entry says nothing",
+            "the entry has no effect",
         ),
         (
             "[[allow]]\nsecret = 'a b'\nhosts = ['c']\n",
@@ -124,16 +124,16 @@ def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
             "allow.0.allow_paths_outside_project",
             "allow_paths_outside_project: expected true",
         ),
-        ("[[policy]]\nname = 'x'\n", "policy.0", "this entry says nothing"),
+        ("[[policy]]\nname = 'x'\n", "policy.0", "the entry has no effect"),
         (
             "[[policy]]\nmax_hourly_cost = -1\n",
             "policy.0.max_hourly_cost",
-            "max_hourly_cost: expected a number",
+            "max_hourly_cost: expected a non-negative number",
         ),
         (
             "[[policy]]\nmax_hourly_cost = true\n",
             "policy.0.max_hourly_cost",
-            "max_hourly_cost: expected a number",
+            "max_hourly_cost: expected a non-negative number",
         ),
         ("[[policy]]\nregion = ['eu-*']\n", "policy.0.region", "unknown key 'region'"),
         ("[[policy]]\nsources = [1]\n", "policy.0.sources.0", "sources: expected text"),
@@ -169,7 +169,7 @@ def test_who_else_may_write_it_would_decide(tmp_path: Path, mode: int) -> None:
     path.chmod(mode)
     with pytest.raises(TrustError) as caught:
         read_trust(path)
-    assert "others may write to it" in str(caught.value.diagnostics)
+    assert "other users can write to it" in str(caught.value.diagnostics)
 
 
 def test_who_else_may_replace_it_would_decide(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_who_else_may_replace_it_would_decide(tmp_path: Path) -> None:
     home.chmod(0o777)
     with pytest.raises(TrustError) as caught:
         read_trust(path)
-    assert "others may replace it" in str(caught.value.diagnostics)
+    assert "other users can replace it" in str(caught.value.diagnostics)
     home.chmod(0o1777)
     assert read_trust(path).allowed
 
@@ -196,7 +196,7 @@ def test_another_users_file_is_refused(tmp_path: Path) -> None:
     os.chown(path, 12345, 12345)
     with pytest.raises(TrustError) as caught:
         read_trust(path)
-    assert "belongs to another user" in str(caught.value.diagnostics)
+    assert "owned by another user" in str(caught.value.diagnostics)
 
 
 def test_a_file_of_the_manifest_is_refused(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_file_of_the_manifest_is_refused(tmp_path: Path) -> None:
     for path in (link, inside / "trust.toml"):
         with pytest.raises(TrustError) as caught:
             read_trust(path, outside=tmp_path / "project")
-        assert "inside the manifest's directory" in str(caught.value.diagnostics)
+        assert "inside the directory of the manifest" in str(caught.value.diagnostics)
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "gone", "binary"])

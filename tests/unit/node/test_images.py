@@ -212,7 +212,7 @@ def test_a_node_says_which_engine_would_run_what(held: NodeHarness, engine: Engi
         ("Error response from daemon: pull access denied for x, repository does not exist or may require 'docker login': denied: requested access to the resource is denied", "the registry refuses it"),
         ("Error response from daemon: manifest for busybox:nope not found: manifest unknown: manifest unknown", "the registry has no such image"),
         ("Error response from daemon: Head \"https://ghcr.io/v2/x/manifests/1\": unauthorized", "the registry refuses it"),
-        ("write /var/lib/containers/x: no space left on device", "there is no space left"),
+        ("use /var/lib/containers/x: no space left on device", "there is no space left"),
         ("Error: something nobody knows", "can't be pulled"),
     ],
 )  # fmt: skip

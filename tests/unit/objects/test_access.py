@@ -60,36 +60,36 @@ def test_azures_forms() -> None:
 @pytest.mark.parametrize(
     ("scheme", "text", "said"),
     [
-        ("s3", "AKID:secret", "secret a is no JSON"),
-        ("s3", "[]", "secret a is no JSON object"),
+        ("s3", "AKID:secret", "secret a is not JSON"),
+        ("s3", "[]", "secret a is not a JSON object"),
         (
             "s3",
             '{"access_key_id": "AK", "secret_access_key": "s"}',
-            "lacks 'aws_access_key_id' ('access_key_id' is not read)",
+            "lacks 'aws_access_key_id' ('access_key_id' is ignored)",
         ),
         ("s3", '{"aws_access_key_id": "AK"}', "lacks 'aws_secret_access_key'"),
         *(
-            ("s3", json.dumps({**KEYS, "aws_region": region}), "'aws_region', which is no region")
+            ("s3", json.dumps({**KEYS, "aws_region": region}), "invalid 'aws_region'")
             for region in ("evil.example/#", "a b", "x@evil.example", "eu-west-1:1")
         ),
         (
             "s3",
             '{"aws_access_key_id": "AK", "AWS_SECRET_ACCESS_KEY": "s"}',
-            "lacks 'aws_secret_access_key' ('AWS_SECRET_ACCESS_KEY' is not read)",
+            "lacks 'aws_secret_access_key' ('AWS_SECRET_ACCESS_KEY' is ignored)",
         ),
         (
             "r2",
             '{"aws_access_key_id": "AK\\n", "aws_secret_access_key": "s"}',
-            "holds 'aws_access_key_id', which is no text that could be sent",
+            "contains 'aws_access_key_id', which is not valid text",
         ),
         (
             "s3",
             '{"aws_access_key_id": "AK", "aws_secret_access_key": 7}',
-            "holds 'aws_secret_access_key', which is no text",
+            "contains 'aws_secret_access_key', which is not valid text",
         ),
-        ("gs", '{"type": "authorized_user"}', "is no key of a service account"),
+        ("gs", '{"type": "authorized_user"}', "is not a service account key"),
         ("gs", '{"type": "service_account", "client_email": "a"}', "lacks 'token_uri'"),
-        ("azure", "some-key==", "is no connection string"),
+        ("azure", "some-key==", "is not a connection string"),
         ("azure", '{"key": "x"}', "lacks 'account_key'"),
         ("azure", '{"client_id": "c"}', "lacks 'tenant_id'"),
     ],
@@ -100,7 +100,7 @@ def test_a_wrong_secret_is_named_by_its_field(scheme: str, text: str, said: str)
         parse_credential(scheme, text, "secret a")
     assert caught.value.summary.startswith("secret a ")
     assert said in caught.value.summary
-    assert f"For {scheme}:// it must hold" in caught.value.detail
+    assert f"For {scheme}://, set it to" in caught.value.detail
     assert caught.value.code == "unusable-secret"
 
 

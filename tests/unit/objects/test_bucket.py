@@ -184,7 +184,7 @@ def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -
         return 200, b"", 0
 
     server.answer = silent
-    with pytest.raises(SourceInterrupted, match="silence from"):
+    with pytest.raises(SourceInterrupted, match="timed out waiting for"):
         list(bucket(server.url, silence=0.2).list())
     server.answer = lambda _: (200, b"12345", 10)
     with (
@@ -217,7 +217,7 @@ def test_certificates_of_the_environment_are_trusted(server: Server) -> None:
     usual = {"SSL_CERT_FILE": str(authority().certificates)}
     assert list(Bucket(place, environ=usual).list()) == []
     wrong = {"AWS_CA_BUNDLE": "/nowhere.pem"}
-    with pytest.raises(SourceError, match="AWS_CA_BUNDLE names /nowhere"):
+    with pytest.raises(SourceError, match="cannot read certificates from /nowhere"):
         Bucket(place, environ=wrong)
 
 
@@ -284,7 +284,7 @@ def test_a_bucket_that_is_gone_is_no_object_that_is_there() -> None:
     with moto() as server:
         gone = parse_bucket_location("s3://gone/a", server.endpoint, {})
         store = Bucket(gone, AwsKeys(KEY_ID, SECRET), "secret keys", environ={})
-        with pytest.raises(SourceNotFound, match="no such bucket"):
+        with pytest.raises(SourceNotFound, match="bucket not found"):
             store.put_if_absent("lock", b"1")
 
 

@@ -105,7 +105,7 @@ def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    with pytest.raises(SourceDenied, match="no credential of AWS") as caught:
+    with pytest.raises(SourceDenied, match="no AWS credential") as caught:
         assume_role(ROLE, "eu-west-1")
     assert caught.value.code == "missing-secret"
     assert ROLE in caught.value.summary
@@ -261,7 +261,7 @@ def test_a_profile_is_read_by_boto3(aws: BucketServer, monkeypatch: pytest.Monke
     assert found is not None
     assert reads(found, aws) == ["x"]
     monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(SourceDenied, match="no credential of AWS found for AWS_PROFILE"):
+    with pytest.raises(SourceDenied, match="no AWS credential found for AWS_PROFILE"):
         default_credential("s3", "", {"AWS_PROFILE": "absent", "HOME": str(Path.home())})
 
 

@@ -100,7 +100,7 @@ def test_what_nobody_could_ask_about_may_hold_something() -> None:
     (found,) = of_caches(plan_of_move(affinity=True, facts=()))
 
     assert found.code == "cache-on-other-cluster"
-    assert "its size could not be asked" in found.summary
+    assert "size unknown" in found.summary
 
 
 def test_an_empty_cache_holds_nobody() -> None:
@@ -113,7 +113,7 @@ def test_an_empty_cache_holds_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("bytes_", "whole", "said"),
-    [(10**9, True, None), (10**9 + 1, True, "holds 1.0 GB in 34 files, more than its size of 1GB"), (2 * 10**9, False, "holds more than 2.0 GB")],
+    [(10**9, True, None), (10**9 + 1, True, "contains 1.0 GB in 34 files, more than its size limit of 1GB"), (2 * 10**9, False, "contains more than 2.0 GB")],
 )  # fmt: skip
 def test_a_cache_that_is_too_full_is_a_warning(bytes_: int, whole: bool, said: str | None) -> None:
     """More than its size; the plan can be applied all the same."""
@@ -149,7 +149,7 @@ def test_a_cache_that_came_with_a_job_goes_with_its_project() -> None:
     destroyed = make_plan(replace(world.inputs(state, PlanOptions(destroy=True)), caches=facts))
 
     assert change_of(stays, "cache.demo-lab").action is Action.NOOP
-    assert "goes with its project" in change_of(stays, "cache.demo-lab").note
+    assert "deleted with its project" in change_of(stays, "cache.demo-lab").note
     for plan in (goes, destroyed):
         change = change_of(plan, "cache.demo-lab")
         assert change.action is Action.DELETE
@@ -168,7 +168,7 @@ def test_a_declared_cache_goes_with_its_block() -> None:
     [
         (replace(HERE, others=("another-lineage+demo-lab",)), "stays for 1 other"),
         (replace(HERE, others=("another-lineage+a", "another-lineage+b")), "stays for 2 others"),
-        (replace(HERE, ours=False), "stays: it was there before"),
+        (replace(HERE, ours=False), "is kept: trainctl did not create it"),
         (replace(HERE, bytes=0, files=0), ""),
     ],
 )

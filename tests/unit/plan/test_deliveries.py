@@ -77,7 +77,7 @@ def test_an_absolute_mount_needs_a_private_one() -> None:
     plan = make_plan(world.inputs())
     world.job["weights"][0]["mount_location"] = "weights/qwen3"
 
-    assert errors(plan) == ["/app/models/qwen3 can't be made on lab/lab-0"]
+    assert errors(plan) == ["/app/models/qwen3 cannot be created on lab/lab-0"]
     assert "weights/qwen3" in plan.diagnostics[-1].detail
     assert errors(make_plan(world.inputs())) == []
 
@@ -90,7 +90,7 @@ def test_disk_space_is_checked_before_anything_moves() -> None:
 
     plan = make_plan(world.inputs(nodes=small))
 
-    assert errors(plan) == ["lab/lab-0 has 1.0 GB free and needs 1.5 GB of weights"]
+    assert errors(plan) == ["lab/lab-0 has 1.0 GB free but needs 1.5 GB for weights"]
 
 
 @pytest.mark.parametrize(("missing", "fits"), [(0, True), (1, False)])
@@ -117,7 +117,7 @@ def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
     full = make_plan(world.inputs(nodes={lab: (replace(seen, claims={weights: 1_500_000_000}),)}))
     shared = make_plan(world.inputs(nodes={lab: (replace(seen, claims={weights: 500_000_000}),)}))
 
-    assert errors(full) == ["lab/lab-0 has 1.0 GB of 5.0 GB free and needs 1.5 GB of weights"]
+    assert errors(full) == ["lab/lab-0 has 1.0 GB of 5.0 GB free but needs 1.5 GB for weights"]
     assert "raise cache.node.size" in full.diagnostics[-1].detail
     assert errors(shared) == []
 
@@ -139,9 +139,9 @@ def test_weights_that_fit_once_others_have_ended_wait() -> None:
         ("waiting-for-disk-space", "job.sft")
     ]
     assert waits.diagnostics[0].summary == (
-        "lab/lab-0 has 1.0 GB of 2.0 GB free beside what live runs need, and needs 1.5 GB of weights: the job waits"
+        "lab/lab-0 has 1.0 GB of 2.0 GB free in addition to live runs, but needs 1.5 GB for weights: the job waits"
     )
-    assert errors(never) == ["lab/lab-0 has 1.0 GB of 2.0 GB free and needs 1.5 GB of weights"]
+    assert errors(never) == ["lab/lab-0 has 1.0 GB of 2.0 GB free but needs 1.5 GB for weights"]
 
 
 def test_ranks_need_nodes() -> None:
@@ -151,7 +151,7 @@ def test_ranks_need_nodes() -> None:
 
     plan = make_plan(world.inputs())
 
-    assert errors(plan) == ["job.sft asks for 2 nodes and cluster.lab has 1 node"]
+    assert errors(plan) == ["job.sft needs 2 nodes, but cluster.lab has 1 node"]
     assert [line.node for line in plan.deliveries] == ["lab/lab-0", None]
 
 
@@ -188,7 +188,7 @@ def test_a_job_that_needs_a_node_that_is_away_will_wait() -> None:
 
     assert [line.node for line in one.deliveries] == ["lab/lab-0"]
     assert [line.node for line in two.deliveries] == ["lab/lab-0", None]
-    assert "job.sft will wait: 2 nodes are wanted, and lab/lab-9 can't be reached" in [
+    assert "job.sft will wait: it needs 2 nodes, and lab/lab-9 can't be reached" in [
         found.summary for found in two.diagnostics
     ]
     assert errors(two) == []
@@ -223,7 +223,7 @@ def test_a_node_that_sees_no_mirror_gets_them_through_the_operator() -> None:
 
     line = plan.deliveries[0]
     assert (line.path, line.forecast_seconds) == ("through-client", 20.0)
-    assert line.why == "lab/lab-0 doesn't see the mirror's directory"
+    assert line.why == "lab/lab-0 has no access to the mirror's directory"
     assert [one.code for one in plan.diagnostics if one.code == "through-client"]
 
 
@@ -312,7 +312,7 @@ def test_a_mirror_on_a_host_sends_nothing_through_this_machine(
     plan = make_plan(world.inputs(nodes=_on_a_host(ranks), node_names=names))
 
     assert [line.path for line in plan.deliveries] == paths
-    assert plan.deliveries[0].why == "the mirror is on lab/lab-0 itself"
+    assert plan.deliveries[0].why == "the mirror is on lab/lab-0"
     assert all("lab/lab-0" in line.why for line in plan.deliveries)
     assert [one.code for one in plan.diagnostics if one.code == "through-client"] == []
 
@@ -329,7 +329,9 @@ def test_a_host_with_a_global_address_serves_nobody() -> None:
     )
 
     assert errors(alone) == []
-    assert errors(plan) == ["lab/lab-1 can't get its weights from lab/lab-0: 192.0.2.1 is global"]
+    assert errors(plan) == [
+        "lab/lab-1 cannot download its weights from lab/lab-0: 192.0.2.1 is global"
+    ]
 
 
 def test_what_a_mirror_on_a_host_gets_from_here_is_counted() -> None:
@@ -342,7 +344,9 @@ def test_what_a_mirror_on_a_host_gets_from_here_is_counted() -> None:
 
     assert plan.weights[0].bytes_through_client == 1_503_300_328
     (told,) = [one for one in plan.diagnostics if one.code == "through-client"]
-    assert told.summary == "1.5 GB of weights.qwen3 go through this machine into the mirror"
+    assert (
+        told.summary == "1.5 GB of weights.qwen3 are transferred via this machine into the mirror"
+    )
 
 
 def test_what_crosses_this_machine_once_is_counted_once() -> None:

@@ -45,7 +45,7 @@ def test_without_an_engine_nothing_can_be_applied() -> None:
     (problem,) = (one for one in plan.diagnostics if one.severity.value == "error")
 
     assert problem.summary == (
-        "job.sft runs in an image, and on lab/lab-0 no container engine works: none is there"
+        "job.sft needs a container engine, but on lab/lab-0 no container engine works: none is there"
     )
     assert "runtime.engine: host" in problem.detail
     assert not plan.usable
@@ -74,6 +74,6 @@ def test_shared_memory_is_a_containers() -> None:
     plan = make_plan(world.inputs())
 
     assert [(one.code, one.summary) for one in plan.diagnostics] == [
-        ("no-shm-size", "job.sft asks for a shm_size, and runs in no container")
+        ("no-shm-size", "shm_size of job.sft is ignored: the job doesn't run in a container")
     ]
     assert plan.usable

@@ -61,7 +61,7 @@ def changed(text: str, **values: Any) -> str:
         (lambda text: "PK\x03\x04", "p.bin is not a plan file"),
         (lambda text: "[1, 2]", "p.bin is not a plan file"),
         (lambda text: '{"terraform_version": "1.11.4"}', "p.bin is not a plan file"),
-        (lambda text: text[:-100], "p.bin is cut short"),
+        (lambda text: text[:-100], "p.bin is truncated"),
         (lambda text: text.replace("train.py", "evil.py"), "p.bin is damaged"),
         (lambda text: changed(text, plan={}), "p.bin is damaged"),
         (lambda text: changed(text, checksum=None), "p.bin is damaged"),
@@ -124,5 +124,5 @@ def test_an_interrupted_apply_of_the_same_plan_carries_on() -> None:
     assert staleness(plan, half) == ()
     assert project not in {change.address for change in remaining(plan, half)}
     assert len(remaining(plan, half)) == 3
-    assert [str(one) for one in staleness(plan, whole)] == ["the plan was applied already"]
+    assert [str(one) for one in staleness(plan, whole)] == ["the plan is already applied"]
     assert [one.address for one in staleness(plan, foreign)] == [project]

@@ -61,7 +61,7 @@ def test_a_price_is_the_plans() -> None:
     """Up to the limit is within it; no limit is none."""
     policy = PlanPolicy("here", max_hourly_cost=10.0)
     assert said(policy, {}, 10.0) == []
-    assert said(policy, {}, 10.01) == ["None: this plan costs 10.01 an hour"]
+    assert said(policy, {}, 10.01) == ["None: the plan costs 10.01 per hour"]
     assert said(PlanPolicy("here"), {}, 1e9) == []
 
 
@@ -70,5 +70,5 @@ def test_a_violation_names_its_policy_and_forbids() -> None:
     (one,) = policy_violations(
         [PlanPolicy("trust.toml:3:1", "budget", max_hourly_cost=1.0)], {}, 2.0
     )
-    assert one.detail == "The policy 'budget' at trust.toml:3:1 says: at most 1.00."
+    assert one.detail == "Policy 'budget' at trust.toml:3:1: at most 1.00."
     assert one.forbids

@@ -270,7 +270,7 @@ def test_a_live_run_keeps_its_machine() -> None:
     replaced = make_plan(other.inputs(state))
     shrunk = make_plan(smaller.inputs(state, node_names={at("cluster.lab"): ()}))
 
-    expected = "cluster.lab can't lose lab/lab-0 while job.sft runs there"
+    expected = "cannot remove lab/lab-0 from cluster.lab while job.sft runs there"
     assert errors(replaced) == [expected]
     assert errors(shrunk) == [expected]
 
@@ -354,7 +354,7 @@ def test_a_source_that_nothing_pins_is_a_warning() -> None:
         "not pinned in trainctl.lock yet: weights.qwen3",
     ]
     assert plan.diagnostics[1].detail.startswith("Did you mean '*.json'?")
-    assert "apply writes the revision" in plan.diagnostics[2].detail
+    assert "To pin the revision, apply" in plan.diagnostics[2].detail
     assert plan.usable
 
 
@@ -365,5 +365,5 @@ def test_nobody_is_said_to_pin_a_source_where_the_lock_stays_as_it_is() -> None:
 
     (told,) = make_plan(replace(inputs, lock_readonly=True)).diagnostics
 
-    assert "nobody writes down what was used" in told.detail
+    assert "the revision is not recorded" in told.detail
     assert "apply writes" not in told.detail

@@ -181,7 +181,7 @@ def test_the_cursor_comes_back_after_a_failure() -> None:
     def work() -> None:
         with ProgressDisplay(output, Clock(), None) as progress:
             progress.listen(started())
-            raise SourceNotFound("no such revision")
+            raise SourceNotFound("revision not found")
 
     with pytest.raises(SourceNotFound):
         work()
@@ -262,7 +262,7 @@ def test_lines_for_programs() -> None:
         clock.now += 0.1
         listen(progress_event(1))
     listen.fail(
-        SourceNotFound("no such revision", "Write one that exists.", address="weights.qwen3")
+        SourceNotFound("revision not found", "Write one that exists.", address="weights.qwen3")
     )
     listen(done())
     rows = [json.loads(line) for line in out.getvalue().splitlines()]

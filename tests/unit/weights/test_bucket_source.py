@@ -129,7 +129,7 @@ def test_an_object_that_is_replaced_is_noticed(s3: Any, source: BucketSource) ->
         put(s3, **{"a/x": data})
         with (
             pytest.raises(
-                SourceMismatch, match=r"x: it has changed since it was resolved \(.* then, .* now\)"
+                SourceMismatch, match=r"x has changed since it was resolved \(.* before, .* now\)"
             ),
             source.open(resolved, file, 2, KEYS) as pieces,
         ):
@@ -146,7 +146,7 @@ def test_a_server_that_ignores_conditions_is_compared(tmp_path: Path) -> None:
         resolved = store.resolve("s3://models/a", None, KEYS)
         wrong = replace(resolved.files[0], validator='etag:"0123"')
         with (
-            pytest.raises(SourceMismatch, match='ETag "0123" then, "'),
+            pytest.raises(SourceMismatch, match='ETag "0123" before, "'),
             store.open(resolved, wrong, 0, KEYS) as pieces,
         ):
             list(pieces)
@@ -176,7 +176,7 @@ def test_nobody_who_answers_is_tried_again(tmp_path: Path) -> None:
     tries: list[float] = []
     source = BucketSource(environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
     patience = replace(immediate_retry(3), wait=lambda cancelled, seconds: tries.append(seconds))
-    with pytest.raises(SourceError, match="can't reach"):
+    with pytest.raises(SourceError, match="cannot connect to"):
         resolve(
             SourceRequest("s3://models/a", tmp_path),
             KEYS,
@@ -191,10 +191,10 @@ def test_a_missing_bucket_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None
     with rclone(tmp_path / "rclone") as bucket:
         (Path(bucket.directory or "") / "x").write_bytes(b"1")
         source = BucketSource(environ={"AWS_ENDPOINT_URL": bucket.endpoint})
-        with pytest.raises(SourceNotFound, match="no such bucket"):
+        with pytest.raises(SourceNotFound, match="bucket not found"):
             source.resolve("s3://absent/a", None, KEYS)
         wrong = SourceCredential(KEYS.value.replace(SECRET, "not-" + SECRET), "secret keys")
-        with pytest.raises(SourceDenied, match="refused the credential") as caught:
+        with pytest.raises(SourceDenied, match="permission denied by") as caught:
             source.resolve("s3://models", None, wrong)
     assert "secret keys" in caught.value.detail
     assert SECRET not in str(caught.value)

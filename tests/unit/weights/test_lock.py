@@ -79,8 +79,8 @@ def test_members_of_others_are_kept(tmp_path: Path) -> None:
             '{"version": 1, "sources": [{"source": "x"}]}',
             "entry 1 of sources: allow_patterns is missing",
         ),
-        ('{"version": 1, "sources": [3]}', "entry 1 of sources is no object"),
-        ("[" * 100_000, "nested too deep"),
+        ('{"version": 1, "sources": [3]}', "entry 1 of sources is not an object"),
+        ("[" * 100_000, "nesting is too deep"),
         ("1" * 10_000, "numbers are too long"),
         (
             '{"version": 1, "sources": [{"source": "x", "allow_patterns": null, "ignore_patterns": null, "revision": "1", "pin": "1", "files": "1", "bytes": 1}]}',

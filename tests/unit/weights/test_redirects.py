@@ -78,7 +78,7 @@ def test_the_engine_goes_nowhere_else(
         lambda heard: raw_response(status="307 Temporary Redirect", Location=there)
     ) as sending:
         bucket = Bucket(parse_bucket_location(uri, sending.url, {}), OPENED[uri], environ={})
-        with pytest.raises(SourceError, match=rf"{sending.url[7:]} sends on to another") as caught:
+        with pytest.raises(SourceError, match=rf"{sending.url[7:]} redirects to another") as caught:
             ask(bucket)
 
     assert len(sending.heard) == 1

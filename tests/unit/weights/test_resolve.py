@@ -73,7 +73,7 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
         entry = resolve(wanted, open_source=lambda scheme: HubSource(hub.url)).entry
         del hub.repos["models", "acme/model"].refs["next"]
         found = resolve(wanted, locked=entry, open_source=lambda scheme: HubSource(hub.url))
-        with pytest.raises(SourceNotFound, match="no such revision"):
+        with pytest.raises(SourceNotFound, match="revision not found"):
             resolve(wanted, open_source=lambda scheme: HubSource(hub.url))
 
     assert (found.resolved.revision, found.warnings) == (commit, ())
@@ -81,12 +81,12 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
 
 def test_patterns_that_leave_nothing_say_what_was_probably_meant(tmp_path: Path) -> None:
     """Each is named with the nearest that has files."""
-    with pytest.raises(SourceNotFound, match="left after the patterns") as caught:
+    with pytest.raises(SourceNotFound, match="matches the patterns") as caught:
         resolve(
             SourceRequest("hf://a/b", tmp_path, ("*.jsn", "zzz")),
             open_source=lambda scheme: MemorySource(FILES),
         )
-    assert "'*.jsn' matches none; did you mean '*.json'?" in caught.value.detail
+    assert "'*.jsn' matches no file; did you mean '*.json'?" in caught.value.detail
     assert "'zzz' matches none." in caught.value.detail
 
 
@@ -96,7 +96,7 @@ def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
     wanted = SourceRequest("hf://acme/model", tmp_path)
     entry = resolve(wanted, open_source=lambda scheme: source).entry
     source.files = {**FILES, "w.bin": b"4567"}
-    with pytest.raises(SourceMismatch, match=r"other files at commit 1 .*\n.*--upgrade"):
+    with pytest.raises(SourceMismatch, match=r"files at commit 1 differ .*\n.*--upgrade"):
         resolve(wanted, locked=entry, open_source=lambda scheme: source)
     assert not resolve(wanted, locked=entry, upgrade=True, open_source=lambda scheme: source).locked
 
@@ -127,14 +127,14 @@ def test_what_a_bucket_lost_comes_from_the_mirror(tmp_path: Path, source: str) -
     upstream.files = {"a.json": b"{}!", "new": b"1"}
 
     with pytest.raises(
-        SourceMismatch, match=r"is not upstream any more as trainctl\.lock"
+        SourceMismatch, match=r"pinned in trainctl\.lock is no longer available upstream"
     ) as unmirrored:
         resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: upstream)
     listing = ingest(store, first.resolved, MemorySource(FILES, announce=False))
     kept = resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: upstream)
     (survey,) = store.survey([kept.resolved]).sources
 
-    assert "It was 2 files (6 B) and is 2 files (4 B)." in unmirrored.value.detail
+    assert "It had 2 files (6 B) and now has 2 files (4 B)." in unmirrored.value.detail
     assert "--upgrade" in unmirrored.value.detail
     assert (kept.resolved.pin, kept.entry, kept.locked) == (first.entry.pin, first.entry, True)
     assert (survey.listing, survey.here) == (listing.id, 6)
@@ -149,22 +149,22 @@ def test_a_bucket_that_is_empty_by_now_is_read_from_the_mirror(tmp_path: Path) -
     wanted = SourceRequest("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     gone = MemorySource({})
-    with pytest.raises(SourceNotFound, match="holds no files") as lost:
+    with pytest.raises(SourceNotFound, match="contains no files") as lost:
         resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: gone)
     ingest(store, first.resolved, upstream)
     kept = resolve(wanted, locked=first.entry, store=store, open_source=lambda scheme: gone)
-    assert "The mirror doesn't have the locked version." in lost.value.detail
+    assert "The mirror doesn't contain the locked version." in lost.value.detail
     assert kept.resolved.pin == first.entry.pin
-    assert "is gone upstream" in kept.warnings[0].summary
+    assert "not found upstream" in kept.warnings[0].summary
 
 
 UNASKED = [
-    SourceDenied("wants a credential (401)", "Declare a secret."),
-    SourceUnavailable("can't answer now (503)"),
+    SourceDenied("requires authentication (401)", "Declare a secret."),
+    SourceUnavailable("is unavailable (503)"),
     SourceInterrupted("ended early"),
     SourceUnreachable("nobody answers"),
     SourceError("answered 400"),
-    SourceError("did not answer in JSON", code="invalid-hub-response"),
+    SourceError("unexpected response (not JSON)", code="invalid-hub-response"),
     SourceError("its redirects go in a circle", code="unsafe-redirect"),
     SourceError("the certificate is not trusted", code="untrusted-certificate"),
     SourceError("the proxy wants a login (407)", code="unusable-proxy"),
@@ -197,7 +197,7 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
     ingest(store, first.resolved, upstream)
     kept = again(first.entry)
 
-    assert "The mirror doesn't have the locked version." in lost.value.detail
+    assert "The mirror doesn't contain the locked version." in lost.value.detail
     assert (kept.resolved.pin, kept.entry, kept.locked) == (first.entry.pin, first.entry, True)
     (told,) = kept.warnings
     assert (told.severity.value, told.code) == ("warning", failure.code)
@@ -241,7 +241,7 @@ def test_what_upstream_or_its_user_must_mend_stays_an_error(
         (SourceDenied("AWS does not give role reader (AccessDenied)"), True),
         (SourceUnreachable("AWS can't be asked for role reader"), True),
         (SourceDenied("there is no identity token", code="missing-secret"), False),
-        (SourceDenied("secret x is no JSON", code="unusable-secret"), False),
+        (SourceDenied("secret x is not JSON", code="unusable-secret"), False),
         (TrainctlError("secret 'x' is not declared", code="undeclared-name"), False),
         (PermissionDenied("secret 'x' may not go there"), False),
     ],
@@ -347,7 +347,7 @@ def test_what_can_not_be_mirrored_is_a_source_error(tmp_path: Path) -> None:
     """A text that is no source, and a scheme that nobody implements, are errors with advice."""
     with pytest.raises(SourceError):
         resolve(SourceRequest("nonsense", tmp_path))
-    with pytest.raises(SourceError, match="can't be mirrored"):
+    with pytest.raises(SourceError, match="are not supported"):
         source_for("bdn")
 
 
@@ -393,7 +393,7 @@ def test_what_many_are_told_stays_as_it_was_said(tmp_path: Path) -> None:
             resolve(wanted, locked=locked, open_source=lambda scheme: hub, once=once)
         told.append(caught.value.detail)
     assert told[0] == told[1]
-    assert told[0].count("It is in trainctl.lock.") == 1
+    assert told[0].count("The source is in trainctl.lock.") == 1
 
 
 class SilentSource(MemorySource):

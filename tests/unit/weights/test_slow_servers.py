@@ -80,7 +80,7 @@ def test_headers_that_never_end_are_no_answer(endless: Slow) -> None:
     bucket = Bucket(
         parse_bucket_location("s3://models/a", endless.url, {}), environ={}, silence=SILENCE
     )
-    with pytest.raises(SourceUnreachable, match="silence from"):
+    with pytest.raises(SourceUnreachable, match="timed out waiting for"):
         list(bucket.list())
 
 
@@ -97,12 +97,12 @@ def test_a_body_that_hardly_comes_is_given_up(slow: Slow) -> None:
     )
     with (
         bucket.open("w", size=10**6) as pieces,
-        pytest.raises(SourceInterrupted, match="hardly anything"),
+        pytest.raises(SourceInterrupted, match="is too slow"),
     ):
         list(pieces)
-    with pytest.raises(SourceInterrupted, match="hardly anything"):
+    with pytest.raises(SourceInterrupted, match="is too slow"):
         bucket.get("w")
-    with pytest.raises(SourceUnreachable, match="silence from"):
+    with pytest.raises(SourceUnreachable, match="timed out waiting for"):
         list(bucket.list())
 
 

@@ -72,14 +72,14 @@ class SourceAuth(ManifestSection):
         if missing and not endpoint_only:
             raise validation_error(
                 f"{self.auth_method} needs {missing[0]!r}",
-                f"Add {missing[0]}: … beside it.",
+                f"Add {missing[0]}: … next to it.",
                 code="missing-key",
             )
         for name in sorted(self.model_fields_set - {*wanted, *_OF_ANY}):
             if getattr(self, name) is not None:
                 raise validation_error(
-                    f"{self.auth_method} has no {name!r}",
-                    f"Remove {name!r}, or name its auth_method.",
+                    f"{name!r} can't be used with {self.auth_method}",
+                    f"Remove {name!r}, or change auth_method.",
                     code="redundant-key",
                 )
         return self

@@ -39,40 +39,38 @@ def union_tag(value: Any) -> str:
     return TEXT if isinstance(value, str) else OBJECT
 
 
-_SIZES = "Write for example 500GB, 2TB or 64Gi."
+_SIZES = "Use for example 500GB, 2TB or 64Gi."
 
 
 def _size(value: int | str) -> int | str:
     try:
         size = parse_size(value)
     except ValueError:
-        raise validation_error("this is not a size", _SIZES, code="invalid-size") from None
+        raise validation_error("not a size", _SIZES, code="invalid-size") from None
     if size <= 0:
-        raise validation_error("a size is more than nothing", _SIZES, code="invalid-size")
+        raise validation_error("size must be positive", _SIZES, code="invalid-size")
     return value
 
 
 def _non_empty(value: str) -> str:
     if not value.strip():
         raise validation_error(
-            "this is empty", "Write something, or leave the key out.", code="empty-value"
+            "value is empty", "Set a value, or remove the key.", code="empty-value"
         )
     return value
 
 
-_DURATIONS = "Write for example 30s, 15m, 2h or 1d12h."
+_DURATIONS = "Use for example 30s, 15m, 2h or 1d12h."
 
 
 def _duration(value: int | float | str) -> int | float | str:
     try:
         seconds = parse_duration(value)
     except ValueError:
-        raise validation_error(
-            "this is not a duration", _DURATIONS, code="invalid-duration"
-        ) from None
+        raise validation_error("not a duration", _DURATIONS, code="invalid-duration") from None
     if not 0 <= seconds <= _LONGEST:
         raise validation_error(
-            "a duration is from nothing to ten years", _DURATIONS, code="invalid-duration"
+            "duration must be between 0 and ten years", _DURATIONS, code="invalid-duration"
         )
     return value
 
@@ -80,8 +78,8 @@ def _duration(value: int | float | str) -> int | float | str:
 def _bounded_duration(value: int | float | str) -> int | float | str:
     if not parse_duration(value):
         raise validation_error(
-            "nothing can be done in no time",
-            "Leave the key out for as long as it takes, or write for example 30s, 15m, 2h or 1d12h.",
+            "duration must be positive",
+            "Remove the key for no limit, or use for example 30s, 15m, 2h or 1d12h.",
             code="invalid-duration",
         )
     return value

@@ -21,7 +21,7 @@ _PROVIDER = r"(//iam\.googleapis\.com/)?projects/[0-9]+/locations/global/workloa
 def _matching(pattern: str, what: str, example: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise validation_error(f"this is not {what}", f"Write {example}.", code="invalid-value")
+            raise validation_error(f"not {what}", f"Use {example}.", code="invalid-value")
         return text
 
     return AfterValidator(check)
@@ -33,13 +33,15 @@ def _schema_pattern(pattern: str) -> FieldInfo:
 
 
 Region = Annotated[
-    str, _matching(_REGION, "a region of AWS", "for example us-west-2"), _schema_pattern(_REGION)
+    str, _matching(_REGION, "an AWS region", "for example us-west-2"), _schema_pattern(_REGION)
 ]
 
 RoleArn = Annotated[
     str,
     _matching(
-        _ROLE, "the ARN of a role", "arn:aws:iam::ACCOUNT:role/NAME, the account in 12 digits"
+        _ROLE,
+        "an ARN of an AWS role",
+        "arn:aws:iam::ACCOUNT:role/NAME, with an account ID of 12 digits",
     ),
     _schema_pattern(_ROLE),
 ]
@@ -48,7 +50,7 @@ ServiceAccount = Annotated[
     str,
     _matching(
         _ACCOUNT,
-        "the address of a service account",
+        "an address of a service account",
         "NAME@PROJECT.iam.gserviceaccount.com",
     ),
     _schema_pattern(_ACCOUNT),
@@ -58,7 +60,7 @@ WorkloadProvider = Annotated[
     str,
     _matching(
         _PROVIDER,
-        "the full name of a workload identity provider",
+        "a full name of a workload identity provider",
         "projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME",
     ),
     _schema_pattern(_PROVIDER),
@@ -68,14 +70,14 @@ WorkloadProvider = Annotated[
 def _endpoint(text: str) -> str:
     if url_has_credential(text) or "@" in text:
         raise validation_error(
-            "the URL holds a credential",
-            "Declare it under 'secrets' and name it in 'auth'.",
+            "the URL contains a credential",
+            "Declare the credential under 'secrets' and name the secret in 'auth'.",
             code="credential",
         )
     if not text.startswith(("https://", "http://")):
         raise validation_error(
-            "this is not an endpoint",
-            "Write https://HOST or http://HOST:PORT.",
+            "not an endpoint URL",
+            "Use https://HOST or http://HOST:PORT.",
             code="invalid-endpoint",
         )
     return text

@@ -77,8 +77,8 @@ class Cache(ManifestSection):
     def _team_is_no_project(self) -> Cache:
         if self.scope == "team" and self.project is not None:
             raise validation_error(
-                "a team's cache is no project's",
-                "Leave project out, or scope.",
+                "project can't be used with scope: team",
+                "Remove project, or remove scope.",
                 code="project-of-team-cache",
             )
         return self

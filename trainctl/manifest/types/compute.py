@@ -21,8 +21,8 @@ KNOWN_ACCELERATORS = (
 def _memory(text: str) -> str:
     if MEMORY.fullmatch(text) is None:
         raise validation_error(
-            "this is not an amount of memory",
-            "Write a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
+            "not an amount of memory",
+            "Use a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
             code="invalid-size",
         )
     return text
@@ -32,16 +32,16 @@ def _accelerator(text: str) -> str:
     match = ACCELERATOR.fullmatch(text)
     if match is None:
         raise validation_error(
-            "this is not TYPE or TYPE:COUNT",
-            "Write for example H100 or H100:8.",
+            "not TYPE or TYPE:COUNT",
+            "Use for example H100 or H100:8.",
             code="invalid-accelerator",
         )
     if match[2] is None:
         return text
     if len(match[2]) > 4 or int(match[2]) == 0:
         raise validation_error(
-            "the number of accelerators is from 1 to 9999",
-            "Write for example H100:8.",
+            "the number of accelerators must be between 1 and 9999",
+            "Use for example H100:8.",
             code="invalid-accelerator",
         )
     return match[1] if int(match[2]) == 1 else f"{match[1]}:{int(match[2])}"

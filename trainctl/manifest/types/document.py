@@ -74,15 +74,15 @@ class Secret(ManifestSection):
         needed = _NEEDED.get(self.origin)
         if needed is not None and getattr(self, needed) is None:
             raise validation_error(
-                f"'from: {self.origin}' needs {needed!r}",
-                f"Add {needed}: … beside it.",
+                f"'from: {self.origin}' requires {needed!r}",
+                f"Add {needed}: … next to it.",
                 code="missing-key",
             )
         every = dict.fromkeys(key for keys in _KEYS.values() for key in keys)
         for other in every.keys() - set(_KEYS[self.origin]):
             if getattr(self, other) is not None:
                 raise validation_error(
-                    f"'from: {self.origin}' has no {other!r}",
+                    f"{other!r} can't be used with 'from: {self.origin}'",
                     f"Remove {other!r}.",
                     code="redundant-key",
                 )

@@ -94,8 +94,8 @@ class DockerAuth(ManifestSection):
         given = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
         if given != {_BLOCKS[self.auth_method]}:
             raise validation_error(
-                f"{self.auth_method} goes with {_BLOCKS[self.auth_method]} and nothing else",
-                f"Write {_BLOCKS[self.auth_method]}: {{…}} beside auth_method.",
+                f"{self.auth_method} requires {_BLOCKS[self.auth_method]} and no other block",
+                f"Add {_BLOCKS[self.auth_method]}: {{…}} next to auth_method, and remove other blocks.",
                 code="redundant-key",
             )
         return self
@@ -113,8 +113,8 @@ _REFERENCE = re.compile(
 def _image(text: str) -> str:
     if not _REFERENCE.fullmatch(text):
         raise validation_error(
-            "this is not the name of an image",
-            "Write [REGISTRY/]NAME[:TAG][@DIGEST] with NAME in small letters, for example pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime.",
+            "not an image name",
+            "Use [REGISTRY/]NAME[:TAG][@DIGEST] with a lower-case NAME, for example pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime.",
             code="invalid-value",
         )
     return text

@@ -28,8 +28,8 @@ def _host_path(path: str) -> str:
     parts = path.split("/")
     if not path.startswith("/") or ".." in parts or not any(parts):
         raise validation_error(
-            "expected an absolute directory of the host",
-            "Write for example /data/imagenet.",
+            "expected an absolute directory on the host",
+            "Use for example /data/imagenet.",
             code="invalid-path",
         )
     return "/" + "/".join(part for part in parts if part and part != ".")

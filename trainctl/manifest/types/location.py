@@ -20,31 +20,29 @@ _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node:
 def _url(text: str) -> str:
     if url_has_credential(text):
         raise validation_error(
-            "the URL holds a credential",
-            "Declare it under 'secrets' and name it in 'auth'.",
+            "the URL contains a credential",
+            "Declare the credential under 'secrets' and name the secret in 'auth'.",
             code="credential",
         )
     scheme, colon, rest = text.partition("://")
     if not colon or scheme not in _SCHEMES:
-        raise validation_error(
-            "this is not a place to keep things", f"Write {_FORMS}.", code="invalid-location"
-        )
+        raise validation_error("unsupported storage URL", f"Use {_FORMS}.", code="invalid-location")
     if scheme == "file" and not rest.startswith("/"):
         raise validation_error(
-            "after file:// stands an absolute path",
-            "Write file:///DIRECTORY.",
+            "expected an absolute path after file://",
+            "Use file:///DIRECTORY.",
             code="invalid-location",
         )
     if scheme not in BUCKETS and "%2f" in rest.lower():
         raise validation_error(
-            "the URL holds a / that is written %2F, which would be one directory in another",
-            "Write / where that is meant, and another name where it isn't.",
+            "the URL contains an encoded slash (%2F)",
+            "Use / as the separator, and choose names without a slash.",
             code="invalid-location",
         )
     path = rest if scheme in BUCKETS else unquote(rest)
     if not path.strip("/") or ".." in path.split("/") or "\0" in path:
         raise validation_error(
-            "the URL names no place", f"Write {_FORMS}.", code="invalid-location"
+            "the URL has no path or bucket", f"Use {_FORMS}.", code="invalid-location"
         )
     return validate_source(text, "invalid-location") if scheme in BUCKETS else text
 
@@ -59,8 +57,8 @@ Url = Annotated[
 def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> None:
     if (url is None or url.startswith(("file:", "node:"))) and (endpoint or auth):
         raise validation_error(
-            "a directory has neither endpoint_url nor auth",
-            "Leave them out, or name a bucket.",
+            "endpoint_url and auth can't be used with a directory",
+            "Remove them, or use the URL of a bucket.",
             code="redundant-key",
         )
 

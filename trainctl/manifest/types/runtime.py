@@ -27,14 +27,14 @@ _RESERVED_PREFIXES = ("BT_", "TRAINCTL_")
 def _variable(name: str) -> str:
     if _VARIABLE.fullmatch(name) is None:
         raise validation_error(
-            f"{name!r} is not a name of an environment variable",
-            "Write letters, digits and '_', not beginning with a digit.",
+            f"invalid name of an environment variable: {name!r}",
+            "Use letters, digits and '_'; don't start with a digit.",
             code="invalid-variable-name",
         )
     if name.startswith(_RESERVED_PREFIXES):
         raise validation_error(
-            f"{name} is set by trainctl",
-            "Choose a name without BT_ or TRAINCTL_ in front.",
+            f"{name} is reserved: trainctl sets it",
+            "Use a name that doesn't start with BT_ or TRAINCTL_.",
             code="reserved-variable",
         )
     return name
@@ -43,8 +43,8 @@ def _variable(name: str) -> str:
 def _venv(path: str) -> str:
     if not path.startswith(("/", "~/")) or ".." in path.split("/"):
         raise validation_error(
-            "this is no place of a virtual environment on the host",
-            "Write an absolute directory, such as /opt/venvs/train or ~/venvs/train.",
+            "expected an absolute path of a virtual environment on the host",
+            "Use for example /opt/venvs/train or ~/venvs/train.",
             code="invalid-path",
         )
     return path.rstrip("/")
@@ -53,8 +53,8 @@ def _venv(path: str) -> str:
 def _code_path(path: str) -> str:
     if path.startswith(("/", "~")) or ".." in path.split("/"):
         raise validation_error(
-            "expected a file of the code, relative to its directory",
-            "Write for example requirements.txt.",
+            "expected a file in the code directory, as a relative path",
+            "Use for example requirements.txt.",
             code="invalid-path",
         )
     return path.removeprefix("./")
@@ -93,14 +93,14 @@ class CheckpointReference(ManifestSection):
     def _named_or_not(self) -> CheckpointReference:
         if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
             raise validation_error(
-                "a named checkpoint needs checkpoint_name and job_id",
-                "Write for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
+                "a named checkpoint requires checkpoint_name and job_id",
+                "Use for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
                 code="missing-key",
             )
         if self.typ not in _NAMED and self.checkpoint_name:
             raise validation_error(
-                "the latest checkpoint is not one of a name",
-                "Write typ: named, or leave checkpoint_name out.",
+                "checkpoint_name can't be used with the latest checkpoint",
+                "Use typ: named, or remove checkpoint_name.",
                 code="redundant-key",
             )
         return self
@@ -144,8 +144,8 @@ class CacheConfig(ManifestSection):
         for name in ("enable_legacy_hf_mount", "prepare_commands"):
             if getattr(self, name) and not self.enabled:
                 raise validation_error(
-                    f"{name} needs the cache",
-                    "Add enabled: true, or leave it out.",
+                    f"{name} requires the cache",
+                    "Add enabled: true, or remove the key.",
                     code="cache-not-enabled",
                 )
         return self
@@ -194,8 +194,8 @@ class Runtime(ManifestSection):
     def _one_environment(self) -> Runtime:
         if self.venv is not None and self.requirements is not None:
             raise validation_error(
-                "venv and requirements exclude each other",
-                "Keep requirements for an environment that is built, venv for one that is there.",
+                "venv and requirements can't be used together",
+                "Keep requirements to create an environment, or venv to use an existing one.",
                 code="redundant-key",
             )
         return self

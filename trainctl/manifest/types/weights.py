@@ -51,7 +51,7 @@ def _sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
         raise validation_error(
             "expected 64 hexadecimal digits",
-            "Write what sha256sum prints for the file.",
+            "Use the digest that sha256sum prints for the file.",
             code="invalid-value",
         )
     return text.lower()
@@ -61,8 +61,8 @@ def _non_empty_patterns(patterns: list[str]) -> list[str]:
     """None would take nothing, as it does in huggingface_hub; who writes it may as well mean everything."""
     if not patterns:
         raise validation_error(
-            "with no pattern no file would be taken",
-            "Name the files to take, or leave 'allow_patterns' out to take all.",
+            "an empty list of patterns matches no file",
+            "Add patterns, or remove 'allow_patterns' to include all files.",
             code="empty-value",
         )
     return patterns
@@ -82,8 +82,8 @@ def _require_file_name(source: str) -> None:
         default_mount(source)
     except InvalidMount:
         raise validation_error(
-            "the source gives no name for a directory",
-            "Give it a mount_location: {source: …, mount_location: …}.",
+            "cannot derive a directory name from the source",
+            "Add a mount_location: {source: …, mount_location: …}.",
             code="source-without-filename",
         ) from None
 
@@ -129,13 +129,15 @@ class InlineWeights(ManifestSection):
     def _fits_together(self) -> InlineWeights:
         if self.auth is not None and self.auth_secret_name is not None:
             raise validation_error(
-                "the secret is named twice",
-                "Keep 'auth' or 'auth_secret_name'.",
+                "the secret is set twice",
+                "Remove 'auth' or 'auth_secret_name'.",
                 code="redundant-key",
             )
         if self.sha256 is not None and not self.source.startswith("https:"):
             raise validation_error(
-                "only https:// sources have a sha256", "Leave 'sha256' out.", code="redundant-key"
+                "sha256 is supported for https:// sources only",
+                "Remove 'sha256'.",
+                code="redundant-key",
             )
         if self.mount_location is None:
             _require_file_name(self.source)
@@ -147,21 +149,21 @@ class InlineWeights(ManifestSection):
         inner = self.auth.endpoint_url if self.auth else None
         if (self.endpoint_url or inner) and scheme not in BUCKETS:
             raise validation_error(
-                f"{scheme}: sources have no endpoint_url",
-                "Leave 'endpoint_url' out, or name a bucket.",
+                f"endpoint_url can't be used with {scheme}: sources",
+                "Remove 'endpoint_url', or use the URL of a bucket.",
                 code="redundant-key",
             )
         if self.endpoint_url and inner:
             raise validation_error(
-                "the endpoint is named twice",
-                "Keep 'endpoint_url' beside the source or in 'auth'.",
+                "the endpoint is set twice",
+                "Keep 'endpoint_url' next to the source or in 'auth', not both.",
                 code="redundant-key",
             )
         method = self.auth.auth_method if self.auth else "CUSTOM_SECRET"
         if scheme not in _METHODS.get(method, (scheme,)):
             raise validation_error(
-                f"{method} opens no {scheme}: source",
-                f"Use CUSTOM_SECRET; {method} is for {_METHODS[method][0]}://.",
+                f"{method} is not supported for {scheme}: sources",
+                f"Use CUSTOM_SECRET; {method} is for {_METHODS[method][0]}:// sources.",
                 code="invalid-value",
             )
 

@@ -81,9 +81,8 @@ def _unserved(facts: Mapping[str, NodeFacts], lines: Iterable[DeliveryRow]) -> I
     jobs = {line.job: seen for line, seen in found if seen is not None and seen.unserved}
     for job, seen in sorted(jobs.items(), key=lambda item: item[0]):
         yield error(
-            f"{seen.id} can't get its weights from {seen.mirror_on}: {seen.unserved}",
-            "Give it an address that the others reach, in a private network or with a Python that has TLS (`python:`), name another mirror: "
-            "{url: node://CLUSTER/DIRECTORY}, or keep it here: {url: file:///DIRECTORY}.",
+            f"{seen.id} cannot download its weights from {seen.mirror_on}: {seen.unserved}",
+            "Give the node an address that others can reach, in a private network or with a Python that has TLS (`python:`). Or change the mirror: {url: node://CLUSTER/DIRECTORY}, or on this machine: {url: file:///DIRECTORY}.",
             address=str(job),
             code="private-address-missing",
         )
@@ -133,8 +132,8 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     if names is not None and wanted > len(names):
         have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
         yield error(
-            f"{job.address} asks for {wanted} nodes and {cluster} has {have}",
-            f"Lower compute.node_count, or give {cluster} more nodes.",
+            f"{job.address} needs {wanted} nodes, but {cluster} has {have}",
+            f"Lower compute.node_count, or add nodes to {cluster}.",
             address=str(job.address),
             code="too-few-nodes",
         )
@@ -143,8 +142,8 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
         away = [node for name in names if (node := f"{cluster.name}/{name}") not in said]
         if said and away:
             yield warning(
-                f"{job.address} will wait: {wanted} nodes are wanted, and {', '.join(away)} can't be reached",
-                "It is left to an apply that can reach them.",
+                f"{job.address} will wait: it needs {wanted} nodes, and {', '.join(away)} can't be reached",
+                "Apply again when the nodes are reachable.",
                 address=str(job.address),
                 code="waiting-for-node",
             )
@@ -158,9 +157,8 @@ def _impossible_mounts(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     facts = unable[0].facts
     why = f" ({facts.detail})" if facts and facts.detail else ""
     yield error(
-        f"{', '.join(absolute)} can't be made on {unable[0].node}{why}",
-        f"{unable[0].node} has no private mounts. Write a relative mount_location, "
-        f"such as {_relative(absolute[0])}, or enable user namespaces on that machine.",
+        f"{', '.join(absolute)} cannot be created on {unable[0].node}{why}",
+        f"{unable[0].node} doesn't support private mounts. Use a relative mount_location, such as {_relative(absolute[0])}, or enable user namespaces on the node.",
         address=str(job.address),
         code="impossible-mount",
     )

@@ -13,8 +13,10 @@ from trainctl.plan.values import Change, DeliveryRow, NodeFacts
 WAITING_FOR_SPACE = "waiting-for-disk-space"
 """The code of the warning that a run will wait, as there is no room for its weights beside those of live runs."""
 
-_ASK_AGAIN = "Ask for the run again once others have ended."
-_RESUME_HINT = "`apply --wait` and `trainctl reconcile` go on with it once others have ended, as does a later apply."
+_ASK_AGAIN = "Run it again when other runs have ended."
+_RESUME_HINT = (
+    "It starts with trainctl reconcile, apply --wait or a later apply, when other runs have ended."
+)
 
 Lines = Mapping[str, DeliveryRow]
 """What one job needs of one node, by content: what two weights name lies there once."""
@@ -47,16 +49,16 @@ def _of_node(
         has, needs = _space_text(seen), format_bytes(wish)
         if not _will_fit(seen, jobs[job]):
             yield error(
-                f"{has} and needs {needs} of weights",
-                f"Free space there, {_enlarge_hint(seen)}, or narrow allow_patterns. What no live run needs makes room by itself.",
+                f"{has} but needs {needs} for weights",
+                f"Free disk space there, {_enlarge_hint(seen)}, or narrow allow_patterns. Weights that no live run uses are evicted automatically.",
                 address=str(job),
                 code="insufficient-disk-space",
             )
         elif changes[job].stops is None:  # what its own run has there is free when its turn comes
             asked = changes[job].reason is ActionReason.BY_REQUEST
             yield warning(
-                f"{has} beside what live runs need, and needs {needs} of weights: the job waits",
-                f"{_ASK_AGAIN if asked else _RESUME_HINT} To have both at once, {_enlarge_hint(seen)}.",
+                f"{has} in addition to live runs, but needs {needs} for weights: the job waits",
+                f"{_ASK_AGAIN if asked else _RESUME_HINT} To run both at the same time, {_enlarge_hint(seen)}.",
                 address=str(job),
                 code=WAITING_FOR_SPACE,
             )
@@ -66,8 +68,8 @@ def _of_node(
     if not tight and together > available_space(seen):
         has, needs = _space_text(seen), format_bytes(together)
         yield warning(
-            f"{has} for weights and needs {needs} if all jobs run at once",
-            f"It is for {', '.join(sorted(map(str, jobs)))}: what finds no room waits. {_RESUME_HINT}",
+            f"{has} for weights, but needs {needs} to run all jobs at the same time",
+            f"Affected jobs: {', '.join(sorted(map(str, jobs)))}. Jobs that don't fit wait. {_RESUME_HINT}",
             address=str(min(jobs)),
             code="insufficient-disk-space",
         )
@@ -86,7 +88,7 @@ def _space_text(seen: NodeFacts) -> str:
 def _enlarge_hint(seen: NodeFacts) -> str:
     """What gives a node more room."""
     limit = "" if seen.limit is None else ", raise cache.node.size"
-    return f"put the node cache on a larger disk{limit}"
+    return f"use a larger disk for the node cache{limit}"
 
 
 def _space_needed(seen: NodeFacts, line: DeliveryRow) -> int:

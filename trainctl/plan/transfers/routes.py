@@ -45,27 +45,27 @@ def choose_route(tiers: TierFacts | None, facts: NodeFacts | None, far: RemoteNo
 
 
 def _limited(rate: int) -> str:
-    return f"each node takes at most {format_bytes(rate)} a second from the mirror (max_rate)"
+    return f"each node downloads at most {format_bytes(rate)} per second from the mirror (max_rate)"
 
 
 def _available_route(facts: NodeFacts | None, far: RemoteNodes) -> Route:
     if facts is not None and facts.shared_cache:
         return Route(
-            "shared-cache", "the nodes share a directory, into which one brings what is missing"
+            "shared-cache", "the nodes share a directory; one node downloads what is missing"
         )
     if facts is None or facts.near:
         on = facts.mirror_on if facts else ""
-        return Route("mirror-to-node", f"the mirror is on {on} itself" if on else "")
+        return Route("mirror-to-node", f"the mirror is on {on}" if on else "")
     alone = far.cut_off.get(facts.id, "")
     if far.count > 1 and not alone:
         place = facts.mirror_on or "this machine"
         over = ", over TLS" if far.tls or facts.mirror_tls else ""
-        return Route("peers", f"{far.count} nodes get it at once{over}: one copy leaves {place}")
+        return Route("peers", f"{far.count} nodes share one download{over}: {place} sends one copy")
     if facts.mirror_on:
         over = " over TLS" if facts.mirror_tls else ""
-        why = f"{facts.mirror_on} keeps the mirror and serves it{over}"
+        why = f"{facts.mirror_on} serves the mirror{over}"
         return Route("mirror-to-node", "; ".join(filter(None, [why, alone])))
-    why = f"{facts.id} doesn't see the mirror's directory"
+    why = f"{facts.id} has no access to the mirror's directory"
     return Route("through-client", "; ".join(filter(None, [why, alone])))
 
 
@@ -112,8 +112,8 @@ def relay_warnings(weights: Iterable[WeightsRow]) -> Iterator[Diagnostic]:
         size, address = line.bytes_through_client or 0, line.address
         if size > LARGE_TRANSFER_BYTES:
             yield warning(
-                f"{format_bytes(size)} of {address} go through this machine into the mirror",
-                "It can't fetch them itself: a bucket fetches nothing, and a host not what lies on this machine or is for somebody with a token.",
+                f"{format_bytes(size)} of {address} are transferred via this machine into the mirror",
+                "The mirror can't download them itself: a bucket never can, and a host can't if the files are on this machine or need a token.",
                 address=str(address),
                 code="through-client",
             )
@@ -141,8 +141,8 @@ def client_transfer_warnings(lines: Iterable[DeliveryRow]) -> Iterator[Diagnosti
         size = sum(weights.values())
         if size > LARGE_TRANSFER_BYTES:
             yield warning(
-                f"{format_bytes(size)} of weights go through this machine to the nodes of {job}",
-                "The mirror is a directory here, which they don't see. What they have already is not sent again.",
+                f"{format_bytes(size)} of weights are transferred via this machine to the nodes of {job}",
+                "The mirror is a local directory that the nodes can't access. Blobs that they already have are not sent again.",
                 address=str(job),
                 code="through-client",
             )

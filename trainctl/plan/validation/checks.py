@@ -35,7 +35,10 @@ def unknown_addresses(inputs: PlanInputs) -> Iterator[Diagnostic]:
     for address in options.run:
         if address.kind is not Kind.JOB:
             yield error(
-                f"{address} is not a job", "Only jobs run.", address=str(address), code="not-a-job"
+                f"{address} is not a job",
+                "Name a job: only jobs can run.",
+                address=str(address),
+                code="not-a-job",
             )
 
 
@@ -46,10 +49,9 @@ def protection_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator
             continue
         declared = inputs.desired.resources.get(change.address)
         how = (
-            f"Leave it out with --exclude '{change.address}', or set lifecycle.prevent_destroy to false."
+            f"Exclude it with --exclude '{change.address}', or set lifecycle.prevent_destroy to false."
             if declared
-            else "Its block is gone, the protection is recorded: put the block back, with lifecycle.prevent_destroy set to "
-            f"false and applied if it is to go; or leave it out with --exclude '{change.address}'."
+            else f"It was removed from the manifest, but its protection is in the state. To destroy it, restore its block with lifecycle.prevent_destroy: false and apply; to keep it, use --exclude '{change.address}'."
         )
         yield error(
             f"{change.address} is protected and would be {_fate(change)}",
@@ -69,8 +71,8 @@ def displaced_run_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
         lost = _lost_nodes(inputs, by_address.get(cluster))
         if any(rank.node in lost for rank in run.ranks):
             yield error(
-                f"{cluster} can't lose {', '.join(sorted(lost))} while {address} runs there",
-                f"Run {run.number} is live. Wait for its end, or stop it: trainctl stop '{address}'.",
+                f"cannot remove {', '.join(sorted(lost))} from {cluster} while {address} runs there",
+                f"Run {run.number} is live. Wait until it ends, or stop it: trainctl stop '{address}'.",
                 address=str(cluster),
                 code="live-run",
             )
@@ -92,7 +94,7 @@ def unobserved(inputs: PlanInputs, subjects: Iterable[ResourceContext]) -> Itera
             summary, detail = detail, ""
         yield warning(
             summary,
-            f"{detail.rstrip('.') + '. ' if detail else ''}Planned from what is recorded.",
+            f"{detail.rstrip('.') + '. ' if detail else ''}The plan uses the recorded state.",
             address=str(subject.address),
             code="node-not-observed",
         )
@@ -114,7 +116,7 @@ def failed_run_warnings(
             why = f": {run.error}" if run.error else ""
             yield warning(
                 f"run {run.number} of {subject.address} failed{why}",
-                f"Nothing has changed since. See trainctl logs '{subject.address}'; to try again: trainctl run '{subject.address}'.",
+                f"Nothing has changed since. To see its output: trainctl logs '{subject.address}'. To run it again: trainctl run '{subject.address}'.",
                 address=str(subject.address),
                 code="failed-run",
             )
@@ -136,7 +138,7 @@ def dependency_problems(
                 told.add(pair)
                 yield warning(
                     f"{change.address} will wait: {why}",
-                    "It is left to an apply after that run has completed.",
+                    "Apply again after that run has completed.",
                     address=str(change.address),
                     code="waiting-for-run",
                 )
@@ -158,9 +160,8 @@ def cycle_errors(
     if way:
         steps = " \u2192 ".join(map(str, way))
         yield error(
-            f"runs would wait for each other in a circle: {steps}",
-            "Each begins with what another has to save before, and none has a run that completed or goes on. "
-            "Let one begin without: take its load_checkpoint_config out until it has run.",
+            f"runs would wait for each other: {steps}",
+            "Each run needs a checkpoint of another, and none has one yet. Remove load_checkpoint_config from one of the jobs until it has run.",
             address=str(way[0]),
             code="dependency-cycle",
         )
@@ -177,7 +178,7 @@ def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Chang
         return ""
     run, new = needed.newest_run, its.action in _NEW_RUN
     if not new and run is None:
-        return f"{needed.address} has not run"
+        return f"{needed.address} has not run yet"
     if new or (run is not None and run.status.live):
         elsewhere = change.job_spec.cluster != its.job_spec.cluster
         return f"{needed.address} runs on cluster {its.job_spec.cluster}" if elsewhere else ""
@@ -197,7 +198,7 @@ def source_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[D
             hint = f"Did you mean {nearest!r}? " if nearest else ""
             yield warning(
                 f"the pattern {pattern!r} matches no file",
-                f"{hint}Patterns are shell-style and match paths inside the source.",
+                f"{hint}Patterns are shell-style globs and match paths inside the source.",
                 address=str(change.address),
                 code="unmatched-pattern",
             )
@@ -206,13 +207,13 @@ def source_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[D
     if unpinned:
         names = ", ".join(str(address) for address in unpinned)
         then = (
-            "With --lockfile=readonly nobody writes down what was used: the next apply takes what is newest then."
+            "With --lockfile=readonly the revision is not recorded: the next apply uses the latest revision at that time."
             if inputs.lock_readonly
-            else "apply writes the revision that it used."
+            else "To pin the revision, apply."
         )
         yield warning(
             f"not pinned in trainctl.lock yet: {names}",
-            f"Upstream may move before this is applied. {then}",
+            f"The upstream revision may change before the apply. {then}",
             address=str(unpinned[0]) if len(unpinned) == 1 else None,
             code="not-locked",
         )
@@ -227,16 +228,18 @@ def _destroys(change: Change) -> bool:
 def _fate(change: Change) -> str:
     if change.action is Action.REPLACE:
         return "stopped" if change.address.kind is Kind.JOB else "replaced"
-    return "forgotten" if change.action is Action.FORGET else "destroyed"
+    return "removed from the state" if change.action is Action.FORGET else "destroyed"
 
 
 def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnostic:
     names = {str(one) for each in known for one in (each, each.group)}
     near = difflib.get_close_matches(str(address), sorted(names), n=1)
-    hint = f"Did you mean {near[0]}?" if near else "trainctl state list shows what is recorded."
-    return error(
-        f"{what}: there is no such resource", hint, address=str(address), code="unknown-address"
+    hint = (
+        f"Did you mean {near[0]}?"
+        if near
+        else "Run trainctl state list for the resources in the state."
     )
+    return error(f"{what}: resource not found", hint, address=str(address), code="unknown-address")
 
 
 def _live_runs(inputs: PlanInputs) -> Iterator[tuple[Address, RunRecord]]:

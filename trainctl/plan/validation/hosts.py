@@ -9,7 +9,7 @@ from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
 from trainctl.plan.values import Change, ImageFacts, ImageRow, ImageSelection, PlanInputs
 
-_INSTALL = "Install or create it there, or correct the manifest. Nothing was moved yet."
+_INSTALL = "Install or create it there, or correct the manifest. Nothing was transferred yet."
 
 
 def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
@@ -20,7 +20,7 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
         for text in inputs.missing_requirements.get(job.address, ()):
             yield error(
                 text,
-                "Add the file, or correct its name.",
+                "Add the file, or correct the name.",
                 address=address,
                 code="missing-on-host",
             )
@@ -34,7 +34,7 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
             if facts and facts.logout and facts.id not in told:
                 told.add(facts.id)
                 yield warning(
-                    f"runs on {facts.id} would end when their user logs out",
+                    f"runs on {facts.id} would end when the user logs out",
                     facts.logout,
                     code="stops-at-logout",
                 )
@@ -45,8 +45,8 @@ def _writable_mount_warnings(job: Change) -> Iterator[Diagnostic]:
     for mount in job.job_spec.mounts:
         if mount.read_only and not mount.mount_location.startswith("/"):
             yield warning(
-                f"{mount.host_path} is linked, not mounted: nothing keeps the job from writing to it",
-                "Private mounts don't work on its node.",
+                f"{mount.host_path} is linked, not mounted: read-only access is not enforced",
+                "The node doesn't support private mounts.",
                 address=str(job.address),
                 code="writable-mount",
             )
@@ -89,15 +89,15 @@ def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
 def _problem(job: Change, seat: RankPlacement, found: ImageFacts) -> Diagnostic | None:
     if found.engine is None:
         return error(
-            f"{job.address} runs in an image, and on {seat.node} {found.why}",
+            f"{job.address} needs a container engine, but on {seat.node} {found.why}",
             "Install podman, docker or apptainer there, or set runtime.engine: host.",
             code="no-engine",
             address=str(job.address),
         )
     if found.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
         return warning(
-            f"{job.address} asks for a shm_size, which {found.engine} on {seat.node} knows nothing of",
-            "Shared memory is half of the node's memory there. Leave shm_size out, or name another engine.",
+            f"shm_size of {job.address} is ignored: {found.engine} on {seat.node} doesn't support it",
+            "Shared memory is half of the node's memory there. Remove shm_size, or use another engine.",
             code="no-shm-size",
             address=str(job.address),
         )
@@ -106,8 +106,8 @@ def _problem(job: Change, seat: RankPlacement, found: ImageFacts) -> Diagnostic 
 
 def _on_the_host(job: Change) -> Diagnostic:
     return warning(
-        f"{job.address} asks for a shm_size, and runs in no container",
-        "It has the shared memory of its node. Leave shm_size out, or name an image.",
+        f"shm_size of {job.address} is ignored: the job doesn't run in a container",
+        "The job uses the shared memory of its node. Remove shm_size, or set an image.",
         address=str(job.address),
         code="no-shm-size",
     )

@@ -20,7 +20,7 @@ def policy_violations(
         most = policy.max_hourly_cost
         if most is not None and hourly_cost > most:
             yield _violation(
-                policy, f"this plan costs {hourly_cost:.2f} an hour", f"at most {most:.2f}"
+                policy, f"the plan costs {hourly_cost:.2f} per hour", f"at most {most:.2f}"
             )
         for resource in resources.values():
             for what, value, patterns in _limited(policy, resource):
@@ -62,7 +62,7 @@ def _violation(
         Severity.ERROR,
         code="policy",
         summary=summary,
-        detail=f"The policy{name} at {policy.where} says: {allowed}.",
+        detail=f"Policy{name} at {policy.where}: {allowed}.",
         address=str(resource.address) if resource else None,
         where=resource.where if resource else None,
         forbids=True,
