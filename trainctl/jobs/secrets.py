@@ -176,8 +176,8 @@ def _require_header_safe(credential: SourceCredential) -> SourceCredential:
     value = credential.value
     if not (value.isascii() and value.isprintable()) or " " in value:
         raise TrainctlError(
-            f"{credential.origin} is no token: it holds a space, a line break or a character outside ASCII",
-            "It must hold the token and nothing else.",
+            f"{credential.origin} is not a valid token: it contains a space, a line break or a non-ASCII character",
+            "Store only the token, without other characters.",
             code="unusable-secret",
         )
     return credential

@@ -175,7 +175,9 @@ def _verify_summary(findings: Sequence[Finding]) -> str:
         return "no problems found."
     counts = Counter(finding.outcome.value for finding in findings)
     said = ", ".join(f"{counts[one]} {one}" for one in ("corrupt", "removed") if counts[one])
-    hints = " Run trainctl mirror verify --repair to delete corrupt blobs." if counts["corrupt"] else ""
+    hints = (
+        " Run trainctl mirror verify --repair to delete corrupt blobs." if counts["corrupt"] else ""
+    )
     if any(finding.sources for finding in findings if finding.outcome is FindingOutcome.REMOVED):
         hints += " The next apply downloads the deleted blobs again."
     return f"{said}.{hints}"

@@ -166,8 +166,8 @@ def test_a_declared_cache_goes_with_its_block() -> None:
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
-        (replace(HERE, others=("another-lineage+demo-lab",)), "stays for 1 other"),
-        (replace(HERE, others=("another-lineage+a", "another-lineage+b")), "stays for 2 others"),
+        (replace(HERE, others=("another-lineage+demo-lab",)), "is kept for 1 other"),
+        (replace(HERE, others=("another-lineage+a", "another-lineage+b")), "is kept for 2 others"),
         (replace(HERE, ours=False), "is kept: trainctl did not create it"),
         (replace(HERE, bytes=0, files=0), ""),
     ],

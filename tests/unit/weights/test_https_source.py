@@ -351,8 +351,8 @@ def test_a_file_that_nothing_identifies_is_a_warning(web: WebServer) -> None:
     """Changes of the same size can't be noticed: said, with what to do; a declared digest is enough."""
     web.tells = NOTHING
     (warning,) = resolution(web).warnings
-    assert warning.summary.endswith("the server of /w.bin reports neither ETag nor Last-Modified")
-    assert "Declare its sha256" in warning.detail
+    assert warning.summary.endswith("reports neither ETag nor Last-Modified")
+    assert "Declare a sha256" in warning.detail
     assert resolution(web, sha256=DIGEST).warnings == ()
 
 

@@ -87,7 +87,7 @@ def test_patterns_that_leave_nothing_say_what_was_probably_meant(tmp_path: Path)
             open_source=lambda scheme: MemorySource(FILES),
         )
     assert "'*.jsn' matches no file; did you mean '*.json'?" in caught.value.detail
-    assert "'zzz' matches none." in caught.value.detail
+    assert "'zzz' matches no file." in caught.value.detail
 
 
 def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
