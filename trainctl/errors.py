@@ -100,7 +100,7 @@ class TrustError(TrainctlError):
     default_code = "invalid-trust"
 
     def __init__(self, diagnostics: tuple[object, ...]) -> None:
-        super().__init__("the trust file is not as it must be")
+        super().__init__("the trust file is invalid")
         self.diagnostics = diagnostics
 
 
@@ -264,7 +264,7 @@ class NodeTimeout(NodeUnreachable):
 def missing_extra(origin: str, package: str, extra: str) -> TrainctlError:
     """An optional package isn't installed where trainctl runs."""
     return TrainctlError(
-        f"{origin} needs {package}, which is not installed",
+        f"{origin} requires {package}, which is not installed",
         f"Install it: pip install 'trainctl[{extra}]'.",
         code="missing-extra",
     )

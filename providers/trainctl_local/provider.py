@@ -92,10 +92,10 @@ class LocalProvider:
                     return node
         except OSError as error:
             raise NodeError(
-                f"node {node.id} can't be made: {error.strerror}: {error.filename}",
-                "Make that directory writable, or set XDG_CACHE_HOME to another.",
+                f"cannot create node {node.id}: {error.strerror}: {error.filename}",
+                "Make the directory writable, or set XDG_CACHE_HOME to another directory.",
             ) from error
-        raise NodeError(f"node {node.id} is removed by another process as soon as it is made")
+        raise NodeError(f"node {node.id} is deleted by another process as soon as it is created")
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """See Provider."""

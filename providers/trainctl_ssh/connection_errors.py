@@ -28,26 +28,26 @@ class LoginFailure:
 
 DENIED = LoginFailure(
     r"Permission denied \(|Too many authentication failures",
-    "refuses the keys it was offered",
-    "Put a key that it accepts into the agent, or name it: identity_file: PATH. The account is user: of the host.",
+    "rejected the offered keys",
+    "Add an authorized key to the SSH agent, or set identity_file. Check the login name (user).",
     code="ssh-permission-denied",
 )
 UNKNOWN_HOST = LoginFailure(
     r"Could not resolve hostname|Name or service not known",
     "has an unknown address",
-    "Correct the name, or write address: of the host.",
+    "Correct the host name, or set address of the host.",
     code="ssh-host-not-found",
 )
 TIMED_OUT = LoginFailure(
     r"timed out|No route to host|Network is unreachable|is down",
-    "doesn't answer",
-    "It may be off, or behind a firewall. A slow one needs connect_timeout: SECONDS.",
+    "timed out",
+    "Check that the host is on and not behind a firewall. For a slow host, set connect_timeout.",
     code="ssh-timeout",
 )
 CONNECTION_REFUSED = LoginFailure(
     r"Connection refused",
-    "takes no connection",
-    "Start its sshd, or write the right port: of the host.",
+    "refused the connection",
+    "Start sshd on the host, or correct its port.",
     code="ssh-connection-refused",
 )
 
@@ -59,7 +59,7 @@ def login_error(who: str, said: bytes) -> NodeUnreachable:
     for cause in (DENIED, UNKNOWN_HOST, TIMED_OUT, CONNECTION_REFUSED):
         if re.search(cause.words, words):
             return error_for_failure(cause, who, last)
-    return NodeUnreachable(f"{who} can't be reached", words or "ssh said nothing.")
+    return NodeUnreachable(f"{who} is unreachable", words or "ssh printed no message.")
 
 
 def error_for_failure(cause: LoginFailure, who: str, said: str) -> NodeUnreachable:
@@ -73,19 +73,18 @@ def key_unknown_error(who: str, login: SshLogin, fingerprint: str) -> NodeUnreac
     """First contact without a terminal, or declined by the user."""
     port = f"-p {login.port} " if login.port else ""
     return NodeUnreachable(
-        f"{who} is not known yet: its key is {fingerprint}",
-        "If that is right, connect once with ssh and say yes, or pin the key: host_key: in the manifest, "
-        f"with what `ssh-keyscan {port}{login.address}` prints after the name.",
+        f"unknown host key of {who}: {fingerprint}",
+        f"If the key is right, connect once with ssh and confirm it, or pin it: set host_key in the manifest to the output of `ssh-keyscan {port}{login.address}` after the name.",
         code="ssh-unknown-key",
     )
 
 
 def key_mismatch_error(who: str, now: str, before: str, fix: str) -> NodeUnreachable:
     """The host shows another key than the one that is known."""
-    was = f", and it was {before}" if before else ""
+    was = f", before {before}" if before else ""
     return NodeUnreachable(
-        f"{who} has another key than before: now {now or 'one of another type'}{was}",
-        f"Another machine may be in between. If the host was reinstalled: {fix}",
+        f"host key of {who} has changed: now {now or 'a key of another type'}{was}",
+        f"The connection may be intercepted. If the host was reinstalled: {fix}",
         code="ssh-key-changed",
     )
 

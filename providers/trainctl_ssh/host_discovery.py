@@ -61,7 +61,7 @@ def find_host_paths(transport: Transport, host: SshHost, who: str) -> HostPaths:
     if not home.startswith("/"):
         raise NodeError(
             f"{who} has no home directory",
-            printable_tail(output.stderr) or "HOME is not set there.",
+            printable_tail(output.stderr) or "Set HOME for this user on the host.",
         )
     good = [parts for parts in found if len(parts) == 3 and _is_supported_python(parts[0])]
     if not good:
@@ -78,7 +78,7 @@ def find_presence(transport: Transport, path: str, who: str) -> ResourceStatus:
     try:
         return ResourceStatus(output.stdout.decode(errors="replace").strip())
     except ValueError:
-        raise NodeError(f"{who} can't look at its files", printable_tail(output.stderr)) from None
+        raise NodeError(f"{who} cannot inspect its files", printable_tail(output.stderr)) from None
 
 
 def _is_supported_python(version: str) -> bool:
@@ -90,12 +90,12 @@ def _no_python_error(who: str, host: SshHost, found: list[list[str]]) -> NodeErr
     had = ", ".join(f"{parts[-1]} is {parts[0]}" for parts in found if len(parts) == 3)
     if host.python:
         return NodeError(
-            f"{who}: {host.python} is no Python of 3.8 or newer",
-            f"{had or 'It does not run'}. Correct python: of the host.",
+            f"{who}: {host.python} is not Python 3.8 or newer",
+            f"{had or 'It does not run'}. Correct python of the host.",
             code="unsupported-node-python",
         )
     return NodeError(
-        f"{who} has no Python of 3.8 or newer",
-        f"{had or 'None was found'}. Looked for {', '.join(_CANDIDATES)}. Write python: PATH at the host.",
+        f"{who} has no Python 3.8 or newer",
+        f"{had or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path.",
         code="unsupported-node-python",
     )

@@ -44,7 +44,7 @@ def key_changed_error(who: str, login: SshLogin, said: str) -> NodeUnreachable:
     found = _FINGERPRINT.search(said)
     now = found.group() if found else ""
     if login.host_key:
-        fix = "write its new key as host_key: in the manifest."
+        fix = "set host_key in the manifest to the new key."
         return key_mismatch_error(who, now, parse_fingerprint(login.host_key), fix)
     offending = _OFFENDING.search(said)
     remove = _REMOVE.search(said)

@@ -138,10 +138,10 @@ class OpenSshConnection:
     def lost(self, master: _ControlMaster, said: bytes) -> NodeUnreachable:
         """The error for a call that ended without its end."""
         if master.process.poll() is None:
-            return NodeUnreachable(f"{self.who}: the connection was cut", printable_tail(said))
+            return NodeUnreachable(f"{self.who}: connection lost", printable_tail(said))
         with contextlib.suppress(ValueError):  # closed in between
             said = master.words or said
-        return NodeUnreachable(f"{self.who}: the connection was cut", printable_tail(said))
+        return NodeUnreachable(f"{self.who}: connection lost", printable_tail(said))
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
@@ -167,8 +167,8 @@ class OpenSshConnection:
         )
         if what == "forward" and not done.stdout.strip().isdigit():
             raise NodeError(
-                f"{self.who} does not forward ports",
-                f"{printable_tail(done.stderr)}\nIts sshd needs AllowTcpForwarding yes, or remote.".lstrip(),
+                f"{self.who} does not allow port forwarding",
+                f"{printable_tail(done.stderr)}\nSet AllowTcpForwarding yes (or remote) for its sshd.".lstrip(),
                 code="ssh-forwarding",
             )
         return int(done.stdout.strip() or 0)
@@ -233,8 +233,8 @@ class OpenSshConnection:
             left = end - time.monotonic()
             if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
                 raise NodeUnreachable(
-                    f"{self.who} logs in and then says nothing",
-                    "Something in the account's shell start-up files waits, or is not a shell.",
+                    f"{self.who} does not respond after login",
+                    "Check the shell start-up files of the account, and that its login shell is a shell.",
                     code="ssh-timeout",
                 )
             data = os.read(process.stdout.fileno(), 2**16)
@@ -259,7 +259,7 @@ class OpenSshConnection:
         shown = host_keys.parse_fingerprint(line)
         if not shown:
             return
-        question = f"{self.who} is not known yet. Its key is {shown}. Connect to it from now on?"
+        question = f"{self.who} is unknown. Its host key is {shown}. Trust this key?"
         if not self._confirm(question):
             raise key_unknown_error(self.who, self.login, shown)
         host_keys.append_known_host(line, self._known_hosts())
@@ -285,8 +285,8 @@ class OpenSshConnection:
             )
         except subprocess.TimeoutExpired:
             raise NodeUnreachable(
-                f"{self.who}: ssh didn't answer for {_PROMPT_SECONDS} s",
-                "A control connection that is open may hang: ssh -O exit HOST ends it.",
+                f"{self.who}: ssh timed out after {_PROMPT_SECONDS} s",
+                "If an open control connection hangs, close it: ssh -O exit HOST.",
                 code="ssh-timeout",
             ) from None
 

@@ -83,7 +83,7 @@ class ParamikoConnection:
 
     def lost(self, said: str) -> NodeUnreachable:
         """The error for a call that ended without its end."""
-        return NodeUnreachable(f"{self.who}: the connection was cut", printable_tail(said.encode()))
+        return NodeUnreachable(f"{self.who}: connection lost", printable_tail(said.encode()))
 
     def close(self) -> None:
         """Let go of the connection; what runs over it ends."""
@@ -107,8 +107,8 @@ class ParamikoConnection:
                 there = transport.request_port_forward("127.0.0.1", 0, self._serve)
             except (paramiko.SSHException, OSError) as error:
                 raise NodeError(
-                    f"{self.who} does not forward ports",
-                    f"{error}\nIts sshd needs AllowTcpForwarding yes, or remote.",
+                    f"{self.who} does not allow port forwarding",
+                    f"{error}\nSet AllowTcpForwarding yes (or remote) for its sshd.",
                     code="ssh-forwarding",
                 ) from None
             self._ports[there] = port
@@ -149,8 +149,8 @@ class ParamikoConnection:
         if pid is None:
             self.close()
             raise NodeUnreachable(
-                f"{self.who} logs in and then says nothing",
-                "Something in the account's shell start-up files waits, or is not a shell.",
+                f"{self.who} does not respond after login",
+                "Check the shell start-up files of the account, and that its login shell is a shell.",
                 code="ssh-timeout",
             )
         self._master, self._pid = master, pid
@@ -170,7 +170,7 @@ class ParamikoConnection:
                 self.who,
                 fingerprint(error.key.asbytes()),
                 fingerprint(error.expected_key.asbytes()),
-                f"ssh-keygen -R {login.address}, or correct host_key: in the manifest.",
+                f"ssh-keygen -R {login.address}, or correct host_key in the manifest.",
             ) from None
         except paramiko.AuthenticationException as error:
             raise connection_errors.error_for_failure(
@@ -270,9 +270,7 @@ class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
     ) -> None:
         """NodeUnreachable unless the user says yes."""
         connection, shown = self._connection, fingerprint(key.asbytes())
-        question = (
-            f"{connection.who} is not known yet. Its key is {shown}. Connect to it from now on?"
-        )
+        question = f"{connection.who} is unknown. Its host key is {shown}. Trust this key?"
         if not connection._confirm(question):
             raise connection_errors.key_unknown_error(connection.who, connection.login, shown)
         append_known_host(f"{hostname} {key.get_name()} {key.get_base64()}", self._known_hosts)

@@ -128,8 +128,8 @@ class _ChannelExchange:
             silent = time.monotonic() - self._moved
             if silent >= self._timeout:
                 raise NodeTimeout(
-                    f"{who} was silent for {self._timeout:g} s",
-                    "It was ended with what it had started.",
+                    f"{who} timed out after {self._timeout:g} s",
+                    "The command and its processes were stopped.",
                 )
             left = min(left, self._timeout - silent)
         with contextlib.suppress(OSError, ValueError):  # closed in between

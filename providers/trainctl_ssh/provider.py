@@ -92,11 +92,13 @@ class SshProvider:
         answer = self._do(node, "make", text=text)
         if "error" in answer:
             raise NodeError(
-                f"node {node.id} can't be made: {answer['error']}: {answer['path']}",
-                "Make that directory writable, or name another: dir: of the host.",
+                f"cannot create node {node.id}: {answer['error']}: {answer['path']}",
+                "Make the directory writable, or set dir of the host to another directory.",
             )
         if not answer["made"]:
-            raise NodeError(f"node {node.id} is removed by another process as soon as it is made")
+            raise NodeError(
+                f"node {node.id} is deleted by another process as soon as it is created"
+            )
         return node
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
@@ -145,7 +147,7 @@ class SshProvider:
         """See Provider. What is under root goes with the last key, and only if nothing of another lineage is in it."""
         answer = self._do(node, "remove")
         if "error" in answer:
-            raise NodeError(f"node {node.id} can't be removed: {answer['error']}: {answer['path']}")
+            raise NodeError(f"cannot remove node {node.id}: {answer['error']}: {answer['path']}")
 
     def transport(self, node: Node) -> Transport:
         """See Provider."""
@@ -185,7 +187,7 @@ class SshProvider:
             answer: dict[str, Any] = json.loads(output.stdout)
         except ValueError:
             raise NodeError(
-                f"{node.id}: {node.python} does not run any more", printable_tail(output.stderr)
+                f"{node.id}: {node.python} no longer runs", printable_tail(output.stderr)
             ) from None
         return answer
 
@@ -222,8 +224,8 @@ def _open_connection(
         )
     except ImportError:
         raise NodeUnreachable(
-            "there is no ssh program",
-            "Install OpenSSH's client, or the package's own: pip install 'trainctl[ssh]'.",
+            "ssh not found",
+            "Install the OpenSSH client, or paramiko: pip install 'trainctl[ssh]'.",
             code="ssh-client-missing",
         ) from None
     return ParamikoConnection(login, who, environ, confirm)

@@ -106,15 +106,15 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         if colon and port.isdigit():
             yield SettingsProblem(
                 ("hosts", number),
-                f"{host.login.address!r} names a port, and ssh takes it as part of the name",
-                f"Write {{address: {address}, port: {port}}}.",
+                f"{host.login.address!r} contains a port",
+                f"Use {{address: {address}, port: {port}}}.",
             )
         first = names.setdefault(host.name, number)
         if first != number:
             yield SettingsProblem(
                 ("hosts", number),
-                f"two hosts are called {host.name!r}",
-                f"hosts[{first}] is the other. Give each a name: of its own.",
+                f"duplicate host name {host.name!r}",
+                f"hosts[{first}] has the same name. Set a different name for each host.",
             )
         where = (host.login.address, host.login.port, host.login.user, host.dir)
         first = places.setdefault(where, number)
@@ -122,7 +122,7 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
             yield SettingsProblem(
                 ("hosts", number),
                 f"hosts[{number}] is the same host as hosts[{first}]",
-                f"Both have the address {host.login.address!r}. Write it once, or give each a dir: of its own.",
+                f"Both have the address {host.login.address!r}. Remove one, or set a different dir for each.",
             )
         if host.ports != ports and not _is_port_range(host.ports):
             yield _range_error(("hosts", number, "ports"))
@@ -130,7 +130,7 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
             yield SettingsProblem(
                 ("hosts", number, "host_key"),
                 "host_key is not a public key",
-                "Write its type and its base64, as ssh-keyscan prints them: ssh-ed25519 AAAA…",
+                "Use TYPE and base64, as printed by ssh-keyscan: ssh-ed25519 AAAA…",
             )
 
 
@@ -143,8 +143,8 @@ def _is_port_range(ports: str) -> bool:
 def _range_error(path: tuple[str | int, ...]) -> SettingsProblem:
     return SettingsProblem(
         path,
-        "ports is no range of ports that a user may listen on",
-        "Write the first and the last, from 1024 to 65535: 29000-29100.",
+        "ports is not a range of unprivileged ports",
+        "Use FIRST-LAST between 1024 and 65535, for example 29000-29100.",
     )
 
 

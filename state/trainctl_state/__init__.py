@@ -23,8 +23,8 @@ def open_directory(url: str) -> StateLog:
     path = unquote(url.removeprefix("file:").removeprefix("//").removeprefix("localhost"))
     if not path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts:
         raise UsageError(
-            f"{url!r} does not name a directory for the state",
-            "Write file:// and an absolute path, for example file:///srv/team/state.",
+            f"{url!r} is not a directory for the state",
+            "Use file:// and an absolute path, for example file:///srv/team/state.",
             code="invalid-location",
         )
     return ObjectLog(directory_objects(Path(path)), url)
@@ -41,29 +41,29 @@ def open_memory(url: str) -> StateLog:
     return ObjectLog(_in_memory.setdefault(name, MemoryObjects()), url)
 
 
-_FULL = "Free some space there and run the command again; what was written before is intact."
+_FULL = "Free disk space there and run the command again. Existing data is intact."
 _ADVICE = {
-    errno.ENOSPC: ("the disk that holds the state is full", _FULL),
-    errno.EDQUOT: ("the disk quota of the state's directory is used up", _FULL),
+    errno.ENOSPC: ("no space left on the disk of the state", _FULL),
+    errno.EDQUOT: ("disk quota exceeded in the state's directory", _FULL),
     errno.EROFS: (
         "the state is on a read-only file system",
-        "Mount it writable, or name another place with --state.",
+        "Mount it writable, or use another location with --state.",
     ),
     errno.EACCES: (
-        "this user may not use the state's directory",
-        "Give this user the right to it, or name another place with --state.",
+        "permission denied in the state's directory",
+        "Give this user write access, or use another location with --state.",
     ),
     errno.ENOTSUP: (
-        "the file system of the state's directory has no hard links",
-        "Keep the state on another file system: name one with --state.",
+        "the file system of the state's directory doesn't support hard links",
+        "Use another file system: set its location with --state.",
     ),
     errno.ENOENT: (
-        "a file vanished while it was being written",
-        "Nothing was written; run the command again. Nothing but trainctl may tidy up the state's directory.",
+        "a file of the state was deleted while it was being written",
+        "Run the command again; nothing was written. Don't let other programs clean up the state's directory.",
     ),
     errno.ENOTDIR: (
-        "a file stands where the state's directory should be",
-        "Move it away, or name another place with --state.",
+        "the state's directory is a file",
+        "Move the file, or use another location with --state.",
     ),
 }
 _ADVICE[errno.EPERM] = _ADVICE[errno.EACCES]
@@ -74,6 +74,6 @@ def _explained(root: Path, error: OSError) -> StateError:
     """The error that names the path and says what to do."""
     summary, advice = _ADVICE.get(
         error.errno or 0,
-        (f"the state can't be used: {error.strerror or error}", "Check the disk and the path."),
+        (f"cannot use the state: {error.strerror or error}", "Check the disk and the path."),
     )
     return StateError(summary, f"{error.filename or root}: {advice}")

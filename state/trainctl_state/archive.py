@@ -61,7 +61,7 @@ class HistoryArchive:
             raise CorruptStateObject(key, self._url, "is missing")
         batches = decode(key, data, self._url).get("batches")
         if not isinstance(batches, list) or not batches:
-            raise CorruptStateObject(key, self._url, "holds no batches")
+            raise CorruptStateObject(key, self._url, "contains no batches")
         return HistoryPack(first, tuple(validate_batch(key, batch, self._url) for batch in batches))
 
     def covering(self, position: int) -> HistoryPack | None:

@@ -21,9 +21,8 @@ class CorruptStateObject(StateError):
 
     def __init__(self, key: str, url: str, what: str) -> None:
         super().__init__(
-            f"the state is damaged: {key} {what}",
-            f"It is an object of {url}. Put back that object, or the whole state, from a backup; "
-            "nothing was changed, and nothing will be while it is so.",
+            f"the state is corrupt: {key} {what}",
+            f"Restore this object of {url}, or the complete state, from a backup. Nothing was changed.",
         )
 
 
@@ -44,7 +43,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
         text = json.dumps({"version": VERSION, **body}, separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise StateError(
-            f"an entry can't be written to the state: {error}", "Nothing was written."
+            f"cannot write an entry to the state: {error}", "Nothing was written."
         ) from error
     return text.encode("ascii")
 
@@ -54,14 +53,14 @@ def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
-        raise CorruptStateObject(key, url, "is cut short or is not JSON") from None
+        raise CorruptStateObject(key, url, "is truncated or not JSON") from None
     version = body.get("version") if isinstance(body, dict) else None
     if not isinstance(version, int) or version < 1:
         raise CorruptStateObject(key, url, "has no format version")
     if version > VERSION:
         raise StateError(
             f"the state was written by a newer trainctl: {key} has format {version}, this one reads {VERSION}",
-            f"Install the newer trainctl to use {url}; nothing was changed.",
+            f"Install the newer trainctl to use {url}. Nothing was changed.",
             code="newer-format",
         )
     checked: dict[str, Any] = body
@@ -76,7 +75,7 @@ def decode_entries(key: str, data: bytes, url: str) -> list[dict[str, Any]]:
 def validate_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
     """A batch of entries as it was read. Damaged if it isn't one."""
     if not isinstance(batch, list) or not batch:
-        raise CorruptStateObject(key, url, "holds no entries")
+        raise CorruptStateObject(key, url, "contains no entries")
     if not all(isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in batch):
-        raise CorruptStateObject(key, url, "holds an entry without an id")
+        raise CorruptStateObject(key, url, "contains an entry without an id")
     return batch

@@ -162,7 +162,7 @@ class ObjectLog:
         key = key_of(LOG, position)
         data = self._store.get(key)
         if data is None:
-            raise CorruptStateObject(key, self._url, "is missing, and there are later ones")
+            raise CorruptStateObject(key, self._url, "is missing, and later batches exist")
         return decode_entries(key, data, self._url) if data else None
 
     def _batch(self, position: int) -> Batch:
@@ -173,7 +173,7 @@ class ObjectLog:
 
     def _uncovered(self, position: int) -> CorruptStateObject:
         return CorruptStateObject(
-            key_of(LOG, position), self._url, "is empty, and no history covers it"
+            key_of(LOG, position), self._url, "is empty, and the history doesn't contain it"
         )
 
     def _create(self, position: int, data: bytes, ids: list[str]) -> bool:
@@ -205,7 +205,7 @@ class ObjectLog:
     def _refuse_hole(self, position: int) -> None:
         if position > self._exists_below and self._store.get(key_of(LOG, position - 1)) is None:
             raise StateError(
-                f"nothing lies before position {position} of the log",
+                f"the log has no entries before position {position}",
                 "Read the log, then append at its end.",
             )
 

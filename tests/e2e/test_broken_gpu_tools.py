@@ -79,7 +79,7 @@ def test_a_job_that_wants_gpus_is_told_why_there_are_none(
     fails(tool, MISMATCH)
 
     assert problems(fresh, "{accelerator: 'H100:2'}", exits=1) == [
-        ("too-few-gpus", "each node needs 2 GPUs, and cluster.lab has 0", SAID)
+        ("too-few-gpus", "each node needs 2 GPUs, but cluster.lab has 0", SAID)
     ]
 
 

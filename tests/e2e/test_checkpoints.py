@@ -359,11 +359,11 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
     again = fresh.run("checkpoints", "download", "sft", code=64)
 
-    assert "is not what was kept" in wrong.stderr
+    assert "is corrupt" in wrong.stderr
     assert after_wrong == []
     assert (fresh.directory / place / stored.name).read_bytes() == good
     assert not list(fresh.directory.glob(".download-*"))
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert "[target-exists]" in again.stderr
 
 

@@ -110,7 +110,7 @@ def test_the_same_address_is_one_commands_at_a_time(slow: ProjectHarness, hub: H
     done, waited = end(first), end(waiting)
 
     assert re.search(
-        r"weights\.m is being changed \(create\) by \S+@\S+ since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, until \d{4}-",
+        r"weights\.m is locked by \S+@\S+ \(create\) since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, until \d{4}-",
         refused.stderr,
     )
     assert "--lock-timeout" in refused.stderr

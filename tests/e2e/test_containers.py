@@ -178,7 +178,10 @@ def test_a_size_that_an_engine_does_not_know_is_told_in_the_plan(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("venv: /opt/venv", "runtime.venv and runtime.requirements are for jobs on the host"),
+        (
+            "venv: /opt/venv",
+            "runtime.venv and runtime.requirements are only supported without a container",
+        ),
         ("engine: rkt", "engine"),
     ],
 )

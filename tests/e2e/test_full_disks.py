@@ -48,10 +48,10 @@ def test_a_mirror_without_room_says_so_before_anything_moves(
     with small_disk(work.mirror, "20m") as place:
         done = apply(work, 1)
         assert (
-            f"error: weights.model: the mirror {place.as_uri()} needs 67.4 MB and its disk has"
+            f"error: weights.model: no space left for the mirror {place.as_uri()}: it needs 67.4 MB, and"
             in done.stderr
         )
-        assert "or name another place in mirror: {url: …}." in done.stderr
+        assert "or name another location in mirror: {url: …}." in done.stderr
         assert work.json("plan", code=1)["errored"]
         assert not hub.asked("/model.safetensors")
         assert_nothing_half_done(work)
@@ -110,7 +110,7 @@ def test_a_read_only_mirror_is_named(work: ProjectHarness) -> None:
     """A file system that can't be written is named with what to do; writable again, it is used."""
     with small_disk(work.mirror, "200m", "ro") as place:
         done = apply(work, 1)
-        assert f"can't be used: {place} lies on a read-only file system" in done.stderr
+        assert f"{place} lies on a read-only file system" in done.stderr
         assert "Have a directory there that may be written, or name another place" in done.stderr
         remount(place, "rw")
         assert_recovers(work)
@@ -120,7 +120,7 @@ def test_a_read_only_mirror_is_named(work: ProjectHarness) -> None:
 def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: ProjectHarness) -> None:
     """As for a review of what others then apply: the plan is whole, says so, and may be saved; watching and applying it is the error that it is."""
     with small_disk(work.mirror, "200m", "ro") as place:
-        told = f"can't be used: {place} lies on a read-only file system"
+        told = f"{place} lies on a read-only file system"
         planned = work.run("plan", "--detailed-exitcode", "--out", "plan", code=2)
         (row,) = work.json("plan")["weights"]
         watched = work.run("reconcile", "--once", code=1)

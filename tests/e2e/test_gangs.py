@@ -180,7 +180,7 @@ def test_a_gang_that_follows_a_gang(fresh: ProjectHarness) -> None:
     wait_for(lambda: fresh.json("status", "then")["status"] == "TRAINING_JOB_COMPLETED")
 
     assert (
-        "job.then: waits: run 1 of job.first goes on, on local/local-0, local/local-1"
+        "job.then: waits: run 1 of job.first is live on local/local-0, local/local-1"
         in first.stdout
     )
     assert started == {"job.first"}

@@ -225,7 +225,7 @@ def test_a_host_that_forwards_nothing_says_so(fresh: ProjectHarness, tmp_path: P
         Lab(fresh, [host], Hub(), WebServer()).write("file:./weights")
         told = fresh.run("apply", "--auto-approve", "--target", "weights.model", code=1).stderr
 
-    assert "error: weights.model: lab/gpu-0 does not forward ports [ssh-forwarding]" in told
+    assert "error: weights.model: lab/gpu-0 does not allow port forwarding [ssh-forwarding]" in told
 
 
 @one_day_in(7)
@@ -338,7 +338,7 @@ def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_pat
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
 
-    assert f"the mirror node://lab{small}/m needs 101 MB and its disk has" in told
+    assert f"the mirror node://lab{small}/m: it needs 101 MB, and" in told
     assert "[disk-full]" in told
     assert "GET /model.bin" not in lab.web.asked
 
@@ -356,10 +356,10 @@ def test_a_place_on_a_host_that_can_not_be_made_is_an_error_of_the_plan(lab: Lab
 
     why = "/etc/passwd is not a directory"
     assert (
-        f"error: cluster.lab: node lab/gpu-0 can't be made: {why} [node-failed]" in refused.stderr
+        f"error: cluster.lab: cannot create node lab/gpu-0: {why} [node-failed]" in refused.stderr
     )
     assert (
-        f"error: the mirror node://lab/etc/passwd/here/data/mirror can't be used: {why}"
+        f"error: cannot use the mirror node://lab/etc/passwd/here/data/mirror: {why}"
         in refused.stderr
     )
     assert "nothing to destroy" in lab.project.run("destroy", "--auto-approve").stdout

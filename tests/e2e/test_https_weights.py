@@ -121,7 +121,7 @@ def test_a_change_between_plan_and_apply_is_refused(work: ProjectHarness, web: W
     web.put("/model.bin", SMALL + b"more")
     after = web.pages["/model.bin"].identity("strong")["ETag"]
     done = work.run("apply", "saved.plan", code=12)
-    assert f"{web.url}/model.bin changed after it was planned" in done.stderr
+    assert f"{web.url}/model.bin has changed since the plan was made" in done.stderr
     assert f"It had at etag:{before} and now has at etag:{after}." in done.stderr
     assert "changed: model.bin" in done.stderr
     assert_nothing_half_done(work)

@@ -111,8 +111,8 @@ def test_what_is_gone_is_named(lived: ProjectHarness) -> None:
     for path in code.values():
         path.with_suffix(".gone").rename(path)
 
-    assert "weights.tiny as it was then is gone from the mirror" in weights
-    assert "its code is gone from local/local-0" in lost
+    assert "weights.tiny of that run was deleted from the mirror" in weights
+    assert "its code was deleted from local/local-0" in lost
     assert "gone from local/local-0" in not_there
     assert lived.json("status", "sft")["number"] == number
     assert (
@@ -137,7 +137,7 @@ def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
     assert files == {"run.sh": b"echo first\n", "sub/data": b"\x00\xff", "notes.txt": b"first"}
     assert [os.access(place / name, os.X_OK) for name in ("run.sh", "notes.txt")] == [True, False]
     assert (
-        "exists already"
+        "already exists"
         in lived.run("download", "sft", "--run", "1", "--target-directory", "dl-1", code=64).stderr
     )
     for path in lived.nodes.glob("*/code/*.tar"):
@@ -147,7 +147,7 @@ def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
     ).stderr
     for path in lived.nodes.glob("*/code/*.tar"):
         path.write_bytes(path.read_bytes().replace(b"echo fIrst", b"echo first"))
-    assert "is not what the run unpacked" in changed
+    assert "differs from the code of the run" in changed
     assert list((lived.directory / "dl-2").iterdir()) == []
 
 
@@ -160,7 +160,7 @@ def test_nothing_to_resume_from(fresh: ProjectHarness) -> None:
     error = fresh.run(*RUN, "--resume", code=1).stderr
 
     assert "no complete checkpoint" in error
-    assert re.search(r"Runs looked at: 1 \(\w{7}\), 2 \(\w{7}\)\.", error)
+    assert re.search(r"Checked runs: 1 \(\w{7}\), 2 \(\w{7}\)\.", error)
     assert fresh.json("status", "sft")["number"] == 2
 
 
@@ -191,7 +191,7 @@ def test_stop_ends_everything(fresh: ProjectHarness) -> None:
         "job.deep: run 1 is stopped", "job.other: run 1 is stopped",
     ]  # fmt: skip
     assert processes(mark) == []
-    assert "no run is live" in fresh.run("stop", "--all").stdout
+    assert "no live runs" in fresh.run("stop", "--all").stdout
     fresh.run("stop", code=64)
     fresh.run("stop", "deep", "--all", code=64)
     assert "--grace" in fresh.run("stop", "deep", "--grace", "soon", code=64).stderr

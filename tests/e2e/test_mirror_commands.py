@@ -253,7 +253,7 @@ def test_a_mirror_that_is_away_is_told_of(fresh: ProjectHarness) -> None:
 
     said = told.stdout + told.stderr
     words = said.partition("frees it: trainctl ")[2].splitlines()[0]
-    assert f"what this project has in the mirror {old.as_uri()} stays there" in said
+    assert f"blobs of this project in the mirror {old.as_uri()} are kept" in said
     assert "No changes" in again.stdout
     assert not old.exists()
     assert f"the mirror was {old.as_uri()}" in planned

@@ -32,16 +32,16 @@ TREE = "file://TOP/tree"
 @pytest.mark.parametrize(
     ("mirror", "source", "more", "says"),
     [
-        (f"{TREE}/mir", "file:./tree", "", "holds the mirror"),
-        (f"{TREE}/mir", "file:./tree/../tree", "    ignore_patterns: ['*.safetensors']\n", "holds the mirror"),
-        (f"{TREE}/mir", "file:./tree", "    allow_patterns: ['*.json']\n", "holds the mirror"),
-        (TREE, TREE, "", "lies in the mirror"),
-        (TREE, "file:./tree/mir", "", "lies in the mirror"),
-        (TREE, "file:./tree/mir/x", "", "lies in the mirror"),
-        (f"{TREE}/mir", "file:./link", "", "holds the mirror"),
-        ("s3://models/a/mir", "s3://models", "", "holds the mirror"),
-        ("s3://models/a", "s3://models/a/mir", "", "lies in the mirror"),
-        ("s3://models/a", "s3://models/a", "    endpoint_url: https://s3.eu-west-1.amazonaws.com\n", "lies in the mirror"),
+        (f"{TREE}/mir", "file:./tree", "", "contains the mirror"),
+        (f"{TREE}/mir", "file:./tree/../tree", "    ignore_patterns: ['*.safetensors']\n", "contains the mirror"),
+        (f"{TREE}/mir", "file:./tree", "    allow_patterns: ['*.json']\n", "contains the mirror"),
+        (TREE, TREE, "", "is inside the mirror"),
+        (TREE, "file:./tree/mir", "", "is inside the mirror"),
+        (TREE, "file:./tree/mir/x", "", "is inside the mirror"),
+        (f"{TREE}/mir", "file:./link", "", "contains the mirror"),
+        ("s3://models/a/mir", "s3://models", "", "contains the mirror"),
+        ("s3://models/a", "s3://models/a/mir", "", "is inside the mirror"),
+        ("s3://models/a", "s3://models/a", "    endpoint_url: https://s3.eu-west-1.amazonaws.com\n", "is inside the mirror"),
     ],
 )  # fmt: skip
 def test_source_and_mirror_in_each_other_are_an_error(
@@ -87,10 +87,10 @@ def test_a_plan_tells_of_it_and_destroy_does_not(fresh: ProjectHarness) -> None:
 
     assert "No changes" in again
     assert "which would change it whenever it is mirrored" in told
-    assert 'Leave it out by ignore_patterns: ["/mir/"]' in told
+    assert 'Exclude the mirror with ignore_patterns: ["/mir/"]' in told
 
 
 def test_the_usual_mirror_counts_as_well(fresh: ProjectHarness) -> None:
     """Nobody named it."""
     fresh.write({"trainctl.yaml": f'weights: {{g: {{source: "file://{fresh.mirror.parent}", mount_location: m}}}}\n'})  # fmt: skip
-    assert "holds the mirror" in fresh.run("validate", code=1).stderr
+    assert "contains the mirror" in fresh.run("validate", code=1).stderr

@@ -180,7 +180,7 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> N
     fresh.write({"src/notes.txt": "second"})
     refused = fresh.run("apply", "p.bin", code=11)
 
-    assert "job.a: its code changed since the plan was made" in refused.stderr
+    assert "job.a: its code has changed since the plan was made" in refused.stderr
     assert fresh.run("state", "list").stdout == ""
     fresh.write({"src/notes.txt": "first"})
     fresh.run("apply", "p.bin", "--wait")
@@ -196,7 +196,7 @@ def test_weights_that_moved_since_the_plan_are_refused(fresh: ProjectHarness) ->
     done = fresh.run("apply", "p.bin", "--wait", code=12)
 
     assert "error: weights.tiny: " in done.stderr
-    assert "changed after it was planned" in done.stderr
+    assert "has changed since the plan was made" in done.stderr
     assert "It was at sha256:" in done.stderr
     assert "added: more.bin" in done.stderr
     assert "changed: model.bin" in done.stderr
@@ -420,7 +420,7 @@ def test_a_missing_secret_is_told_before_anything_is_done(
     )
     refused = fresh.run(*APPLY, code=1)
 
-    assert "error: job.a: secret 'wandb': the environment variable WANDB_KEY" in refused.stderr
+    assert "error: job.a: secret 'wandb': environment variable WANDB_KEY" in refused.stderr
     assert fresh.run("state", "list").stdout == ""
 
 

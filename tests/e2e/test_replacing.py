@@ -43,7 +43,7 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> 
 
     assert "the requirements can't be installed" in failed.stderr
     assert "Run 1 (" in failed.stderr
-    assert "goes on." in failed.stderr
+    assert "continues." in failed.stderr
     assert newest(fresh) == (1, "RUNNING")
     told = fresh.run("status").stdout
     assert "Approved to replace a live run (1): job.sft" in told

@@ -313,11 +313,11 @@ def nothing_begun(work: ProjectHarness) -> bool:
     [
         (
             "WANDB_API_KEY",
-            "job.sft: secret 'wandb': the environment variable WANDB_API_KEY is not set",
+            "job.sft: secret 'wandb': environment variable WANDB_API_KEY is not set",
         ),
         (
             "SOURCE_TOKEN",
-            "weights.gated: secret 'source': the environment variable SOURCE_TOKEN is not set",
+            "weights.gated: secret 'source': environment variable SOURCE_TOKEN is not set",
         ),
     ],
 )
@@ -352,7 +352,7 @@ def test_a_missing_file_is_named(planted: Story) -> None:
     done = planted.work.run("apply", "--auto-approve", code=1)
 
     assert (
-        "error: job.sft: secret 'aws': aws.json can't be read: No such file or directory"
+        "error: job.sft: secret 'aws': cannot read aws.json: No such file or directory"
         in done.stderr
     )
     assert nothing_begun(planted.work)
@@ -407,7 +407,7 @@ def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story)
         planted.work.run("apply", "--auto-approve", code=1),
     ]
 
-    assert "error: job.sft: the value of a secret stands in the manifest" in said[0].stderr
+    assert "error: job.sft: the manifest contains the value of a secret" in said[0].stderr
     assert "Refer to it instead: `environment_variables: {NAME: {secret: …}}`" in said[0].stderr
     assert all(found_in((one.stdout + one.stderr).encode()) == [] for one in said)
     assert not (planted.work.directory / "saved.plan").exists()
@@ -420,7 +420,7 @@ def test_a_token_in_an_upstream_file_name_is_refused(planted: Story) -> None:
     planted.hub.add("acme/open", {**FILES, f"{ENV}.bin": b"x"})
     done = planted.work.run("apply", "--auto-approve", code=1)
 
-    assert "error: weights.open: upstream names a file with the value of a secret" in done.stderr
+    assert "error: weights.open: a file name upstream contains the value of a secret" in done.stderr
     assert found_in((done.stdout + done.stderr).encode()) == []
     assert nothing_begun(planted.work)
 

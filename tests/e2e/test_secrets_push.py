@@ -86,7 +86,7 @@ def test_a_keyring_that_keeps_nothing_is_told(work: ProjectHarness) -> None:
     """What can't be had back isn't stored: there are backends that take everything and keep nothing."""
     work.variables["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
     said = push(work, "corp", NEW, code=1)
-    assert "secret 'corp': the keyring did not keep the value" in said
+    assert "secret 'corp': the keyring did not store the value" in said
     assert "keyring --list-backends" in said
     assert "Stored" not in said
 
@@ -115,10 +115,10 @@ def test_a_value_goes_to_aws(work: ProjectHarness) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "flags", "code", "says"),
     [
-        ("plain", OLD, (), 64, "comes from env, where trainctl stores nothing"),
+        ("plain", OLD, (), 64, "is read from env, where trainctl can't store it"),
         ("crop", OLD, (), 64, "Did you mean 'corp'?"),
         ("corp", "", (), 64, "standard input is empty"),
-        ("corp", "", ("--from-env", "NOT_SET"), 64, "the environment variable NOT_SET is empty"),
+        ("corp", "", ("--from-env", "NOT_SET"), 64, "environment variable NOT_SET is empty"),
         ("corp", "short", (), 1, "has fewer than 8 characters"),
         ("corp", "x" * 65537, (), 64, "longer than 64 KiB"),
     ],

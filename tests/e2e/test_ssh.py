@@ -125,7 +125,7 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
         ("present", True),
         ("unreachable", False),
     ]
-    assert rows["gpu-1"]["reason"].startswith("lab/gpu-1 takes no connection")
+    assert rows["gpu-1"]["reason"].startswith("lab/gpu-1 refused the connection")
     assert "lab/gpu-1  unreachable" in text
     assert csv.splitlines()[0].startswith("cluster,name,address,status,reachable")
     assert "no-terminal" in unasked.stderr
@@ -166,7 +166,7 @@ def test_first_contact_is_asked_about_on_a_terminal(
     after = fresh.json("nodes")["nodes"]
 
     assert "SHA256:" in without.stdout
-    assert "is not known yet. Its key is SHA256:" in " ".join(said.split())
+    assert "is unknown. Its host key is SHA256:" in " ".join(said.split())
     assert "Only 'yes' will be accepted" in said
     assert [node["status"] for node in after] == ["planned"]
 

@@ -328,7 +328,7 @@ def test_a_server_that_forwards_no_ports_says_how_to(lab: Lab) -> None:
     """The setting that it needs is named."""
     link = lab.link(lab.host("AllowTcpForwarding no"))
 
-    with pytest.raises(NodeError, match="does not forward ports") as raised, link.expose(1):
+    with pytest.raises(NodeError, match="does not allow port forwarding") as raised, link.expose(1):
         pass
 
     assert raised.value.code == "ssh-forwarding"

@@ -85,5 +85,5 @@ def test_one_that_is_the_very_directory_of_the_code_is_an_error_of_the_plan(
 
     refused = fresh.run("plan", code=1)
 
-    assert "trainctl keeps other things there" in refused.stdout + refused.stderr
+    assert "trainctl also contains files of trainctl" in refused.stdout + refused.stderr
     assert [one.name for one in (fresh.directory / "src").iterdir()] == ["train.py"]

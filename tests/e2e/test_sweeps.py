@@ -198,7 +198,7 @@ jobs:
 
     done = fresh.run("apply", "--auto-approve", code=12)
 
-    assert "job.second: waits: run 1 of job.first goes on, on here/here-0" in done.stdout
+    assert "job.second: waits: run 1 of job.first is live on here/here-0" in done.stdout
     assert "1 waiting" in done.stdout
     gate.touch()
     wait_for(lambda: jobs(fresh)["job.first"]["status"] == COMPLETED, 60)
@@ -245,12 +245,12 @@ jobs: {{sft: {{compute: {{accelerator: "{accelerator}"}}, runtime: {{start_comma
         return [one["summary"] for one in found if one["severity"] == "error"]
 
     assert problems(2, "A100:2") == []
-    assert problems(2, "A100:3") == ["each node needs 3 GPUs, and cluster.lab has 2"]
+    assert problems(2, "A100:3") == ["each node needs 3 GPUs, but cluster.lab has 2"]
     assert problems(2, "H100") == [
         "each node needs 1 H100 GPU: lab/lab-0 has 2 × NVIDIA A100-SXM4-80GB"
     ]
     assert problems(3, "A100") == [
-        "3 GPUs are declared for lab/lab-0, which has 2 × NVIDIA A100-SXM4-80GB"
+        "3 GPUs are declared for lab/lab-0, but it has 2 × NVIDIA A100-SXM4-80GB"
     ]
 
 

@@ -33,7 +33,7 @@ COMPLETED = "TRAINING_JOB_COMPLETED"
 UNLUCKY = ("TRAINING_JOB_LOST", "TRAINING_JOB_DEPLOY_FAILED")
 JOBS = ("a", "b", "c", "d", "e", "f")
 BENIGN = (
-    " is being changed (",
+    " is locked by ",
     " has changed since the plan was made",
     "the saved plan is stale",
     " does not exist yet",

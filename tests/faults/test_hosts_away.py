@@ -119,7 +119,7 @@ def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(
     lines = until(following.stdout, "tick 0")
     lab.hosts[0].link(up=False)
     try:
-        until(following.stderr, "the connection was cut; trying again")
+        until(following.stderr, "connection lost; retrying")
     finally:
         lab.hosts[0].link(up=True)
     lines += until(following.stdout, "tick 30")

@@ -86,7 +86,7 @@ def test_a_host_that_is_away_from_the_beginning_leaves_the_others(
     settled = demo.actions()
     demo.run("destroy", "--auto-approve")
 
-    assert "job.all: waits: it needs 2 nodes, and  lab/gpu-0 can't be reached" in first.stdout
+    assert "job.all: waits: it needs 2 nodes, and  lab/gpu-0 is unreachable" in first.stdout
     assert again == {"job.all": ["create"]}
     assert back == {"cluster.lab": ["update"], "job.all": ["create"]}
     assert len(log) == 2

@@ -74,13 +74,11 @@ def test_what_the_others_know_is_told(demo: ProjectHarness, lab: HostLab, fault:
     assert found["unreachable"] == [
         {"node": "lab/gpu-1", "ranks": [1], "reason": "lab/gpu-1 doesn't answer"}
     ]
-    said = (
-        "Warning: lab/gpu-1 doesn't answer: without the checkpoints of rank 1 [node-unreachable]\n"
-    )
+    said = "Warning: lab/gpu-1 doesn't answer; not shown: the checkpoints of rank 1 [node-unreachable]\n"
     assert (told[listing].returncode, told[listing].stderr) == (INCOMPLETE, said)
 
     assert sorted(told[logs].stdout.splitlines()) == ["[rank 0] done", "[rank 2] done"]
-    said = "Warning: lab/gpu-1 doesn't answer: without the log of rank 1 [node-unreachable]\n"
+    said = "Warning: lab/gpu-1 doesn't answer; not shown: the log of rank 1 [node-unreachable]\n"
     assert (told[logs].returncode, told[logs].stderr) == (INCOMPLETE, said)
 
     seen = json.loads(told[metrics].stdout)
@@ -92,7 +90,7 @@ def test_what_the_others_know_is_told(demo: ProjectHarness, lab: HostLab, fault:
     assert (told[status].returncode, stands["refresh_error"]) == (0, "lab/gpu-1 doesn't answer")
     assert (
         told["status"].stderr
-        == "Warning: lab/gpu-1 doesn't answer: job.all as last seen [node-unreachable]\n"
+        == "Warning: lab/gpu-1 doesn't answer: last known status of job.all [node-unreachable]\n"
     )
 
     rows = {one["name"]: one["status"] for one in json.loads(told["nodes --format json"].stdout)["nodes"]}  # fmt: skip

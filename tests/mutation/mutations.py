@@ -149,7 +149,7 @@ MUTATIONS = [
         ("settings.py", " and blob[4 : 4 + len(kind)] == kind.encode()", ""),
         ("host_discovery.py", ">= (3, 8)", ">= (3, 7)"),
         ("host_discovery.py", 'if below.startswith("~/")', "if True"),
-        ("host_discovery.py", "can't look at its files", "is well"),
+        ("host_discovery.py", "cannot inspect its files", "is well"),
         ("provider.py", 'if not answer["made"]:', "if False:"),
         ("provider.py", "if not found and missing:", "if missing:"),
         ("shell.py", 'word.split("\\n")', "[word]"),

@@ -43,7 +43,7 @@ class MemoryLog:
             raise StateError("every entry of an append needs an id")
         with self._lock:
             if position > len(self._batches):
-                raise StateError(f"nothing lies before position {position} of the log")
+                raise StateError(f"the log has no entries before position {position}")
             if position < len(self._batches):
                 there = [entry["id"] for entry in self._batches[position]]
                 if there == [entry["id"] for entry in entries]:
@@ -55,7 +55,7 @@ class MemoryLog:
         """Keep the fold of everything before the position."""
         with self._lock:
             if position > len(self._batches):
-                raise StateError(f"nothing lies before position {position} of the log")
+                raise StateError(f"the log has no entries before position {position}")
             if self._snapshot is None or position > self._snapshot[0]:
                 self._snapshot = position, copy.deepcopy(fold)
 

@@ -109,7 +109,7 @@ class ApplyEngine:
         walk.close()
         result.interrupted = self._interrupt.stopping.is_set() and not self._lease_lost
         for address, cause in result.skipped.items():
-            how = "waits" if cause in result.deferred else "was left alone"
+            how = "waits" if cause in result.deferred else "was not stopped"
             how = "failed" if cause in result.failed else how
             self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
         return result
@@ -117,7 +117,7 @@ class ApplyEngine:
     def _lost(self) -> None:
         """Someone else may act on what this process was changing: it stops its own work, as by the second Ctrl-C."""
         self._lease_lost = True
-        self._interrupt.cancel("the lease was lost")
+        self._interrupt.cancel("the lock was lost")
 
     def _walk(
         self,
@@ -283,7 +283,7 @@ class ApplyEngine:
         if self._interrupt.cancelled.is_set():
             kind = LockHeld if self._lease_lost else UserInterrupt
             raise kind(
-                self._interrupt.cause, "Apply again to go on.", address=str(change.address)
+                self._interrupt.cause, "Apply again to continue.", address=str(change.address)
             ) from error
         if isinstance(error, StepFailed):
             self._ledger.finish(

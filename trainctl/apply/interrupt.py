@@ -100,7 +100,7 @@ class Interrupt:
         elif not self.stopping.is_set():
             self.stopping.set()
             self._notify(
-                "Finishing what is in flight. Press Ctrl-C again to stop at once; nothing is lost either way."
+                "Finishing operations in progress. Press Ctrl-C again to stop immediately; no data is lost either way."
             )
         else:
             self.cancelled.set()

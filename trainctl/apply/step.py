@@ -59,7 +59,7 @@ class ApplyStep(ResourceAttributes):
         if recorded is None:
             raise TrainctlError(
                 f"{address} does not exist yet",
-                f"Apply it first: --target {address}.",
+                f"Apply it first, with --target {address}.",
                 code="not-applied-yet",
             )
         return recorded
@@ -126,7 +126,7 @@ def wait_for_lock(begin: Callable[[], Intent], seconds: float, interrupt: Interr
             if left <= 0:
                 raise
             if interrupt.stopping.wait(min(POLL_SECONDS, left)):
-                raise UserInterrupt("interrupted while it waited for its turn") from None
+                raise UserInterrupt("interrupted while waiting") from None
 
 
 def is_already_recorded(change: Change, recorded: RecordedResource | None) -> bool:

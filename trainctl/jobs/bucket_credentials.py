@@ -114,9 +114,8 @@ def explaining_denials(credential: SourceCredential | None) -> Iterator[None]:
 
 def _untrusted(what: str, host: str) -> PermissionDenied:
     return PermissionDenied(
-        f"the credential of {what} is not sent to {host}, which only the manifest names",
-        "A manifest may come from anybody. Name that server in the environment (AWS_ENDPOINT_URL_S3, "
-        "STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT), or use a secret that your trust file allows to go there.",
+        f"the credential of {what} is not sent to {host}: only the manifest names this host",
+        "Set the server in the environment (AWS_ENDPOINT_URL_S3, STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT), or use a secret that your trust file allows for this host.",
         code="untrusted-host",
     )
 

@@ -23,8 +23,8 @@ def refuse_bare(directory: Path) -> None:
         whole = (place / "objects").exists() and (place / "refs").exists()
         if (place / "HEAD").exists() and (whole or (place / "commondir").exists()):
             raise TrainctlError(
-                f"{place} is a bare git repository, whose settings may name programs to run",
-                "Name another directory as code, or take HEAD, objects and refs out of that one.",
+                f"{place} is a bare git repository: its settings can run programs",
+                "Use another directory as code, or remove HEAD, objects and refs from it.",
                 code="git-failed",
             )
 

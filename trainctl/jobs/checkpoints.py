@@ -90,8 +90,8 @@ class CheckpointAccess:
     def _require_own(self, place: Mapping[str, Any], to: SecretDestination) -> None:
         if not to.given:
             raise PermissionDenied(
-                f"the credential of the environment is not sent to {place['endpoint_url']}, which only the manifest names",
-                "Declare one for it under `secrets` and name it in checkpoints.auth, or set AWS_ENDPOINT_URL_S3.",
+                f"the credential of the environment is not sent to {place['endpoint_url']}: only the manifest names this host",
+                "Declare a credential under `secrets` and name it in checkpoints.auth, or set AWS_ENDPOINT_URL_S3.",
                 code="untrusted-host",
             )
 
@@ -107,7 +107,7 @@ class CheckpointAccess:
         found["aws_region"] = found["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
         if not (found["aws_access_key_id"] and found["aws_secret_access_key"]):
             raise TrainctlError(
-                f"there is no credential for {place['url']}",
+                f"no credential for {place['url']}",
                 "Name a declared secret in checkpoints.auth, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
                 code="missing-secret",
             )

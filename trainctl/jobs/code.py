@@ -78,8 +78,8 @@ def scan(directory: Path, code: str, withheld: Sequence[Path] = ()) -> CodeSourc
     except OSError as error:
         what = f"{error.filename} in the code" if error.filename else "the code"
         raise TrainctlError(
-            f"{what} can't be read: {error.strerror}",
-            "Make it readable, or leave it out through .trainctlignore.",
+            f"cannot read {what}: {error.strerror}",
+            "Make it readable, or exclude it with .trainctlignore.",
             code="unreadable-code",
         ) from error
 
@@ -88,7 +88,7 @@ def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> CodeSource:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
-            f"code directory {code!r} does not exist",
+            f"code directory {code!r} not found",
             "Create it, or set `code` to a directory.",
             code="missing-code",
         )
@@ -150,8 +150,8 @@ def _require_inside(root: Path, directory: Path, code: str) -> None:
     top = _git(directory, "rev-parse", "--show-toplevel")
     if top is None or not root.is_relative_to(Path(os.fsdecode(top).rstrip("\n")).resolve()):
         raise TrainctlError(
-            f"code {code!r} lies outside the manifest's directory",
-            "Move it beside the manifest, or keep both in one git repository.",
+            f"code {code!r} is outside the manifest's directory",
+            "Move it next to the manifest, or keep both in one git repository.",
             code="code-outside",
         )
 
@@ -160,8 +160,8 @@ def _directories(root: Path, withheld: Sequence[Path]) -> tuple[str, ...]:
     """Those directories that lie in the code, as paths in it. TrainctlError where the code itself is one."""
     if root in withheld:
         raise TrainctlError(
-            f"{root} is the code's directory, and trainctl keeps other things there",
-            "Give them a directory of their own: in the code it is left out.",
+            f"{root} is the code directory, and also contains files of trainctl",
+            "Use a separate directory for the code or for those files.",
             code="stored-in-code",
         )
     inside = (one for one in withheld if one.is_relative_to(root) and not one.is_file())
@@ -191,8 +191,8 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
     if "not a git repository" in said or "must be run in a work tree" in said:
         return None
     raise TrainctlError(
-        f"git can't say what the code in {directory} is",
-        said or f"git ended with {format_exit_status(done.returncode)}.",
+        f"git cannot list the code in {directory}",
+        said or f"git exited with {format_exit_status(done.returncode)}.",
         code="git-failed",
     )
 
@@ -249,8 +249,8 @@ def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], 
                 return _pattern_matcher((*lines, name)), _pattern_matcher(tuple(asked))
             except ValueError as error:  # no UTF-8, or no pattern
                 raise TrainctlError(
-                    f"{name} in the code can't be understood: {error}",
-                    "It has the syntax of .gitignore.",
+                    f"cannot parse {name} in the code: {error}",
+                    "Use the syntax of .gitignore.",
                     code="invalid-ignore-file",
                 ) from None
     return _pattern_matcher(()), _pattern_matcher(())
@@ -269,8 +269,8 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
     for path in paths:
         if any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in path):
             raise TrainctlError(
-                f"the code has a file named {path!r}",
-                "Rename it; a name holds no control characters.",
+                f"invalid file name {path!r} in the code",
+                "Rename the file: control characters are not allowed.",
                 code="unsafe-file-name",
             )
         if path in blobs:
@@ -282,8 +282,8 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
             target = os.readlink(root / path)  # noqa: PTH115 (the text, not a path of ours)
             if _leaves(root, path, target):
                 raise TrainctlError(
-                    f"{path} in the code is a link that leaves it",
-                    "Replace it by the file, or leave it out through .trainctlignore.",
+                    f"symlink {path} in the code leaves the code directory",
+                    "Replace it with the file, or exclude it with .trainctlignore.",
                     code="code-outside",
                 )
             text = os.fsencode(target)

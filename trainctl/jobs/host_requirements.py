@@ -49,7 +49,7 @@ def host_requirements(job: JobSpec, files: Mapping[str, str]) -> HostRequirement
     if "/" in program and not program.startswith(("/", "~")):
         problem = _missing(program, job, files)
         if not problem and files.get(str(PurePosixPath(program))) == "-":
-            problem = f"{PurePosixPath(program)} in the code, which a start command runs, is not executable (chmod +x)"
+            problem = f"{PurePosixPath(program)} in the code is not executable, and a start command runs it (chmod +x)"
         return HostRequirements("", problem)
     runs_script = _RUNS_SCRIPT.fullmatch(program) and script and not script.startswith("-")
     return HostRequirements(program, _missing(script, job, files) if runs_script else "")
@@ -63,4 +63,4 @@ def _missing(name: str, job: JobSpec, files: Mapping[str, str]) -> str:
     places = map(PurePosixPath, job.mount_locations)
     if any(place in script.parents for place in places):
         return ""
-    return f"the code has no file {script}, which a start command runs"
+    return f"{script} not found in the code, and a start command runs it"

@@ -49,8 +49,8 @@ def _registry_secret(auth: DockerAuthSpec, name: str, value: Value) -> tuple[str
     username, colon, password = value(name).strip().partition(":")
     if not (username and colon and password):
         raise TrainctlError(
-            f"secret {name!r} is no login to {auth.registry}",
-            "It must hold the user's name, a colon and the password, as plain text.",
+            f"secret {name!r} is not a login to {auth.registry}",
+            "Store the user name, a colon and the password, as plain text.",
             code="no-registry-login",
         )
     return username, password
@@ -71,8 +71,8 @@ def _assumed_role(auth: DockerAuthSpec) -> dict[str, str]:
 def _federated(auth: DockerAuthSpec, block: GcpOidcDockerAuthSpec) -> tuple[str, str]:
     if not GOOGLE_REGISTRY.fullmatch(registry_host(auth.registry)):
         raise TrainctlError(
-            f"{auth.registry} is no registry of Google Cloud",
-            "Write REGION-docker.pkg.dev, or use REGISTRY_SECRET.",
+            f"{auth.registry} is not a registry of Google Cloud",
+            "Use REGION-docker.pkg.dev, or auth_method REGISTRY_SECRET.",
             code="no-registry-login",
         )
     from trainctl.objects.google import federated_token
@@ -86,8 +86,8 @@ def _region_of(auth: DockerAuthSpec) -> str:
     region = ECR_REGISTRY.fullmatch(registry_host(auth.registry))
     if region is None:
         raise TrainctlError(
-            f"{auth.registry} is no registry of AWS",
-            "Write ACCOUNT.dkr.ecr.REGION.amazonaws.com, or use REGISTRY_SECRET.",
+            f"{auth.registry} is not a registry of AWS",
+            "Use ACCOUNT.dkr.ecr.REGION.amazonaws.com, or auth_method REGISTRY_SECRET.",
             code="no-registry-login",
         )
     return region[1]
@@ -105,7 +105,7 @@ def _login_of_aws(auth: DockerAuthSpec, keys: Mapping[str, str], region: str) ->
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
     except (BotoCoreError, ClientError) as error:
         raise TrainctlError(
-            f"AWS gives no login to {auth.registry}", str(error), code="no-registry-login"
+            f"AWS returned no login to {auth.registry}", str(error), code="no-registry-login"
         ) from None
     username, _, password = token.partition(":")
     return username, password

@@ -36,15 +36,15 @@ def value_of(spec: SecretSpec) -> str:
     if found is None:
         raise missing_error(
             spec,
-            f"AWS Secrets Manager has nothing as {spec.source!r}",
-            f"Check its name and region, or store it: trainctl secrets push {spec.name}",
+            f"{spec.source!r} not found in AWS Secrets Manager",
+            f"Check the name and region, or store it: trainctl secrets push {spec.name}",
         )
     value = member(spec, found.text)
     if not value:
         raise unusable_error(
             spec,
-            f"what is stored as {spec.source!r} is no JSON object with text under {spec.key!r}",
-            "Store it so, or leave 'key' out to have all of it.",
+            f"{spec.source!r} is not a JSON object with text under {spec.key!r}",
+            "Store such an object, or remove 'key' to use the complete value.",
         )
     return value
 
@@ -59,7 +59,7 @@ def read_stored(spec: SecretSpec) -> AwsSecretVersion | None:
     if not isinstance(text, str):
         raise unusable_error(
             spec,
-            f"what AWS Secrets Manager has as {spec.source!r} is not text",
+            f"{spec.source!r} in AWS Secrets Manager is not text",
             "Store it as SecretString.",
         )
     return AwsSecretVersion(text, str(answer["VersionId"]))
@@ -81,8 +81,8 @@ def store(spec: SecretSpec, value: str, before: AwsSecretVersion | None) -> str:
         if before and not members:
             raise unusable_error(
                 spec,
-                f"what is stored as {spec.source!r} is no JSON object that could have {spec.key!r}",
-                "Leave 'key' out to replace all of it.",
+                f"{spec.source!r} is not a JSON object, so {spec.key!r} can't be set",
+                "Remove 'key' to replace the complete value.",
             )
         text = json.dumps({**members, spec.key: value})
     if before is None:
@@ -128,15 +128,15 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
             raise _SecretNotFound from None
         raise _refused(spec, kind) from None
     except (ConnectionError, HTTPClientError) as error:
-        raise unavailable_error(spec, "AWS Secrets Manager doesn't answer", str(error)) from None
+        raise unavailable_error(spec, "AWS Secrets Manager timed out", str(error)) from None
     except BotoCoreError as error:
-        raise missing_error(spec, "AWS Secrets Manager can't be asked", str(error)) from None
+        raise missing_error(spec, "AWS Secrets Manager is unreachable", str(error)) from None
     return answer
 
 
 def _refused(spec: SecretSpec, kind: str) -> TrainctlError:
     return unavailable_error(
         spec,
-        f"AWS Secrets Manager refuses {spec.source!r} ({kind})",
-        "Check that this account may use it.",
+        f"permission denied by AWS Secrets Manager: {spec.source!r} ({kind})",
+        "Check that this account has access.",
     )

@@ -46,7 +46,7 @@ def run_secret_command(
             start_new_session=True,
         )
     except OSError as error:
-        raise missing_error(spec, f"{spec.source} can't be run: {error.strerror}") from None
+        raise missing_error(spec, f"cannot run {spec.source}: {error.strerror}") from None
     with process:
         try:
             said, complained = _read(process, limit, deadline)
@@ -56,7 +56,7 @@ def run_secret_command(
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
                 raise unavailable_error(
-                    spec, f"{spec.source} did not end within {seconds:.0f} s"
+                    spec, f"{spec.source} timed out after {seconds:.0f} s"
                 ) from None
             raise
     if code != 0:
@@ -77,9 +77,7 @@ def resolve_program(spec: SecretSpec, directory: Path, environ: Mapping[str, str
         return directory.absolute() / name
     found = shutil.which(name, path=environ.get("PATH"))
     if found is None:
-        raise missing_error(
-            spec, f"there is no program {name}", "Install it, or write its whole path."
-        )
+        raise missing_error(spec, f"program {name} not found", "Install it, or use its full path.")
     return Path(found).absolute()
 
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 SERVICE = "trainctl"
 """The service of an entry where the manifest names none."""
-_ADVICE = "Unlock it, or take the value from elsewhere; see `keyring --list-backends`."
+_ADVICE = "Unlock it, or use another source; see `keyring --list-backends`."
 
 
 def value_of(spec: SecretSpec) -> str:
@@ -21,7 +21,7 @@ def value_of(spec: SecretSpec) -> str:
     if not value:
         raise missing_error(
             spec,
-            f"the keyring has nothing for {spec.source!r} of the service {service_of(spec)!r}",
+            f"{spec.source!r} not found in the keyring (service {service_of(spec)!r})",
             f"Store it: trainctl secrets push {spec.name}",
         )
     return value
@@ -50,7 +50,7 @@ def store(spec: SecretSpec, value: str) -> None:
     if read_stored(spec) != value:
         raise missing_error(
             spec,
-            "the keyring did not keep the value",
+            "the keyring did not store the value",
             "Use another backend; see `keyring --list-backends`.",
         )
 
@@ -68,7 +68,7 @@ def _call_keyring(spec: SecretSpec, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except NoKeyringError:
-        raise missing_error(spec, "there is no keyring for this user here", _ADVICE) from None
+        raise missing_error(spec, "no keyring available for this user", _ADVICE) from None
     except KeyringError as error:
-        why = f"the keyring can't be used ({type(error).__name__})"
+        why = f"cannot use the keyring ({type(error).__name__})"
         raise unavailable_error(spec, why, _ADVICE) from None

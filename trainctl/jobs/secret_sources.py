@@ -69,7 +69,7 @@ def _from_env(spec: SecretSpec, context: SecretSources) -> str:
     if not value:
         raise missing_error(
             spec,
-            f"the environment variable {spec.source} is not set",
+            f"environment variable {spec.source} is not set",
             f"Set it where trainctl runs: export {spec.source}=…",
         )
     return value
@@ -84,8 +84,8 @@ def _from_file(spec: SecretSpec, context: SecretSources) -> str:
     except OSError as error:
         raise missing_error(
             spec,
-            f"{spec.source} can't be read: {error.strerror}",
-            "Write the value there, or take it from elsewhere.",
+            f"cannot read {spec.source}: {error.strerror}",
+            "Create the file, or use another source.",
         ) from None
     return _text(spec, data, spec.source)
 
@@ -101,7 +101,7 @@ def _text(spec: SecretSpec, data: bytes, what: str) -> str:
     ended = data.removesuffix(b"\n").removesuffix(b"\r")
     if len(ended) > MAX_BYTES:
         raise unusable_error(
-            spec, f"{what} is longer than {MAX_BYTES // 2**10} KiB", "A secret is short."
+            spec, f"{what} is longer than {MAX_BYTES // 2**10} KiB", "Use a shorter value."
         )
     try:
         return ended.decode("utf-8")

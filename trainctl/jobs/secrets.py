@@ -76,22 +76,22 @@ class SecretResolver:
         name = spec.name
         if "\0" in value:
             raise TrainctlError(
-                f"secret {name!r} holds a NUL character",
-                "No variable can hold it; keep such a value in base64.",
+                f"secret {name!r} contains a NUL character",
+                "Encode the value, for example with base64.",
                 code="unusable-secret",
             )
         if not value.strip():
             raise missing_error(
                 spec,
-                "its value is empty",
-                "Write the value where it is kept, or take it from elsewhere.",
+                "the value is empty",
+                "Store a value, or use another source.",
             )
         if not spec.redact:
             return value
         if len(value.strip()) < MIN_MASKED_LENGTH:
             raise TrainctlError(
                 f"secret {name!r} has fewer than {MIN_MASKED_LENGTH} characters",
-                "It could not be masked in output. Use a longer value, or declare `redact: false`.",
+                "Short values can't be redacted in output. Use a longer value, or declare `redact: false`.",
                 code="short-secret",
             )
         for part in _members(value):

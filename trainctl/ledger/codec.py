@@ -57,17 +57,19 @@ def state_from_json(raw: Json) -> State:
     if isinstance(version, int) and version > VERSION:
         raise StateError(
             f"the state was written by a newer trainctl: format {version}, this one reads {VERSION}",
-            "Install the newer trainctl; nothing was changed.",
+            "Install the newer trainctl. Nothing was changed.",
             code="newer-format",
         )
     if version != VERSION:
-        raise StateError("this is not a state: it has no version", "Use what `state pull` printed.")
+        raise StateError(
+            "not a state document: it has no version", "Use the output of trainctl state pull."
+        )
     try:
         return _read(raw)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
-            f"the state is damaged: {error!r}",
-            "Put the state back from a backup; nothing was changed.",
+            f"the state is corrupt: {error!r}",
+            "Restore the state from a backup. Nothing was changed.",
             code="state-corrupt",
         ) from error
 

@@ -149,7 +149,7 @@ class Committer:
             self._clock.sleep(random.uniform(0, min(MAX_PAUSE, 0.002 * 2**refusal)))  # noqa: S311
             self._head.catch_up()
         raise LockHeld(
-            f"the state at {self._head.log.url} is being written by many others", "Try again later."
+            f"too many concurrent writers of the state at {self._head.log.url}", "Try again later."
         )
 
     def _decide(self, request: AppendRequest) -> None:
@@ -235,8 +235,8 @@ def _check(before: Mapping[str, Any], after: object, names: tuple[str, ...]) -> 
             continue
         if not isinstance(after, Mapping) or after.get(name) != before[name]:
             raise PermissionDenied(
-                f"the value of a secret is part of a name ({name}) that the state has to keep",
-                "Rename the resource that contains it, or give the secret another value. Nothing was written.",
+                f"the state would contain the value of a secret in a name ({name})",
+                "Rename the resource with that name, or change the secret. Nothing was written.",
                 code="secret-in-name",
             )
 

@@ -150,8 +150,8 @@ def from_json(raw: Json) -> Entry:
     kind = str(raw.get("type"))
     if kind != "intent" and kind not in _KINDS:
         raise StateError(
-            f"the state has an entry of type {raw.get('type')!r}, which this trainctl does not know",
-            "Install the newer trainctl that wrote it; nothing was changed.",
+            f"the state has an entry of unknown type {raw.get('type')!r}",
+            "Install the newer trainctl that wrote it. Nothing was changed.",
             code="newer-format",
         )
     try:
@@ -163,7 +163,7 @@ def from_json(raw: Json) -> Entry:
         return cast(Entry, json_codec.from_json(_KINDS[kind], {**raw, "header": raw}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
-            f"the state is damaged: entry {raw.get('id')} ({kind}) can't be read: {error!r}",
-            "Put the state back from a backup; nothing was changed.",
+            f"the state is corrupt: cannot read entry {raw.get('id')} ({kind}): {error!r}",
+            "Restore the state from a backup. Nothing was changed.",
             code="state-corrupt",
         ) from error

@@ -75,7 +75,7 @@ def state_at(entries: Iterable[Entry], serial: int) -> State:
         if fold.serial == serial:
             return fold.state()
     raise UsageError(
-        f"the state has no serial {serial}", f"Serials run from 0 to {fold.serial} by now."
+        f"serial {serial} is not in the state", f"Use a serial from 0 to {fold.serial}."
     )
 
 

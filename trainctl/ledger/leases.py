@@ -63,10 +63,8 @@ def lock_held_error(intent: Intent) -> LockHeld:
     """The error for an address that another process holds."""
     last = max(intent.time, intent.renewed)
     return LockHeld(
-        f"{intent.address} is being changed ({intent.action}) by {intent.holder.actor} "
-        f"since {_clock_time(intent.time)}, until {_clock_time(last + intent.lease_seconds)} unless renewed",
-        "Wait for it: --lock-timeout 1m. "
-        f"If that command is gone for good: trainctl force-unlock {intent.id}",
+        f"{intent.address} is locked by {intent.holder.actor} ({intent.action}) since {_clock_time(intent.time)}, until {_clock_time(last + intent.lease_seconds)} unless renewed",
+        f"Wait for the lock with --lock-timeout 1m. If that command no longer runs: trainctl force-unlock {intent.id}",
         address=str(intent.address),
     )
 

@@ -206,7 +206,7 @@ class Ledger:
             intent = fold.open_by_id(intent_id)
             if intent is None:
                 known = ", ".join(f"{i.id} ({i.address})" for i in fold.open.values())
-                raise UsageError(f"no lease is called {intent_id!r}", f"Open: {known or 'none'}.")
+                raise UsageError(f"lock {intent_id!r} not found", f"Open: {known or 'none'}.")
             released[:] = [intent]
             return [UnlockEntry(self.header(), intent.id, intent.address)]
 
@@ -333,10 +333,10 @@ def _key(fold: StateReducer, start: IntentRequest) -> str:
 
 
 def _lost(intent: Intent, holding: Intent | None) -> LockHeld:
-    taken = f"taken over by {holding.holder.actor}" if holding else "ended by someone else"
+    taken = f"taken over by {holding.holder.actor}" if holding else "released by another command"
     return LockHeld(
-        f"the lease on {intent.address} was {taken}",
-        "What this command did there is not recorded; plan again.",
+        f"the lock on {intent.address} was {taken}",
+        "Changes of this command to the resource are not recorded. Plan again.",
         address=str(intent.address),
         code="lease-lost",
     )

@@ -192,7 +192,7 @@ def _refuse_ephemeral_state(workspace: Workspace, plan: Plan) -> None:
     clusters = [change for change in plan.changes if change.address.kind is Kind.CLUSTER]
     if any(change.provider != "local" for change in clusters):
         raise PermissionDenied(
-            "a new state in this directory would vanish with the CI runner",
-            "Keep it where the next run finds it: set `state: {url: …}` or --state URL.",
+            "a new state in this directory would be lost with the CI runner",
+            "Use a location that the next run can read: set `state: {url: …}` or --state URL.",
             code="ephemeral-state",
         )

@@ -155,7 +155,7 @@ def _nodes(cluster: RecordedResource, selection: CacheSelection) -> list[Node]:
     if missing:
         raise UsageError(
             f"{cluster.address} has no node {min(missing)}",
-            f"It has {', '.join(node.name for node in nodes)}.",
+            f"Nodes of the cluster: {', '.join(node.name for node in nodes)}.",
         )
     return chosen if selection.nodes else list(nodes)
 
@@ -190,7 +190,7 @@ def select_cache(
     if name not in projects:
         known = ", ".join(projects) or "none"
         raise UsageError(
-            f"no project {name} is in the state", f"In the state: {known}.", code="cache-not-found"
+            f"project {name} is not in the state", f"In the state: {known}.", code="cache-not-found"
         )
     cache = _require_one_cluster(_caches(state, name), name, cluster)
     if cache is not None and team:
@@ -295,13 +295,13 @@ def _require_one_cluster(
         if not caches:
             raise UsageError(
                 f"{project} has no training cache on {wanted}",
-                f"It has one on: {places or 'none'}.",
+                f"It has a training cache on: {places or 'none'}.",
                 code="cache-not-found",
             )
     if len(caches) > 1:
         raise UsageError(
             f"{project} has training caches on {places}",
-            "Choose: --cluster NAME.",
+            "Choose a cluster with --cluster.",
             code="cache-not-found",
         )
     return caches[0] if caches else None
@@ -313,4 +313,4 @@ def _lines(data: Iterator[bytes]) -> Iterator[Any]:
         *whole, rest = (rest + piece).split(b"\n")
         yield from map(json.loads, whole)
     if rest:
-        raise NodeError("the node's answer about the cache was cut short", "Try again.")
+        raise NodeError("truncated response from the node about the cache", "Try again.")

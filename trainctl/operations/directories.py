@@ -85,8 +85,8 @@ def directory_of(url: str, what: str) -> Path:
     """The directory that a ``file:`` URL names; UsageError for another scheme."""
     if not url.startswith(_FILE):
         raise UsageError(
-            f"{what} {url!r}: only file:///… is supported by this version",
-            "Name a directory: file:///path.",
+            f"{what} {url!r}: this version supports only file:///…",
+            "Use a directory: file:///PATH.",
             code="unsupported",
         )
     return _path(url)

@@ -82,8 +82,8 @@ def locate_host(
         nodes = nodes_of(known) if known else ()
         if known is None or not nodes:
             raise UsageError(
-                f"mirror {url!r}: there is no cluster {name}",
-                "Name one that the manifest declares.",
+                f"mirror {url!r}: cluster {name} not found",
+                "Use a cluster that the manifest declares.",
                 code="undeclared-name",
             )
         return HostMirrorLocation(known.provider, nodes[0], directory)
@@ -91,12 +91,12 @@ def locate_host(
     declared = provider_cluster(name, cluster.cluster_spec)
     planned = next(iter(provider.plan(declared)), None)
     if planned is None:
-        raise NodeError(f"cluster {name} has no node that could keep the mirror")
+        raise NodeError(f"no node of cluster {name} can host the mirror")
     node = recorded_or_planned(planned, known)
     if not node.key and known and node.name in known.cluster_spec.forgotten:
         raise UnknownOnNode(
-            f"{node.id}, which keeps the mirror, was forgotten",
-            f"Apply {address} to have it again, or name another host first in the manifest.",
+            f"{node.id}, the host of the mirror, was removed from the state",
+            f"Apply {address} to add it again, or list another host first in the manifest.",
         )
     if not (node.key or asks):
         raise NodeError(f"the directories of {node.name} are not known yet")

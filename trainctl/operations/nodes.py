@@ -78,7 +78,9 @@ def recorded_node(state: State, name: str) -> tuple[RecordedResource, Node]:
     node = next((one for one in known if one.id == name), None)
     if cluster is None or node is None:
         names = [node.id for one in _clusters(state) for node in nodes_of(one)]
-        raise UsageError(f"the state has no node {name!r}", f"It has {', '.join(names) or 'none'}.")
+        raise UsageError(
+            f"node {name!r} is not in the state", f"In the state: {', '.join(names) or 'none'}."
+        )
     return cluster, node
 
 
@@ -144,9 +146,9 @@ def _inspect(workspace: Workspace, known: _NodeEntry) -> NodeReport:
 
 
 _PRESENCE_DETAILS = {
-    ResourceStatus.MISSING: "Nothing of it is left there. Apply makes it again.",
-    ResourceStatus.FORBIDDEN: "It is there, and can't be read as this user.",
-    ResourceStatus.UNREACHABLE: "It can't be asked now.",
+    ResourceStatus.MISSING: "It was deleted. Apply creates it again.",
+    ResourceStatus.FORBIDDEN: "It exists, but this user has no read access.",
+    ResourceStatus.UNREACHABLE: "It is unreachable.",
 }
 
 

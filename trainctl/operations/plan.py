@@ -181,7 +181,7 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
         if isinstance(tree, TrainctlError):
             yield f"{change.address}: {tree.summary}"
         elif tree.digest != plan.code[change.address].digest:
-            yield f"{change.address}: its code changed since the plan was made"
+            yield f"{change.address}: its code has changed since the plan was made"
 
 
 def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:

@@ -105,14 +105,14 @@ def require_storable(workspace: Workspace, name: str) -> SecretSpec:
     spec = workspace.desired.secrets.get(name)
     if spec is None:
         raise UsageError(
-            f"no secret is called {name!r}",
+            f"undeclared secret {name!r}",
             f"Declare it under `secrets:`. {did_you_mean(name, workspace.desired.secrets)}".strip(),
             code="undeclared-name",
         )
     if spec.origin not in SECRET_STORES:
         raise UsageError(
-            f"secret {name!r} comes from {spec.origin}, where trainctl stores nothing",
-            f"It stores what is declared with `from:` {' or '.join(SECRET_STORES)}. Runs that wait for it get it by: trainctl secrets push",
+            f"secret {name!r} is read from {spec.origin}, where trainctl can't store it",
+            f"trainctl can store secrets with `from:` {' or '.join(SECRET_STORES)}. To send this one to waiting runs: trainctl secrets push",
             code="secret-store-read-only",
         )
     return spec

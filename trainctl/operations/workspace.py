@@ -184,7 +184,7 @@ class Workspace:
         from trainctl.operations import mirrors
 
         if not mirrors.is_present(site.url):
-            raise StorageError(f"there is none on this machine: {site.url}")
+            raise StorageError(f"no mirror on this machine: {site.url}")
         return self._mirror_at(site, self.desired)
 
     def _mirror_at(self, site: MirrorSite, desired: DesiredState | None) -> Mirror:

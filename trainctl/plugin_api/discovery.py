@@ -42,7 +42,7 @@ def _load(group: str, name: str) -> Any:
     if not points:
         kind = group.removeprefix("trainctl.").removesuffix("s")
         raise UsageError(
-            f"no {kind} plugin is called {name!r}",
+            f"{kind} plugin {name!r} is not installed",
             f"Installed: {', '.join(plugin_names(group)) or 'none'}.",
             code="missing-provider",
         )

@@ -41,7 +41,7 @@ def find_blocking_runs(
     found = _DependencyRuns()
     for address, recorded in newest.items():
         if recorded is None:
-            found.blockers.append(f"{address} has not run")
+            found.blockers.append(f"{address} has not run yet")
             continue
         run, problem = now.get(recorded.key, ObservedRun(recorded, None))
         if problem is not None:
@@ -51,7 +51,7 @@ def find_blocking_runs(
             found.follows.append((address, run))
         elif run.status.live:
             where = ", ".join(rank.node for rank in run.ranks)
-            found.blockers.append(f"run {run.number} of {address} goes on, on {where}")
+            found.blockers.append(f"run {run.number} of {address} is live on {where}")
         elif run.status is not RunStatus.COMPLETED:
             found.blockers.append(f"run {run.number} of {address}: {run.status.words}")
     if not found.blockers:
@@ -93,7 +93,7 @@ class ReplacedRun:
         """Whether the live run goes on although the new one failed; if so, the error tells it."""
         if self._live is None:
             return False
-        error.detail = f"{error.detail}\n{_run_name(self._live).capitalize()} goes on.".lstrip()
+        error.detail = f"{error.detail}\n{_run_name(self._live).capitalize()} continues.".lstrip()
         return True
 
 

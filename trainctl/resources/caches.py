@@ -154,7 +154,5 @@ def _default_directory(node: Node, cache: CacheSpec) -> str:
 def _first_node(cluster: RecordedResource) -> Node:
     nodes = nodes_of(cluster)
     if not nodes:
-        raise TrainctlError(
-            f"{cluster.address} has no node to keep a cache on", code="too-few-nodes"
-        )
+        raise TrainctlError(f"{cluster.address} has no node for a cache", code="too-few-nodes")
     return nodes[0]

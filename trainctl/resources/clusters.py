@@ -104,7 +104,7 @@ class NodeProvisioner:
         if not made.nodes and unreachable:
             raise StepFailed(unreachable[0].why, made.to_outputs())
         for one in unreachable:
-            self._step.progress(f"without {one.node.id}, which can't be reached", 0, 0)
+            self._step.progress(f"without {one.node.id}, which is unreachable", 0, 0)
         return made
 
     def _node(self, planned: Node) -> Node | _SkippedNode:
@@ -290,7 +290,7 @@ class ClusterHandler:
         if status is not ResourceStatus.PRESENT:
             raise NodeError(
                 f"node {node.id} is {status}",
-                f"Nothing of it was removed. Try again when it can be reached, or drop it: trainctl nodes forget {node.id}.",
+                f"Nothing was removed from the node. Try again when it is reachable, or remove it from the state: trainctl nodes forget {node.id}.",
             )
         agent = self._agents.of(provider_name, node)
         team = CacheOwnerRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)

@@ -277,7 +277,7 @@ class Delivery:
         listing = self._store.load_listing(listing_id)
         if listing is None:
             raise StorageError(
-                f"the mirror has lost listing {listing_id[:12]}",
+                f"listing {listing_id[:12]} not found in the mirror",
                 "Plan and apply again to mirror it.",
                 code="mirror-corrupt",
             )
@@ -313,7 +313,7 @@ def _listing(step: ApplyStep, address: Address) -> str:
     if not listing:
         raise TrainctlError(
             f"{address} is not mirrored yet",
-            f"Apply it first: --target {address}.",
+            f"Apply the weights first: --target {address}.",
             code="not-applied-yet",
         )
     return str(listing)

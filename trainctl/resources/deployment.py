@@ -244,8 +244,8 @@ class Deployment:
         code = scan(self._context.directory, planned.path, self._context.withheld)
         if code.tree.digest != planned.digest:
             raise StalePlan(
-                "the code changed after it was planned",
-                f"{_newest(code)} was written last. Plan again; what is no code, .trainctlignore leaves out.",
+                "the code has changed since the plan was made",
+                f"Last modified: {_newest(code)}. Plan again; exclude files that are not code with .trainctlignore.",
                 address=str(step.address),
             )
         return code

@@ -129,7 +129,7 @@ class JobHandler:
             except NodeUnreachable as error:
                 nodes = sorted({rank.node for rank in run.ranks})
                 which = nodes[0] if len(nodes) == 1 else f"NODE, which is one of {', '.join(nodes)}"
-                fix = f"Try again when it can be reached, or drop what never comes back: trainctl nodes forget {which}."
+                fix = f"Try again when the node is reachable. If it is permanently gone: trainctl nodes forget {which}."
                 raise NodeUnreachable(error.summary, f"{error.detail}\n{fix}".lstrip()) from error
 
     def _delete(self, step: ApplyStep, run: RunRecord) -> None:
@@ -212,8 +212,8 @@ def _was_lost_before_start(run: RunRecord) -> bool:
 
 def _would_stop_error(run: RunRecord) -> LiveRunConflict:
     return LiveRunConflict(
-        f"run {run.number} ({run.id}), which an interrupted apply began, is live",
-        "Pass --stop-running to stop it, or put back what it was begun with: it is carried on then.",
+        f"run {run.number} ({run.id}) is live, started by an interrupted apply",
+        "Use --stop-running to stop it, or restore its configuration: apply then resumes it.",
     )
 
 
@@ -222,9 +222,7 @@ def _outputs(*runs: RunRecord) -> dict[str, Any]:
 
 
 def _start_error(run: RunRecord) -> TrainctlError:
-    lost = (
-        f"run {run.number} ({run.id}) was lost before it began, with its supervisor or its machine"
-    )
+    lost = f"run {run.number} ({run.id}) was lost before it started: its supervisor or node failed"
     said = run.error or (lost if _was_lost_before_start(run) else "the run could not be started")
     if run.cause == "checkpoints":
         return checkpoint_store_error(said)

@@ -66,7 +66,7 @@ def send_code(agent: NodeAgent, root: str, digest: str, lineage: str, archive: O
     with archive() as data:
         there = agent.call(UPLOAD_CODE, request, payload=hashed(data))
     if there["sha256"] != sent.hexdigest():
-        raise NodeError("the code arrived damaged", "Try again.")
+        raise NodeError("the code was corrupted in transfer", "Try again.")
     return sent.hexdigest()
 
 
@@ -129,7 +129,7 @@ def pull_image(
 
 
 _POLL_SECONDS = 0.2
-_MAY_CONTINUE = "Its run may go on there: trainctl status. Apply again: it is carried on."
+_MAY_CONTINUE = "The run may be live there: check trainctl status. Apply again to resume it."
 _LAUNCHING = frozenset({RunStatus.CREATED, RunStatus.DEPLOYING})
 
 
@@ -227,7 +227,7 @@ def _ensure_ended(rank: PlacedRank, run: RunRecord) -> None:
         rank.agent.call(STOP, request)
     except TrainctlError as error:
         raise NodeUnreachable(
-            f"nobody can tell whether run {run.id} was started", error.summary
+            f"it is unknown whether run {run.id} was started", error.summary
         ) from error
 
 

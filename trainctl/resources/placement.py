@@ -211,9 +211,7 @@ def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, wanted: 
         return ""
     unreachable = ", ".join(node.id for node in (*missing, *unprovisioned_nodes(cluster)))
     return (
-        f"waits: {wanted} nodes are wanted, and {unreachable} can't be reached"
-        if unreachable
-        else ""
+        f"waits: it needs {wanted} nodes, and {unreachable} can't be reached" if unreachable else ""
     )
 
 
@@ -236,8 +234,8 @@ def _is_ip_address(address: str) -> bool:
 def _maybe_started_error(nodes: Sequence[Node], said: Set[str]) -> NodeUnreachable:
     missing = ", ".join(node.id for node in nodes if node.id not in said)
     return NodeUnreachable(
-        f"an earlier attempt may have started it on {missing}, which can't be reached",
-        f"Apply again once that is possible; or drop what never comes back: trainctl nodes forget {missing.partition(',')[0]}.",
+        f"an earlier attempt may have started it on {missing}, which is unreachable",
+        f"Apply again when the node is reachable. If it is permanently gone: trainctl nodes forget {missing.partition(',')[0]}.",
     )
 
 
@@ -251,11 +249,11 @@ def _too_few_nodes_error(
     if unreachable:
         nodes = f"{wanted.node_count} node{'s' if wanted.node_count > 1 else ''}"
         return NodeUnreachable(
-            f"{nodes} {'are' if wanted.node_count > 1 else 'is'} wanted, and {', '.join(unreachable)} can't be reached",
-            "Apply again once that is possible, or lower compute.node_count.",
+            f"{nodes} {'are' if wanted.node_count > 1 else 'is'} needed, and {', '.join(unreachable)} can't be reached",
+            "Apply again when the nodes are reachable, or lower compute.node_count.",
         )
     return TrainctlError(
-        f"{wanted.node_count} nodes with {wanted.gpus or 'no'} {wanted.gpu_kind + ' ' if wanted.gpu_kind else ''}GPUs are wanted, and {cluster.address} has fewer",
+        f"{wanted.node_count} nodes with {wanted.gpus or 'no'} {wanted.gpu_kind + ' ' if wanted.gpu_kind else ''}GPUs are needed, but {cluster.address} has fewer",
         "Lower compute.node_count or compute.accelerator.",
         code="too-few-nodes",
     )

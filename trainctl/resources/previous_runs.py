@@ -137,27 +137,27 @@ class PreviousRun:
 def load_previous_run(control: RunControl, store: MirrorStore, run: RunRecord) -> PreviousRun:
     """What a run was made of; TrainctlError names what of it is gone."""
     if not run.ranks:
-        raise _not_repeatable_error(run, "it never reached a node", "Nothing of it was kept.")
+        raise _not_repeatable_error(run, "it never reached a node", "Nothing was stored.")
     node = run.ranks[0].node
     try:
         known = control.previous_run(run)
     except UnknownOnNode as error:
-        detail = "What it was made of went with what was deleted there."
-        raise _not_repeatable_error(run, f"{node} knows nothing of it any more", detail) from error
+        detail = "Its inputs were deleted from the node."
+        raise _not_repeatable_error(run, f"{node} has no record of it", detail) from error
     run_inputs = known.get("run_inputs")
     if not run_inputs:
         raise _not_repeatable_error(run, "it is from an older version of trainctl")
     if not known["code_present"]:
         raise _not_repeatable_error(
-            run, f"its code is gone from {node}", f"It was {known['code']}."
+            run, f"its code was deleted from {node}", f"It was {known['code']}."
         )
     listings: Mapping[str, str] = run_inputs["listings"]
     for address, listing in sorted(listings.items()):
         if store.load_listing(listing) is None:
             raise _not_repeatable_error(
                 run,
-                f"{address} as it was then is gone from the mirror",
-                f"Its listing was {listing[:12]}. A new run takes today's: trainctl run.",
+                f"{address} of that run was deleted from the mirror",
+                f"Its listing was {listing[:12]}. To start a new run with the current weights: trainctl run.",
             )
     return PreviousRun(run, JobSpec.from_attributes(run_inputs["attributes"]), listings)
 
@@ -198,8 +198,8 @@ def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
     ]
     gone = [str(address) for address in needed if lookup(address) is None]
     if gone:
-        detail = "It was taken out of the manifest since."
-        raise _not_repeatable_error(previous_run.run, f"{', '.join(gone)} is gone", detail)
+        detail = "It was removed from the manifest since."
+        raise _not_repeatable_error(previous_run.run, f"{', '.join(gone)} not found", detail)
 
 
 def _lookup_previous_listings(lookup: Lookup, previous_run: PreviousRun) -> Lookup:

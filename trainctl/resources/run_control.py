@@ -228,7 +228,7 @@ class RunControl:
         if node_id is None:
             raise NodeError(
                 f"run {run.id} has no rank {rank}",
-                f"It has {len(run.ranks)}, counted from 0.",
+                f"The run has {len(run.ranks)}, counted from 0.",
                 code="run-not-found",
             )
         return self._find_node(node_id)
@@ -237,7 +237,7 @@ class RunControl:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
         node = node_named(cluster, node_id) if cluster else None
         if cluster is None:
-            raise NodeError(f"node {node_id} is not in the state any more")
+            raise NodeError(f"node {node_id} is no longer in the state")
         if node is None:
-            raise UnknownOnNode(f"{cluster.address} has no node {node_id} any more")
+            raise UnknownOnNode(f"{cluster.address} no longer has node {node_id}")
         return self._agents.ephemeral_agent(cluster.provider, node), node

@@ -178,11 +178,11 @@ class WeightsHandler:
     ) -> StalePlan:
         """``planned`` is None where the plan kept no files, which it doesn't of very many."""
         before = planned.revision if planned else step.weights_spec.revision
-        lines = [f"It was at {before} and is at {now.revision}."]
+        lines = [f"It was at {before} and is now at {now.revision}."]
         if planned is not None:
             lines += describe_difference(planned.files, now.files)
         return StalePlan(
-            f"{now.source} changed after it was planned",
+            f"{now.source} has changed since the plan was made",
             "\n".join([*lines, "Plan again."]),
             address=str(step.address),
         )
@@ -210,8 +210,7 @@ class WeightsHandler:
             return False
         except TrainctlError as why:
             step.tell(
-                f"what this project has in the mirror {before} stays there, as that can't be asked: {why.summary}. "
-                f"Once it can, and 30 days after its last use, this frees it: trainctl mirror gc {before.options} --drop-unused 30d"
+                f"blobs of this project in the mirror {before} are kept: {why.summary}. To delete them when the mirror is reachable, 30 days after their last use: trainctl mirror gc {before.options} --drop-unused 30d"
             )
             return False
 

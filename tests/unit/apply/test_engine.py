@@ -251,7 +251,9 @@ def test_a_live_run_is_left_alone_without_permission(
     if not made:
         assert result.exit_code == 12
         assert result.skipped == {EVAL: SFT}
-        assert desk.said(EventType.STEP_SKIPPED) == ["job.eval: skipped, as job.sft was left alone"]
+        assert desk.said(EventType.STEP_SKIPPED) == [
+            "job.eval: skipped, as job.sft was not stopped"
+        ]
 
 
 def test_the_first_interrupt_finishes_what_is_in_flight(desk: FakeEngine) -> None:
@@ -304,14 +306,14 @@ def test_a_lost_lease_begins_nothing_more(desk: FakeEngine) -> None:
     desk.interrupt = Interrupt(told.append)
 
     def lose(step: ApplyStep) -> None:
-        desk.interrupt.cancel("the lease was lost")
+        desk.interrupt.cancel("the lock was lost")
         step.stop_if_cancelled()
 
     desk.fake.does[LAB] = lose
     result = desk.run(change(LAB), change(SFT), parallelism=1)
-    assert result.failed[LAB].summary == "the lease was lost"
+    assert result.failed[LAB].summary == "the lock was lost"
     assert result.not_started == [SFT]
-    assert told == ["Stopping: the lease was lost."]
+    assert told == ["Stopping: the lock was lost."]
 
 
 def test_an_outcome_after_the_lease_was_taken_is_refused(desk: FakeEngine) -> None:

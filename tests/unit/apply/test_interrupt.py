@@ -72,8 +72,8 @@ def test_giving_up_for_another_reason_is_said_once() -> None:
     """It stops everything, and the first cause is the one that is told."""
     told: list[str] = []
     interrupt = Interrupt(told.append)
-    interrupt.cancel("the lease was lost")
+    interrupt.cancel("the lock was lost")
     interrupt.cancel("something else")
     assert interrupt.stopping.is_set()
-    assert interrupt.cause == "the lease was lost"
-    assert told == ["Stopping: the lease was lost."]
+    assert interrupt.cause == "the lock was lost"
+    assert told == ["Stopping: the lock was lost."]

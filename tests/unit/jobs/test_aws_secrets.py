@@ -72,9 +72,9 @@ def test_secrets_of_aws(aws: None) -> None:
     assert secrets(in_aws("prod/plain")).value("one") == VALUE
     assert secrets(in_aws("prod/json", "token")).value("one") == VALUE
     assert secrets(in_aws("there", region="eu-west-1")).value("one") == VALUE
-    assert "has nothing as 'there'" in failure(in_aws("there")).summary
-    assert "no JSON object with text under 'n'" in failure(in_aws("prod/json", "n")).summary
-    assert "no JSON object" in failure(in_aws("prod/plain", "token")).summary
+    assert "'there' not found in AWS Secrets Manager" in failure(in_aws("there")).summary
+    assert "not a JSON object with text under 'n'" in failure(in_aws("prod/json", "n")).summary
+    assert "not a JSON object" in failure(in_aws("prod/plain", "token")).summary
     assert "is not text" in failure(in_aws("prod/bytes")).summary
 
 
@@ -85,7 +85,7 @@ def test_aws_that_does_not_answer_withholds_a_secret(
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     error = failure(in_aws("prod/plain", region="us-east-1"))
     assert isinstance(error, SecretUnavailable)
-    assert "AWS Secrets Manager doesn't answer" in error.summary
+    assert "AWS Secrets Manager timed out" in error.summary
 
 
 def test_storing_in_aws(aws: None) -> None:
@@ -104,7 +104,7 @@ def test_storing_in_aws(aws: None) -> None:
     store.put(part, VALUE)
     assert secrets(part).value("one") == VALUE
     assert secrets(SecretSpec("o", "aws-secrets-manager", "new/json", key="other", redact=False)).value("o") == "x"  # fmt: skip
-    with pytest.raises(TrainctlError, match="no JSON object"):
+    with pytest.raises(TrainctlError, match="not a JSON object"):
         store.put(in_aws("new/plain", "token"), VALUE)
 
 
@@ -114,6 +114,6 @@ def test_aws_that_can_not_be_asked_is_told(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     error = failure(in_aws("prod/plain"))
-    assert "AWS Secrets Manager can't be asked" in error.summary
+    assert "AWS Secrets Manager is unreachable" in error.summary
     assert "region" in error.detail
     assert error.code == "missing-secret"

@@ -196,7 +196,7 @@ def test_where_trainctl_keeps_things_is_no_code(any_tree: Path) -> None:
 
 def test_what_trainctl_keeps_in_the_very_directory_of_the_code_is_an_error(any_tree: Path) -> None:
     """It can't be told apart from code; the error says what to do."""
-    with pytest.raises(TrainctlError, match="keeps other things there") as caught:
+    with pytest.raises(TrainctlError, match="also contains files of trainctl") as caught:
         scan(any_tree, "lib", [any_tree / "lib"])
     assert caught.value.code == "stored-in-code"
 
@@ -208,7 +208,7 @@ def test_a_link_that_leaves_the_tree_is_refused(any_tree: Path, target: str) -> 
     """Here, or on a node, where the tree has another name and place."""
     write(any_tree.parent, {"outside": "x"})
     (any_tree / "link").symlink_to(target.format(root=any_tree))
-    with pytest.raises(TrainctlError, match="link in the code is a link that leaves it"):
+    with pytest.raises(TrainctlError, match="symlink link in the code leaves the code directory"):
         scan(any_tree, ".")
 
 
@@ -287,13 +287,13 @@ def test_the_directory_must_exist_and_lie_inside(tmp_path: Path) -> None:
     """Beside the manifest, or in the same git work tree: nothing else of the machine is code."""
     manifest = write(tmp_path / "repo" / "jobs", {"a": "x"}).resolve()
     write(tmp_path / "repo" / "src", {"train.py": "x"})
-    with pytest.raises(TrainctlError, match="code directory 'gone' does not exist"):
+    with pytest.raises(TrainctlError, match="code directory 'gone' not found"):
         scan(manifest, "gone")
-    with pytest.raises(TrainctlError, match="lies outside the manifest's directory"):
+    with pytest.raises(TrainctlError, match="is outside the manifest's directory"):
         scan(manifest, "../src")
     git(tmp_path / "repo", "init", "-q")
     assert paths(scan(manifest, "../src")) == ["train.py"]
-    with pytest.raises(TrainctlError, match="lies outside the manifest's directory"):
+    with pytest.raises(TrainctlError, match="is outside the manifest's directory"):
         scan(manifest, "../..")
 
 
@@ -313,7 +313,7 @@ def test_a_git_that_refuses_is_an_error(tree: Path) -> None:
     """Nobody then knows what is ignored, so nothing is guessed; git's own words say what to do."""
     git(tree, "init", "-q")
     (tree / ".git" / "config").write_text("[core\n")
-    with pytest.raises(TrainctlError, match="git can't say what the code") as caught:
+    with pytest.raises(TrainctlError, match="git cannot list the code") as caught:
         scan(tree, ".")
     assert "config" in caught.value.detail
 
@@ -325,9 +325,9 @@ def test_a_git_that_is_killed_is_an_error(tree: Path, monkeypatch: pytest.Monkey
     fake.write_text("#!/bin/sh\nkill -9 $$\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
-    with pytest.raises(TrainctlError, match="git can't say what the code") as caught:
+    with pytest.raises(TrainctlError, match="git cannot list the code") as caught:
         scan(tree, ".")
-    assert caught.value.detail == "git ended with signal 9."
+    assert caught.value.detail == "git exited with signal 9."
 
 
 def test_an_unreadable_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_an_unreadable_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(TrainctlError, match=r"model.py in the code can't be read: Permission"):
+    with pytest.raises(TrainctlError, match=r"cannot read .*model.py in the code: Permission"):
         scan(tree, ".")
 
 

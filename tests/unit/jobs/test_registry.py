@@ -60,7 +60,7 @@ def test_a_secret_holds_user_and_password() -> None:
         "password": "pass:word",
     }
     for name in ("bare", "empty"):
-        with pytest.raises(TrainctlError, match=rf"secret '{name}' is no login to ghcr\.io"):
+        with pytest.raises(TrainctlError, match=rf"secret '{name}' is not a login to ghcr\.io"):
             login(by_secret(name))
 
 
@@ -83,7 +83,7 @@ def test_a_service_accounts_key_is_the_password() -> None:
 
 def test_aws_is_asked_for_its_own_registries_only() -> None:
     """The region is in the registry's name."""
-    with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of AWS"):
+    with pytest.raises(TrainctlError, match=r"ghcr\.io is not a registry of AWS"):
         login(by_access_key("ghcr.io"))
 
 
@@ -100,7 +100,7 @@ def by_role(method: str, registry: str = ECR) -> dict[str, Any]:
 @pytest.mark.parametrize("method", ["AWS_OIDC", "AWS_ASSUME_ROLE"])
 def test_what_a_role_gives_goes_to_aws_only(method: str) -> None:
     """Another registry is refused before anything is asked for."""
-    with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of AWS"):
+    with pytest.raises(TrainctlError, match=r"ghcr\.io is not a registry of AWS"):
         login(by_role(method, "ghcr.io"))
 
 
@@ -121,5 +121,5 @@ def test_googles_token_is_the_password(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv("GOOGLE_IAM_CREDENTIALS_URL", google.url)
         found = login(auth)
     assert (found["username"], found["password"]) == ("oauth2accesstoken", google.granted[-1])
-    with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of Google Cloud"):
+    with pytest.raises(TrainctlError, match=r"ghcr\.io is not a registry of Google Cloud"):
         login({**auth, "registry": "ghcr.io"})

@@ -147,12 +147,12 @@ def test_a_command_is_not_run_to_know_what_to_mask(home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("no-such-program-here",), "there is no program no-such-program-here"),
-        (("/no/such/program",), "can't be run: No such file or directory"),
+        (("no-such-program-here",), "program no-such-program-here not found"),
+        (("/no/such/program",), "cannot run /no/such/program: No such file or directory"),
         (("sh", "-c", "exit 3"), "sh exited with 3"),
         (("sh", "-c", f"head -c {MAX_BYTES * 3} /dev/zero | tr '\\0' a"), "longer than 64 KiB"),
         (("printf", "\\377\\376aaaaaaaaaa"), "is not UTF-8 text"),
-        (("true",), "its value is empty"),
+        (("true",), "the value is empty"),
     ],
 )
 def test_a_command_that_gives_no_value_is_told(
@@ -177,7 +177,7 @@ def test_what_a_command_complains_of_is_shown_without_its_output(home: Path) -> 
 def test_a_command_that_does_not_end_is_ended(home: Path) -> None:
     """With all that it started, when its time is over."""
     words = ("sh", "-c", "sleep 1000 & echo $! > pid; wait")
-    with pytest.raises(TrainctlError, match="did not end within 1 s"):
+    with pytest.raises(TrainctlError, match="timed out after 1 s"):
         run_secret_command(command(*words), home, os.environ, MAX_BYTES, str, seconds=1.0)
     pid = (home / "pid").read_text().strip()
     until(lambda: state_of(pid) in ("", "Z"), "what the command started has ended")
@@ -248,7 +248,7 @@ def test_secrets_of_a_keyring(home: Path) -> None:
     store = SECRET_STORES["keyring"]
     own = SecretSpec("one", "keyring", "one")
     other = SecretSpec("one", "keyring", "me", service="hub")
-    assert "has nothing for 'one' of the service 'trainctl'" in failure(home, own).summary
+    assert "'one' not found in the keyring (service 'trainctl')" in failure(home, own).summary
     assert store.look(own) is None
     store.put(own, VALUE)
     store.put(other, VALUE + "2")
@@ -267,7 +267,7 @@ def test_a_machine_without_a_keyring_says_so(home: Path, monkeypatch: pytest.Mon
         error = failure(home, SecretSpec("one", "keyring", "one"))
     finally:
         keyring.set_keyring(before)
-    assert "there is no keyring for this user here" in error.summary
+    assert "no keyring available for this user" in error.summary
 
 
 @pytest.mark.parametrize(

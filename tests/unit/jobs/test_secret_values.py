@@ -47,5 +47,5 @@ def test_members_of_a_json_secret_are_masked_by_themselves(tmp_path: Path) -> No
 
 def test_a_value_with_a_nul_is_refused(tmp_path: Path) -> None:
     """No variable can hold it, and starting the job would fail in a way that tells nobody why."""
-    with pytest.raises(TrainctlError, match="secret 'one' holds a NUL character"):
+    with pytest.raises(TrainctlError, match="secret 'one' contains a NUL character"):
         secrets_of(tmp_path, "nul\0in-the-middle", Redactor()).value("one")

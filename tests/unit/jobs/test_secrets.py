@@ -50,10 +50,10 @@ def test_a_value_from_a_file(tmp_path: Path) -> None:
         (SecretSpec("a", "env", "EMPTY"), "variable EMPTY is not set"),
         (SecretSpec("a", "env", "SHORT"), "fewer than 8 characters"),
         (SecretSpec("a", "env", "PADDED"), "fewer than 8 characters"),
-        (SecretSpec("a", "file", "gone"), "gone can't be read: No such file"),
+        (SecretSpec("a", "file", "gone"), "cannot read gone: No such file"),
         (SecretSpec("a", "file", "binary"), "binary is not UTF-8"),
-        (SecretSpec("a", "file", "blank"), "secret 'a': its value is empty"),
-        (SecretSpec("a", "file", "blank", redact=False), "secret 'a': its value is empty"),
+        (SecretSpec("a", "file", "blank"), "secret 'a': the value is empty"),
+        (SecretSpec("a", "file", "blank", redact=False), "secret 'a': the value is empty"),
         (SecretSpec("b", "env", "SHORT"), "'a' is not declared"),
     ],
 )

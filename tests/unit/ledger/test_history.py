@@ -71,6 +71,6 @@ def test_states_of_the_past() -> None:
         ledger.finish(begin(ledger), record(outputs={"n": number}))
     assert ledger.state_at(2).resources[SFT].outputs == {"n": 1}
     assert ledger.state_at(0).resources == {}
-    with pytest.raises(UsageError, match="no serial 9") as caught:
+    with pytest.raises(UsageError, match="serial 9 is not in the state") as caught:
         ledger.state_at(9)
     assert "to 3" in caught.value.detail

@@ -114,10 +114,10 @@ def test_without_a_registry_what_is_here_is_used(
     found = pull(held, gone, engine.name)
     forgotten(own_podman, gone)
 
-    assert found["note"] == f"the registry can't be reached, and {gone} is taken as it is here"
+    assert found["note"] == f"the registry is unreachable, and {gone} is taken as it is here"
     assert pull(held, BUSYBOX, engine.name)["note"] == ""
     assert held.events == []  # nobody was asked
-    with pytest.raises(NodeProgramError, match="its registry can't be reached from the node"):
+    with pytest.raises(NodeProgramError, match="its registry is unreachable from the node"):
         pull(held, gone, engine.name)
 
 

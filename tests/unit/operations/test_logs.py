@@ -92,9 +92,9 @@ def test_what_a_node_is_asked() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"grep": "("}, "no regular expression"),
+        ({"grep": "("}, "is not a regular expression"),
         ({"tail": -1}, "--tail -1"),
-        ({"follow": True, "until": LogTime(1.0)}, "until the run ends"),
+        ({"follow": True, "until": LogTime(1.0)}, "can't be used with --until"),
     ],
 )
 def test_what_can_not_be_asked(flags: dict[str, object], said: str) -> None:
@@ -108,14 +108,14 @@ class Silent:
 
     def read_lines(self, *asked: Any) -> None:
         """Nothing is said, until it is ended."""
-        raise NodeTimeout("local/local-0 was silent for 60 s")
+        raise NodeTimeout("local/local-0 timed out after 60 s")
 
 
 @pytest.mark.parametrize(
     ("grep", "code", "said"),
     [
-        ("(a*)*b", "slow-pattern", "takes too long on a line"),
-        (None, "node-unreachable", "was silent for 60 s"),
+        ("(a*)*b", "slow-pattern", "timed out on a line"),
+        (None, "node-unreachable", "timed out after 60 s"),
     ],
 )
 def test_a_pattern_that_never_ends(

@@ -83,7 +83,7 @@ def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     known = {at("cluster.lab"): recorded(made())}
 
     assert locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
-    with pytest.raises(UsageError, match="no cluster lab"):
+    with pytest.raises(UsageError, match="cluster lab not found"):
         locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
 
 

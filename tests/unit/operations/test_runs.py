@@ -60,12 +60,12 @@ def test_of_a_matrix_the_only_job_is_meant_and_what_is_not_there_is_guessed() ->
     assert find_run(one, only.group).record.id == "ddd"
     with pytest.raises(UsageError) as caught:
         find_run(one, other)
-    assert caught.value.detail == f"Of job.fit there are: {only}."
+    assert caught.value.detail == f"Jobs of job.fit: {only}."
     with pytest.raises(UsageError) as caught:
         find_run(one, Address.parse("job.fti"))
     assert caught.value.detail == "Did you mean job.fit?"
     both = State(resources={only: job(only, "ddd"), other: job(other, "eee")})
-    with pytest.raises(UsageError, match="is 2 jobs"):
+    with pytest.raises(UsageError, match="has 2 jobs"):
         find_run(both, only.group)
 
 
@@ -79,9 +79,9 @@ def test_what_was_forgotten_is_found_where_nothing_is_recorded() -> None:
     found = [find_run(left, each).record.id for each in (one, two, one.group, SFT)]
     assert found == ["aaa", "bbb", "aaa", "ddd"]
     assert [run.record.id for run in newest_runs(left)] == ["aaa"]
-    with pytest.raises(UsageError, match="is 2 jobs") as caught:
+    with pytest.raises(UsageError, match="has 2 jobs") as caught:
         find_run(State(forgotten=left.forgotten), one.group)
-    assert f"There were: {two}, {three}." in caught.value.detail
+    assert f"Jobs: {two}, {three}." in caught.value.detail
 
 
 def test_what_is_no_address_is_refused() -> None:
@@ -103,7 +103,7 @@ def test_a_run_by_id_by_number_or_the_newest(run: str | None, found: str) -> Non
     [
         (Address.parse("job.gone"), None, "In the state: job.eval, job.idle, job.sft."),
         (IDLE, None, "trainctl apply"),
-        (SFT, "zzz", "Its runs: 1 (aaa), 2 (bbb)."),
+        (SFT, "zzz", "Runs: 1 (aaa), 2 (bbb)."),
     ],
 )
 def test_what_there_is_not_is_said(address: Address, run: str | None, said: str) -> None:

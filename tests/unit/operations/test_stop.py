@@ -59,9 +59,9 @@ def test_the_others_end_and_what_becomes_of_the_rest_is_told() -> None:
         world.stop()
 
     assert told.value.summary == (
-        "ranks 0, 2 are ended, and rank 1 on lab/gpu-1 couldn't be reached: it ends itself within a minute"
+        "ranks 0, 2 are ended, and rank 1 on lab/gpu-1 couldn't be reached: it stops automatically within a minute"
     )
-    assert told.value.detail.startswith("lab/gpu-1 doesn't answer. The run isn't begun again.")
+    assert told.value.detail.startswith("lab/gpu-1 doesn't answer. The run is not restarted.")
     assert world.noted[-1].status is RunStatus.RUNNING
     assert [rank.status.words for rank in world.noted[-1].ranks] == [
         "stopped",

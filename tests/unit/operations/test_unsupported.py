@@ -17,15 +17,15 @@ JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
     [
         (
             "jobs: {sft: {runtime: {start_commands: [true_], venv: /v}, image: {base_image: python}}}",
-            "runtime.venv and runtime.requirements are for jobs on the host",
+            "runtime.venv and runtime.requirements are only supported without a container",
         ),
         (
             "clusters: {c: {provider: none}}\n" + JOB % "",
-            "no provider plugin is called 'none'",
+            "unknown provider 'none'",
         ),
         (
             "clusters: {c: {provider: local, cache: {cluster: {size: 1TB}}}}\n" + JOB % "",
-            "`cache.cluster` names no directory",
+            "`cache.cluster` has no directory",
         ),
         (
             "weights: {a-b: 'file:./x', a_b: 'file:./y'}\n" + JOB % ", weights: [a-b, a_b]",

@@ -31,7 +31,7 @@ def test_what_is_missing_on_the_host_or_in_the_code_is_an_error() -> None:
     inputs = PlanScenario().inputs()
 
     assert told(inputs) == []
-    assert told(on_node(inputs, missing_requirements={JOB: ("there is no program nvcc",)})) == [
+    assert told(on_node(inputs, missing_requirements={JOB: ("program nvcc not found",)})) == [
         missing
     ]
     assert told(

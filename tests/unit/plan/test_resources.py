@@ -113,7 +113,7 @@ def test_what_could_not_be_looked_at_is_said_once() -> None:
     """A node's own warning says more than that of its cluster, and the mirror's says it of all weights; other nodes have no other."""
     world = PlanScenario()
     state = state_after(make_plan(world.inputs()))
-    silent = warning("the mirror can't be asked: lab-0 doesn't answer", code="ssh-timeout")
+    silent = warning("the mirror is unreachable: lab-0 doesn't answer", code="ssh-timeout")
     observed = {
         at("cluster.lab"): Observation(ResourceStatus.UNREACHABLE, detail="both are", unobserved=("lab/lab-0", "lab/lab-1")),
         at("weights.qwen3"): Observation(ResourceStatus.UNREACHABLE, detail=silent.summary),

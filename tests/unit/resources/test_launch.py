@@ -47,12 +47,12 @@ def rank(
 
 def test_who_is_cut_off_learns_that_the_run_may_go_on() -> None:
     """And what to do then."""
-    cut = NodeUnreachable("lab/lab-0: the connection was cut")
+    cut = NodeUnreachable("lab/lab-0: connection lost")
     lone = rank([], cut)
     step, control = cast(ApplyStep, None), cast(RunControl, None)
     with pytest.raises(NodeUnreachable) as told:
         start_together(step, control, RUN, [lone], [cast(StartRequest, {})], str)
-    assert "may go on there" in told.value.detail
+    assert "may be live there" in told.value.detail
     assert "Apply again" in told.value.detail
 
 
@@ -66,5 +66,5 @@ def test_what_may_have_been_started_is_ended() -> None:
 @pytest.mark.parametrize("error", [NodeUnreachable("silent"), NodeError("x"), StorageError("full")])
 def test_where_nobody_can_tell_the_attempt_stays_open(error: TrainctlError) -> None:
     """Unreachable is what leaves an intent open, so that the next apply finds out."""
-    with pytest.raises(NodeUnreachable, match="nobody can tell whether run abc1234 was started"):
+    with pytest.raises(NodeUnreachable, match="it is unknown whether run abc1234 was started"):
         _ensure_ended(rank([], error), RUN)

@@ -216,7 +216,7 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
 
 
 STOPPED_BY_0 = {"rank": 0, "status": S.STOPPED.value, "exit_code": None, "error": None}
-MISSING = {"rank": 0, "status": S.LOST.value, "exit_code": None, "error": "rank 0 can't be reached"}
+MISSING = {"rank": 0, "status": S.LOST.value, "exit_code": None, "error": "rank 0 is unreachable"}
 GONE_1 = {**MISSING, "rank": 1, "error": "was lost: silent for 60 s"}
 
 

@@ -120,7 +120,7 @@ def test_a_source_that_moved_since_is_not_what_was_agreed_to(shelf: Shelf) -> No
     """It is refused as stale: nobody reviewed what is there now."""
     attributes = shelf.planned()
     shelf.write(b"other")
-    with pytest.raises(StalePlan, match="changed after it was planned"):
+    with pytest.raises(StalePlan, match="has changed since the plan was made"):
         shelf.apply(attributes)
 
 

@@ -74,7 +74,7 @@ def test_a_node_that_is_removed_while_it_is_made_is_an_error(
     cluster = ClusterSettings("lab", {"provider": "ssh", "hosts": [{"name": "gpu-1"}]})
 
     if fails:
-        with pytest.raises(NodeError, match="removed by another process"):
+        with pytest.raises(NodeError, match="deleted by another process"):
             provider.create(cluster, "gpu-1", "key")
     else:
         assert provider.create(cluster, "gpu-1", "key").root == "/home/u/.cache/trainctl"

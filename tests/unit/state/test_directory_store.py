@@ -100,7 +100,7 @@ def test_names_that_are_not_keys_are_not_objects(tmp_path: Path) -> None:
 )
 def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
     """What can't be meant is said, with what to write."""
-    with pytest.raises(UsageError, match="does not name a directory") as caught:
+    with pytest.raises(UsageError, match="is not a directory for the state") as caught:
         open_directory(url)
     assert "file:///" in caught.value.detail
 

@@ -258,7 +258,7 @@ def test_what_is_not_json_is_refused() -> None:
     """Not-a-number or an object of Python's never gets half-way into the log."""
     log = filled(MemoryObjects(), 1)
     for value in (float("nan"), object(), Path("x")):
-        with pytest.raises(StateError, match="can't be written"):
+        with pytest.raises(StateError, match="cannot write"):
             log.append(1, [{**entry(), "value": value}])  # type: ignore[dict-item]
     assert log.read().next == 1
 

@@ -91,7 +91,7 @@ def select_checkpoint(
         what = f"complete checkpoint {name}" if name else "complete checkpoint"
         raise UsageError(
             f"run {run.record.id} of {run.job.address} has no {what} of rank {rank}",
-            f"It has: {known}.",
+            f"Available: {known}.",
             code="checkpoint-not-found",
         )
     return max(candidates, key=recency_key)
@@ -129,7 +129,8 @@ def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:
     name = str(row["name"])
     if name in ("", "..") or "/" in name:
         raise NodeError(
-            f"{row.get('node') or 'the store'} names a checkpoint {name!r}", "That is no file name."
+            f"invalid checkpoint name {name!r} from {row.get('node') or 'the store'}",
+            "The name is not a valid file name. Check the store.",
         )
     known = {key: row[key] for key in _CHECKPOINT_FIELDS if key in row}
     made_by = {"job": str(run.job.address), "run": run.record.id}
@@ -176,7 +177,7 @@ def download_checkpoint(
             _fetch(client, chosen, unfinished)
         unfinished.rename(place)
     except OSError as error:
-        raise StorageError(f"{chosen['name']} could not be copied to {target}: {error}") from error
+        raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
     return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0))
 
 
@@ -204,8 +205,8 @@ def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path)
         if path.stat().st_size != file["size"] or _sha256(path) != file["sha256"]:
             path.unlink()
             raise StorageError(
-                f"{file['path']} of checkpoint {chosen['name']} is not what was kept",
-                "What was right of the others is kept. Try again; if it stays wrong, the store has been changed.",
+                f"{file['path']} of checkpoint {chosen['name']} is corrupt",
+                "Files that are intact are kept. Try again; if the error persists, the store has been modified.",
             )
 
 
@@ -224,7 +225,7 @@ class _CheckpointWriter:
             while self._file is not None and self._left == 0:
                 self._next()
             if self._file is None:
-                raise StorageError("more arrived than the checkpoint's files hold")
+                raise StorageError("received more bytes than the files of the checkpoint have")
             self._file.write(data[: self._left])
             data, self._left = data[self._left :], max(0, self._left - len(data))
 

@@ -21,8 +21,8 @@ def require_absent(place: Path, flag: str) -> None:
     """UsageError if there is something already."""
     if place.exists() or place.is_symlink():
         raise UsageError(
-            f"{place} exists already",
-            f"Move it away, or name another directory: {flag} DIR.",
+            f"{place} already exists",
+            f"Move it, or use another directory: {flag} DIR.",
             code="target-exists",
         )
 
@@ -55,7 +55,7 @@ def unpack(
             check()
         (unfinished / inner if (unfinished / inner).is_dir() else unfinished).rename(place)
     except (OSError, tarfile.TarError) as error:
-        raise StorageError(f"{what} could not be copied to {target}: {error}") from error
+        raise StorageError(f"cannot copy {what} to {target}: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -92,7 +92,7 @@ def download_code(workspace: Workspace, run: JobRun, target: Path) -> Path:
     code = record.code
     if code is None or not record.ranks:
         raise TrainctlError(
-            f"{what} was not kept: the run never reached a node", code="run-not-found"
+            f"{what} is not available: the run never reached a node", code="run-not-found"
         )
     found = hashlib.sha256()
 
@@ -105,12 +105,12 @@ def download_code(workspace: Workspace, run: JobRun, target: Path) -> Path:
     def check() -> None:
         if record.code_archive and found.hexdigest() != record.code_archive:
             raise NodeError(
-                f"{what} is not what the run unpacked",
-                f"{record.ranks[0].node} sent an archive of sha256 {found.hexdigest()}, recorded is {record.code_archive}.",
+                f"{what} differs from the code of the run",
+                f"Received an archive with sha256 {found.hexdigest()} from {record.ranks[0].node}; expected {record.code_archive}.",
             )
 
     try:
         unpack(data(), place, what, check=check)
     except UnknownOnNode as error:
-        raise UnknownOnNode(f"{what} is gone from {record.ranks[0].node}", error.summary) from error
+        raise UnknownOnNode(f"{what} not found on {record.ranks[0].node}", error.summary) from error
     return place

@@ -52,7 +52,7 @@ def follow_runs(
             runs |= {address: find_run(workspace.ledger.state(), address) for address in more}
     for address, run in runs.items():
         if run.record.status.live:
-            said = f"run {run.record.number} goes on without being followed"
+            said = f"run {run.record.number} continues without being followed"
             emit(Event(EventType.DIAGNOSTIC, said, address))
     return list(runs.values())
 

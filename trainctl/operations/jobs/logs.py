@@ -52,15 +52,15 @@ class LogSelection:
 
     def __post_init__(self) -> None:
         if self.follow and self.until is not None:
-            raise UsageError("--follow goes on until the run ends", "Leave out --until.")
+            raise UsageError("--follow can't be used with --until", "Remove --until.")
         if self.tail is not None and self.tail < 0:
-            raise UsageError(f"--tail {self.tail}: 0 or more")
+            raise UsageError(f"--tail {self.tail}: must be at least 0")
         try:
             re.compile(self.grep or "")
         except re.error as error:
             raise UsageError(
-                f"--grep {self.grep!r} is no regular expression: {error}",
-                "Put a backslash before characters that are meant as they are.",
+                f"--grep {self.grep!r} is not a regular expression: {error}",
+                "Escape special characters with a backslash.",
             ) from None
 
     @property
@@ -148,7 +148,7 @@ class _RankLogReader:
                 if not follow:
                     raise
                 if not self._left.is_set():
-                    self._workspace.tell(f"{error.summary}; trying again")
+                    self._workspace.tell(f"{error.summary}; retrying")
                 if self._left.wait(RETRY_SECONDS):
                     return
                 self._frames.restart()
@@ -172,8 +172,8 @@ class _RankLogReader:
         except UnknownOnNode as error:
             node = next(rank.node for rank in record.ranks if rank.rank == self.rank)
             raise UnknownOnNode(
-                f"{node} knows nothing of run {record.number} ({record.id}) any more",
-                "Its log went with what was deleted there.",
+                f"run {record.number} ({record.id}) not found on {node}",
+                "Its log was deleted from the node.",
                 address=str(self._run.job.address),
             ) from error
         except NodeTimeout as error:
@@ -181,8 +181,8 @@ class _RankLogReader:
             if pattern is None:
                 raise
             raise NodeError(
-                f"--grep {pattern!r} takes too long on a line of the log: {error.summary}",
-                "Write one that tries fewer ways to match: foo finds what [a-z]*foo does.",
+                f"--grep {pattern!r} timed out on a line of the log: {error.summary}",
+                "Use a simpler expression: for example foo instead of [a-z]*foo.",
                 address=str(self._run.job.address),
                 code="slow-pattern",
             ) from error

@@ -42,7 +42,7 @@ def resume_starts(
         newest = find_newest_checkpoint(workspace, run.job)
         note = f"resumes from {newest.name} of run {newest.run}"
         if run.record.status.live:
-            note += ", or from what else is saved until that is stopped"
+            note += ", or from a newer checkpoint saved before the run stops"
         return RerunRequest({RESUME: "latest"}, note)
 
     jobs = [one for address in addresses for one in _expand_matrix(workspace, state, address)]
@@ -70,7 +70,7 @@ def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Check
         looked = ", ".join(f"{run.number} ({run.id})" for run in runs)
         raise TrainctlError(
             f"{job.address} has no complete checkpoint to resume from",
-            f"Runs looked at: {looked}. Leave out --resume to start from scratch.",
+            f"Checked runs: {looked}. To start from the beginning, remove --resume.",
             code="checkpoint-not-found",
         )
     name, ranks = found

@@ -69,18 +69,18 @@ def unknown_run_error(state: State, job: Address, run: RunRecord) -> LockHeld | 
     if begins is not None and begins.interrupted:
         return NodeUnreachable(
             f"it is unknown whether run {run.number} was started",
-            "Its apply was interrupted, and of its nodes some can't be reached: trainctl nodes.",
+            "Its apply was interrupted, and some of its nodes are unreachable. Check them: trainctl nodes.",
             address=str(job),
         )
     before = [one for one in runs_of(state.find_record(job)) if one.status.live]
     still = (
-        f" Run {before[-1].number} goes on until then: trainctl stop {job.shell_quoted} --run {before[-1].number}."
+        f" Run {before[-1].number} continues until then. To stop it: trainctl stop {job.shell_quoted} --run {before[-1].number}."
         if before
         else ""
     )
     return LockHeld(
-        f"an apply is about to start run {run.number}, and no node knows of it yet",
-        f"See trainctl status {job.shell_quoted}. Stop that apply, or try again once the run is there.{still}",
+        f"an apply is starting run {run.number}, and no node has it yet",
+        f"Check trainctl status {job.shell_quoted}. Stop that apply, or try again when the run has started.{still}",
         address=str(job),
     )
 
@@ -145,7 +145,9 @@ def job_address(text: str) -> Address:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if address.kind is not Kind.JOB:
-        raise UsageError(f"{address} is not a job", "Only jobs run.", code="not-a-job")
+        raise UsageError(
+            f"{address} is not a job", "Name a job: only jobs can run.", code="not-a-job"
+        )
     return address
 
 
@@ -155,7 +157,7 @@ def find_run(state: State, address: Address, run: str | None = None) -> JobRun:
     runs = runs_of(job)
     if not runs:
         raise UsageError(
-            f"{address} has not run yet", "Run it: trainctl apply.", code="run-not-found"
+            f"{address} has not run yet", "To run it, apply: trainctl apply.", code="run-not-found"
         )
     if run is None:
         return JobRun(job, runs[-1])
@@ -164,7 +166,7 @@ def find_run(state: State, address: Address, run: str | None = None) -> JobRun:
             return JobRun(job, record)
     raise UsageError(
         f"{address} has no run {run}",
-        f"Its runs: {', '.join(f'{r.number} ({r.id})' for r in runs)}.",
+        f"Runs: {', '.join(f'{r.number} ({r.id})' for r in runs)}.",
         code="run-not-found",
     )
 
@@ -178,11 +180,11 @@ def _find_job(state: State, address: Address) -> RecordedResource:
         if len(many) == 1:
             return jobs[many[0]]
         if many:
-            told = f"They are in: trainctl status {address}"
-            there = told if jobs is state.resources else f"There were: {', '.join(map(str, many))}."
+            told = f"To list them: trainctl status {address}"
+            there = told if jobs is state.resources else f"Jobs: {', '.join(map(str, many))}."
             raise UsageError(
-                f"{address} is {len(many)} jobs: name one of them",
-                f"For example {many[0].shell_quoted}. {there}",
+                f"{address} has {len(many)} jobs",
+                f"Use the name of a single job, for example {many[0].shell_quoted}. {there}",
             )
     raise UsageError(
         f"{address} is not in the state", _known_jobs(state, address), code="not-in-state"
@@ -194,7 +196,7 @@ def _known_jobs(state: State, address: Address) -> str:
     known = {*state.resources, *state.forgotten}
     of_it = _matrix_jobs(known, address.group)
     if of_it:
-        return f"Of {address.group} there are: {', '.join(map(str, of_it))}."
+        return f"Jobs of {address.group}: {', '.join(map(str, of_it))}."
     jobs = sorted({one.group for one in known if one.kind is Kind.JOB})
     near = nearest(address.name, {job.name for job in jobs})
     if near is not None:
@@ -206,7 +208,7 @@ def check_rank(run: JobRun, rank: int | None) -> None:
     """UsageError for a rank that the run has not; a run that never got nodes has none to compare with."""
     ranks = [one.rank for one in run.record.ranks]
     if rank is not None and ranks and rank not in ranks:
-        counted = f"It has {len(ranks)}, counted from 0."
+        counted = f"The run has {len(ranks)}, counted from 0."
         raise UsageError(f"run {run.record.id} has no rank {rank}", counted)
 
 

@@ -187,10 +187,10 @@ def watch_samples(
         try:
             seen = samples_of(workspace, run, only, known)
         except NodeUnreachable as error:
-            workspace.tell(f"{error.summary}; trying again")
+            workspace.tell(f"{error.summary}; retrying")
         else:
             for one in seen.unreachable:
-                workspace.tell(f"{one.why}; trying again")
+                workspace.tell(f"{one.why}; retrying")
             run = seen.run
             known |= {sample.rank: sample.time for sample in seen.samples}
             yield run, seen.samples

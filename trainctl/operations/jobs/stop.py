@@ -32,7 +32,7 @@ def stop_run(workspace: Workspace, run: JobRun, grace_seconds: float, emit: Emit
     def on_event(event: Mapping[str, Any]) -> None:
         count, seconds, grace = event["processes"], event["seconds"], event["grace"]
         left = f"{count} process{'es' if count != 1 else ''} left"
-        rest = f", {grace - seconds:.0f} s to end by itself" if seconds < grace else ""
+        rest = f", {grace - seconds:.0f} s until SIGKILL" if seconds < grace else ""
         phase = f"stopping, {left}{rest};"
         emit(Event(EventType.STEP_PROGRESS, phase, address, {"phase": phase}))
 
@@ -56,10 +56,10 @@ def _partial_stop_error(run: RunRecord, error: NodeError) -> NodeError:
         return error
     places = ", ".join(f"rank {rank.rank} on {rank.node}" for rank in left)
     done = f"{_rank_names(ended)} {'are' if len(ended) > 1 else 'is'} ended"
-    ends = "they end themselves" if len(left) > 1 else "it ends itself"
+    ends = "they stop automatically" if len(left) > 1 else "it stops automatically"
     return NodeUnreachable(
         f"{done}, and {places} couldn't be reached: {ends} within a minute",
-        f"{error.summary}. The run isn't begun again. `trainctl status` says how it ended once that node can be asked.",
+        f"{error.summary}. The run is not restarted. To see how it ended, run trainctl status when the node is reachable.",
     )
 
 

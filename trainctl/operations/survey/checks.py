@@ -44,8 +44,8 @@ def _check_settings(desired: DesiredState) -> Iterator[Diagnostic]:
     if url is not None and not url.startswith(("file:", "s3:")):
         scheme = url.partition(":")[0]
         yield error(
-            f"checkpoints can't be kept at {scheme}:// by this version",
-            "Write file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other servers of S3's kind).",
+            f"checkpoints: {scheme}:// is not supported by this version",
+            "Use file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other S3-compatible servers).",
             code="unsupported",
         )
 
@@ -55,7 +55,7 @@ def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Itera
         detail = f"Installed: {', '.join(sorted(providers))}."
         yield _resource_error(
             cluster,
-            f"no provider plugin is called {cluster.provider!r}",
+            f"unknown provider {cluster.provider!r}",
             detail,
             code="missing-provider",
         )
@@ -63,8 +63,8 @@ def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Itera
     if shared and not shared.dir:
         yield _resource_error(
             cluster,
-            "`cache.cluster` names no directory",
-            "Write `cluster: {dir: /DIRECTORY}`, one that all nodes of the cluster see, or leave it out.",
+            "`cache.cluster` has no directory",
+            "Use `cluster: {dir: /DIRECTORY}` with a directory that all nodes of the cluster share, or remove it.",
             code="unsupported",
         )
 
@@ -72,8 +72,8 @@ def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Itera
 def _check_job(job: DesiredResource) -> Iterator[Diagnostic]:
     spec = job.job_spec
     if spec.in_container and (spec.runtime.venv or spec.runtime.requirements):
-        detail = "Install what the job needs in its image, or set runtime.engine: host."
-        summary = "runtime.venv and runtime.requirements are for jobs on the host"
+        detail = "Install the packages in the image, or set runtime.engine: host."
+        summary = "runtime.venv and runtime.requirements are only supported without a container"
         yield _resource_error(job, summary, detail, code="host-only")
     yield from _variable_conflicts(job)
 
@@ -84,7 +84,7 @@ def _variable_conflicts(job: DesiredResource) -> Iterator[Diagnostic]:
     for address in (weights.address for weights in job.job_spec.weights):
         other = first.setdefault(weights_variable(address), address)
         if other != address:
-            detail = "Rename one of them: letters and digits tell them apart, punctuation does not."
+            detail = "Rename one of them: names must differ in letters or digits, not only in punctuation."
             yield _resource_error(
                 job,
                 f"{other} and {address} would both be {weights_variable(address)}",
@@ -111,9 +111,8 @@ def secret_leaks(
         text = json.dumps([str(address), dict(resource.attributes)], ensure_ascii=False)
         if redact(text) != text:
             yield error(
-                "the value of a secret stands in the manifest",
-                "Refer to it instead: `environment_variables: {NAME: {secret: …}}`, or `auth` for a source. "
-                "If it only looks like one, give the secret another value.",
+                "the manifest contains the value of a secret",
+                "Refer to the secret instead: `environment_variables: {NAME: {secret: …}}`, or `auth` of a source. If the text only looks like it, change the secret.",
                 address=redact(str(address)),
                 where=resource.where,
                 code="secret-in-manifest",
@@ -125,8 +124,8 @@ def secret_leaks(
             and any(redact(name) != name for name in _file_names(facts.resolved))
         ):
             yield error(
-                "upstream names a file with the value of a secret",
-                "Leave it out with ignore_patterns, and change the secret: upstream shows it.",
+                "a file name upstream contains the value of a secret",
+                "Exclude the file with ignore_patterns, and change the secret: it is visible upstream.",
                 address=str(address),
                 code="secret-in-file-name",
             )
@@ -159,17 +158,19 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
         source = _source_prefix(wanted, environ)
         if source is None:
             continue
-        relation, advice = "lies in the mirror", "Name"
+        relation, advice = "is inside the mirror", "Name"
         if not source.startswith(mirror):
             inside = mirror[len(source) :]
             objects = [SourceFile(f"{inside}{key}", 0, "") for key in _SAMPLE_OBJECTS]
             if not mirror.startswith(source) or not select(objects, wanted.allow, wanted.ignore)[0]:
                 continue
-            relation = "holds the mirror"
-            advice = f"Leave it out by ignore_patterns: [{json.dumps(f'/{inside}')}], or name"
+            relation = "contains the mirror"
+            advice = (
+                f"Exclude the mirror with ignore_patterns: [{json.dumps(f'/{inside}')}], or use"
+            )
         yield error(
-            f"{wanted.source} {relation} {url}, which would change it whenever it is mirrored",
-            f"{advice} another place in mirror: {{url: …}}.",
+            f"{wanted.source} {relation} {url}, so that mirroring changes the source",
+            f"{advice} another location in mirror: {{url: …}}.",
             address=str(address),
             where=resource.where,
             code="mirror-in-source",

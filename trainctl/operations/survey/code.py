@@ -75,7 +75,5 @@ def _missing_files(
 ) -> list[str]:
     missing_requirements = [needs.problem] if needs.problem else []
     if requirements and requirements not in files:
-        missing_requirements.append(
-            f"the code has no file {requirements}, which runtime.requirements names"
-        )
+        missing_requirements.append(f"requirements file {requirements} not found in the code")
     return missing_requirements

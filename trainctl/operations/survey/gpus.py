@@ -27,7 +27,7 @@ def gpu_problems(
         reported = facts_by_node[node.id].gpus if node.id in facts_by_node else ()
         if reported and (node.gpus or 0) > len(reported):
             yield error(
-                f"{node.gpus} GPUs are declared for {node.id}, which has {_gpu_list(reported)}",
+                f"{node.gpus} GPUs are declared for {node.id}, but it has {_gpu_list(reported)}",
                 f"Set `gpus` of {cluster} to {len(reported)}.",
                 address=str(cluster),
                 code="too-few-gpus",
@@ -42,7 +42,7 @@ def gpu_problems(
     if broken and any(job.job_spec.compute.gpus is None for job in jobs):
         yield warning(
             broken,
-            "Jobs that name no compute.accelerator run without GPUs there; otherwise they would have all of them.",
+            "Jobs without compute.accelerator run without GPUs there.",
             address=str(cluster),
             code="gpu-query-failed",
         )
@@ -67,7 +67,7 @@ def _job_gpu_problems(
         each = _gpu_count_text(wanted, kind) if wanted else "all GPUs"
         shared = ", where nodes share a machine" if _share_machine(nodes) else ""
         yield error(
-            f"{needed} nodes with {each} each are wanted, and {cluster.address} can seat {placeable}{shared}",
+            f"{needed} nodes with {each} each are needed, but {cluster.address} has room for {placeable}{shared}",
             _join_details(
                 broken,
                 "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
@@ -80,7 +80,7 @@ def _job_gpu_problems(
     most = max((_usable_count(node, facts_by_node.get(node.id)) for node in nodes), default=0)
     if wanted > most:
         yield error(
-            f"each node needs {_gpu_count_text(wanted)}, and {cluster.address} has {most}",
+            f"each node needs {_gpu_count_text(wanted)}, but {cluster.address} has {most}",
             _join_details(broken, "" if broken and not most else _remedy(cluster, wanted)),
             address=str(job.address),
             code="too-few-gpus",
@@ -103,10 +103,12 @@ def _job_gpu_problems(
 def _remedy(cluster: DesiredResource, wanted: int) -> str:
     """What to write: a cluster that counts its nodes' GPUs itself may not even be declared."""
     if "gpus" not in cluster.attributes:
-        return f"Run the job on hosts that have them, or change compute.accelerator: {cluster.address} reports its own."
+        return f"Run the job on hosts with such GPUs, or change compute.accelerator: {cluster.address} reports its own GPUs."
     name = cluster.address.name
     section = f"clusters: {{{name}: {{provider: {cluster.provider}, gpus: {wanted}}}}}"
-    return f"If its nodes have them, say so: `{section}`; else change compute.accelerator."
+    return (
+        f"If the nodes have GPUs, declare them: `{section}`. Otherwise change compute.accelerator."
+    )
 
 
 def _gpu_count_text(count: int, kind: str = "") -> str:
@@ -196,7 +198,7 @@ def _machine_size_problems(
         f"{wanted.memory} of memory" if wanted.memory else "",
     )
     yield error(
-        f"{' and '.join(filter(None, asked))} are wanted of each node, and {cluster} has too few such",
+        f"{' and '.join(filter(None, asked))} needed per node, but {cluster} has too few such nodes",
         f"{_largest_machines(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
         address=str(job.address),
         code="machine-too-small",

@@ -19,10 +19,7 @@ _TRANSIENT_CODES = (SourceUnavailable.default_code, SourceInterrupted.default_co
 """Codes of a bucket that doesn't answer now."""
 
 
-DAMAGED_REFERENCE = (
-    "Until then mirror gc deletes nothing. The next apply in the project that it belongs to writes it again; "
-    "if that project no longer exists, delete the reference."
-)
+DAMAGED_REFERENCE = "Until it is repaired, mirror gc deletes nothing. The next apply of its project writes it again; if that project no longer exists, delete the reference."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +60,8 @@ def survey_mirror(
     except (NodeError, StorageError) as failure:
         if isinstance(failure, StorageError) and failure.code not in _TRANSIENT_CODES:
             raise
-        summary = f"the mirror can't be asked: {failure.summary}"
-        detail = (
-            f"{failure.detail} What is recorded is taken to be there, and nothing else.".strip()
-        )
+        summary = f"the mirror is unreachable: {failure.summary}"
+        detail = f"{failure.detail} The plan uses the recorded contents of the mirror.".strip()
         return MirrorSurveyResult(asked=True, problem=warning(summary, detail, code=failure.code))
     return MirrorSurveyResult(
         True,

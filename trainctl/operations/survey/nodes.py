@@ -187,13 +187,15 @@ def _unusable_diagnostics(facts: NodeFacts, cluster: Address, node: Node) -> lis
     """Of a node that is there already its runs tell what went wrong."""
     if node.key or not facts.unusable:
         return []
-    summary = f"node {node.id} can't be made: {facts.unusable}"
-    advice = "Have a directory there that may be written, or name another: dir: of the host, or cache: {node: {dir: …}}."
+    summary = f"cannot create node {node.id}: {facts.unusable}"
+    advice = (
+        "Make the directory writable, or use another: dir: of the host, or cache: {node: {dir: …}}."
+    )
     return [error(summary, advice, address=str(cluster), code=NodeError.default_code)]
 
 
 def _unqueried_warning(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
-    made = "Planned from what is recorded." if node.root else ""
+    made = "The plan uses the recorded state." if node.root else ""
     detail = f"{why.detail} {made}".strip()
     return warning(why.summary, detail, address=str(cluster), code=why.code)
 
@@ -347,11 +349,7 @@ def _missing_requirements(
     absent = frozenset(facts["absent"])
     found = {
         address: (
-            *(
-                f"there is no directory {path} to mount"
-                for path in wanted.sources
-                if path in absent
-            ),
+            *(f"directory {path} to mount not found" for path in wanted.sources if path in absent),
             *(hosts[wanted.host]["lacks"] if wanted.host else ()),
         )
         for address, wanted in jobs.items()

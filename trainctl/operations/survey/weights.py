@@ -95,10 +95,10 @@ def _unusable_mirror(
     why = seen.mirror.unusable
     if not why or all(survey.listing for survey in seen.surveys.values()):
         return []
-    advice = "Have a directory there that may be written, or name another place in mirror: {url: …}"
+    advice = "Make the directory writable, or use another location in mirror: {url: …}"
     if workspace.mirror.on_a_host:
         advice += " or dir: of its host"
-    summary = f"the mirror {workspace.mirror.url} can't be used: {why}"
+    summary = f"cannot use the mirror {workspace.mirror.url}: {why}"
     made = error if look.applies else warning
     return [made(summary, f"{advice}.", code=StorageError.default_code)]
 
@@ -119,9 +119,8 @@ def _mirror_space(workspace: Workspace, seen: WeightsSurveyResult) -> list[Diagn
     made = error if too_large else warning
     return [
         made(
-            f"the mirror {workspace.mirror.url} needs {format_bytes(size + SPARE_BYTES)} "
-            f"and its disk has {format_bytes(free)} free",
-            "Free some space (trainctl mirror gc), or name another place in mirror: {url: …}.",
+            f"no space left for the mirror {workspace.mirror.url}: it needs {format_bytes(size + SPARE_BYTES)}, and {format_bytes(free)} is free",
+            "Free disk space (trainctl mirror gc), or use another location in mirror: {url: …}.",
             address=str(*too_large) if len(too_large) == 1 else None,
             code="disk-full",
         )

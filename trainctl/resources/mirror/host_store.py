@@ -47,10 +47,7 @@ _SURVEY_SECONDS = 60.0
 _LONG_SECONDS = 600.0
 """How long a host may be silent while it inspects very many files."""
 _MANY_FILES = 10_000
-_DOWNLOADS_ON_HOST = (
-    "It is the mirror's host that downloads. If only this machine can reach the source, "
-    "keep the mirror here: mirror: {url: file:///DIRECTORY}"
-)
+_DOWNLOADS_ON_HOST = "The mirror's host downloads the source. If only this machine can reach it, use a local mirror: mirror: {url: file:///DIRECTORY}"
 
 
 def _no_notify(text: str) -> None:

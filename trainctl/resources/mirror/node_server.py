@@ -94,7 +94,7 @@ class NodeServer:
             return self._announced.result(_START_SECONDS)
         except TimeoutError:
             raise NodeUnreachable(
-                f"a server of weights does not begin within {_START_SECONDS:g} s"
+                f"the weights server did not start within {_START_SECONDS:g} s"
             ) from None
 
     def serving(self) -> ServingCapability:
@@ -128,7 +128,9 @@ class NodeServer:
                 self._announced.set_exception(error)
         finally:
             if not self._announced.done():
-                self._announced.set_exception(NodeError("a server on a node ended at once"))
+                self._announced.set_exception(
+                    NodeError("the weights server on a node exited at once")
+                )
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """A certificate: the node has an address that isn't private."""

@@ -205,11 +205,13 @@ class ObjectUrlSigner:
         """The URL of each of an event's ``keys``; empty for the packs of a listing that has none."""
         wanted = event.get("keys")
         if self._listing is None or event.get("method") != "links" or not isinstance(wanted, list):
-            raise SourceError("a node asked for something else than presigned URLs")
+            raise SourceError("unexpected request from a node: only presigned URLs are served")
         readable = self._keys(self._listing)
         optional = keys.packs(self._listing.id)
         if not readable.union([optional]).issuperset(wanted):
-            raise SourceError("a node asked for objects that its listing doesn't need")
+            raise SourceError(
+                "unexpected request from a node: objects that its listing doesn't contain"
+            )
         there = [key for key in wanted if key in readable]
         urls = dict(zip(there, self._objects.sign(there, _URL_SECONDS), strict=True))
         return {"links": [urls.get(key, "") for key in wanted]}

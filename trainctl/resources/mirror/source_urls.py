@@ -173,7 +173,7 @@ class SourceUrlProvider:
     def response(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The links that a host asks for, in order. SourceError if it asks for anything else."""
         if question.get("method") != "links":
-            raise SourceError(f"a host asked for {question.get('method')!r} instead of links")
+            raise SourceError(f"unexpected request from a host: {question.get('method')!r}")
         numbers = [self._number(path) for path in question["paths"]]
         return {"links": list(self._pool.map(self._link, numbers))}
 
