@@ -1,33 +1,35 @@
-"""Every error that trainctl raises on purpose, and the exit code each one means.
+"""Error classes of trainctl and their exit codes.
 
-TrainctlError                  1    failed
-├── UsageError                64    a command was called wrongly
-├── ManifestError              1    the manifest is wrong; carries every diagnostic
-├── TrustError                 1    the user's trust file is wrong; carries every diagnostic
-├── Busy                      10    an address or state is being changed by another
-├── StalePlan                 11    the world moved since the plan was saved
-├── PartialApply                12    something failed or was left alone
-├── Forbidden                 13    a policy, limit or missing trust forbids it
-├── Interrupted              130    the user stopped it
-├── StateError                 1    the state can't be read or written
-│   └── AppendConflict          1    someone else appended at that position first
-├── SecretUnavailable             1    who keeps a secret was asked, and doesn't give it
-├── SourceError                1    a weight source can't be resolved or read
-│   ├── SourceNotFound             1    404: no such repository, revision or file
-│   ├── SourceDenied           1    401 or 403
-│   ├── SourceUnavailable             1    429 or 5xx; may be tried again after ``retry_after``
-│   │   └── SourceThrottled      1    it asked another request of ours for a pause: this one was not made
-│   ├── SourceInterrupted              1    the connection ended early or fell silent; may be tried again
-│   └── SourceMismatch            1    the bytes are not what upstream said they are
-├── StorageError               1    this machine's or a node's disk is full, read-only or damaged
-└── NodeError                  1    a node did not do what it was asked
-    ├── UnknownOnNode             1    it knows nothing of what it was asked about
-    ├── RequirementsError     1    it could not make the environment of a job
-    └── NodeUnreachable        1    it could not even be asked; may be tried again
-        └── NodeTimeout         1    what was begun there said nothing for too long
+TrainctlError                  1
+├── UsageError                64
+├── ManifestError              1
+├── TrustError                 1
+├── LockHeld                  10
+├── StalePlan                 11
+│   └── AlreadyApplied        11
+├── PartialApply              12
+├── PermissionDenied          13
+├── UserInterrupt            130
+├── StateError                 1
+│   └── AppendConflict         1
+├── SecretUnavailable          1
+├── SourceError                1
+│   ├── SourceNotFound         1
+│   ├── SourceDenied           1
+│   ├── SourceUnavailable      1
+│   │   └── SourceThrottled    1
+│   ├── SourceInterrupted      1
+│   │   └── SourceUnreachable  1
+│   └── SourceMismatch         1
+├── StorageError               1
+│   └── InsufficientSpace      1
+└── NodeError                  1
+    ├── UnknownOnNode          1
+    ├── RequirementsError      1
+    └── NodeUnreachable        1
+        └── NodeTimeout        1
 
-An error says where, what is wrong and what to do instead, under a code that ``trainctl explain`` explains. It never holds a
-secret.
+``trainctl explain CODE`` explains the code of an error. Errors never contain secrets.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ from typing import ClassVar
 
 
 class TrainctlError(Exception):
-    """Something failed. ``summary`` is one short line, ``detail`` says what to do, ``address`` names the resource.
+    """Base class of all errors.
 
-    ``code`` names the cause where the class alone does not; ``errors.md`` explains every code.
+    ``summary`` is one short line, ``detail`` says what to do, ``address`` names the resource. ``code`` names the
+    cause more precisely than the class; ``errors.md`` explains every code.
     """
 
     exit_code: ClassVar[int] = 1
@@ -60,30 +63,27 @@ class TrainctlError(Exception):
         self.code = code or self.default_code
 
     def __str__(self) -> str:
-        where = f"{self.address}: " if self.address else ""
-        return f"{where}{self.summary}" + (f"\n{self.detail}" if self.detail else "")
+        prefix = f"{self.address}: " if self.address else ""
+        return f"{prefix}{self.summary}" + (f"\n{self.detail}" if self.detail else "")
 
 
-def error_class(kind: str) -> type[TrainctlError] | None:
-    """The class of that name, of an error that another program of ours reported; None where it is none of these."""
-    found = globals().get(kind)
-    ours = (
-        isinstance(found, type)
-        and issubclass(found, TrainctlError)
-        and found not in (ManifestError, TrustError)
-    )
-    return found if ours else None
+def error_class(name: str) -> type[TrainctlError] | None:
+    """Return the error class that the node program reported, None if unknown."""
+    cls = globals().get(name)
+    if not isinstance(cls, type) or not issubclass(cls, TrainctlError):
+        return None
+    return None if cls in (ManifestError, TrustError) else cls
 
 
 class UsageError(TrainctlError):
-    """A command was called wrongly."""
+    """Invalid command line."""
 
     exit_code = 64
     default_code = "wrong-usage"
 
 
 class ManifestError(TrainctlError):
-    """The manifest is wrong. ``diagnostics`` holds everything that is, not the first thing only."""
+    """Invalid manifest; ``diagnostics`` holds all problems."""
 
     default_code = "invalid-manifest"
 
@@ -95,7 +95,7 @@ class ManifestError(TrainctlError):
 
 
 class TrustError(TrainctlError):
-    """The user's trust file is wrong, or somebody else may have written it. ``diagnostics`` holds everything that is."""
+    """Invalid or unsafe trust file; ``diagnostics`` holds all problems."""
 
     default_code = "invalid-trust"
 
@@ -105,39 +105,39 @@ class TrustError(TrainctlError):
 
 
 class LockHeld(TrainctlError):
-    """An address is being changed by another; the summary says by whom, since when and until when."""
+    """Another process holds the lock of an address; the summary names its owner."""
 
     exit_code = 10
     default_code = "lock-held"
 
 
 class StalePlan(TrainctlError):
-    """What a saved plan was made for is not what is there any more; the detail lists what moved."""
+    """The state changed after the plan was saved; the detail lists the changes."""
 
     exit_code = 11
     default_code = "stale-plan"
 
 
 class AlreadyApplied(StalePlan):
-    """Another apply of the very same plan has made this change already, and its outcome stands."""
+    """Another apply of the same plan has already made this change."""
 
 
 class PartialApply(TrainctlError):
-    """Apply did part of its plan: something failed or was left alone."""
+    """Apply failed or skipped some steps of its plan."""
 
     exit_code = 12
     default_code = "partial-apply"
 
 
 class PermissionDenied(TrainctlError):
-    """A policy, a limit or missing trust forbids it."""
+    """Forbidden by a policy, a limit or missing trust."""
 
     exit_code = 13
     default_code = "permission-denied"
 
 
 class UserInterrupt(TrainctlError):
-    """The user stopped it."""
+    """Stopped by the user."""
 
     exit_code = 130
     default_code = "interrupted"
@@ -150,14 +150,14 @@ class StateError(TrainctlError):
 
 
 class AppendConflict(StateError):
-    """Someone else appended at that position first: read on from there and decide again."""
+    """Another process appended at this position first; read its entry, then retry."""
 
     retryable = True
     default_code = "append-conflict"
 
 
 class SecretUnavailable(TrainctlError):
-    """Who keeps a secret was asked, and doesn't give it: it is away, or refuses. What isn't there, or is malformed, is none of these."""
+    """A secret store is unreachable or denies access; not for missing secrets."""
 
     default_code = "secret-unavailable"
 
@@ -175,13 +175,13 @@ class SourceNotFound(SourceError):
 
 
 class SourceDenied(SourceError):
-    """Upstream wants other credentials, or the account may not read this."""
+    """Upstream rejects the credentials (401), or the account lacks permission (403)."""
 
     default_code = "source-denied"
 
 
 class SourceUnavailable(SourceError):
-    """Upstream asks to come back later; ``retry_after`` is in seconds where it said so."""
+    """Upstream is overloaded or failing (429, 5xx); ``retry_after`` is in seconds."""
 
     retryable = True
     default_code = "source-unavailable"
@@ -200,69 +200,69 @@ class SourceUnavailable(SourceError):
 
 
 class SourceThrottled(SourceUnavailable):
-    """Upstream asked another request for a pause that lasts for ``retry_after`` seconds more; whoever was asked has told so."""
+    """Request not sent: upstream must not be contacted for ``retry_after`` seconds."""
 
 
 class SourceInterrupted(SourceError):
-    """The connection ended before the body did, or fell silent."""
+    """The connection was closed or timed out before the end of the body."""
 
     retryable = True
     default_code = "source-interrupted"
 
 
 class SourceUnreachable(SourceInterrupted):
-    """Nobody answered at all."""
+    """No connection to upstream."""
 
 
 class SourceMismatch(SourceError):
-    """The bytes received are not those whose digest or size upstream announced."""
+    """The received bytes don't match the announced digest or size."""
 
     default_code = "source-mismatch"
 
 
 class StorageError(TrainctlError):
-    """A disk is full, read-only or damaged."""
+    """A disk is full, read-only or corrupt."""
 
     default_code = "storage-failed"
 
 
 class InsufficientSpace(StorageError):
-    """Weights would fit on a node once the runs that have theirs there have ended."""
+    """Weights fit on a node only after other runs there have ended."""
 
     default_code = "waiting-for-disk-space"
 
 
 class NodeError(TrainctlError):
-    """A node did not do what it was asked; the detail holds what it said."""
+    """A request failed on a node; the detail holds the node's output."""
 
     default_code = "node-failed"
 
 
 class UnknownOnNode(NodeError):
-    """A node knows nothing, or nothing any more, of what it was asked about."""
+    """The object of a request is unknown on the node."""
 
     default_code = "unknown-on-node"
 
 
 class RequirementsError(NodeError):
-    """A node could not make the environment that a job's requirements are."""
+    """A node could not install the requirements of a job."""
 
     default_code = "requirements-failed"
 
 
 class NodeUnreachable(NodeError):
-    """A node could not be asked."""
+    """No connection to a node."""
 
     retryable = True
     default_code = "node-unreachable"
 
 
 class NodeTimeout(NodeUnreachable):
-    """What was begun on a node said nothing for so long that it was ended."""
+    """A process on a node was stopped because it produced no output in time."""
 
 
 def missing_extra(origin: str, package: str, extra: str) -> TrainctlError:
-    """An optional package isn't installed where trainctl runs."""
+    """Return the error for an optional package that is not installed on the client."""
     return TrainctlError(
         f"{origin} requires {package}, which is not installed",
         f"Install it: pip install 'trainctl[{extra}]'.",

@@ -1,4 +1,4 @@
-"""Documents to the whole wish: the order in which everything is expanded, checked and filled in."""
+"""Building the desired state: expand expressions, check types, create resources."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from pathlib import Path
 from trainctl.base.json import JsonObject, JsonValue, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
-from trainctl.desired.expression import OPEN
+from trainctl.desired.expression import OPEN, read_variables
 from trainctl.desired.jobs import JobBuilder
-from trainctl.desired.names import DeclaredNames
+from trainctl.desired.names import DeclaredNames, find_cycles
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
-from trainctl.desired.references import find_cycles
 from trainctl.desired.values import CheckpointStoreSettings, DesiredState, SecretSpec
-from trainctl.desired.variables import values
 from trainctl.errors import ManifestError
 from trainctl.manifest.check import check, credential_problems
 from trainctl.manifest.credentials import mask_credentials
@@ -29,7 +27,7 @@ from trainctl.model.json_codec import to_json
 from trainctl.model.specs.resource import DesiredResource
 
 _SOURCE_KEYS = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
-"""What of weights the lock file knows them by."""
+"""Keys of weights that identify them in the lock file."""
 
 
 def build(
@@ -41,19 +39,20 @@ def build(
     provider_check: CheckOf = accept_any,
     providers: Collection[str] = (),
 ) -> DesiredState:
-    """What the documents ask for, complete. ManifestError holds everything that is wrong with them.
+    """Build the desired state; raise ManifestError with all problems if invalid.
 
-    ``variables`` are those of ``--var``. ``provider_schema`` gives the JSON Schema of a provider's settings, None
-    where it is not installed, ``provider_check`` what else is wrong with them; ``providers`` are the installed ones, for suggestions.
+    ``variables`` are those of ``--var``. ``provider_schema`` returns the JSON Schema of a provider's settings, None
+    if it is not installed; ``provider_check`` reports further problems. ``providers`` are the names for suggestions.
     """
-    found: list[Diagnostic] = []
-    expander = _expander(documents, variables or {}, var_files, found)
+    problems: list[Diagnostic] = []
+    known = read_variables(documents.root, variables or {}, var_files, problems)
+    expander = Expander(known, directory_name(documents.directory), problems)
     root = expander.manifest(documents.root)
-    found += credential_problems(root)
-    told = frozenset(one.where for one in (*found, *documents.problems))
-    checked = check(root, told)
+    problems += credential_problems(root)
+    reported = frozenset(problem.where for problem in (*problems, *documents.problems))
+    checked = check(root, reported)
     manifest = checked.manifest
-    found += [*documents.problems, *checked.problems]
+    problems += [*documents.problems, *checked.problems]
     only = _only_project(manifest, root, documents.directory)
     names = DeclaredNames(
         checked.root,
@@ -63,16 +62,16 @@ def build(
         _keys(root, "weights"),
         _keys(root, "secrets"),
         _keys(documents.root, "jobs"),
-        told,
+        reported,
     )
     settings = ProviderSettings(provider_schema, provider_check, providers, names)
     secrets = make.secrets(manifest, names)
-    if manifest.checkpoints and manifest.checkpoints.auth:
-        place = ("checkpoints", "auth", "auth_secret_name")
-        names.known("secret", manifest.checkpoints.auth.auth_secret_name, place)
-    if manifest.mirror and manifest.mirror.auth:
-        place = ("mirror", "auth", "auth_secret_name")
-        names.known("secret", manifest.mirror.auth.auth_secret_name, place)
+    for section, auth in (
+        ("checkpoints", manifest.checkpoints and manifest.checkpoints.auth),
+        ("mirror", manifest.mirror and manifest.mirror.auth),
+    ):
+        if auth:
+            names.known("secret", auth.auth_secret_name, (section, "auth", "auth_secret_name"))
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
         names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
     resources: dict[Address, DesiredResource] = {}
@@ -90,30 +89,20 @@ def build(
         jobs.cache(name, cache)
     for name, job in manifest.jobs.items():
         jobs.job(name, job)
-    found += [*names.problems, *settings.warnings, *jobs.warnings]
-    found += find_cycles(manifest.jobs, names)
-    return _desired(documents, manifest, resources, secrets, store, found)
-
-
-def _expander(
-    documents: Documents,
-    variables: Mapping[str, str],
-    var_files: Sequence[Path],
-    found: list[Diagnostic],
-) -> Expander:
-    known = values(documents.root, variables, var_files, found)
-    return Expander(known, directory_name(documents.directory), found)
+    problems += [*names.problems, *settings.warnings, *jobs.warnings]
+    problems += find_cycles(manifest.jobs, names)
+    return _desired(documents, manifest, resources, secrets, store, problems)
 
 
 def directory_name(directory: Path) -> str:
-    """The name a directory gives its project: what no name may hold becomes ``-``."""
+    """Derive a project's name from its directory, with ``-`` for invalid characters."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", directory.resolve().name)
     name = re.sub(r"^[^A-Za-z0-9]+", "", name)[:64].rstrip("-")
     return name if NAME.fullmatch(name) else "project"
 
 
 def _group_key(address: Address) -> tuple[int, str]:
-    """What is sorted by: the jobs of a matrix stay in the order in which it was written."""
+    """Sort key that keeps the jobs of a matrix in their order."""
     kind, name, _ = address.rank()
     return kind, name
 
@@ -137,15 +126,12 @@ def _desired(
     store: CheckpointStoreSettings,
     found: list[Diagnostic],
 ) -> DesiredState:
-    found = sorted(
-        {
-            mask_credentials(deduplicate_matrix_problem)
-            for deduplicate_matrix_problem in _deduplicate_matrix_problems(found)
-        },
-        key=_in_order,
+    problems = sorted(
+        {mask_credentials(problem) for problem in _deduplicate_matrix_problems(found)},
+        key=_sort_key,
     )
-    if any(one.severity is Severity.ERROR for one in found):
-        raise ManifestError(tuple(found))
+    if any(problem.severity is Severity.ERROR for problem in problems):
+        raise ManifestError(tuple(problems))
     ordered = {address: resources[address] for address in sorted(resources, key=_group_key)}
     return DesiredState(
         directory=documents.directory,
@@ -157,41 +143,40 @@ def _desired(
         state_url=manifest.state.url if manifest.state else None,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
-        warnings=tuple(found),
+        warnings=tuple(problems),
         sources_vary=any(map(_has_expression, _weights_of(documents.root))),
     )
 
 
 def _weights_of(root: ManifestNode) -> Iterator[ManifestNode]:
-    """What says which weights are meant, as it is written."""
+    """Yield the values that identify weights, as written."""
     listed = (job.entries.get("weights") for job in _keys(root, "jobs").values())
-    inline = (item for each in listed if each for item in each.items)
+    inline = (item for section in listed if section for item in section.items)
     for weights in (*_keys(root, "weights").values(), *inline):
         if weights.entries:
-            yield from (one for name, one in weights.entries.items() if name in _SOURCE_KEYS)
+            yield from (node for key, node in weights.entries.items() if key in _SOURCE_KEYS)
         else:
             yield weights
 
 
 def _has_expression(node: ManifestNode) -> bool:
-    """Whether there is an expression in it."""
     if isinstance(node.value, str):
         return OPEN in node.value
     return any(map(_has_expression, (*node.entries.values(), *node.items)))
 
 
-def _deduplicate_matrix_problems(found: list[Diagnostic]) -> list[Diagnostic]:
-    """What is wrong with all jobs of a matrix alike is wrong with the job that has it."""
-    alike: dict[Diagnostic, list[Diagnostic]] = {}
-    for one in found:
-        name = (one.address or "").partition("[")[0] or None
-        alike.setdefault(replace(one, address=name), []).append(one)
-    return [name if len(set(ones)) > 1 else ones[0] for name, ones in alike.items()]
+def _deduplicate_matrix_problems(problems: list[Diagnostic]) -> list[Diagnostic]:
+    """Merge equal problems of the jobs of a matrix into a problem of the matrix."""
+    groups: dict[Diagnostic, list[Diagnostic]] = {}
+    for problem in problems:
+        name = (problem.address or "").partition("[")[0] or None
+        groups.setdefault(replace(problem, address=name), []).append(problem)
+    return [merged if len(set(group)) > 1 else group[0] for merged, group in groups.items()]
 
 
-def _in_order(one: Diagnostic) -> tuple[str, int, int, str]:
-    where = one.where or Position("")
-    return where.file, where.line or 0, where.column or 0, one.summary
+def _sort_key(problem: Diagnostic) -> tuple[str, int, int, str]:
+    where = problem.where or Position("")
+    return where.file, where.line or 0, where.column or 0, problem.summary
 
 
 def _digest(
@@ -199,16 +184,16 @@ def _digest(
     resources: Mapping[Address, DesiredResource],
     secrets: Mapping[str, SecretSpec],
 ) -> str:
-    """Over values alone: of no text, file name or place on this machine."""
-    kept = manifest.model_dump(mode="json", include={"mirror", "checkpoints", "state"})
+    """Compute the digest of all values; independent of text, file names and directory."""
+    locations = manifest.model_dump(mode="json", include={"mirror", "checkpoints", "state"})
     return digest(
         {
-            **kept,
+            **locations,
             "resources": {
                 str(address): {
                     "provider": resource.provider,
                     "attributes": resource.attributes,
-                    "depends_on": [str(one) for one in resource.depends_on],
+                    "depends_on": list(map(str, resource.depends_on)),
                     "lifecycle": to_json(resource.lifecycle),
                 }
                 for address, resource in resources.items()
@@ -228,6 +213,6 @@ def _digest(
 
 
 def _optional_secret_fields(spec: SecretSpec) -> list[JsonValue]:
-    """What only some origins have, and what few secrets say; nothing for the others, whose digests stay as they were."""
-    more: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
-    return [*(more if any(more) else []), *(["persist"] if spec.persist else [])]
+    """Return later fields only if set, so that digests of earlier releases stay valid."""
+    optional: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
+    return [*(optional if any(optional) else []), *(["persist"] if spec.persist else [])]

@@ -1,4 +1,4 @@
-"""What an unchanged manifest asked for when it was last read, so that planning again costs what changed. See DESIGN.md, "Memory"."""
+"""Cache of the desired state of unchanged manifests; see DESIGN.md, "Memory"."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 import trainctl
 from trainctl.base.json import JsonValue, canonical
-from trainctl.desired.values import DesiredState, desired_from_json, desired_to_json
+from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.manifest.files import lines_of
-from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Position
+from trainctl.model.json_codec import from_json
 
 _PACKAGES = ("manifest", "desired", "model")
-"""Of this program, what a manifest's meaning depends on."""
+"""Packages of trainctl that determine how a manifest is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestCache:
-    """One manifest's wish in a file of the cache home. Whatever can't be read or written there is as if it weren't.
+    """Cache file of one manifest; read and write errors are ignored.
 
-    ``key`` stands for everything that the wish was made from; ``directory`` is the manifest's, as it is called this time.
+    ``key`` is a digest of all inputs of the desired state.
     """
 
     path: Path
@@ -35,26 +35,25 @@ class ManifestCache:
     directory: Path
 
     def load(self, files: Mapping[str, bytes]) -> DesiredState | None:
-        """The wish, if it was made from the same; None if not, or if the directories of its code are gone."""
+        """Return the cached state; None if the inputs changed or code is missing."""
         try:
-            found = json.loads(self.path.read_bytes())
-            if found["key"] != self.key:
+            entry = json.loads(self.path.read_bytes())
+            if entry["key"] != self.key:
                 return None
-            desired_state = replace(desired_from_json(found["desired"]), directory=self.directory)
-            desired = _placed(desired_state, found["places"], files)
+            cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
+            desired = _with_positions(cached, entry["places"], files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return desired if all(one.is_dir() for one in _code(desired)) else None
+        code = {self.directory / job.job_spec.code.path for job in desired.jobs()}
+        return desired if all(directory.is_dir() for directory in code) else None
 
-    def keep(self, desired: DesiredState) -> None:
-        """Remember the wish, unless there was something to warn of."""
+    def store(self, desired: DesiredState) -> None:
+        """Store the desired state, unless it has warnings."""
         if desired.warnings:
             return
-        desired_state = desired_to_json(desired, desired.resources)
-        kept = {"key": self.key, "desired": desired_state, "places": _places(desired)}
-        text = json.dumps(
-            kept, separators=(",", ":")
-        ).encode()  # in the order in which plans show attributes
+        values = desired_to_json(desired, desired.resources)
+        entry = {"key": self.key, "desired": values, "places": _positions(desired)}
+        text = json.dumps(entry, separators=(",", ":")).encode()  # keeps the order of attributes
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -75,11 +74,11 @@ def open_cache(
     variables: Mapping[str, str],
     plugins: Sequence[tuple[str, str]],
 ) -> ManifestCache:
-    """Where a manifest's wish is remembered. ``plugins`` are providers by name, with the package that each is in."""
-    made_from: JsonValue = {
+    """Return the cache of a manifest; ``plugins`` are pairs of provider and package."""
+    inputs: JsonValue = {
         "python": sys.version,
         "program": [
-            *_sources(Path(root, room) for root in trainctl.__path__ for room in _PACKAGES),
+            *_sources(Path(root, name) for root in trainctl.__path__ for name in _PACKAGES),
             *_packages(package for _, package in plugins),
         ],
         "plugins": [list(plugin) for plugin in plugins],
@@ -87,9 +86,9 @@ def open_cache(
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "variables": dict(variables),
     }
-    place = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
-    key = hashlib.sha256(canonical(made_from)).hexdigest()
-    return ManifestCache(cache_home / "manifests" / f"{place}.json", key, directory)
+    name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+    key = hashlib.sha256(canonical(inputs)).hexdigest()
+    return ManifestCache(cache_home / "manifests" / f"{name}.json", key, directory)
 
 
 def _packages(names: Iterable[str]) -> Iterator[list[str | int]]:
@@ -101,47 +100,41 @@ def _packages(names: Iterable[str]) -> Iterator[list[str | int]]:
 
 
 def _sources(folders: Iterable[Path]) -> Iterator[list[str | int]]:
-    """Name, size and time of each source file: a program that was changed may read a manifest otherwise."""
+    """Yield name, size and mtime of each source file."""
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
-            found = path.stat()
-            yield [str(path), found.st_size, found.st_mtime_ns]
+            status = path.stat()
+            yield [str(path), status.st_size, status.st_mtime_ns]
 
 
-def _places(desired: DesiredState) -> dict[str, JsonValue]:
-    resources = {
-        str(resource.address): _place(resource.where) for resource in desired.resources.values()
+def _positions(desired: DesiredState) -> dict[str, JsonValue]:
+    items = {
+        **{str(address): resource.where for address, resource in desired.resources.items()},
+        **{f"secret.{name}": secret.where for name, secret in desired.secrets.items()},
     }
-    secrets = {f"secret.{name}": _place(one.where) for name, one in desired.secrets.items()}
-    return {**resources, **secrets}
+    return {
+        name: [where.file, where.line, where.column, where.key_path] if where else None
+        for name, where in items.items()
+    }
 
 
-def _place(where: Position | None) -> JsonValue:
-    return [where.file, where.line, where.column, where.key_path] if where else None
-
-
-def _placed(
-    desired: DesiredState, places: Mapping[str, Any], files: Mapping[str, bytes]
+def _with_positions(
+    desired: DesiredState, positions: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> DesiredState:
     lines = {name: lines_of(data.decode(), name) for name, data in files.items()}
 
     def at(name: str) -> Position | None:
-        if places[name] is None:
+        if positions[name] is None:
             return None
-        file, line, column, key_path = places[name]
+        file, line, column, key_path = positions[name]
         return Position(file, line, column, key_path, lines.get(file))
 
-    return replace(
-        desired,
-        resources={key: replace(one, where=at(str(key))) for key, one in desired.resources.items()},
-        secrets={
-            name: replace(one, where=at(f"secret.{name}")) for name, one in desired.secrets.items()
-        },
-    )
-
-
-def _code(desired: DesiredState) -> set[Path]:
-    jobs = (
-        resource for resource in desired.resources.values() if resource.address.kind is Kind.JOB
-    )
-    return {desired.directory / job.job_spec.code.path for job in jobs}
+    resources = {
+        address: replace(resource, where=at(str(address)))
+        for address, resource in desired.resources.items()
+    }
+    secrets = {
+        name: replace(secret, where=at(f"secret.{name}"))
+        for name, secret in desired.secrets.items()
+    }
+    return replace(desired, resources=resources, secrets=secrets)

@@ -1,4 +1,4 @@
-"""The tree with every ``${{ … }}`` expanded."""
+"""Expansion of all expressions and matrices in the tree of a manifest."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _TEXT = frozenset({"environment_variables", "labels"})
 
 
 class Expander:
-    """Expands one manifest's expressions; what is wrong with them is added to ``problems``.
+    """Expands one manifest, adding to ``problems``.
 
-    A job with a matrix becomes one for each combination: ``expand_matrix`` says of which, by their names in the expanded tree.
+    ``instances`` has the jobs of matrices by their keys in the expanded tree.
     """
 
     def __init__(
@@ -47,35 +47,35 @@ class Expander:
         self.instances: dict[str, MatrixJob] = {}
 
     def manifest(self, root: ManifestNode) -> ManifestNode:
-        """Every section, those first that others refer to."""
+        """Expand all sections, first those that others refer to."""
         only_variables = ExpressionScope(self._variables)
-        done: dict[str, ManifestNode] = {}
+        expanded: dict[str, ManifestNode] = {}
         for name in ("project", "projects"):
             if name in root.entries:
-                done[name] = self._node(root.entries[name], (name,), only_variables)
+                expanded[name] = self._node(root.entries[name], (name,), only_variables)
         if "vars" in root.entries:
-            done["vars"] = self._values_alone(root.entries["vars"])
-        scope = ExpressionScope(self._variables, self._only_project(done))
+            expanded["vars"] = self._check_variables(root.entries["vars"])
+        scope = ExpressionScope(self._variables, self._only_project(expanded))
         for name, section in root.entries.items():
-            if name not in done and name != "jobs":
-                done[name] = self._node(section, (name,), scope)
+            if name not in expanded and name != "jobs":
+                expanded[name] = self._node(section, (name,), scope)
         if "jobs" in root.entries:
-            done["jobs"] = self._jobs(root.entries["jobs"], scope, done.get("weights"))
-        self._refuse_in_keys(root)
-        return mapping_node({name: done[name] for name in root.entries}, root.keys, root.where)
+            expanded["jobs"] = self._jobs(root.entries["jobs"], scope, expanded.get("weights"))
+        self._check_keys(root)
+        return mapping_node({name: expanded[name] for name in root.entries}, root.keys, root.where)
 
-    def _only_project(self, done: dict[str, ManifestNode]) -> str | None:
-        names = list(done["projects"].entries) if "projects" in done else []
+    def _only_project(self, expanded: dict[str, ManifestNode]) -> str | None:
+        names = list(expanded["projects"].entries) if "projects" in expanded else []
         if names:
             return names[0] if len(names) == 1 else None
-        project = done.get("project")
+        project = expanded.get("project")
         name = project.entries.get("name") if project else None
         return name.value if name and isinstance(name.value, str) else self._directory_name
 
-    def _values_alone(self, section: ManifestNode) -> ManifestNode:
+    def _check_variables(self, section: ManifestNode) -> ManifestNode:
         for name, entry in section.entries.items():
             if isinstance(entry.value, str) and OPEN in entry.value:
-                self._wrong(
+                self._report_problem(
                     ("vars", name),
                     entry,
                     "a variable can't refer to another variable",
@@ -91,7 +91,7 @@ class Expander:
         entries: dict[str, ManifestNode] = {}
         keys = dict(section.keys)
         for name, job in section.entries.items():
-            if "[" in name:  # what an expanded matrix is told apart by
+            if "[" in name:  # reserved for the jobs of a matrix
                 self._problems.append(
                     error(
                         f"invalid job name {name!r}",
@@ -103,9 +103,9 @@ class Expander:
             elif "matrix" not in job.entries or job.entries["matrix"].value is None:
                 entries[name] = self._job(name, job, scope, declared)
             else:
-                made = self._sweep(name, job, scope, declared)
-                entries.update(made)
-                keys.update(dict.fromkeys(made, section.key_position(name)))
+                jobs = self._sweep(name, job, scope, declared)
+                entries.update(jobs)
+                keys.update(dict.fromkeys(jobs, section.key_position(name)))
         return mapping_node(entries, keys, section.where) if entries else section
 
     def _sweep(
@@ -115,31 +115,34 @@ class Expander:
         scope: ExpressionScope,
         declared: dict[str, ManifestNode],
     ) -> dict[str, ManifestNode]:
-        """The jobs of a matrix. One whose matrix is wrong has nothing but that, for the types to look at."""
+        """Return the jobs of a matrix; if it has wrong types, a job with only the matrix."""
         matrix = self._node(
             job.entries["matrix"], ("jobs", name, "matrix"), replace(scope, job=name)
         )
         body = {key: entry for key, entry in job.entries.items() if key != "matrix"}
         section = mapping_node({**body, "matrix": matrix}, job.keys, job.where)
         before = len(self._problems)
-        found = expand_matrix(name, section, self._problems.append)
+        jobs = expand_matrix(name, section, self._problems.append)
         bare = mapping_node(body, job.keys, job.where)
-        self._nodes += bare.size * len(found)
-        if len(self.instances) + len(found) > MAX_COMBINATIONS or self._nodes > MAX_NODES:
-            self._wrong(
+        self._nodes += bare.size * len(jobs)
+        if len(self.instances) + len(jobs) > MAX_COMBINATIONS or self._nodes > MAX_NODES:
+            self._report_problem(
                 ("jobs", name, "matrix"),
                 matrix,
                 "the matrices make the manifest too large",
                 f"All matrices together can have {MAX_COMBINATIONS} combinations, and {MAX_NODES} values in their jobs.",
                 code="invalid-matrix",
             )
-            found = []
-        if not found:
-            told = any(problem.severity is Severity.ERROR for problem in self._problems[before:])
-            return {} if told else {name: _only_matrix(matrix, job)}
-        for one in found:
-            self.instances[one.tree_key] = one
-        return {one.tree_key: self._job(name, bare, scope, declared, one.values) for one in found}
+            jobs = []
+        if not jobs:
+            new_problems = self._problems[before:]
+            reported = any(problem.severity is Severity.ERROR for problem in new_problems)
+            return {} if reported else {name: _only_matrix(matrix, job)}
+        self.instances.update({instance.tree_key: instance for instance in jobs})
+        return {
+            instance.tree_key: self._job(name, bare, scope, declared, instance.values)
+            for instance in jobs
+        }
 
     def _job(
         self,
@@ -178,14 +181,12 @@ class Expander:
                 return node
             return list_node(items, node.where)
         if isinstance(node.value, str) and OPEN in node.value:
-            return scalar_node(self._expanded(node, node.value, path, scope), node.where)
+            return scalar_node(self._expand(node, node.value, path, scope), node.where)
         return node
 
-    def _expanded(
-        self, node: ManifestNode, text: str, path: Path, scope: ExpressionScope
-    ) -> Scalar:
+    def _expand(self, node: ManifestNode, text: str, path: Path, scope: ExpressionScope) -> Scalar:
         if text.count(OPEN) != len(PATTERN.findall(text)):
-            self._wrong(
+            self._report_problem(
                 path,
                 node,
                 "'${{' without '}}'",
@@ -199,12 +200,12 @@ class Expander:
             else:
                 result = _value(text, scope, keep_type=_TEXT.isdisjoint(path))
         except InvalidExpression as why:
-            self._wrong(path, node, str(why), why.detail, code=why.code)
+            self._report_problem(path, node, str(why), why.detail, code=why.code)
             return text
         if isinstance(result, str):
             self._text += len(result)
             if self._text > _MAX_TEXT:
-                self._wrong(
+                self._report_problem(
                     path,
                     node,
                     "the expanded text is larger than 16 MiB",
@@ -214,7 +215,7 @@ class Expander:
                 return text
         return result
 
-    def _refuse_in_keys(self, root: ManifestNode) -> None:
+    def _check_keys(self, root: ManifestNode) -> None:
         pending: list[tuple[ManifestNode, Path]] = [(root, ())]
         while pending:
             node, path = pending.pop()
@@ -233,7 +234,7 @@ class Expander:
                     pending.append((entry, (*path, key)))
             pending += [(item, (*path, at)) for at, item in enumerate(node.items)]
 
-    def _wrong(
+    def _report_problem(
         self, path: Path, node: ManifestNode, summary: str, detail: str, *, code: str
     ) -> None:
         self._problems.append(
@@ -248,14 +249,14 @@ class Expander:
 
 
 def _may_have_expression(node: ManifestNode) -> bool:
-    """Whether there may be an expression in it: most values of a large manifest are plain text, and this is asked of each."""
+    """Skip plain text quickly: it is most of a large manifest."""
     return not isinstance(node.value, str) or OPEN in node.value
 
 
 def _value(text: str, scope: ExpressionScope, *, keep_type: bool) -> Scalar:
-    whole = PATTERN.fullmatch(text.strip())
-    if whole is not None and whole[0].count(OPEN) == 1 and keep_type:
-        return _plain(whole[1], scope)
+    match = PATTERN.fullmatch(text.strip())
+    if match is not None and match[0].count(OPEN) == 1 and keep_type:
+        return _plain(match[1], scope)
     return _substitute(text, lambda inner, _: scalar_text(_plain(inner, scope)))
 
 
@@ -271,7 +272,10 @@ def _plain(inner: str, scope: ExpressionScope) -> Scalar:
 
 
 def command_text(text: str, scope: ExpressionScope) -> str:
-    """A command with each expression as one quoted word; InvalidExpression where it could not be one."""
+    """Expand a command, with each expression as one quoted word.
+
+    Raises InvalidExpression where a quoted word can't be inserted.
+    """
     quoting = ShellScanner(PATTERN.sub("x", text))
 
     def word(inner: str, before: str) -> str:
@@ -295,7 +299,7 @@ def command_text(text: str, scope: ExpressionScope) -> str:
 
 
 def _substitute(text: str, replace: Callable[[str, str], str]) -> str:
-    """The text with each expression replaced; ``replace`` is told the inside and what stands since the last one."""
+    """Replace each expression; ``replace`` gets its inner and the preceding text."""
     parts: list[str] = []
     at = 0
     for match in PATTERN.finditer(text):
@@ -328,7 +332,7 @@ def _only_matrix(matrix: ManifestNode, job: ManifestNode) -> ManifestNode:
 
 
 def _path(weights: ManifestNode) -> str:
-    """The path of declared weights; empty where the declaration is wrong, which is told there."""
+    """Return the path of declared weights; empty if the declaration is invalid."""
     source: object = weights.value
     if weights.entries:
         mount = weights.entries.get("mount_location")

@@ -1,13 +1,19 @@
-"""What stands between ``${{`` and ``}}``, and what it means in one place of the manifest."""
+"""Variables (``vars``, ``--var``) and expressions (``${{ … }}``)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from trainctl.manifest.credentials import looks_like_credential
+from trainctl.manifest.files import UnreadableManifest
+from trainctl.manifest.read import read_mapping
+from trainctl.manifest.scalars import require_encodable, resolve
 from trainctl.manifest.suggestions import did_you_mean, nearest
-from trainctl.manifest.tree import Scalar
+from trainctl.manifest.tree import ManifestNode, Scalar
+from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 
 OPEN = "${{"
 PATTERN = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
@@ -17,7 +23,7 @@ _KNOWN = "var.NAME, matrix.NAME, project.name, job.name and weights.NAME.path"
 
 
 class InvalidExpression(ValueError):
-    """An expression that has no value here; ``detail`` says what to write."""
+    """An expression without value; ``detail`` says what to write."""
 
     def __init__(self, summary: str, detail: str = "", *, code: str) -> None:
         super().__init__(summary)
@@ -27,9 +33,9 @@ class InvalidExpression(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionScope:
-    """What expressions may refer to in one place. None: there is no such thing here.
+    """Values that expressions can refer to in one place; None if not available there.
 
-    ``weights`` holds the path of each weights that the job lists; an empty one if it can't be known.
+    ``weights`` has the paths of the job's weights, empty if unknown.
     """
 
     variables: Mapping[str, Scalar]
@@ -42,20 +48,20 @@ class ExpressionScope:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One reference; ``raw`` asks for it unquoted."""
+    """A reference; ``raw`` inserts its value unquoted."""
 
     reference: str
     raw: bool
 
     @classmethod
     def parse(cls, text: str) -> Expression:
-        """Of what stands between the braces."""
+        """Parse the text between the braces."""
         inner = text.strip()
         match = _RAW.fullmatch(inner)
         return cls(match[1].strip() if match else inner, match is not None)
 
     def value(self, scope: ExpressionScope) -> Scalar:
-        """What it refers to; InvalidExpression where that is nothing."""
+        """Return the value in a scope; raise InvalidExpression if there is none."""
         kind, _, rest = self.reference.partition(".")
         if kind == "var" and rest:
             return _variable(rest, scope)
@@ -152,4 +158,92 @@ def _unknown(kind: str, reference: str) -> InvalidExpression:
         )
     return InvalidExpression(
         f"unknown reference {reference!r}", f"Known: {_KNOWN}.", code="unknown-reference"
+    )
+
+
+_FLAG = Position("--var")
+
+
+def read_variables(
+    root: ManifestNode,
+    overrides: Mapping[str, str],
+    files: Sequence[Path],
+    problems: list[Diagnostic],
+) -> dict[str, Scalar]:
+    """Return all variables; files, in order, then flags override declared values."""
+    section = root.entries.get("vars")
+    declared = {
+        name: entry.value
+        for name, entry in (section.entries if section else {}).items()
+        if not isinstance(entry.value, dict | list)
+    }
+    result = dict(declared)
+    for file in files:
+        result.update(_read_file(file, declared, problems))
+    for name, text in overrides.items():
+        if name not in declared:
+            hint = did_you_mean(name, declared)
+            problems.append(
+                error(
+                    f"undeclared variable {name!r}",
+                    f"Declare it under 'vars'. {hint}",
+                    where=_FLAG,
+                    code="undeclared-variable",
+                )
+            )
+        elif looks_like_credential(text):
+            problems.append(_credential(name, _FLAG))
+        else:
+            result[name] = _read_flag(name, text, declared[name], problems)
+    return result
+
+
+def _read_flag(name: str, text: str, declared: Scalar, problems: list[Diagnostic]) -> Scalar:
+    try:
+        return require_encodable(text) if isinstance(declared, str) else resolve(text)
+    except ValueError as why:
+        problems.append(error(f"variable {name}: {why}", where=_FLAG, code="invalid-variable"))
+        return declared
+
+
+def _read_file(
+    file: Path, declared: Mapping[str, Scalar], problems: list[Diagnostic]
+) -> dict[str, Scalar]:
+    try:
+        root = read_mapping(file, str(file), problems)
+    except UnreadableManifest as stop:
+        problems.append(stop.diagnostic)
+        return {}
+    result: dict[str, Scalar] = {}
+    for name, entry in root.entries.items():
+        if name not in declared:
+            problems.append(
+                warning(
+                    f"undeclared variable {name!r}",
+                    f"Declare it under 'vars'. {did_you_mean(name, declared)}".strip(),
+                    where=root.key_position(name),
+                    code="undeclared-variable",
+                )
+            )
+        elif isinstance(entry.value, dict | list) or entry.value is None:
+            problems.append(
+                error(
+                    f"variable {name}: expected text, a number, true or false",
+                    where=entry.where,
+                    code="invalid-variable",
+                )
+            )
+        elif isinstance(entry.value, str) and looks_like_credential(entry.value):
+            problems.append(_credential(name, entry.where))
+        else:
+            result[name] = entry.value
+    return result
+
+
+def _credential(name: str, where: Position) -> Diagnostic:
+    return error(
+        f"variable {name}: this looks like a credential",
+        "Declare it under 'secrets' and use it with environment_variables: {NAME: {secret: …}}.",
+        where=where,
+        code="credential",
     )

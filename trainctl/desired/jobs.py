@@ -1,4 +1,4 @@
-"""Jobs to resources, with the weights they name in place and the caches they need."""
+"""Conversion of jobs to resources, with their inline weights and caches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.desired.matrix import MatrixJob
-from trainctl.desired.names import DeclaredNames
-from trainctl.desired.references import (
+from trainctl.desired.names import (
+    DeclaredNames,
     ReferringJob,
     loaded_jobs,
     resolve_dependencies,
@@ -48,7 +48,7 @@ from trainctl.model.specs.resource import CacheSpec, DesiredResource
 
 
 class JobBuilder:
-    """Makes the resources of jobs and caches; ``resources`` holds all made so far, by address."""
+    """Creates the resources of jobs and caches, adding them to ``resources``."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class JobBuilder:
         self.warnings: list[Diagnostic] = []
 
     def cache(self, name: str, section: Cache) -> None:
-        """A declared cache. A project has one on a cluster, and so have all projects together: that of the team."""
+        """Add a declared cache: one per cluster for each project and for the team."""
         path: ManifestPath = ("caches", name)
         of_team = section.scope == "team"
         project = (
@@ -95,9 +95,9 @@ class JobBuilder:
             return
         first = self._caches.get((project, cluster))
         if first is not None:
-            whose = "the team" if project is None else project
+            owner = "the team" if project is None else project
             self._names.report_problem(
-                f"{first} is already the cache of {whose} on {cluster}",
+                f"{first} is already the cache of {owner} on {cluster}",
                 "Remove one of them.",
                 path,
                 code="duplicate-cache",
@@ -106,7 +106,7 @@ class JobBuilder:
         self._add_cache(name, project, cluster, section, path)
 
     def job(self, name: str, section: Job) -> None:
-        """A job, its sources in place, and its cache if it has none yet. One of a matrix is named with its key."""
+        """Add a job, its inline weights, and its cache if none is declared."""
         path: ManifestPath = ("jobs", name)
         instance = self._instances.get(name)
         address = self._address(name)
@@ -166,7 +166,7 @@ class JobBuilder:
         )
 
     def _address(self, name: str) -> Address:
-        """Of the job that has this name in the tree."""
+        """Return the address of a job by its key in the tree."""
         instance = self._instances.get(name)
         return instance.address if instance else Address(Kind.JOB, name)
 
@@ -179,11 +179,11 @@ class JobBuilder:
         return resolve_load_config(config, by, self._names, here)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
-        in_place = 0
+        inline_count = 0
         instance = self._instances.get(job)
         listed: set[str] = set()
-        for at, entry in enumerate(section.weights):
-            here = (*path, "weights", at)
+        for index, entry in enumerate(section.weights):
+            here = (*path, "weights", index)
             if isinstance(entry, str) and not is_source(entry):
                 if self._names.known("weights", entry, here) and entry in listed:
                     self._names.report_problem(
@@ -195,16 +195,16 @@ class JobBuilder:
                 listed.add(entry)
                 address = Address(Kind.WEIGHTS, entry)
             else:
-                place = instance.weights[at] if instance else (in_place, None)
-                number, key = place or (at, None)
+                numbered = instance.weights[index] if instance else (inline_count, None)
+                number, key = numbered or (index, None)
                 name = f"{instance.job if instance else job}-{number}"
-                address = self._in_place(Address(Kind.WEIGHTS, name, key), entry, here)
-                in_place += 1
+                address = self._add_inline(Address(Kind.WEIGHTS, name, key), entry, here)
+                inline_count += 1
             resource = self._resources.get(address)
             if resource is not None:
-                yield _used(resource)
+                yield _job_weights(resource)
 
-    def _in_place(
+    def _add_inline(
         self, address: Address, entry: str | InlineWeights, path: ManifestPath
     ) -> Address:
         section = InlineWeights(source=entry) if isinstance(entry, str) else entry
@@ -216,38 +216,33 @@ class JobBuilder:
                 path,
                 code="duplicate-address",
             )
-        elif address not in self._resources and self._named(name, path):
+        elif address not in self._resources and self._is_name(name, path):
             self._add(weights(address, section, LifecycleSection(), path, self._names))
         return address
 
     def _check_mounts(
         self, name: str, section: Job, used: Sequence[JobWeights], path: ManifestPath
     ) -> None:
-        mounts = [
-            MountPoint(one.mount_location, str(one.address), self._names.place((*path, "weights")))
-            for one in used
-        ]
-        mounts += [
-            MountPoint(
-                mount.mount_location, mount.host_path, self._names.place((*path, "mounts", at))
-            )
-            for at, mount in enumerate(section.mounts)
-        ]
+        mounts: list[MountPoint] = []
+
+        def add(location: str | None, label: str, *steps: str | int, enabled: bool = True) -> None:
+            if location and enabled:
+                mounts.append(MountPoint(location, label, self._names.place((*path, *steps))))
+
+        for item in used:
+            add(item.mount_location, str(item.address), "weights")
+        for index, mount in enumerate(section.mounts):
+            add(mount.mount_location, mount.host_path, "mounts", index)
         cache, checkpoints = section.runtime.cache_config, section.runtime.checkpointing_config
-        if cache.enabled and cache.mount_base_path:
-            where = self._names.place((*path, "runtime", "cache_config", "mount_base_path"))
-            mounts.append(MountPoint(cache.mount_base_path, "the training cache", where))
-        if checkpoints.enabled and checkpoints.checkpoint_path:
-            where = self._names.place((*path, "runtime", "checkpointing_config", "checkpoint_path"))
-            mounts.append(
-                MountPoint(checkpoints.checkpoint_path, "the checkpoint directory", where)
-            )
+        steps = ("runtime", "cache_config", "mount_base_path")
+        add(cache.mount_base_path, "the training cache", *steps, enabled=cache.enabled)
+        steps = ("runtime", "checkpointing_config", "checkpoint_path")
+        location = checkpoints.checkpoint_path
+        add(location, "the checkpoint directory", *steps, enabled=checkpoints.enabled)
         loading = section.runtime.load_checkpoint_config
-        if loading and loading.enabled and loading.download_folder:
-            where = self._names.place(
-                (*path, "runtime", "load_checkpoint_config", "download_folder")
-            )
-            mounts.append(MountPoint(loading.download_folder, "loaded checkpoints", where))
+        if loading:
+            steps = ("runtime", "load_checkpoint_config", "download_folder")
+            add(loading.download_folder, "loaded checkpoints", *steps, enabled=loading.enabled)
         self._names.problems.extend(find_overlaps(mounts, f"job.{name}"))
 
     def _secrets_of(self, section: Job, path: ManifestPath) -> list[SecretVersion]:
@@ -258,14 +253,14 @@ class JobBuilder:
             if isinstance(value, SecretReference)
         }
         if section.image is not None:
-            references = _references(section.image.model_dump(), (*path, "image"))
+            references = _find_secrets(section.image.model_dump(), (*path, "image"))
             used.update((secret, here) for secret, here in references if secret not in used)
-        listed: list[SecretVersion] = []
+        versions: list[SecretVersion] = []
         for secret, here in sorted(used.items()):
             if self._names.known("secret", secret, here):
                 spec = self._secrets.get(secret)
-                listed.append(SecretVersion(secret, spec.version if spec else None))
-        return listed
+                versions.append(SecretVersion(secret, spec.version if spec else None))
+        return versions
 
     def _code_path(self, code: str, path: ManifestPath) -> str:
         here = (*path, "code")
@@ -303,9 +298,9 @@ class JobBuilder:
             )
 
     def _cache_for(self, project: str, cluster: str, path: ManifestPath) -> Address:
-        known = self._caches.get((project, cluster))
-        if known is not None:
-            return known
+        declared = self._caches.get((project, cluster))
+        if declared is not None:
+            return declared
         name = f"{project}-{cluster}"
         address = Address(Kind.CACHE, name)
         if address in self._resources:
@@ -316,7 +311,7 @@ class JobBuilder:
                 code="duplicate-address",
             )
             return address
-        if self._named(name, path):
+        if self._is_name(name, path):
             self._add_cache(name, project, cluster, Cache(), path)
         return address
 
@@ -341,7 +336,7 @@ class JobBuilder:
             )
         )
 
-    def _named(self, name: str, path: ManifestPath) -> bool:
+    def _is_name(self, name: str, path: ManifestPath) -> bool:
         if NAME.fullmatch(name):
             return True
         self._names.report_problem(
@@ -360,7 +355,7 @@ class JobBuilder:
         self._resources[resource.address] = resource
 
 
-def _used(resource: DesiredResource) -> JobWeights:
+def _job_weights(resource: DesiredResource) -> JobWeights:
     weights = resource.weights_spec
     return JobWeights(
         resource.address,
@@ -371,9 +366,9 @@ def _used(resource: DesiredResource) -> JobWeights:
     )
 
 
-def _references(value: Any, path: ManifestPath) -> Iterator[tuple[str, ManifestPath]]:
+def _find_secrets(value: Any, path: ManifestPath) -> Iterator[tuple[str, ManifestPath]]:
     if isinstance(value, dict):
         if set(value) == {"secret"}:
             yield value["secret"], (*path, "secret")
         for key, entry in value.items():
-            yield from _references(entry, (*path, key))
+            yield from _find_secrets(entry, (*path, key))

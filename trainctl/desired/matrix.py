@@ -1,4 +1,4 @@
-"""Sweeps: the combinations of a ``matrix``, as GitHub Actions forms them. DESIGN.md says how, word for word."""
+"""Combinations of a ``matrix``, as in GitHub Actions; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
 
 MAX_COMBINATIONS = 2000
-"""Of all matrices of a manifest together."""
+"""Limit for all matrices of a manifest together."""
 MAX_NODES = 1_000_000
-"""Values of all jobs that matrices make together, so that a small file can't ask for a large manifest."""
+"""Limit for the values of all jobs of matrices, so that a small file can't expand to a huge manifest."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_INCLUDE, _EXCLUDE = "include", "exclude"
+_OBJECTS = _INCLUDE, _EXCLUDE = "include", "exclude"
 _MAX_KEY = 500
 
 Report = Callable[[Diagnostic], None]
@@ -31,9 +31,9 @@ Values = dict[str, Scalar]
 
 @dataclass(frozen=True, slots=True)
 class MatrixJob:
-    """One job of a matrix: its values in the order declared, those that ``include`` adds last.
+    """One job of a matrix; values are in the declared order, then ``include``.
 
-    ``weights`` has, for each entry of the job's ``weights``, its number among the sources in place and the part of the key
+    ``weights``: for each entry of the job's ``weights`` its number among the inline sources and the part of the key
     that it depends on; None for a declared name.
     """
 
@@ -48,17 +48,20 @@ class MatrixJob:
 
     @property
     def tree_key(self) -> str:
-        """The name under which it stands among the jobs, once expanded."""
+        """Its key in the expanded ``jobs`` section."""
         return str(self.address).removeprefix("job.")
 
 
 def key_of(values: Mapping[str, Scalar]) -> str:
-    """``lr=1e-5,seed=1``: every value as it was written."""
+    """Format as ``lr=1e-5,seed=1``, with values as written."""
     return ",".join(f"{name}={scalar_text(value)}" for name, value in values.items())
 
 
 def expand_matrix(job: str, section: ManifestNode, report: Report) -> list[MatrixJob]:
-    """The jobs that a matrix makes of one; none where it is wrong, which was reported or is for the types to say."""
+    """Return the jobs of a matrix; none if it is invalid.
+
+    Wrong types are not reported here but when types are checked.
+    """
     matrix = section.entries["matrix"]
     if matrix.value == {}:
         report(
@@ -72,37 +75,36 @@ def expand_matrix(job: str, section: ManifestNode, report: Report) -> list[Matri
         )
     if not _is_well_formed(matrix):
         return []
-    reader = _MatrixExpansion(job, matrix, _used(section), report)
-    found = reader.combinations()
-    if not found or reader.wrong:
+    expansion = _MatrixExpansion(job, matrix, _used_names(section), report)
+    combinations = expansion.combinations()
+    if expansion.invalid:
         return []
     weights = section.entries.get("weights")
     items = weights.items if weights else []
-    return [MatrixJob(job, values, tuple(_inline_weights(items, values))) for values in found]
+    return [
+        MatrixJob(job, values, tuple(_inline_weights(items, values))) for values in combinations
+    ]
 
 
 def _is_well_formed(matrix: ManifestNode) -> bool:
-    """Whether it has the form that the types ask for."""
+    """Whether the types are valid."""
     if not matrix.entries:
         return False
     lists = {name: node for name, node in matrix.entries.items() if name not in _OBJECTS}
     objects = [node for name in _OBJECTS if (node := matrix.entries.get(name))]
-    return all(node.items and all(map(_scalar, node.items)) for node in lists.values()) and all(
+    return all(node.items and all(map(_is_scalar, node.items)) for node in lists.values()) and all(
         isinstance(node.value, list)
-        and all(item.entries and all(map(_scalar, item.entries.values())) for item in node.items)
+        and all(item.entries and all(map(_is_scalar, item.entries.values())) for item in node.items)
         for node in objects
     )
 
 
-_OBJECTS = (_INCLUDE, _EXCLUDE)
-
-
-def _scalar(node: ManifestNode) -> bool:
+def _is_scalar(node: ManifestNode) -> bool:
     return node.value is not None and not isinstance(node.value, dict | list)
 
 
-def _used(section: ManifestNode) -> set[str]:
-    """The names that the job refers to as ``matrix.NAME``."""
+def _used_names(section: ManifestNode) -> set[str]:
+    """Return the names used as ``matrix.NAME``."""
     return {
         reference.removeprefix("matrix.")
         for text in _texts(section)
@@ -114,20 +116,20 @@ def _used(section: ManifestNode) -> set[str]:
 def _texts(node: ManifestNode) -> Iterator[str]:
     pending = [node]
     while pending:
-        one = pending.pop()
-        if isinstance(one.value, str):
-            yield one.value
-        pending += [*one.entries.values(), *one.items]
+        current = pending.pop()
+        if isinstance(current.value, str):
+            yield current.value
+        pending += [*current.entries.values(), *current.items]
 
 
 def _inline_weights(
     items: list[ManifestNode], values: Mapping[str, Scalar]
 ) -> Iterator[tuple[int, str | None] | None]:
-    """What does not depend on the matrix has the same address in all its jobs, and so is one resource."""
+    """Number inline weights; without matrix values they are shared by all jobs."""
     number = 0
     for item in items:
         text = item.value
-        names = _used(item)
+        names = _used_names(item)
         if isinstance(text, str) and not is_source(text) and "${{" not in text:
             yield None
             continue
@@ -138,16 +140,16 @@ def _inline_weights(
 
 @dataclass
 class _MatrixExpansion:
-    """One matrix while it is read."""
+    """Expansion of one matrix; ``used`` are the names that the job refers to."""
 
     job: str
     node: ManifestNode
     used: Collection[str]
     report: Report
-    wrong: bool = field(default=False, init=False)
+    invalid: bool = field(default=False, init=False)
 
     def combinations(self) -> list[Values]:
-        """The product of the lists, less what is excluded, and with what is included."""
+        """Return the product of the lists, without ``exclude``, with ``include``."""
         lists = {
             name: [_value(item) for item in node.items]
             for name, node in self.node.entries.items()
@@ -163,39 +165,39 @@ class _MatrixExpansion:
                 f"A manifest can have at most {MAX_COMBINATIONS}.",
                 self.node,
             )
-        if self.wrong:
+        if self.invalid:
             return []
         product = itertools.product(*lists.values()) if lists else []
         originals = [dict(zip(lists, values, strict=True)) for values in product]
         originals = self._without_excluded(originals, lists)
-        found = self._with_included(originals, included, lists)
-        self._check_result(found)
-        return found
+        combinations = self._with_included(originals, included, lists)
+        self._check_result(combinations)
+        return combinations
 
     def _without_excluded(
         self, originals: list[Values], lists: Mapping[str, list[Scalar]]
     ) -> list[Values]:
-        for at, node in enumerate(self._objects(_EXCLUDE)):
+        for index, node in enumerate(self._objects(_EXCLUDE)):
             excluded = _values(node)
             unknown = [name for name in excluded if name not in lists]
             for name in unknown:
                 self._report_problem(
-                    f"matrix.exclude[{at}]: the matrix has no list {name!r}",
+                    f"matrix.exclude[{index}]: the matrix has no list {name!r}",
                     did_you_mean(name, lists),
                     node.entries[name],
                 )
-            kept = [original for original in originals if not _contains(original, excluded)]
-            if len(kept) == len(originals) and not unknown:
+            remaining = [original for original in originals if not _contains(original, excluded)]
+            if len(remaining) == len(originals) and not unknown:
                 self.report(
                     warning(
-                        f"matrix.exclude[{at}] matches no combination",
+                        f"matrix.exclude[{index}] matches no combination",
                         f"No combination has {key_of(excluded)}.",
                         address=f"job.{self.job}",
                         where=node.where,
                         code="unused-exclude",
                     )
                 )
-            originals = kept
+            originals = remaining
         return originals
 
     def _with_included(
@@ -206,28 +208,30 @@ class _MatrixExpansion:
     ) -> list[Values]:
         added: list[Values] = [{} for _ in originals]
         alone: list[Values] = []
-        for at, node in enumerate(included):
+        for index, node in enumerate(included):
             values = _values(node)
-            self._check_included(at, node, lists)
+            self._check_included(index, node, lists)
             own = {name: value for name, value in values.items() if name in lists}
             extra = {name: value for name, value in values.items() if name not in lists}
-            fitting = [place for place, one in enumerate(originals) if _contains(one, own)]
-            for place in fitting:
-                added[place].update(extra)
-            if not fitting:
+            matches = [
+                position for position, original in enumerate(originals) if _contains(original, own)
+            ]
+            for position in matches:
+                added[position].update(extra)
+            if not matches:
                 alone.append(values)
         return [
-            *({**one, **more} for one, more in zip(originals, added, strict=True)),
-            *(_in_declared_order(one, lists) for one in alone),
+            *({**original, **extra} for original, extra in zip(originals, added, strict=True)),
+            *(_in_declared_order(values, lists) for values in alone),
         ]
 
     def _check_included(
-        self, at: int, node: ManifestNode, lists: Mapping[str, list[Scalar]]
+        self, index: int, node: ManifestNode, lists: Mapping[str, list[Scalar]]
     ) -> None:
         for name, value in node.entries.items():
             if name not in lists and name not in self.used:
                 self._report_problem(
-                    f"matrix.include[{at}]: the matrix has no list {name!r}",
+                    f"matrix.include[{index}]: the matrix has no list {name!r}",
                     f"{did_you_mean(name, lists)} To add a new name, use ${{{{ matrix.{name} }}}} in the job.".strip(),
                     value,
                 )
@@ -241,28 +245,28 @@ class _MatrixExpansion:
 
     def _check_lists(self, lists: Mapping[str, list[Scalar]]) -> None:
         for name in lists:
-            seen: set[tuple[bool, Scalar]] = set()
+            values: set[tuple[bool, Scalar]] = set()
             for item in self.node.entries[name].items:
                 value = _value(item)
-                if _comparable(value) in seen:
+                if _comparable(value) in values:
                     self._report_problem(
                         f"matrix.{name} lists {scalar_text(value)} twice",
                         "Remove the duplicate.",
                         item,
                     )
-                seen.add(_comparable(value))
+                values.add(_comparable(value))
 
-    def _check_result(self, found: list[Values]) -> None:
-        if not found:
+    def _check_result(self, combinations: list[Values]) -> None:
+        if not combinations:
             self._report_problem(
                 "matrix has no combinations",
                 "Remove an 'exclude': they exclude all combinations.",
                 self.node,
             )
-        seen: set[str] = set()
-        for values in found:
+        keys: set[str] = set()
+        for values in combinations:
             key = key_of(values)
-            if key in seen:
+            if key in keys:
                 self._report_problem(
                     f"matrix: duplicate combination {key}",
                     "Remove one of them, or add a value that differs.",
@@ -274,7 +278,7 @@ class _MatrixExpansion:
                     f"Use at most {_MAX_KEY} characters: shorten names and values, for example with names of settings files.",
                     self.node,
                 )
-            seen.add(key)
+            keys.add(key)
 
     def _objects(self, name: str) -> list[ManifestNode]:
         node = self.node.entries.get(name)
@@ -288,7 +292,7 @@ class _MatrixExpansion:
         )
 
     def _report_problem(self, summary: str, detail: str, node: ManifestNode) -> None:
-        self.wrong = True
+        self.invalid = True
         address = f"job.{self.job}"
         self.report(
             error(summary, detail, address=address, where=node.where, code="invalid-matrix")
@@ -300,12 +304,12 @@ def _values(node: ManifestNode) -> Values:
 
 
 def _value(node: ManifestNode) -> Scalar:
-    assert not isinstance(node.value, dict | list)  # noqa: S101 - looked at before
+    assert not isinstance(node.value, dict | list)  # noqa: S101 - checked in _is_well_formed
     return node.value
 
 
 def _contains(values: Values, part: Values) -> bool:
-    """Whether all values of a part are among the values."""
+    """Whether the values contain all values of a part."""
     return all(
         name in values and _comparable(values[name]) == _comparable(value)
         for name, value in part.items()
@@ -313,13 +317,10 @@ def _contains(values: Values, part: Values) -> bool:
 
 
 def _comparable(value: Scalar) -> tuple[bool, Scalar]:
-    """A value as it compares: true is not 1, and 1e-5 is 0.00001."""
+    """Return a key for comparison: true is not 1, but 1e-5 is 0.00001."""
     return isinstance(value, bool), value
 
 
 def _in_declared_order(values: Values, lists: Collection[str]) -> Values:
-    """In the order in which the lists are declared; names that have none stand last."""
-    return {
-        **{name: values[name] for name in lists if name in values},
-        **{name: value for name, value in values.items() if name not in lists},
-    }
+    """Sort names in the order of the lists; others follow."""
+    return {**{name: values[name] for name in lists if name in values}, **values}

@@ -1,22 +1,29 @@
-"""Which names a manifest declares, and which one is meant where none is said."""
+"""Declared names and references between jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from trainctl.desired.values import find_cycle
 from trainctl.manifest.check import key_position
 from trainctl.manifest.messages import address_of, path_text
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, position_of
+from trainctl.manifest.types.job import Job
+from trainctl.manifest.types.runtime import CheckpointReference, LoadCheckpointConfig
+from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.specs import job_spec as config
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredNames:
-    """Declared names by section (of what is wrong, too), and the problems with names that are not declared.
+    """Declared names by section, and the problems with undeclared names.
 
-    ``root`` is the tree that the manifest was made from, ``text`` the one before what is wrong was taken out.
+    ``root`` is the tree of the manifest after invalid values were removed, ``text`` the tree before. Names of invalid
+    sections count as declared. ``reported`` are the positions of earlier problems; no others are added there.
     """
 
     root: ManifestNode
@@ -26,26 +33,25 @@ class DeclaredNames:
     weights: Collection[str]
     secrets: Collection[str]
     jobs: Collection[str]
-    told: Collection[Position | None] = ()
-    """Places of which a problem was told already: nothing more is said of them."""
+    reported: Collection[Position | None] = ()
     problems: list[Diagnostic] = field(default_factory=list)
 
     def place(self, path: Path) -> Position:
-        """Where the value at a path stands."""
+        """Return the position of the value at a path."""
         return position_of(self.root, path)
 
     def report_problem(
         self, summary: str, detail: str, path: Path, *, code: str, at_key: bool = False
     ) -> None:
-        """Add a problem with what stands at a path, or with the key it has."""
+        """Add a problem with the value at a path, or with its key."""
         where = key_position(self.root, path) if at_key else self.place(path)
-        if where not in self.told:
+        if where not in self.reported:
             self.problems.append(
                 error(summary, detail, address=address_of(path), where=where, code=code)
             )
 
     def known(self, kind: str, name: str, path: Path) -> bool:
-        """Whether a name is declared; a problem if not."""
+        """Check whether a name is declared; report a problem if not."""
         declared: Collection[str] = getattr(self, _SECTIONS[kind])
         if name in declared:
             return True
@@ -59,14 +65,14 @@ class DeclaredNames:
         return False
 
     def chosen(self, kind: str, name: str | None, path: Path) -> str:
-        """The name given, or the only one there is; a problem where that is unclear."""
+        """Return the name, or the only declared one; report a problem if ambiguous."""
         declared: Collection[str] = getattr(self, _SECTIONS[kind])
         if name is not None:
             self.known(kind, name, path)
             return name
         if len(declared) == 1:
             return next(iter(declared))
-        if not self._given(path):
+        if not self._is_given(path):
             self.report_problem(
                 f"{path_text(path)} is missing",
                 f"Set it to one of the {_SECTIONS[kind]}: {', '.join(sorted(declared)[:10])}.",
@@ -75,8 +81,8 @@ class DeclaredNames:
             )
         return ""
 
-    def _given(self, path: Path) -> bool:
-        """Whether the text says something there; that it is wrong was told before."""
+    def _is_given(self, path: Path) -> bool:
+        """Whether the text has a value there, which then is invalid and already reported."""
         node: ManifestNode | None = self.text
         for step in path:
             node = node.entries.get(str(step)) if node else None
@@ -90,3 +96,152 @@ _SECTIONS: Mapping[str, str] = {
     "secret": "secrets",
     "job": "jobs",
 }
+
+
+def resolve_dependencies(
+    entries: list[str], path: Path, names: DeclaredNames, of_matrix: Mapping[str, list[Address]]
+) -> list[Address]:
+    """Return the addresses in ``depends_on``, for a matrix those of all its jobs."""
+    dependencies: list[Address] = []
+    for index, text in enumerate(entries):
+        here = (*path, "depends_on", index)
+        address = _parse_job(text)
+        if address is None:
+            names.report_problem(
+                f"depends_on: {text!r} is not the address of a job",
+                "Use job.NAME. A job depends on its weights and caches automatically.",
+                here,
+                code="invalid-dependency",
+            )
+        elif names.known("job", address.name, here):
+            matrix_jobs = of_matrix.get(address.name, [])
+            if address.key is None:
+                dependencies += matrix_jobs or [address]
+            elif address in matrix_jobs:
+                dependencies.append(address)
+            else:
+                hint = did_you_mean(str(address), list(map(str, matrix_jobs)))
+                names.report_problem(
+                    f"depends_on: {address} not found", hint, here, code="undeclared-name"
+                )
+    return dependencies
+
+
+def find_cycles(jobs: Mapping[str, Job], names: DeclaredNames) -> Iterator[Diagnostic]:
+    """Report a cycle in ``depends_on``; the jobs of a matrix count as one job."""
+    places: dict[str, Path] = {}
+    edges: dict[str, list[str]] = {}
+    for tree_key, job in jobs.items():
+        name = tree_key.partition("[")[0]
+        places.setdefault(name, ("jobs", tree_key, "depends_on"))
+        dependencies = filter(None, map(_parse_job, job.depends_on))
+        edges.setdefault(name, []).extend(address.name for address in dependencies)
+    cycle = find_cycle(edges)
+    if cycle:
+        steps = " \u2192 ".join(f"job.{name}" for name in cycle)
+        yield error(
+            f"depends_on has a cycle: {steps}",
+            "Remove one of these dependencies.",
+            address=f"job.{cycle[0]}",
+            where=names.place(places[cycle[0]]),
+            code="dependency-cycle",
+        )
+
+
+def _parse_job(text: str) -> Address | None:
+    try:
+        address = Address.parse(text)
+    except ValueError:
+        return None
+    return address if address.kind is Kind.JOB else None
+
+
+_RUN = re.compile(r"[a-z2-7]{7}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReferringJob:
+    """The job with a reference, its project and the jobs that it can refer to.
+
+    ``jobs`` has the projects of all declared jobs; ``of_matrix`` the jobs of each matrix by name.
+    """
+
+    address: Address
+    project: str
+    jobs: Mapping[Address, str]
+    of_matrix: Mapping[str, list[Address]]
+
+
+def resolve_load_config(
+    section: LoadCheckpointConfig | None, by: ReferringJob, names: DeclaredNames, path: Path
+) -> config.LoadCheckpointSpec | None:
+    """Resolve all references of the section.
+
+    Checkpoints that only the job itself may save are ``optional``, so that its first run can start.
+    """
+    if section is None:
+        return None
+    references = (
+        _resolve(reference, by, names, (*path, "checkpoints", index))
+        for index, reference in enumerate(section.checkpoints)
+    )
+    return config.LoadCheckpointSpec(section.enabled, section.download_folder, tuple(references))
+
+
+def loaded_jobs(runtime: config.RuntimeSpec, own: Address) -> list[Address]:
+    """Return the declared jobs whose checkpoints a job starts from."""
+    jobs = (Address.parse(load.job) for load in runtime.loads if load.job)
+    return [address for address in jobs if address != own]
+
+
+def _resolve(
+    reference: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
+) -> config.CheckpointSelector:
+    job_id, name = reference.job_id, reference.checkpoint_name
+    job = _find_job(job_id, by, names, (*path, "job_id")) if job_id else None
+    run = job_id if job is None else None
+    project = reference.project_name or (by.jobs.get(job, by.project) if job else by.project)
+    own = project == by.project and run is None and job in (None, by.address)
+    return config.CheckpointSelector(
+        project, str(job) if job else None, run, name, optional=name is None and own
+    )
+
+
+def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Address | None:
+    """Return the declared job, None for the id of a run."""
+    try:
+        address = Address.parse(text if text.startswith("job.") else f"job.{text}")
+    except ValueError:
+        address = None
+    if address is not None and address in by.jobs:
+        return address
+    if address is not None and address.key is None and address.name in by.of_matrix:
+        return _choose_of_matrix(address, by, names, path)
+    if not _RUN.fullmatch(text):
+        hint = did_you_mean(text.removeprefix("job."), [_job_text(job) for job in by.jobs])
+        names.report_problem(
+            f"job_id: {text!r} is neither a job nor a run ID",
+            f"A run ID has seven characters, as shown by trainctl status. {hint}".strip(),
+            path,
+            code="undeclared-name",
+        )
+    return None
+
+
+def _choose_of_matrix(name: Address, by: ReferringJob, names: DeclaredNames, path: Path) -> Address:
+    """Return the job that a matrix name means; preferably the referring job."""
+    if name == by.address.group:
+        return by.address
+    jobs = by.of_matrix[name.name]
+    if len(jobs) > 1:
+        names.report_problem(
+            f"job_id: {name} has {len(jobs)} jobs",
+            f"Use the name of a single job, for example {_job_text(jobs[0])!r}.",
+            path,
+            code="ambiguous-default",
+        )
+    return jobs[0]
+
+
+def _job_text(job: Address) -> str:
+    return str(job).removeprefix("job.")

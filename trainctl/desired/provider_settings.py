@@ -1,4 +1,4 @@
-"""A cluster's own settings against its provider's JSON Schema, which also gives their defaults."""
+"""Validation and defaults of cluster settings by the provider's JSON Schema."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CheckOf = Callable[[str, spi.ClusterSettings], Sequence[spi.SettingsProblem]]
 
 
 def accept_any(provider: str, cluster: spi.ClusterSettings) -> Sequence[spi.SettingsProblem]:
-    """A check that finds nothing."""
+    """Report no problems."""
     return ()
 
 
 class ProviderSettings:
-    """Checks cluster sections; asks for each provider's schema once."""
+    """Checks the settings of clusters, loading each provider's schema once."""
 
     def __init__(
         self,
@@ -45,24 +45,25 @@ class ProviderSettings:
         self.warnings: list[Diagnostic] = []
 
     def complete(self, name: str, cluster: Cluster) -> dict[str, Any]:
-        """The settings with the provider's defaults."""
+        """Check the settings and return them with the provider's defaults."""
         path: Path = ("clusters", name)
         settings: dict[str, Any] = plain_json(cluster.settings)
         schema = self._schema(cluster.provider)
         if schema is None:
             self._not_installed(cluster.provider, (*path, "provider"))
             return settings
-        found = _problems(settings, schema)
-        for problem in found:
-            self._report_problem(problem, path)
-        if not found:
-            for wrong in self._check_of(cluster.provider, spi.ClusterSettings(name, settings)):
-                place = (*path, *wrong.path)
-                self._names.report_problem(wrong.summary, wrong.detail, place, code="invalid-value")
+        errors = _validate(settings, schema)
+        for error in errors:
+            self._report_problem(error, path)
+        if not errors:
+            for problem in self._check_of(cluster.provider, spi.ClusterSettings(name, settings)):
+                self._names.report_problem(
+                    problem.summary, problem.detail, (*path, *problem.path), code="invalid-value"
+                )
         return _with_defaults(settings, schema)
 
     def defaults(self, provider: str) -> dict[str, Any]:
-        """The provider's defaults, for a cluster that nobody wrote and that can have nothing wrong."""
+        """Return the provider's defaults, for a cluster that isn't declared."""
         return _with_defaults({}, self._schema(provider) or {})
 
     def _schema(self, provider: str) -> JsonObject | None:
@@ -101,10 +102,10 @@ class ProviderSettings:
                     f"unknown key {key!r}", hint, (*path, key), at_key=True, code="unknown-key"
                 )
             return
-        words = _words(problem, path, self._found(path))
-        self._names.report_problem(words.summary, words.detail, path, code=words.code)
+        text = _describe(problem, path, self._describe_value(path))
+        self._names.report_problem(text.summary, text.detail, path, code=text.code)
 
-    def _found(self, path: Path) -> str:
+    def _describe_value(self, path: Path) -> str:
         node = self._names.root
         for step in path:
             below = child(node, step)
@@ -114,19 +115,17 @@ class ProviderSettings:
         return f"Found {displayable_value(path, node)}."
 
 
-def _problems(settings: dict[str, Any], schema: JsonObject) -> list[ValidationError]:
-    from jsonschema import (
-        Draft202012Validator,
-    )  # not before there is something to check: a tenth of a second
+def _validate(settings: dict[str, Any], schema: JsonObject) -> list[ValidationError]:
+    from jsonschema import Draft202012Validator  # loading it takes 0.1 s
 
-    found = Draft202012Validator(schema).iter_errors(settings)
-    return sorted(found, key=lambda one: list(map(str, one.path)))
+    errors = Draft202012Validator(schema).iter_errors(settings)
+    return sorted(errors, key=lambda error: list(map(str, error.path)))
 
 
 _CORE = tuple(Cluster.model_fields)
 
 
-def _words(problem: ValidationError, path: Path, found: str) -> DiagnosticText:
+def _describe(problem: ValidationError, path: Path, value: str) -> DiagnosticText:
     where = path_text(path) if len(path) > 2 else "the cluster"
     expected: Any = problem.validator_value
     if problem.validator == "required":
@@ -137,18 +136,18 @@ def _words(problem: ValidationError, path: Path, found: str) -> DiagnosticText:
     if problem.validator == "type":
         names = [expected] if isinstance(expected, str) else expected
         types = " or ".join(_TYPES.get(name, name) for name in names)
-        return DiagnosticText(f"{where}: expected {types}", found, "wrong-type")
+        return DiagnosticText(f"{where}: expected {types}", value, "wrong-type")
     limit = _LIMITS.get(str(problem.validator))
     if limit is not None:
-        return DiagnosticText(f"{where} must be {limit} {expected}", found, "out-of-range")
+        return DiagnosticText(f"{where} must be {limit} {expected}", value, "out-of-range")
     if problem.validator == "enum":
         return DiagnosticText(
-            f"{where}: expected {' or '.join(map(str, expected))}", found, "unknown-value"
+            f"{where}: expected {' or '.join(map(str, expected))}", value, "unknown-value"
         )
     description = problem.schema.get("description") if isinstance(problem.schema, Mapping) else None
     return DiagnosticText(
         f"{where} is not valid for the provider",
-        f"{description or ''} {found}".strip(),
+        f"{description or ''} {value}".strip(),
         "invalid-value",
     )
 
@@ -158,7 +157,7 @@ _LIMITS = {"minimum": "at least", "maximum": "at most", "minItems": "at least of
 
 
 def plain_json(value: Any) -> Any:
-    """Plain JSON: floats without their spelling."""
+    """Convert to plain JSON: floats without their spelling."""
     if isinstance(value, dict):
         return {key: plain_json(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Sections to resources: projects, clusters, declared weights, secrets. Jobs have a module of their own."""
+"""Conversion of sections to projects, clusters, weights and secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainctl.model.specs.resource import (
 )
 
 BUILTIN_PROVIDER = "trainctl"
-"""The provider of what no machine is needed for."""
+"""Provider of resources that need no cluster."""
 
 
 def lifecycle(
@@ -37,13 +37,13 @@ def lifecycle(
     path: ManifestPath,
     names: DeclaredNames,
 ) -> LifecycleSpec:
-    """The resource's, its ``ignore_changes`` checked against what there is to ignore."""
-    for at, ignored in enumerate(section.ignore_changes):
+    """Convert lifecycle settings, checking that ``ignore_changes`` names attributes."""
+    for index, ignored in enumerate(section.ignore_changes):
         if ignored.partition(".")[0] not in attributes:
             names.report_problem(
                 f"ignore_changes: unknown attribute {ignored!r}",
                 did_you_mean(ignored.partition(".")[0], attributes),
-                (*path, "lifecycle", "ignore_changes", at),
+                (*path, "lifecycle", "ignore_changes", index),
                 code="unknown-attribute",
             )
     rerun_on = section.rerun_on if isinstance(section, JobLifecycle) else ("config",)
@@ -51,7 +51,7 @@ def lifecycle(
 
 
 def projects(manifest: Manifest, only: str | None, names: DeclaredNames) -> list[DesiredResource]:
-    """One resource a project; ``only`` is the name of the single one."""
+    """Return the projects; ``only`` is the name of a single project."""
     if only is None:
         return [
             _project(name, project, ("projects", name), names)
@@ -80,7 +80,7 @@ def _project(
 def clusters(
     manifest: Manifest, settings: ProviderSettings, names: DeclaredNames
 ) -> list[DesiredResource]:
-    """One resource a cluster, ``local`` if there is none."""
+    """Return the clusters; ``local`` if none is declared."""
     declared = names.text.entries.get("clusters")
     if declared is None or not declared.entries:
         section = Cluster(provider="local")
@@ -112,7 +112,7 @@ def _cluster(
 
 
 def _cache(section: Cluster) -> dict[str, Any] | None:
-    """Where its weights are cached; a rate that isn't limited is left out, as in states from before there was one."""
+    """Return the weight caches; an unset ``max_rate`` is omitted as in old states."""
     if section.cache is None:
         return None
     return section.cache.model_dump(
@@ -121,7 +121,7 @@ def _cache(section: Cluster) -> dict[str, Any] | None:
 
 
 def store_location(section: Location | None) -> StoreLocation:
-    """Where something is kept."""
+    """Convert the location of the mirror or the state."""
     if section is None:
         return StoreLocation()
     secret = section.auth.auth_secret_name if section.auth else None
@@ -129,7 +129,7 @@ def store_location(section: Location | None) -> StoreLocation:
 
 
 def checkpoint_store(manifest: Manifest) -> CheckpointStoreSettings:
-    """Where checkpoints are kept."""
+    """Return the location of checkpoints."""
     section = manifest.checkpoints
     if section is None:
         return CheckpointStoreSettings()
@@ -147,8 +147,8 @@ def checkpoint_store(manifest: Manifest) -> CheckpointStoreSettings:
 def _check_cache(section: Cluster, path: ManifestPath, names: DeclaredNames) -> None:
     tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
     for name, tier in tiers.items():
-        place = tier.dir if tier else None
-        if place is not None and (not place.startswith("/") or ".." in place.split("/")):
+        directory = tier.dir if tier else None
+        if directory and (not directory.startswith("/") or ".." in directory.split("/")):
             names.report_problem(
                 "dir: expected an absolute directory without '..'",
                 "Use for example /nvme/trainctl.",
@@ -158,7 +158,7 @@ def _check_cache(section: Cluster, path: ManifestPath, names: DeclaredNames) -> 
 
 
 def declared_weights(manifest: Manifest, names: DeclaredNames) -> list[DesiredResource]:
-    """One resource for each entry of ``weights``."""
+    """Return the weights declared in ``weights``."""
     resources = []
     for name, entry in manifest.weights.items():
         section = Weights(source=entry) if isinstance(entry, str) else entry
@@ -170,11 +170,11 @@ def declared_weights(manifest: Manifest, names: DeclaredNames) -> list[DesiredRe
 def weights(
     address: Address,
     section: InlineWeights,
-    answer: LifecycleSection,
+    lifecycle_section: LifecycleSection,
     path: ManifestPath,
     names: DeclaredNames,
 ) -> DesiredResource:
-    """A source as a resource, declared or in place."""
+    """Convert declared or inline weights."""
     secret = section.secret
     if secret is not None:
         inner = ("auth", "auth_secret_name") if section.auth else ("auth_secret_name",)
@@ -192,13 +192,13 @@ def weights(
         address,
         BUILTIN_PROVIDER,
         attributes,
-        lifecycle=lifecycle(answer, attributes, path, names),
+        lifecycle=lifecycle(lifecycle_section, attributes, path, names),
         where=names.place(path),
     )
 
 
 def secrets(manifest: Manifest, names: DeclaredNames) -> dict[str, SecretSpec]:
-    """Where each secret's value comes from. What it may read is decided by the user's trust, where it is read."""
+    """Return the sources of all secrets."""
     return {
         name: SecretSpec(
             name,
@@ -220,9 +220,10 @@ def secrets(manifest: Manifest, names: DeclaredNames) -> dict[str, SecretSpec]:
 def persisted_secrets(
     section: Job, secrets: Mapping[str, SecretSpec], store: CheckpointStoreSettings
 ) -> list[str]:
-    """The names of all that its run is given, if each of them is declared so: with one missing it would have to wait for that all the same.
+    """Return the secrets to persist on the node: all that the run needs, or none.
 
-    Of a run on several nodes none is kept: one that lost a rank begins anew as another run.
+    All of them must be declared with ``persist``, or the run would have to wait anyway. Runs on several nodes persist
+    none: after the loss of a rank the run is replaced.
     """
     if section.compute.node_count > 1:
         return []
@@ -234,7 +235,7 @@ def persisted_secrets(
         section.runtime.checkpointing_config.enabled or (loading and loading.enabled)
     ):
         if store.secret is None:
-            return []  # the environment's, which no declaration speaks of
+            return []  # credentials from the environment can't be declared with persist
         needed.add(store.secret)
-    kept = all(name in secrets and secrets[name].persist for name in needed)
-    return sorted(needed) if kept else []
+    persist = all(name in secrets and secrets[name].persist for name in needed)
+    return sorted(needed) if persist else []

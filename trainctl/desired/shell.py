@@ -1,7 +1,7 @@
-"""How a shell would read a command up to a place: whether a quoted word may be put there.
+"""Scanner for shell commands: decides where a quoted word can be inserted.
 
-The reading is that of ``sh`` and ``bash`` where they agree, and strict: where it can't be sure that a word would stand
-outside all quoting, it says so. Single quotes protect a value only where the shell takes them as quotes.
+It follows the common syntax of ``sh`` and ``bash`` and is strict: unless a place is surely outside all quoting, it is
+refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFUSED = {
 
 
 class ShellScanner:
-    """Reads a command piece by piece; ``refusal`` says why no word may be put at the present end."""
+    """Incremental scanner of one command; ``refusal`` is about the current position."""
 
     def __init__(self, command: str) -> None:
         self._stack = ["command"]
@@ -37,17 +37,17 @@ class ShellScanner:
         )
 
     def read(self, text: str) -> None:
-        """Go on through some text of the command."""
+        """Scan the next text of the command."""
         at = 0
         while at < len(text):
             at += self._escape(text[at]) if self._escaped else self._advance(text, at)
 
     def word(self) -> None:
-        """Go on past a word that was put here."""
+        """Scan an inserted word."""
         self._last = "x"
 
     def refusal(self) -> str | None:
-        """Why a quoted word can't stand here, as the end of a sentence; None if it can."""
+        """Reason why no quoted word can be inserted here, None if it can."""
         if self._ambiguous:
             return self._ambiguous
         if self._escaped:
@@ -56,7 +56,7 @@ class ShellScanner:
             return "after '$'"
         if self._here_document == "body":
             return "in a here-document"
-        innermost = next(one for one in reversed(self._stack) if one != "(")
+        innermost = next(state for state in reversed(self._stack) if state != "(")
         return _REFUSED.get(innermost)
 
     def _escape(self, char: str) -> int:
@@ -86,7 +86,7 @@ class ShellScanner:
         return 1
 
     def _expanding(self, text: str, at: int) -> int:
-        """Where the shell expands: in commands, double quotes and ``${…}``."""
+        """Scan where the shell expands: in commands, double quotes and ``${…}``."""
         char = text[at]
         if text.startswith(("$((", "$(", "${"), at):
             self._stack.append("((" if text.startswith("$((", at) else text[at : at + 2])
@@ -132,13 +132,11 @@ class ShellScanner:
 
     def _here(self, text: str, at: int) -> None:
         if text[at] == "<" and self._last != "<" and _HERE.match(text, at):
-            self._here_document = self._here_document or "begun"
+            self._here_document = self._here_document or "declared"
         elif text[at] == "\n" and self._here_document:
             self._here_document = "body"
 
     def _in_double_quotes(self) -> bool:
         """Whether single quotes, parentheses and ``#`` are ordinary characters here."""
-        around = next(
-            one for one in reversed(self._stack) if one in _COMMAND_STATES or one in ('"', "((")
-        )
-        return around == '"'
+        states = {*_COMMAND_STATES, '"', "(("}
+        return next(state for state in reversed(self._stack) if state in states) == '"'

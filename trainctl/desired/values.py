@@ -1,24 +1,27 @@
-"""What the manifest asks for, complete: resources with every default filled in, and what goes with them."""
+"""The desired state: resources with all defaults filled in, secrets and locations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
-from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.json_codec import OMIT_EMPTY, to_json
 from trainctl.model.specs.resource import DesiredResource
+
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class SecretSpec:
-    """Where a secret's value comes from; never the value.
+    """Source of a secret's value; never the value.
 
-    ``origin`` is what ``from`` says. ``source`` is its name there: the variable, the path, the name in AWS Secrets Manager, the user
-    of a keyring's entry; of a command its program.
+    ``origin`` is the value of ``from``. ``source`` is the variable, path, name in AWS Secrets Manager, user of the
+    keyring entry, or program of the command.
     """
 
     name: str
@@ -36,7 +39,7 @@ class SecretSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """Where something is kept; ``url`` None is its default place. Of a bucket: the server, and the declared secret that opens it."""
+    """Location of the mirror or the state; ``url`` None is the default location."""
 
     url: str | None = None
     endpoint_url: str | None = None
@@ -45,9 +48,9 @@ class StoreLocation:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStoreSettings:
-    """Where checkpoints are kept, and which. ``url`` None is the data directory of each job's node.
+    """Location and retention of checkpoints; ``url`` None: each node's directory.
 
-    ``max_rate`` is in bytes a second, ``upload_timeout`` in seconds; ``secret`` names the declared secret that opens a bucket.
+    ``max_rate`` is in bytes per second, ``upload_timeout`` in seconds.
     """
 
     url: str | None = None
@@ -61,13 +64,13 @@ class CheckpointStoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """The whole wish. ``directory`` is the manifest's; URLs are as written or None for the default place."""
+    """The desired state; ``directory`` is that of the manifest."""
 
     directory: Path
     resources: Mapping[Address, DesiredResource]
     secrets: Mapping[str, SecretSpec]
     clusters: tuple[str, ...] = ()
-    """Their names in the order in which they are declared."""
+    """Names in the order of declaration."""
     mirror: StoreLocation = StoreLocation()
     checkpoints: CheckpointStoreSettings = CheckpointStoreSettings()
     state_url: str | None = None
@@ -75,23 +78,30 @@ class DesiredState:
     manifest_digest: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     sources_vary: bool = False
-    """Whether expressions say what weights are: then other values may name other sources."""
+    """Whether sources of weights contain expressions, so that variables change them."""
 
     def jobs_on(self, cluster: Address) -> list[DesiredResource]:
-        """The jobs that run on a cluster."""
-        jobs = (
-            resource for resource in self.resources.values() if resource.address.kind is Kind.JOB
-        )
-        return [job for job in jobs if job.job_spec.cluster == cluster.name]
+        """The jobs of a cluster."""
+        return [job for job in self.jobs() if job.job_spec.cluster == cluster.name]
+
+    def jobs(self) -> list[DesiredResource]:
+        """All jobs."""
+        return [job for job in self.resources.values() if job.address.kind is Kind.JOB]
 
 
 def desired_to_json(desired: DesiredState, addresses: Iterable[Address]) -> dict[str, Any]:
-    """Convert to JSON, with those of the resources only that have these addresses, in their order, and no warnings."""
-    wanted = frozenset(addresses)
-    kept = {key: one for key, one in desired.resources.items() if key in wanted}
-    return dict(to_json(replace(desired, resources=kept, warnings=())))
+    """Convert to JSON, with only the resources of these addresses and no warnings."""
+    included = frozenset(addresses)
+    resources = {key: item for key, item in desired.resources.items() if key in included}
+    return dict(to_json(replace(desired, resources=resources, warnings=())))
 
 
-def desired_from_json(value: Mapping[str, Any]) -> DesiredState:
-    """Read what ``desired_to_json`` wrote; TypeError, ValueError or AttributeError if it is something else."""
-    return from_json(DesiredState, value)
+def find_cycle(edges: Mapping[T, Iterable[T]]) -> list[T]:
+    """Return a cycle with the same node first and last; empty if there is none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        cycle: list[T] = error.args[1][:0:-1]
+        first = cycle.index(next(node for node in edges if node in cycle))
+        return [*cycle[first:], *cycle[: first + 1]]
+    return []

@@ -1,4 +1,4 @@
-"""What a plan does to a resource, and why. Names and JSON spellings are those of Terraform's plan."""
+"""Actions of a plan and their reasons, named as in Terraform's plan JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum, StrEnum
 
 
 class Action(Enum):
-    """What happens to a resource. The value is the symbol shown to people."""
+    """Action on a resource; the value is the symbol shown in plans."""
 
     NOOP = " "
     CREATE = "+"
@@ -18,7 +18,7 @@ class Action(Enum):
 
     @property
     def json_actions(self) -> list[str]:
-        """The list that plan JSON carries, as Terraform spells it."""
+        """The action in plan JSON, as Terraform writes it."""
         return _JSON_ACTIONS[self]
 
 
@@ -34,7 +34,7 @@ _JSON_ACTIONS = {
 
 
 class ActionReason(StrEnum):
-    """Why an action was chosen: ``action_reason`` in plan JSON. A hint for readers, never a cause."""
+    """Reason for an action: ``action_reason`` in plan JSON. Informative only."""
 
     CANNOT_UPDATE = "replace_because_cannot_update"
     BY_REQUEST = "replace_by_request"

@@ -1,4 +1,4 @@
-"""Addresses: ``kind.name`` or ``kind.name["key"]``, the names of everything trainctl manages."""
+"""Addresses of resources: ``kind.name`` or ``kind.name["key"]``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""What a declared name may look like. It becomes a file name, so nothing else is let in."""
+"""A declared name. It becomes a file name, so nothing else is allowed."""
 
 _ADDRESS = re.compile(
     rf"(?P<kind>[a-z]+)\.(?P<name>{NAME.pattern})(?:\[(?P<key>\".*\")\])?", re.DOTALL
@@ -19,7 +19,7 @@ _BARE = re.compile(r"([^\[]+)\[([^\"].*)\]", re.DOTALL)
 
 
 class Kind(StrEnum):
-    """The kinds of resources, in the order in which they are listed."""
+    """Kinds of resources, in the order of listings."""
 
     PROJECT = "project"
     CLUSTER = "cluster"
@@ -29,20 +29,20 @@ class Kind(StrEnum):
     JOB = "job"
     DEPLOYMENT = "deployment"
 
-    __hash__ = str.__hash__  # Enum's own is written in Python; see Address
+    __hash__ = str.__hash__  # faster than Enum.__hash__, which is written in Python
 
 
 STATE_ONLY_KINDS = frozenset({Kind.PROJECT})
-"""Kinds of which nothing is anywhere but in the state."""
+"""Kinds that exist only in the state."""
 
 _ORDER = {kind: position for position, kind in enumerate(Kind)}
 _KINDS = {kind.value: kind for kind in Kind}
 
 
 class Address(NamedTuple):
-    """The name of one resource; ``key`` tells one of many, as in ``job.sweep["lr=1e-5"]``.
+    """Address of a resource; ``key`` is for matrices: ``job.sweep["lr=1e-5"]``.
 
-    A tuple, because addresses are looked up all the time and tuples hash and compare without running any Python.
+    A tuple for speed: tuples hash and compare without running Python code.
     """
 
     kind: Kind
@@ -57,24 +57,24 @@ class Address(NamedTuple):
         return self.rank() < other.rank()
 
     def rank(self) -> tuple[int, str, str]:
-        """What addresses are sorted by: ``sorted(addresses, key=Address.rank)`` is the same as without, and faster."""
+        """Sort key; faster than comparing addresses."""
         return (_ORDER[self.kind], self.name, self.key or "")
 
     @property
     def group(self) -> Address:
-        """Of one of many, what they have in common: ``job.sweep``."""
+        """The address without key: ``job.sweep``."""
         return Address(self.kind, self.name)
 
     @property
     def shell_quoted(self) -> str:
-        """As it is typed in a shell."""
+        """The address, quoted for a shell if necessary."""
         return str(self) if self.key is None else shlex.quote(str(self))
 
     @classmethod
     def read(cls, text: str) -> Address:
-        """An address as users type it, whose shell may have taken the quotes of its key; a name without a kind is a job's.
+        """Parse an address typed by a user; raise ValueError if invalid.
 
-        ValueError as of ``parse``.
+        A name without a kind is a job's. The key may lack its quotes, which a shell may have removed.
         """
         kind = text.partition(".")[0]
         text = text if kind in _KINDS and kind != text else f"job.{text}"
@@ -83,7 +83,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address as it is written; ValueError says what is wrong with it."""
+        """Parse an address; raise ValueError with the reason if invalid."""
         match = _ADDRESS.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an address; use KIND.NAME, for example job.sft")

@@ -1,4 +1,4 @@
-"""Deliveries and mirrorings of weights, where a mirror is, and how hosts serve each other."""
+"""Delivery and mirroring of weights: records, mirror locations, serving hosts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from trainctl.model.json_codec import JsonSerializable
 
 NODE, CLUSTER, PEERS, MIRROR = "node", "cluster", "peers", "mirror"
-"""Where bytes were found: on the node, in the cluster's shared directory, on other nodes, in the mirror."""
+"""Tiers that bytes come from: the node, the cluster's shared directory, other nodes, the mirror."""
 
 THROUGH_CLIENT = "through-client"
-"""The path from a mirror on the machine where trainctl runs to a node that doesn't see it."""
+"""Route through the client, for nodes that can't reach its mirror."""
 
 HOPS = {
     "mirror-to-node": "mirror",
@@ -21,12 +21,12 @@ HOPS = {
     "peers": "peers",
     "shared-cache": "cluster",
 }
-"""The last hop of each path: what its rate is recorded as."""
+"""The last hop of each route, under which transfer rates are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferForecast:
-    """What a plan says of one delivery, without mirroring: how long it takes, and how many bytes have to come. None where it can't tell."""
+    """Forecast of one delivery, without mirroring; None means unknown."""
 
     seconds: float | None = None
     bytes: int | None = None
@@ -34,8 +34,9 @@ class TransferForecast:
 
 @dataclass(frozen=True, slots=True)
 class MirroringRecord(JsonSerializable):
-    """One mirroring. ``bytes`` were missing in the mirror when it began; ``bytes_through_client`` went through the machine where trainctl
-    ran into a mirror elsewhere, those that had to be read twice counted twice.
+    """Record of one mirroring; ``bytes`` were missing in the mirror before.
+
+    ``bytes_through_client``: bytes that the client copied to a remote mirror, including bytes read twice.
     """
 
     bytes: int
@@ -45,9 +46,10 @@ class MirroringRecord(JsonSerializable):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord(JsonSerializable):
-    """One rank's weights. ``bytes_by_tier`` adds up to the listing's size; ``path`` is one of those in plans.
+    """Record of one delivery: the weights of one rank.
 
-    ``forecast_seconds`` is what the plan said of it, without mirroring, if it could; ``bytes_through_client`` went through the machine where trainctl ran.
+    ``bytes_by_tier`` adds up to the size of the listing; ``path`` is a route as in plans; ``forecast_seconds`` is
+    the plan's forecast without mirroring.
     """
 
     rank: int
@@ -63,7 +65,7 @@ class DeliveryRecord(JsonSerializable):
     def of(
         cls, rank: int, node: str, weights: str, answer: Mapping[str, Any], path: str
     ) -> DeliveryRecord:
-        """From what the node program answers. ``path``: the way that was open, had there been anything to move."""
+        """Build a record from the node program's response; ``path`` is the planned route."""
         tiers = {
             NODE: int(answer["bytes_node"]),
             CLUSTER: int(answer.get("bytes_cluster", 0)),
@@ -75,15 +77,16 @@ class DeliveryRecord(JsonSerializable):
 
     @property
     def moved(self) -> int:
-        """The bytes that were not on the node."""
+        """Bytes that were not on the node."""
         return sum(self.bytes_by_tier.values()) - self.bytes_by_tier.get(NODE, 0)
 
 
 @dataclass(frozen=True)
 class MirrorSite:
-    """A mirror's URL, and of a bucket the server that the manifest names, without its last ``/``; empty where it names none.
+    """Location of a mirror: URL and, for buckets, the manifest's endpoint URL.
 
-    What the *environment* names is not part of it, as people reach the same store by other names.
+    ``endpoint`` has no trailing ``/``. Endpoints from the environment are not included: users may reach the same
+    store by different names.
     """
 
     url: str
@@ -93,39 +96,46 @@ class MirrorSite:
         return f"{self.url} at {self.endpoint}" if self.endpoint else self.url
 
     def differs_from(self, before: MirrorSite) -> bool:
-        """Whether a mirror that was there has moved. A URL of a host without a directory is that of its usual one, which only the host tells."""
+        """Whether a mirror at ``before`` has moved here.
+
+        A ``node://`` URL without directory means the host's default directory, so any directory of the host matches.
+        """
         if self.scheme == "node" and self.url.count("/") == 2:
             return not before.url.startswith(f"{self.url}/")
         return self != before
 
     @property
     def options(self) -> str:
-        """How a command line names it."""
+        """Command line options that select this mirror."""
         endpoint = ("--endpoint-url", self.endpoint) if self.endpoint else ()
         return shlex.join(["--url", self.url, *endpoint])
 
     @property
     def outputs(self) -> dict[str, str]:
-        """What is recorded of weights that are there."""
+        """Outputs to record for weights in this mirror."""
         return {"mirror": self.url, "mirror_endpoint": self.endpoint}
 
     @property
     def scheme(self) -> str:
-        """What kind of place it is."""
+        """URL scheme."""
         return self.url.partition("://")[0]
 
     def of(self, outputs: Mapping[str, Any]) -> MirrorSite:
-        """Where recorded weights are, this being where they are to be. Where no server was recorded, as by earlier releases, it was the same."""
-        there = MirrorSite(str(outputs.get("mirror") or self.url))
-        same = self.endpoint if there.scheme == self.scheme else ""
-        return MirrorSite(there.url, str(outputs.get("mirror_endpoint", same)))
+        """Location of recorded weights; missing outputs default to this mirror.
+
+        Earlier releases recorded no endpoint.
+        """
+        recorded = MirrorSite(str(outputs.get("mirror") or self.url))
+        default = self.endpoint if recorded.scheme == self.scheme else ""
+        return MirrorSite(recorded.url, str(outputs.get("mirror_endpoint", default)))
 
 
 @dataclass(frozen=True)
 class ServingCapability:
-    """How a host can serve weights to others: over ``tls`` if its likeliest address isn't private; ``why`` not, if it can't.
+    """Whether a host can serve weights to other hosts; ``why`` not, if it can't.
 
-    Hosts with the same ``loopback``, the name of a network, reach each other in any case.
+    ``tls``: required because its most likely address is not private. Hosts with the same ``loopback``, a network
+    name, always reach each other.
     """
 
     tls: bool = False
@@ -133,19 +143,18 @@ class ServingCapability:
     loopback: str = ""
 
     def blocked_reason(self, other: ServingCapability) -> str:
-        """Why this host can't serve that one; empty if it can."""
+        """Reason why this host can't serve the other, empty if it can."""
         return "" if self.loopback and self.loopback == other.loopback else self.why
 
 
 SERVES_ALL = ServingCapability()
-"""The default."""
 
 
 def isolated_hosts(hosts: Mapping[str, ServingCapability]) -> dict[str, str]:
-    """The hosts that can't serve any other host, each with the reason."""
+    """Return the hosts that can't serve any other host, with the reason."""
     return {
-        name: one.why
-        for name, one in hosts.items()
-        if all(one.blocked_reason(other) for them, other in hosts.items() if them != name)
-        and one.why
+        name: host.why
+        for name, host in hosts.items()
+        if host.why
+        and all(host.blocked_reason(other) for peer, other in hosts.items() if peer != name)
     }

@@ -1,10 +1,10 @@
-"""Problems as data: what is wrong, where, and what to write instead."""
+"""Diagnostics: problems with severity, code, position and advice."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 
@@ -12,7 +12,7 @@ from trainctl.errors import PermissionDenied, TrainctlError
 
 
 class Severity(StrEnum):
-    """An error stops the command; a warning is shown and the command goes on."""
+    """An error stops the command; a warning is only printed."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -20,10 +20,9 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a manifest file; lines and columns count from 1. In TOML a value may have a key path only.
+    """A position in a manifest file; lines and columns count from 1.
 
-    ``lines`` is the file as it was read, so that the line that is shown is the one that was judged, whatever became of the file.
-    It is no part of the value.
+    TOML values have only a key path. ``lines`` is the parsed text: excerpts match it even if the file has changed since.
     """
 
     file: str
@@ -40,10 +39,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem. ``summary`` is short; ``detail`` says in full sentences what to write instead.
+    """One problem: a short ``summary`` and advice in ``detail``.
 
-    ``code`` names the kind of problem and never changes; ``trainctl/errors.md`` explains every one. ``forbids`` says that nothing
-    failed: a policy or missing trust forbids it.
+    ``code`` is stable and explained in ``trainctl/errors.md``. ``forbids``: a policy or missing trust is the reason.
     """
 
     severity: Severity
@@ -55,7 +53,7 @@ class Diagnostic:
     forbids: bool = False
 
     def to_json(self) -> dict[str, str | int | None]:
-        """The form that ``validate --format json`` and plans print."""
+        """JSON form in ``validate --format json`` and plans."""
         where = self.where
         return {
             "severity": self.severity.value,
@@ -77,7 +75,7 @@ def error(
     address: str | None = None,
     where: Position | None = None,
 ) -> Diagnostic:
-    """An error diagnostic."""
+    """Create an error."""
     return Diagnostic(Severity.ERROR, code, summary, detail, address, where)
 
 
@@ -89,16 +87,18 @@ def warning(
     address: str | None = None,
     where: Position | None = None,
 ) -> Diagnostic:
-    """A warning diagnostic."""
+    """Create a warning."""
     return Diagnostic(Severity.WARNING, code, summary, detail, address, where)
 
 
 def of_error(
     failure: TrainctlError, address: str | None = None, where: Position | None = None
 ) -> Diagnostic:
-    """The diagnostic of an error that stops what it is about."""
-    found = error(failure.summary, failure.detail, code=failure.code, address=address, where=where)
-    return replace(found, forbids=isinstance(failure, PermissionDenied))
+    """Convert an exception to an error diagnostic."""
+    forbids = isinstance(failure, PermissionDenied)
+    return Diagnostic(
+        Severity.ERROR, failure.code, failure.summary, failure.detail, address, where, forbids
+    )
 
 
 _HEADING = re.compile(r"^### (\S+)\n", re.MULTILINE)
@@ -107,7 +107,7 @@ _GROUP = re.compile(r"^## .*\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A code, in one sentence and at length; ``text`` is Markdown in which examples are indented."""
+    """Explanation of an error code; ``text`` is Markdown with indented examples."""
 
     code: str
     title: str
@@ -115,12 +115,12 @@ class Explanation:
 
 
 def error_reference() -> str:
-    """The whole page, in Markdown."""
+    """Return the reference of all error codes, in Markdown."""
     return (files("trainctl") / "errors.md").read_text(encoding="utf-8")
 
 
 def explanations() -> dict[str, Explanation]:
-    """Every code's explanation, in the page's order."""
+    """Return the explanations by code, in the order of the reference."""
     parts = _HEADING.split(_GROUP.sub("", error_reference()))[1:]
     return {
         code: _explanation(code, body) for code, body in zip(parts[::2], parts[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""Events of the engine. Views print them; nothing below views does."""
+"""Progress events of an apply, printed by ``views``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainctl.model.address import Address
 
 
 class EventType(StrEnum):
-    """The ``type`` of one line of ``apply --format json``."""
+    """Values of ``type`` in ``apply --format json``."""
 
     STEP_STARTED = "step_started"
     STEP_PROGRESS = "step_progress"
@@ -26,9 +26,9 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. ``data`` of a STEP_PROGRESS: ``done`` and ``total`` in bytes, ``phase`` in words.
+    """One event; ``time`` in Unix seconds, None means now.
 
-    ``time`` is in Unix seconds; None is now.
+    ``data`` of STEP_PROGRESS has ``done`` and ``total`` in bytes and the name of the ``phase``.
     """
 
     type: EventType
@@ -39,4 +39,4 @@ class Event:
 
 
 Emit = Callable[[Event], None]
-"""A listener for events, called from many threads at once."""
+"""A listener for events; must be thread-safe."""

@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back, by the types of their fields."""
+"""Conversion of dataclasses to JSON and back, by the types of their fields."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from trainctl.model.address import Address
 T = TypeVar("T")
 
 OMIT_EMPTY = MappingProxyType({"omit_empty": True})
-"""Metadata of a field that is left out of the JSON form if it is None, False, 0 or an empty tuple."""
+"""Field metadata: omit the field from JSON if it is None, False, 0 or an empty tuple."""
 
 _Decoder = Callable[[Any], Any]
-
 
 _EMPTY = (None, False, ())
 _ATOMS = frozenset({str, int, float, bool, NoneType})
 
 
 def to_json(value: Any) -> Any:
-    """Convert to JSON: addresses to text, actions to names, sequences to lists. Fields that aren't compared are left out."""
+    """Convert to JSON: addresses to text, actions to names, sequences to lists.
+
+    Omits fields with ``compare=False``.
+    """
     kind = type(value)
     if kind in _ATOMS:
         return value
@@ -51,29 +53,31 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """Read what ``to_json`` wrote of a dataclass; unknown keys are ignored. TypeError or ValueError if it is something else."""
-    result: T = _decoder(cast(Hashable, kind))(value)
-    return result
+    """Convert the JSON form back to a dataclass, ignoring unknown keys.
+
+    Raises TypeError or ValueError if the value doesn't fit.
+    """
+    return cast(T, _decoder(cast(Hashable, kind))(value))
 
 
 class JsonSerializable:
-    """A dataclass that the state keeps as JSON."""
+    """Base of dataclasses that the state stores as JSON."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that the state keeps."""
+        """Return the JSON form."""
         return dict(to_json(self))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` returned."""
+        """Convert the JSON form back."""
         return from_json(cls, value)
 
 
 @cache
 def _members(kind: type) -> list[tuple[str, bool]]:
-    """The fields of the JSON form, and whether it has them also if they are empty."""
+    """Return the fields in the JSON form, and whether they are required there."""
     return [
         (field.name, "omit_empty" not in field.metadata) for field in fields(kind) if field.compare
     ]
@@ -108,7 +112,7 @@ def _action(name: str) -> Action:
 
 
 def _union(alternatives: Sequence[Any]) -> _Decoder:
-    """Decode the one alternative that JSON doesn't have itself."""
+    """Decode the only alternative that needs decoding."""
     decoders = [
         _decoder(alternative) for alternative in alternatives if alternative is not NoneType
     ]
@@ -128,7 +132,7 @@ def _sequence(decode: _Decoder) -> _Decoder:
 def _mapping(key: _Decoder, member: _Decoder) -> _Decoder:
     if key is member is _identity:
         return _identity
-    return lambda value: {key(name): member(one) for name, one in value.items()}
+    return lambda value: {key(name): member(item) for name, item in value.items()}
 
 
 def _dataclass(kind: type) -> _Decoder:

@@ -1,4 +1,4 @@
-"""Results that commands print: job statuses, checkpoints, nodes, caches and log lines."""
+"""Results that commands print: jobs, checkpoints, nodes, caches, metrics, logs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainctl.model.run import RunRecord
 class Checkpoint:
     """One checkpoint of one rank.
 
-    ``job`` is the job's address, ``run`` the run's id, ``url`` says where it lies; ``state`` is ``complete``, ``uploading`` or ``incomplete``;
-    ``created_at`` in Unix seconds. What files say of it is known once it is complete: ``type`` is ``lora``, ``full``,
-    ``whisper`` or ``other``; ``parameters`` counts those of its safetensors files, by type in ``dtypes``. ``skipped_links`` counts
-    links in it that lead to no file of the job's checkpoint directory: what they lead to isn't kept.
+    ``run`` is the id of the run, ``job`` the address of the job, ``state`` ``complete``, ``uploading`` or
+    ``incomplete``, ``created_at`` in Unix seconds. Known only once complete: ``type`` is ``lora``, ``full``, ``whisper`` or
+    ``other``; ``parameters`` counts those in safetensors files, by type in ``dtypes``. ``skipped_links`` counts
+    symlinks to files outside the checkpoint directory, which are not stored.
     """
 
     name: str
@@ -47,7 +47,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file of a checkpoint: ``path`` from the rank's directory on, ``modified`` in Unix seconds."""
+    """One file of a checkpoint.
+
+    ``path`` is relative to the directory of the rank, ``modified`` in Unix seconds.
+    """
 
     url: str
     path: str
@@ -58,7 +61,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class PendingApply:
-    """The apply that begins a run which is not recorded yet: its user, start (Unix seconds), and whether it is known to be interrupted."""
+    """The apply that starts a run that is not recorded yet; ``since`` in Unix seconds."""
 
     actor: str
     since: float
@@ -67,12 +70,12 @@ class PendingApply:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job's run with its checkpoints. ``refresh_error`` says why its nodes could not be asked, if they couldn't.
+    """A run of a job with its checkpoints.
 
-    ``matrix`` has the values of a job of a matrix, as written and in the order declared.
-    ``deadline`` is when a live run is ended, in Unix seconds; ``forecast`` how long its phases should take, in seconds: as long as
-    those of ``like``, the newest run before it that completed. ``workdir`` has the working directories on the nodes, by rank.
-    ``apply`` is the apply that begins it, as long as the run is not recorded.
+    ``refresh_error``: why its nodes could not be queried. ``matrix``: values of a job of a matrix, in the declared
+    order. ``deadline``: end of a live run's time limit in Unix seconds. ``forecast``: expected duration of each phase in
+    seconds, taken from run ``like``, the newest completed run before it. ``workdir``: working directories by rank.
+    ``apply``: set until the run is recorded.
     """
 
     address: Address
@@ -89,7 +92,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class RetainedData:
-    """A data directory that outlives a destroy. ``what`` is ``mirror`` or ``checkpoints``; ``place`` says where."""
+    """Data that a destroy retains; ``what`` is ``mirror`` or ``checkpoints``."""
 
     what: str
     place: str
@@ -98,7 +101,7 @@ class RetainedData:
 
 @dataclass(frozen=True, slots=True)
 class UnreachableNode:
-    """An unreachable node, the ranks whose answers are missing with it, and the reason."""
+    """An unreachable node, the ranks it would report, and the reason."""
 
     node: str
     ranks: tuple[int, ...]
@@ -108,21 +111,22 @@ class UnreachableNode:
 def unreachable_nodes(
     run: RunRecord, unreachable: Mapping[int, NodeUnreachable]
 ) -> tuple[UnreachableNode, ...]:
-    """The unreachable nodes of a run, each once, in rank order."""
-    found: dict[str, list[int]] = {}
-    why: dict[str, str] = {}
+    """Return the unreachable nodes of a run, each once, in rank order."""
+    by_node: dict[str, list[int]] = {}
     for rank in run.ranks:
         if rank.rank in unreachable:
-            found.setdefault(rank.node, []).append(rank.rank)
-            why.setdefault(rank.node, unreachable[rank.rank].summary)
-    return tuple(UnreachableNode(node, tuple(ranks), why[node]) for node, ranks in found.items())
+            by_node.setdefault(rank.node, []).append(rank.rank)
+    return tuple(
+        UnreachableNode(node, tuple(ranks), unreachable[ranks[0]].summary)
+        for node, ranks in by_node.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Lines of one rank that were written at one time, in Unix seconds, each without its end.
+    """Lines that a rank wrote at one time (Unix seconds), without line ends.
 
-    ``open`` says that the last of them goes on in the next piece, ``skipped_bytes`` how many bytes before this one are gone.
+    ``open``: the last line continues in the next batch. ``skipped_bytes``: lost bytes before this batch.
     """
 
     rank: int
@@ -131,15 +135,16 @@ class LogBatch:
     open: bool = False
     skipped_bytes: int = 0
     prepared_by: str = ""
-    """The run that filled the training cache, in words, where it was not this one; it has the lines."""
+    """The other run, in words, that filled the training cache and has the lines; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. ``status`` is planned, present, missing, unreachable or forbidden; ``why`` says more where it isn't present.
+    """Status of one node.
 
-    ``found`` is what it says of itself, as the node program's ``inspect`` gives it; None where it could not be asked.
-    ``limit`` is how many bytes its cache of weights may hold.
+    ``status`` is planned, present, missing, unreachable or forbidden; ``why`` explains any but present. ``found``
+    is the response of the node program's ``inspect``, None if unavailable. ``limit``: size limit of its weight cache
+    in bytes.
     """
 
     cluster: str
@@ -150,9 +155,9 @@ class NodeReport:
     found: Mapping[str, Any] | None = None
     limit: int | None = None
     runs: tuple[Mapping[str, Any], ...] = ()
-    """Recorded live runs that are on it, ``{address, number, project, lineage}``; of those the node knows, its own."""
+    """Recorded live runs on it, ``{address, number, project, lineage}``; the node's own data where it knows the run."""
     lineage: str = ""
-    """Of the state from which it was looked at: what has another is another project's."""
+    """Lineage of the inspecting state; runs with another lineage belong to other projects."""
 
     @property
     def id(self) -> str:
@@ -161,14 +166,17 @@ class NodeReport:
 
 
 def format_run(run: Mapping[str, Any], lineage: str | None = None) -> str:
-    """``job.sft run 3``; with ``of PROJECT`` for a run of another state than ``lineage``."""
+    """Format as ``job.sft run 3``, with ``of PROJECT`` unless of this lineage."""
     words = f"{run.get('address')} run {run.get('number')}"
     return words if lineage in (None, run.get("lineage")) else f"{words} of {run.get('project')}"
 
 
 @dataclass(frozen=True, slots=True)
 class CachedFile:
-    """A file, directory or link in a cache: its path there, bytes (of a directory, of all below it), mtime, ``st_mode``."""
+    """A file, directory or symlink in a cache; ``size`` of a directory is its total.
+
+    ``modified`` is in Unix seconds, ``mode`` is ``st_mode``.
+    """
 
     path: str
     size: int
@@ -178,7 +186,10 @@ class CachedFile:
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """What a cache holds on a node. ``at`` is when it was looked at, in Unix seconds; ``limit`` the declared size, in bytes."""
+    """Content of a cache on a node at a time ``at`` (Unix seconds).
+
+    ``limit`` is the declared size in bytes.
+    """
 
     address: str
     node: str
@@ -192,7 +203,10 @@ class CacheUsage:
 
 @dataclass(frozen=True, slots=True)
 class CacheClearResult:
-    """What was removed from a cache, or with ``dry_run`` would be; ``left`` counts files that could not be."""
+    """Files removed from a cache, or to be removed with ``dry_run``.
+
+    ``left`` counts files that could not be removed.
+    """
 
     directory: str
     files: int
@@ -203,9 +217,9 @@ class CacheClearResult:
 
 @dataclass(frozen=True, slots=True)
 class CachedListingReport:
-    """A listing in a node's cache and what was done about it.
+    """A listing in a node's cache and the outcome of evicting or verifying it.
 
-    ``outcome`` is evicted, leased or busy; of a verification whole, dropped or wrong. ``last_used`` is in Unix seconds.
+    ``outcome`` is evicted, leased or busy; of a verification ok, evicted or corrupt. ``last_used`` in Unix seconds.
     """
 
     node: str
@@ -222,9 +236,109 @@ class CachedListingReport:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """What became of the caches: ``freed`` in bytes, ``hashed`` those that were read again; ``unreachable`` nodes with why they could not be asked."""
+    """Result of an eviction or verification; ``freed`` and ``hashed`` in bytes.
+
+    ``unreachable``: names of nodes with the reason.
+    """
 
     listings: tuple[CachedListingReport, ...]
     freed: int = 0
     hashed: int = 0
     unreachable: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeMetrics:
+    """Usage of a directory and its file system; ``utilization`` from 0 to 1.
+
+    None means unknown.
+    """
+
+    usage_bytes: int | None = None
+    utilization: float | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMetrics:
+    """Usage of one GPU; ``utilization`` from 0 to 1. None: not reported by the driver."""
+
+    name: str
+    utilization: float | None
+    memory_usage_bytes: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostMetrics:
+    """Usage of a host; ``cpu_usage`` in cores, network counters since boot."""
+
+    cpu_count: int = 1
+    cpu_usage: float | None = None
+    memory_total_bytes: int = 0
+    memory_available_bytes: int = 0
+    network_received_bytes: int = 0
+    network_sent_bytes: int = 0
+
+    @property
+    def memory_utilization(self) -> float | None:
+        """Used fraction of memory, from 0 to 1."""
+        if not self.memory_total_bytes:
+            return None
+        return 1 - self.memory_available_bytes / self.memory_total_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RankSample:
+    """One sample of one rank at ``time`` (Unix seconds).
+
+    ``cpu_usage`` is in cores since the previous sample; GPUs by number.
+    """
+
+    rank: int
+    node: str
+    time: float
+    cpu_usage: float | None
+    cpu_memory_usage_bytes: int
+    processes: int
+    host: HostMetrics
+    gpus: Mapping[str, GpuMetrics] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeMetrics] = field(default_factory=dict)
+    problem: str | None = None
+
+    @classmethod
+    def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> RankSample:
+        """Parse a sample from a node, ignoring unknown fields."""
+        names = row.get("gpu_names", {})
+        return cls(
+            rank=rank,
+            node=node,
+            time=float(row["time"]),
+            cpu_usage=row.get("cpu_usage"),
+            cpu_memory_usage_bytes=int(row["cpu_memory_usage_bytes"]),
+            processes=int(row["processes"]),
+            host=HostMetrics(
+                **{name: row["host"].get(name) for name in HostMetrics.__dataclass_fields__}
+            ),
+            gpus={
+                number: GpuMetrics(
+                    str(names.get(number, "")),
+                    busy,
+                    row["gpu_memory_usage_bytes"].get(number),
+                    row["gpu_memory_total_bytes"].get(number),
+                )
+                for number, busy in sorted(row.get("gpu_utilization", {}).items())
+            },
+            volumes={
+                name: VolumeMetrics(
+                    *(row[name].get(part) for part in VolumeMetrics.__dataclass_fields__)
+                )
+                for name in VOLUMES
+                if name in row
+            },
+            problem=row.get("problem"),
+        )
+
+
+VOLUMES = ("ephemeral_storage", "checkpoints", "cache")
+"""Directories of a run: working directory and scratch, checkpoints, training cache."""

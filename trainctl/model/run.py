@@ -1,4 +1,4 @@
-"""Runs: the states of a training job, as the hosted service names them, and one run's record."""
+"""Status and record of a run. Status values are those of Baseten's API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable
 
 
 class RunStatus(StrEnum):
-    """The state of a run. LOST is ours: its supervisor is gone and it never ended."""
+    """Status of a run. LOST is our own: the supervisor died before the run ended."""
 
     PENDING = "TRAINING_JOB_PENDING"
     CREATED = "TRAINING_JOB_CREATED"
@@ -27,12 +27,12 @@ class RunStatus(StrEnum):
 
     @property
     def live(self) -> bool:
-        """Whether the run may still do something by itself."""
+        """Whether the run has not ended."""
         return self in _LIVE
 
     @property
     def words(self) -> str:
-        """For people: ``completed``, ``deploy failed``."""
+        """The status in words: ``completed``, ``deploy failed``."""
         return self.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
 
 
@@ -41,7 +41,10 @@ _LIVE = frozenset({RunStatus.PENDING, RunStatus.CREATED, RunStatus.DEPLOYING, Ru
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """One rank of a run; ``node`` is ``cluster/name``. ``error`` says why it ended, if that differs from why the run did."""
+    """One rank of a run; ``node`` is ``cluster/name``.
+
+    ``error`` is set if it differs from that of the run.
+    """
 
     rank: int
     node: str
@@ -52,17 +55,14 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord(JsonSerializable):
-    """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
+    """One execution of a job, as stored in the state. Times are Unix seconds.
 
-    ``waiting`` says what a pending run waits for, or a deploying one is at, in words; it changes by itself and is never recorded.
-
-    ``cause`` is the kind of error that kept a run from starting, and is not recorded either.
-
-    ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
-    ``store`` is where its checkpoints are kept, ``{url, endpoint_url, secret, prefix}``, url None being its nodes' data
-    directory; ``loaded`` the checkpoints it began with, ``sync`` how its upload stands: ``{state, error, pending}``.
-    ``code`` is the digest of its code and ``code_archive`` the sha256 of the archive that its nodes unpacked; ``rerun_of`` is the id
-    of the run that it repeats.
+    ``phases``: duration of each in seconds. ``delivered``: bytes transferred to its nodes.
+    ``store``: location of its checkpoints, ``{url, endpoint_url, secret, prefix}``; url None is the nodes' data directory.
+    ``loaded``: checkpoints it started from. ``sync``: status of the upload, ``{state, error, pending}``.
+    ``code``: digest of its code; ``code_archive``: sha256 of the archive sent to the nodes.
+    ``rerun_of``: id of the repeated run.
+    Not recorded: ``waiting``, what a pending or deploying run waits for; ``cause``, the kind of error that prevented its start.
     """
 
     id: str
@@ -77,9 +77,9 @@ class RunRecord(JsonSerializable):
     error: str | None = None
     delivered: int = 0
     deliveries: tuple[Mapping[str, Any], ...] = ()
-    """Of each rank and its weights what ``Delivered`` says."""
+    """A ``DeliveryRecord`` for each rank and weights."""
     mirrored: tuple[Mapping[str, Any], ...] = ()
-    """Of each of its weights that the same apply mirrored what ``Mirrored`` says, and which: ``weights``."""
+    """A ``MirroringRecord`` and the name, ``weights``, for each of its weights that the same apply mirrored."""
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
     waiting: str | None = field(default=None, compare=False)
@@ -88,18 +88,18 @@ class RunRecord(JsonSerializable):
     loaded: tuple[Mapping[str, Any], ...] = ()
     sync: Mapping[str, Any] = field(default_factory=dict)
     image_digest: str | None = None
-    """Of the container image that it runs in, as its registry names it; None on the host."""
+    """Digest of the container image in its registry; None on the host."""
     code: str | None = None
     code_archive: str | None = None
     rerun_of: str | None = None
     blamed: int | None = None
-    """Of several ranks the one whose failure or loss ended the run."""
+    """The rank whose failure or loss ended the run, if there are several ranks."""
     stop_requested: bool = field(default=False, metadata=OMIT_EMPTY)
-    """Whether a user asked for its end: then it is never started again."""
+    """Whether a user stopped it; then it is never restarted."""
 
     @property
     def exit_code(self) -> int | None:
-        """That of the rank that is blamed, else of the first one that has any."""
+        """Exit code of the rank that ended the run, else of the first rank that has one."""
         codes = {rank.rank: rank.exit_code for rank in self.ranks}
         if self.blamed is not None:
             return codes.get(self.blamed)
@@ -107,5 +107,5 @@ class RunRecord(JsonSerializable):
 
 
 def run_id(key: str) -> str:
-    """The short id users type, from a run's idempotency key: seven characters of base32, lower case."""
+    """Derive the id of a run from its idempotency key: 7 characters of base32."""
     return base64.b32encode(hashlib.sha256(key.encode()).digest()).decode().lower()[:7]

@@ -1,4 +1,4 @@
-"""Calls that many threads make at the same time, made once."""
+"""Cache that computes each value once, also under concurrent requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Results by question; safe to use from many threads.
+    """Thread-safe cache of results by key.
 
-    An exception is a result, too; with ``forget_errors`` only for threads that already wait for it.
+    Exceptions are cached, too. With ``forget_errors``, only threads that already wait get the exception.
     """
 
     def __init__(self, *, forget_errors: bool = False) -> None:
@@ -22,14 +22,14 @@ class SingleFlight(Generic[T]):
         self._futures: dict[Hashable, Future[T]] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result of the first thread with this question, waiting for it if need be."""
+        """Return the result for the key; the first thread computes it, the others wait."""
         with self._lock:
-            known = self._futures.get(key)
-            future = known or self._futures.setdefault(key, Future())
-        if known is None:
+            is_first = key not in self._futures
+            future = self._futures.setdefault(key, Future())
+        if is_first:
             try:
                 future.set_result(compute())
-            except BaseException as error:  # noqa: BLE001  all waiting threads get it
+            except BaseException as error:  # noqa: BLE001  raised in all waiting threads
                 if self._forget_errors:
                     with self._lock:
                         del self._futures[key]
@@ -37,7 +37,7 @@ class SingleFlight(Generic[T]):
         return future.result()
 
     def put(self, key: Hashable, value: T) -> None:
-        """Set the result."""
+        """Set the result for the key."""
         future: Future[T] = Future()
         future.set_result(value)
         with self._lock:

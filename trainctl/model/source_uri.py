@@ -1,4 +1,4 @@
-"""Source URIs: the grammar of every scheme, and what to write where a text is not one.
+"""Source URIs: grammar and parser of all schemes.
 
 | scheme | text |
 |---|---|
@@ -9,7 +9,7 @@
 | https | ``https://HOST/PATH/NAME[?QUERY]``: one file, called NAME |
 | file | ``file:./PATH`` (from the manifest's directory) or ``file:///PATH``: taken as written, no percent-decoding |
 
-A text that holds a user, a password or a signature is refused and never repeated in the error.
+URIs with a user, password or signature are rejected, and not repeated in the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
 BUCKETS = ("s3", "gs", "r2", "azure")
-"""The schemes whose sources are directories of buckets."""
+"""Schemes of object stores; a source is a prefix."""
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
@@ -47,8 +47,8 @@ _QUERY = re.compile(r"\?[\w.-]+=")
 class SourceUri:
     """A parsed source.
 
-    ``location`` is what owns the data: ``OWNER/REPO``, a bucket, ``ACCOUNT/CONTAINER``, a host, or for ``file``
-    the path. ``path`` is the prefix or file inside it, without a leading ``/``. ``dataset`` is for ``hf`` only.
+    ``location`` is ``OWNER/REPO``, a bucket, ``ACCOUNT/CONTAINER``, a host, or for ``file`` the path. ``path`` is
+    the prefix or file in it, without a leading ``/``. ``dataset`` is for ``hf`` only.
     """
 
     text: str
@@ -63,14 +63,14 @@ class SourceUri:
 
     @property
     def name(self) -> str:
-        """The last word of the source: the default name of a directory for it."""
+        """Last segment of the path: the default name of its directory."""
         if self.scheme == "https":
             return _last_segment(self.path.partition("?")[0])
-        whole = f"{self.location}/{self.path}".rstrip("/")
-        return Path(os.path.normpath(whole)).name or self.scheme
+        full_path = f"{self.location}/{self.path}".rstrip("/")
+        return Path(os.path.normpath(full_path)).name or self.scheme
 
     def within(self, directory: Path) -> SourceUri:
-        """The same source with a relative ``file:`` path made absolute; every other source is as it was."""
+        """Make a relative ``file:`` path absolute; return other sources unchanged."""
         if self.scheme != "file" or self.location.startswith("/"):
             return self
         path = os.path.normpath(directory.absolute() / self.location)
@@ -78,7 +78,7 @@ class SourceUri:
 
 
 def parse_source(text: str) -> SourceUri:
-    """Read a source as it is written; ValueError says what is wrong and what to write."""
+    """Parse a source; raise ValueError with the reason and a correction if invalid."""
     if _USER.match(text):
         raise ValueError(
             "the source contains a user or password; remove it, and name a secret in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
@@ -86,9 +86,9 @@ def parse_source(text: str) -> SourceUri:
     scheme, colon, rest = text.partition(":")
     if not colon or scheme not in _PARSERS:
         raise ValueError(_unknown_scheme(text, scheme if colon else None))
-    # The key of an object may hold spaces; nothing else that can't be seen is taken on trust.
-    seen = text.replace(" ", "") if scheme in BUCKETS else text
-    if scheme != "file" and _UNPRINTABLE.search(seen):
+    # Keys of objects may contain spaces.
+    checked = text.replace(" ", "") if scheme in BUCKETS else text
+    if scheme != "file" and _UNPRINTABLE.search(checked):
         raise ValueError(f"{text!r} contains a space or a control character; remove it")
     if scheme == "file":
         return _file(text, rest)
@@ -108,8 +108,8 @@ def _unknown_scheme(text: str, scheme: str | None) -> str:
     if scheme == "http":
         return "http:// sources are not supported, as they can be modified in transit; use https://HOST/PATH"
     known = ", ".join(f"{name}://" for name in SCHEMES[:-1])
-    what = f"unsupported scheme {scheme!r}" if scheme else f"missing scheme in {text!r}"
-    return f"{what}; use one of {known} or file:./PATH"
+    problem = f"unsupported scheme {scheme!r}" if scheme else f"missing scheme in {text!r}"
+    return f"{problem}; use one of {known} or file:./PATH"
 
 
 def _hf(text: str, rest: str) -> SourceUri:
@@ -151,7 +151,7 @@ def _r2(text: str, rest: str) -> SourceUri:
 
 
 def _check_prefix(text: str, prefix: str) -> None:
-    """A prefix is a directory, and no part of its path may be left to guesses."""
+    """Reject prefixes that don't name exactly one directory."""
     parts = prefix[:-1].split("/") if prefix.endswith("/") else prefix.split("/")
     if prefix and not all(part not in ("", ".", "..") for part in parts):
         raise ValueError(f"the prefix of {text!r} contains an empty part, . or ..; remove it")
@@ -251,7 +251,7 @@ _VIEWS = (*_PAGES, "resolve", "raw")
 
 
 def source_of_page(host: str, path: str) -> str | None:
-    """How the source is written that a page of the site shows; None where it is no page of a repository, but perhaps a file."""
+    """Return the source of a page of huggingface.co, None if not of a repository."""
     words = [unquote(word) for word in path.split("/")]
     repo, inside = _split_repository(words)
     is_page = host in _HOSTS and repo and (not inside or inside[0] in _PAGES)
@@ -259,7 +259,7 @@ def source_of_page(host: str, path: str) -> str | None:
 
 
 def format_source(words: Sequence[str], revision: str = "") -> str:
-    """How ``[models|datasets, ]OWNER, NAME[, VIEW, REVISION][, PATH…]`` is written as a source."""
+    """Format ``[models|datasets, ]OWNER, NAME[, VIEW, REVISION][, PATH…]`` as a source."""
     repo, inside = _split_repository(words)
     if not repo:
         return "hf://OWNER/REPO[@REVISION]"
@@ -272,10 +272,10 @@ def format_source(words: Sequence[str], revision: str = "") -> str:
 
 
 def _split_repository(path: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a repository, and what stands behind them; neither where there is none."""
+    """Split into the segments of a repository and the rest; both may be empty."""
     words = [word for word in path if word]
     if len(words) > 2 and words[0] == "models":
         del words[0]
     size = 3 if words[:1] == ["datasets"] else 2
-    found = len(words) >= size and words[0] != "spaces"
-    return (words[:size], words[size:]) if found else ([], [])
+    is_repository = len(words) >= size and words[0] != "spaces"
+    return (words[:size], words[size:]) if is_repository else ([], [])

@@ -1,7 +1,7 @@
-"""May this secret go to this host? What the user allows manifests to do with credentials, and the limits on what they may ask for.
+"""Trust: permissions of a manifest to use secrets, and limits on its plans.
 
-A manifest may come from a stranger. A secret may be sent to the platform of a source's scheme and to servers that the environment
-names; to one that only the manifest names, only if an entry of the user's trust file says so.
+Manifests may come from untrusted authors. A secret may be sent to the platform of a source's scheme and to hosts
+that the environment names. A host named only in the manifest needs an entry in the user's trust file.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from urllib.parse import urlsplit
 from trainctl.errors import PermissionDenied
 
 ALL_SECRETS = "*"
-"""Of an entry: every secret."""
+"""In an entry: all secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPattern:
-    """A server's name in lower case, or ``*.`` and a domain for all names below it; ``port`` None is any port."""
+    """A lower-case host name or ``*.DOMAIN``; ``port`` None matches any port."""
 
     name: str
     port: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> HostPattern:
-        """Of ``example.com``, ``*.example.com``, ``127.0.0.1:8443`` or ``[::1]:8443``; ValueError where it is none of these."""
+        """Parse ``example.com``, ``*.example.com``, ``127.0.0.1:8443`` or ``[::1]:8443``.
+
+        Raises ValueError for anything else.
+        """
         parts = urlsplit(f"//{text}")
         name = parts.hostname or ""
         bare = name.removeprefix("*.")
@@ -43,7 +46,7 @@ class HostPattern:
         return cls(name.rstrip("."), parts.port)
 
     def covers(self, other: HostPattern) -> bool:
-        """Whether an entry for this host speaks of the other, which is one server."""
+        """Whether this pattern matches the other, a single host."""
         if self.port not in (None, other.port):
             return False
         if self.name.startswith("*."):
@@ -59,7 +62,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def host_of_url(url: str) -> HostPattern:
-    """The server that a URL names, with its port; the whole text, which no entry covers, where it names none."""
+    """Return host and port of a URL; without a host a pattern that covers nothing."""
     try:
         parts = urlsplit(url)
         name, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
@@ -70,7 +73,10 @@ def host_of_url(url: str) -> HostPattern:
 
 @dataclass(frozen=True, slots=True)
 class SecretDestination:
-    """A server that would receive a secret. ``given`` says that its platform or the environment names it, not only the manifest."""
+    """A host that would receive a secret.
+
+    ``given``: named by its platform or the environment, not only by the manifest.
+    """
 
     host: HostPattern
     given: bool = False
@@ -78,7 +84,7 @@ class SecretDestination:
 
 @dataclass(frozen=True, slots=True)
 class AllowEntry:
-    """One entry: what a secret of that name may do. ``commands`` True is any command, else those written out."""
+    """Permissions of a secret; ``commands`` is True for any, or lists the commands."""
 
     secret: str
     hosts: tuple[HostPattern, ...] = ()
@@ -88,7 +94,10 @@ class AllowEntry:
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
-    """A limit that every plan must keep; None is no limit. Patterns are shell-style. ``where`` says where it is written."""
+    """Limits on every plan; None means no limit. Patterns are shell-style.
+
+    ``where``: its position in the trust file.
+    """
 
     where: str
     name: str | None = None
@@ -100,22 +109,23 @@ class PlanPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the user allows. ``file`` is where to allow more."""
+    """The user's permissions and policies; ``file`` is the path of the trust file."""
 
     file: str
     allowed: tuple[AllowEntry, ...] = ()
     policies: tuple[PlanPolicy, ...] = ()
 
     def may_send(self, secret: str, to: SecretDestination) -> bool:
-        """Whether a secret may be sent to a server."""
+        """Whether a secret may be sent to a host."""
         return to.given or any(
             host.covers(to.host) for entry in self._of(secret) for host in entry.hosts
         )
 
     def may_run(self, secret: str, command: tuple[str, ...], *, own: bool) -> bool:
-        """Whether a command may be run for a secret's value. ``own`` says that its program came with the manifest.
+        """Whether a command may be run for the value of a secret.
 
-        An entry that spells a command out doesn't cover such a program, as the manifest's author writes that, too.
+        ``own``: its program came with the manifest. Entries that list commands don't cover such programs, because
+        the author of the manifest controls their content.
         """
         return any(
             entry.commands is True or (not own and entry.commands and command in entry.commands)
@@ -127,7 +137,7 @@ class Trust:
         return any(entry.allow_paths_outside_project for entry in self._of(secret))
 
     def require_host(self, secret: str, to: SecretDestination) -> None:
-        """Forbidden unless a secret may be sent to a server."""
+        """Raise PermissionDenied unless a secret may be sent to a host."""
         hosts = f'hosts = ["{to.host}"]'
         if not self.may_send(secret, to):
             raise PermissionDenied(
@@ -137,7 +147,7 @@ class Trust:
             )
 
     def require_command(self, secret: str, command: tuple[str, ...], *, own: bool) -> None:
-        """Forbidden unless a command may be run for a secret's value."""
+        """Raise PermissionDenied unless a command may be run for the value of a secret."""
         if not self.may_run(secret, command, own=own):
             written = "true" if own else json.dumps([list(command)], ensure_ascii=False)
             advice = self._advice(secret, f"commands = {written}")
@@ -148,7 +158,7 @@ class Trust:
             )
 
     def require_outside(self, secret: str) -> None:
-        """Forbidden unless a secret may come from a file outside the manifest's directory."""
+        """Raise PermissionDenied unless a secret may come from a file outside the project."""
         if not self.may_read_outside(secret):
             raise PermissionDenied(
                 f"secret {secret!r} reads a file outside the manifest's directory",
@@ -164,5 +174,5 @@ class Trust:
 
 
 def default_trust() -> Trust:
-    """The trust without a trust file."""
+    """Return the defaults without a trust file."""
     return Trust("trust.toml")

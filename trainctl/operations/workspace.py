@@ -112,7 +112,7 @@ class Workspace:
         desired = memory.load(files)
         if desired is None:
             desired = self._build(files)
-            memory.keep(desired)
+            memory.store(desired)
         return desired
 
     def _build(self, files: Mapping[str, bytes] | None) -> DesiredState:

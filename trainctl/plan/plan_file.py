@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.base.json import digest
-from trainctl.desired.values import DesiredState, desired_from_json, desired_to_json
+from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
@@ -55,7 +55,7 @@ def read_plan(text: str, name: str) -> SavedPlan:
     try:
         saved = SavedPlan(
             from_json(Plan, document["plan"]),
-            desired_from_json(document["desired"]),
+            from_json(DesiredState, document["desired"]),
             document["written_by"],
         )
         body = {"plan": document["plan"], "desired": document["desired"]}

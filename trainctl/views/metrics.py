@@ -8,8 +8,14 @@ from typing import Any, TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
-from trainctl.model.metrics import VOLUMES, GpuMetrics, HostMetrics, RankSample, VolumeMetrics
-from trainctl.model.reports import UnreachableNode
+from trainctl.model.reports import (
+    VOLUMES,
+    GpuMetrics,
+    HostMetrics,
+    RankSample,
+    UnreachableNode,
+    VolumeMetrics,
+)
 from trainctl.model.run import RunRecord
 from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table

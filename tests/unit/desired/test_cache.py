@@ -48,7 +48,7 @@ def memory(directory: Path, **variables: str) -> ManifestCache:
 def test_the_wish_comes_back_as_it_was(manifest: Path) -> None:
     """With every value, and with the place and the line of each resource."""
     desired_state = desired(manifest, MANIFEST)
-    memory(manifest).keep(desired_state)
+    memory(manifest).store(desired_state)
 
     recalled = memory(manifest).load(read_all_files(manifest))
 
@@ -71,7 +71,7 @@ def test_the_wish_comes_back_as_it_was(manifest: Path) -> None:
 
 def test_whatever_it_was_made_from_may_change(manifest: Path) -> None:
     """A byte of a file, another file, a variable, a provider that is installed: each means that the manifest is read."""
-    memory(manifest).keep(desired(manifest, MANIFEST))
+    memory(manifest).store(desired(manifest, MANIFEST))
     files = read_all_files(manifest)
     place = manifest.parent / "cache"
 
@@ -93,7 +93,7 @@ def test_a_directory_is_called_as_it_is_this_time(
 ) -> None:
     """From another working directory the same one has another relative name."""
     monkeypatch.chdir(manifest)
-    open_cache(manifest.parent / "cache", Path(), read_all_files(Path()), {}, PLUGINS).keep(
+    open_cache(manifest.parent / "cache", Path(), read_all_files(Path()), {}, PLUGINS).store(
         desired(Path(), MANIFEST)
     )
 
@@ -105,7 +105,7 @@ def test_a_directory_is_called_as_it_is_this_time(
 
 def test_code_that_is_gone_is_looked_at_again(manifest: Path) -> None:
     """Whether its directory exists is no matter of the manifest's text."""
-    memory(manifest).keep(desired(manifest, MANIFEST))
+    memory(manifest).store(desired(manifest, MANIFEST))
 
     (manifest / "src").rmdir()
 
@@ -116,7 +116,7 @@ def test_code_that_is_gone_is_looked_at_again(manifest: Path) -> None:
 def test_a_damaged_memory_is_none(manifest: Path, damage: bytes) -> None:
     """The manifest is read instead."""
     kept = memory(manifest)
-    kept.keep(desired(manifest, MANIFEST))
+    kept.store(desired(manifest, MANIFEST))
     kept.path.write_bytes(damage)
 
     assert kept.load(read_all_files(manifest)) is None
@@ -125,7 +125,7 @@ def test_a_damaged_memory_is_none(manifest: Path, damage: bytes) -> None:
 def test_what_must_be_looked_at_each_time_is_not_kept(manifest: Path) -> None:
     """Warnings are told every time."""
     desired_state = desired(manifest, MANIFEST)
-    memory(manifest).keep(replace(desired_state, warnings=(warning("odd", code="x"),)))
+    memory(manifest).store(replace(desired_state, warnings=(warning("odd", code="x"),)))
 
     assert not memory(manifest).path.exists()
 
@@ -140,7 +140,7 @@ def test_every_kind_of_secret_is_kept_whole(manifest: Path) -> None:
     )
     for spec in kinds:
         kept = memory(manifest)
-        kept.keep(replace(desired(manifest, MANIFEST), secrets={"token": spec}))
+        kept.store(replace(desired(manifest, MANIFEST), secrets={"token": spec}))
         found = kept.load(read_all_files(manifest))
         assert found is not None
         assert found.secrets["token"] == spec
@@ -150,7 +150,7 @@ def test_a_cache_home_that_cannot_be_written_changes_nothing(manifest: Path) -> 
     """Nothing is kept, and nothing is said."""
     (manifest.parent / "cache").write_text("a file is in the way")
 
-    memory(manifest).keep(desired(manifest, MANIFEST))
+    memory(manifest).store(desired(manifest, MANIFEST))
 
     assert memory(manifest).load(read_all_files(manifest)) is None
 

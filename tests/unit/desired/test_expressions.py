@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.projects.manifests import attributes, desired, problems
-from trainctl.desired.variables import values
+from trainctl.desired.expression import read_variables
 from trainctl.manifest.tree import SourceFloat, mapping_node, scalar_node
 from trainctl.model.diagnostics import Diagnostic, Position
 
@@ -173,6 +173,8 @@ def test_a_number_from_a_flag_is_spelled_as_given(number: float) -> None:
     here = Position("f", 1, 1)
     section = mapping_node({"x": scalar_node(1.0, here)}, {}, here)
     found: list[Diagnostic] = []
-    value = values(mapping_node({"vars": section}, {}, here), {"x": repr(number)}, [], found)["x"]
+    value = read_variables(
+        mapping_node({"vars": section}, {}, here), {"x": repr(number)}, [], found
+    )["x"]
     assert isinstance(value, SourceFloat)
     assert (value.text, float(value), found) == (repr(number), number, [])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address
-from trainctl.model.metrics import RankSample
+from trainctl.model.reports import RankSample
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.views.metrics import metrics_csv, metrics_json, metrics_lines, plot_lines, sample_json
 from trainctl.views.terminal.tables import csv_lines

@@ -14,7 +14,7 @@ from trainctl.cli.options import FormatOption, OutputFormat, RunOption, TableFor
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
-from trainctl.model.metrics import RankSample
+from trainctl.model.reports import RankSample
 from trainctl.operations.jobs.logs import LogSelection
 from trainctl.operations.jobs.runs import JobRun, find_run, job_address, with_unrecorded_runs
 from trainctl.operations.jobs.status import samples_of, watch_samples

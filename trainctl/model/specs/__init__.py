@@ -1,4 +1,4 @@
-"""What the manifest asks for, once every default is filled in and every reference is resolved.
+"""Desired resources, with defaults filled in and references resolved.
 
 Begin with ``job_spec.JobSpec``, a job and its image, compute, weights and checkpoints. ``resource`` has the other
 resources: weights, clusters and caches. ``desired`` makes these values from the manifest, ``plan`` compares them with

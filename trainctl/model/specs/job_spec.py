@@ -1,4 +1,4 @@
-"""A job as the manifest asks for it, with every default filled in and every reference resolved."""
+"""A desired job, with defaults filled in and references resolved."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
 
 Duration = int | float | str
 Size = int | str
-"""As the manifest writes it: ``parse_duration`` and ``parse_size`` read it."""
+"""As in the manifest; parse with ``parse_duration`` and ``parse_size``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeSpec:
-    """What a job needs of each of its nodes. ``accelerator`` is ``TYPE`` or ``TYPE:COUNT``; None: all GPUs of the node."""
+    """Resources of a job, per node.
+
+    ``accelerator`` is ``TYPE`` or ``TYPE:COUNT``; None means all GPUs of the node.
+    """
 
     node_count: int = 1
     cpu_count: int | None = None
@@ -27,17 +30,17 @@ class ComputeSpec:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs of each node; None: all."""
+        """Number of GPUs per node, None for all."""
         return int(self.accelerator.partition(":")[2] or 1) if self.accelerator else None
 
     @property
     def gpu_kind(self) -> str:
-        """Kind of accelerator, ``H100``; empty: any."""
+        """Type of accelerator such as ``H100``, empty for any."""
         return (self.accelerator or "").partition(":")[0]
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory of each node, in bytes."""
+        """Memory per node in bytes."""
         return parse_size(self.memory) if self.memory else None
 
 
@@ -88,7 +91,7 @@ class RegistrySecretDockerAuthSpec:
 
 @dataclass(frozen=True, slots=True)
 class DockerAuthSpec:
-    """Login to a registry; the block that goes with ``auth_method`` is set."""
+    """Login to a registry; only the block of ``auth_method`` is set."""
 
     auth_method: str
     registry: str
@@ -104,12 +107,12 @@ class DockerAuthSpec:
         """Names of the secrets that it uses."""
         key, account = self.aws_iam_docker_auth, self.gcp_service_account_json_docker_auth
         login = self.registry_secret_docker_auth
-        found = [
+        references = [
             *((key.access_key_secret_ref, key.secret_access_key_secret_ref) if key else ()),
             *((account.service_account_json_secret_ref,) if account else ()),
             *((login.secret_ref,) if login else ()),
         ]
-        return tuple(sorted({reference.secret for reference in found}))
+        return tuple(sorted({reference.secret for reference in references}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfigSpec:
-    """Training caches as the job finds them."""
+    """Settings of the training caches in a job."""
 
     enabled: bool = False
     enable_legacy_hf_mount: bool = False
@@ -133,7 +136,7 @@ class CacheConfigSpec:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointingSpec:
-    """Whether the job's checkpoints are kept, and the directory that it writes them to."""
+    """Whether checkpoints are stored, and the directory that the job writes them to."""
 
     enabled: bool = False
     checkpoint_path: str | None = None
@@ -142,9 +145,9 @@ class CheckpointingSpec:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSelector:
-    """Checkpoints of a project, of one of its jobs or of a run; ``name`` None: the newest.
+    """A checkpoint of a project, job or run; ``name`` None means the newest.
 
-    ``optional``: the run begins also if there is none.
+    ``optional``: the run starts also without it.
     """
 
     project: str
@@ -156,7 +159,7 @@ class CheckpointSelector:
 
 @dataclass(frozen=True, slots=True)
 class LoadCheckpointSpec:
-    """Checkpoints that a run begins with."""
+    """Checkpoints to start a run from."""
 
     enabled: bool = False
     download_folder: str | None = None
@@ -165,7 +168,7 @@ class LoadCheckpointSpec:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSpec:
-    """What runs, and in which environment."""
+    """Commands of a job and their environment."""
 
     start_commands: tuple[str, ...] = ()
     environment_variables: Mapping[str, str | SecretRef] = field(default_factory=dict)
@@ -179,7 +182,7 @@ class RuntimeSpec:
 
     @property
     def secret_environment(self) -> dict[str, str]:
-        """Names of secrets, by the variable that gets the value."""
+        """Names of secrets by environment variable."""
         return {
             name: value.secret
             for name, value in self.environment_variables.items()
@@ -188,14 +191,14 @@ class RuntimeSpec:
 
     @property
     def loads(self) -> tuple[CheckpointSelector, ...]:
-        """The checkpoints that a run begins with."""
+        """Checkpoints to start a run from."""
         config = self.load_checkpoint_config
         return config.checkpoints if config and config.enabled else ()
 
 
 @dataclass(frozen=True, slots=True)
 class JobWeights:
-    """Weights that a job uses, and where it finds them."""
+    """Weights of a job and their mount location."""
 
     address: Address
     mount_location: str = ""
@@ -206,7 +209,7 @@ class JobWeights:
 
 @dataclass(frozen=True, slots=True)
 class HostMountSpec:
-    """A directory of the host that the job finds."""
+    """A directory of the host to mount in the job."""
 
     host_path: str
     mount_location: str
@@ -215,7 +218,7 @@ class HostMountSpec:
 
 @dataclass(frozen=True, slots=True)
 class SecretVersion:
-    """A secret that the job uses, and its declared version."""
+    """Name and declared version of a secret that the job uses."""
 
     name: str
     version: str | None = None
@@ -223,7 +226,7 @@ class SecretVersion:
 
 @dataclass(frozen=True, slots=True)
 class MatrixValue:
-    """A value of the combination that a job of a matrix is for, as text."""
+    """One value of a job's matrix combination, as text."""
 
     name: str
     value: str
@@ -231,7 +234,7 @@ class MatrixValue:
 
 @dataclass(frozen=True, slots=True)
 class RetrySpec:
-    """How often a failed run is tried, and how long to wait before it is tried again."""
+    """Maximum number of attempts of a run and the delay between them."""
 
     max_attempts: int = 1
     delay: Duration = "10s"
@@ -239,7 +242,7 @@ class RetrySpec:
 
 @dataclass(frozen=True, slots=True)
 class CodeSpec:
-    """The directory that a job ships; a plan adds its digest, files and bytes."""
+    """Source code directory of a job; a plan adds digest, files and bytes."""
 
     path: str = "."
     digest: str | None = None
@@ -249,10 +252,10 @@ class CodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """All that the manifest says of a job, in the order in which plans list it.
+    """A desired job; fields are in the order of plans.
 
-    ``persisted_secrets``: those that the run's node keeps on its disk until the run begins. A plan adds ``weight_pins``; of a run that
-    begins from an earlier one ``rerun_of`` is that run's id, or ``resume_from`` is ``latest``.
+    ``persisted_secrets`` are stored on the node's disk until the run starts. A plan adds ``weight_pins`` and, for a
+    run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``).
     """
 
     project: str = ""
@@ -278,20 +281,20 @@ class JobSpec:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> JobSpec:
-        """Read the attributes of a job's resource; what they lack has its default."""
+        """Read the attributes of a job, with defaults for missing ones."""
         code = attributes.get("code")
-        if isinstance(code, str):  # before it is planned
+        if isinstance(code, str):  # not planned yet
             attributes = {**attributes, "code": {"path": code}}
         return from_json(cls, attributes)
 
     def to_attributes(self) -> dict[str, Any]:
-        """Return the attributes of the job's resource."""
-        found: dict[str, Any] = to_json(self)
-        return found if self.code.digest else {**found, "code": self.code.path}
+        """Return the attributes of the job."""
+        attributes: dict[str, Any] = to_json(self)
+        return attributes if self.code.digest else {**attributes, "code": self.code.path}
 
     @property
     def cluster_address(self) -> Address:
-        """Address of the cluster that it runs on."""
+        """Address of its cluster."""
         return Address(Kind.CLUSTER, self.cluster)
 
     @property
@@ -301,7 +304,7 @@ class JobSpec:
 
     @property
     def mount_locations(self) -> list[str]:
-        """Where it finds its weights and mounts."""
+        """Mount locations of its weights and directories."""
         return [
             *(item.mount_location for item in self.weights),
             *(mount.mount_location for mount in self.mounts),
@@ -309,5 +312,5 @@ class JobSpec:
 
     @property
     def max_duration_seconds(self) -> float | None:
-        """How long a run may last, in seconds."""
+        """Time limit of a run in seconds."""
         return None if self.max_duration is None else parse_duration(self.max_duration)

@@ -1,4 +1,4 @@
-"""Weights, clusters and caches as the manifest asks for them, with every default filled in."""
+"""Desired weights, clusters and caches, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainctl.model.specs.job_spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class SourceAuthSpec:
-    """What opens a source: a secret, or a role or account that is assumed; and the server of a bucket."""
+    """Credential of a source (secret, role or account) and its endpoint URL."""
 
     auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)
     auth_secret_name: str | None = field(default=None, metadata=OMIT_EMPTY)
@@ -29,7 +29,7 @@ class SourceAuthSpec:
 
 
 class _Attributes:
-    """Values that are a resource's attributes."""
+    """Conversion from and to the attributes of a resource."""
 
     __slots__ = ()
 
@@ -45,7 +45,10 @@ class _Attributes:
 
 @dataclass(frozen=True, slots=True)
 class WeightsSpec(_Attributes):
-    """A source of weights and what is taken of it. A plan adds ``revision``, ``pin``, ``files`` and ``bytes``."""
+    """Weights: a source and patterns of files.
+
+    A plan adds ``revision``, ``pin``, ``files`` and ``bytes``.
+    """
 
     source: str
     mount_location: str | None = None
@@ -60,13 +63,13 @@ class WeightsSpec(_Attributes):
 
     @property
     def endpoint_url(self) -> str | None:
-        """The bucket's server, if the manifest names one."""
+        """Custom endpoint URL of the bucket."""
         return self.auth.endpoint_url if self.auth else None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec(_Attributes):
-    """A training cache on a cluster: of a project, or with ``scope`` ``team`` of all projects there."""
+    """A training cache of a project, or with scope ``team`` of all projects."""
 
     scope: str = "project"
     project: str | None = None
@@ -82,7 +85,7 @@ class CacheSpec(_Attributes):
 
 @dataclass(frozen=True, slots=True)
 class CacheTierSpec:
-    """A cache of weights: its directory, and the most it may hold."""
+    """Directory and size limit of a weight cache."""
 
     dir: str | None = None
     size: int | str | None = None
@@ -90,9 +93,9 @@ class CacheTierSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCacheSpec:
-    """Where weights are cached on a cluster: on each node, and in a directory that all nodes share.
+    """Weight caches of a cluster: on each node, and in a shared directory.
 
-    ``max_rate``: bytes a second that each node takes from the mirror at most.
+    ``max_rate``: download limit of each node in bytes per second.
     """
 
     node: CacheTierSpec | None = None
@@ -102,7 +105,10 @@ class ClusterCacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster. ``forgotten``: nodes that were dropped from the state, by name; ``settings``: what its provider reads."""
+    """A cluster; ``settings`` are those of its provider.
+
+    ``forgotten``: names of nodes that were removed from the state.
+    """
 
     provider: str = ""
     cache: ClusterCacheSpec = ClusterCacheSpec()
@@ -113,7 +119,9 @@ class ClusterSpec:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> ClusterSpec:
         """Read the attributes of a cluster's resource."""
-        settings = {key: one for key, one in attributes.items() if key not in _CLUSTER_ATTRIBUTES}
+        settings = {
+            key: value for key, value in attributes.items() if key not in _CLUSTER_ATTRIBUTES
+        }
         own = {
             key: attributes[key] for key in _CLUSTER_ATTRIBUTES if attributes.get(key) is not None
         }
@@ -125,7 +133,7 @@ _CLUSTER_ATTRIBUTES = ("provider", "cache", "price_per_hour", "forgotten")
 
 @dataclass(frozen=True, slots=True)
 class LifecycleSpec:
-    """How a resource answers to changes; kept in the state so that it outlives its block."""
+    """Lifecycle settings, stored in the state so that they outlive the block."""
 
     prevent_destroy: bool = False
     ignore_changes: tuple[str, ...] = ()
@@ -133,7 +141,7 @@ class LifecycleSpec:
 
 
 class ResourceAttributes:
-    """Attributes of a resource, as JSON and as typed values."""
+    """Typed access to the attributes of a resource."""
 
     address: Address
     attributes: Mapping[str, Any]
@@ -161,7 +169,7 @@ class ResourceAttributes:
 
 @dataclass(frozen=True)
 class DesiredResource(ResourceAttributes):
-    """A desired resource. ``attributes`` are its values as plans show them; DESIGN.md of ``desired`` lists them."""
+    """A desired resource; ``desired/DESIGN.md`` lists the attributes of each kind."""
 
     address: Address
     provider: str

@@ -11,8 +11,13 @@ from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import work_directory
 from trainctl.model.address import Address, Kind
-from trainctl.model.metrics import RankSample
-from trainctl.model.reports import Checkpoint, JobStatus, UnreachableNode, unreachable_nodes
+from trainctl.model.reports import (
+    Checkpoint,
+    JobStatus,
+    RankSample,
+    UnreachableNode,
+    unreachable_nodes,
+)
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.operations.jobs.checkpoints import known_checkpoints
 from trainctl.operations.jobs.runs import (

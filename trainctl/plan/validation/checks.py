@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
+from trainctl.desired.values import find_cycle
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.cycle import find_cycle
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
