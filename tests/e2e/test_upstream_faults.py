@@ -82,7 +82,7 @@ GIVEN_UP = "Gave up after 6 attempts. Run the same command again later"
 NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
     Broken("cut", "cut", "ended 299990 bytes early", GIVEN_UP),
-    Broken("silent", "silent", "the server went silent during the body", GIVEN_UP),
+    Broken("silent", "silent", "the response body stalled", GIVEN_UP),
     Broken("damaged", "flip", "other content than upstream announced", "Nothing of it was kept"),
     Broken("damaged-git", "flip", "other content than", "git blob id should be", file="config.json"),
     Broken("longer", "longer", "300001 bytes, expected 300000", "Plan again"),

@@ -50,7 +50,7 @@ def hub() -> Iterator[Hub]:
 def resolved_from(
     hub: Hub, uri: str = "hf://acme/model", credential: SourceCredential | None = None
 ) -> tuple[HubSource, Resolution]:
-    source = HubSource(hub.url, silence=0.5)
+    source = HubSource(hub.url, read_timeout=0.5)
     wanted = SourceRequest(uri, Path("/"))
     found = resolve(wanted, credential, retry=immediate_retry(), open_source=lambda scheme: source)
     return source, found
@@ -246,7 +246,7 @@ def test_a_hostile_name_takes_nothing_of_the_source(hub: Hub, tmp_path: Path, na
 def test_cancelling_stops_soon_and_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
     """Cancelled while upstream is silent, the call returns without waiting for it and can be carried on."""
     hub.faults = [HttpFault("silent", "model.safetensors", at=3 * CHUNK)]
-    source = HubSource(hub.url, silence=60)
+    source = HubSource(hub.url, read_timeout=60)
     found = source.resolve("hf://acme/model", None, None)
     mirror = mirror_at(tmp_path, CHUNK)
     cancelled = threading.Event()

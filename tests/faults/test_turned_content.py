@@ -117,7 +117,7 @@ def on_azure(
         url = f"{server.endpoint}/closed/w/model.bin?{query}"
         urllib.request.urlopen(urllib.request.Request(url, data, headers, method="PUT")).close()
         yield (
-            BucketSource("azure", silence=20, environ={"AZURE_STORAGE_ENDPOINT": endpoint}),
+            BucketSource("azure", read_timeout=20, environ={"AZURE_STORAGE_ENDPOINT": endpoint}),
             f"azure://{ACCOUNT}/closed/{name}",
             AZURE,
         )

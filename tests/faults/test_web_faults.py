@@ -57,7 +57,7 @@ def mirrored(
     web: WebServer, root: Path, found: Resolution, retry: RetryPolicy | None = None
 ) -> tuple[MirrorStore, Listing]:
     mirror = replace(mirror_at(root, CHUNK), retry=retry or immediate_retry())
-    return mirror, ingest(mirror, found.resolved, HttpsSource(silence=0.5))
+    return mirror, ingest(mirror, found.resolved, HttpsSource(read_timeout=0.5))
 
 
 def ranges(web: WebServer) -> list[str | None]:
@@ -82,7 +82,7 @@ def test_a_body_that_breaks_off_is_asked_for_again(
     found = resolved_from(web)
     seen: list[tuple[int, int, int]] = []
     mirror = mirror_at(tmp_path, CHUNK)
-    source = HttpsSource(silence=0.5)
+    source = HttpsSource(read_timeout=0.5)
     listing = ingest(mirror, found.resolved, source, progress=lambda *one: seen.append(one))
     assert contents(mirror, listing) == {"w.bin": BIG}
     assert seen[-1] == (len(BIG), len(BIG), 1)

@@ -1,40 +1,75 @@
-"""Detect peers that send almost nothing. Silence alone is found by timeouts, which each byte starts again."""
+"""Byte rates: limit one, and detect peers that send almost nothing."""
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Callable, Optional
+
 MIN_BYTES = 16 * 2**10
-"""What must arrive in a window. A line of 5 kbit/s brings it within the usual 30 seconds."""
+"""Bytes that must arrive in a window; a line of 5 kbit/s manages that in the default 30 seconds."""
+
+
+class RateLimiter:
+    """A limit in bytes a second shared by threads; no limit without ``rate``. ``clock`` returns seconds."""
+
+    def __init__(
+        self,
+        rate: Optional[float] = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = clock()
+
+    def acquire(self, count: int) -> None:
+        """Wait until ``count`` bytes may be sent."""
+        if not self._rate:
+            return
+        with self._lock:
+            now = self._clock()
+            begin = max(now, self._free_at)
+            self._free_at = begin + count / self._rate
+        if begin > now:
+            self._sleep(begin - now)
 
 
 class StalledError(TimeoutError):
-    """Hardly anything came for a whole window."""
+    """Almost nothing arrived in a whole window."""
 
 
 class ThroughputMonitor:
-    """Bytes by the time that was spent waiting for them; what is done with them takes as long as it likes. ``window`` is in seconds."""
+    """Compares bytes with the time spent waiting for them; ``window`` is in seconds.
+
+    It detects slow peers, which each byte saves from a read timeout.
+    """
 
     def __init__(self, window: float) -> None:
         self._window = window
-        self._least: float = MIN_BYTES
+        self.require_progress()
+
+    def require_complete(self) -> None:
+        """Until ``require_progress``, require that everything arrives within one window."""
+        self._reset(float("inf"))
+
+    def require_progress(self) -> None:
+        """Start a window in which only ``MIN_BYTES`` must arrive."""
+        self._reset(MIN_BYTES)
+
+    def _reset(self, min_bytes: float) -> None:
+        self._min_bytes = min_bytes
         self._waited = 0.0
         self._arrived = 0
 
-    def require_complete(self) -> None:
-        """Until ``require_progress``: what comes must be complete within one window, however much it is."""
-        self._least = float("inf")
-        self._waited, self._arrived = 0.0, 0
-
-    def require_progress(self) -> None:
-        """A new window, in which only so much must arrive."""
-        self._least = MIN_BYTES
-        self._waited, self._arrived = 0.0, 0
-
     def record(self, size: int, seconds: float) -> None:
-        """So many bytes were waited for so long. StalledError where a window is over in which fewer came than must."""
+        """Record bytes and the wait for them; StalledError at the end of a window with too few."""
         self._arrived += size
         self._waited += seconds
         if self._waited < self._window:
             return
-        if self._arrived < self._least:
+        if self._arrived < self._min_bytes:
             raise StalledError(f"{self._arrived} bytes in {self._waited:.0f} s")
         self._waited, self._arrived = 0.0, 0

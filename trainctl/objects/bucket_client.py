@@ -65,7 +65,7 @@ class Bucket:
         *,
         renew: RenewFn | None = None,
         environ: Mapping[str, str] = os.environ,
-        silence: float = SILENCE_SECONDS,
+        read_timeout: float = SILENCE_SECONDS,
     ) -> None:
         self.place = place
         self._access = access
@@ -73,9 +73,9 @@ class Bucket:
         self._renew = renew
         self._environ = environ
         self._connect: Callable[..., ObstoreClient] = partial(
-            open_client, place, renew=renew, environ=environ, silence=silence
+            open_client, place, renew=renew, environ=environ, read_timeout=read_timeout
         )
-        self._silence = silence
+        self._read_timeout = read_timeout
         self._clients: dict[tuple[bool, int], ObstoreClient] = {(False, 0): self._connect(access)}
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
@@ -288,7 +288,7 @@ class Bucket:
 
     def _iter_body(self, result: GetResult) -> Iterator[bytes]:
         """A body as it arrives, gathered to pieces worth handling; SourceInterrupted where hardly anything does."""
-        throughput, gathered = ThroughputMonitor(self._silence), bytearray()
+        throughput, gathered = ThroughputMonitor(self._read_timeout), bytearray()
         stream = iter(result.stream(min_chunk_size=1))
         while True:
             began = time.monotonic()
@@ -366,14 +366,14 @@ def open_bucket(
     place: BucketLocation,
     credential: SourceCredential | None,
     environ: Mapping[str, str] = os.environ,
-    silence: float = SILENCE_SECONDS,
+    read_timeout: float = SILENCE_SECONDS,
 ) -> Bucket:
     """Open a bucket with a credential's text; without one, or with an empty one, requests are not signed.
 
     SourceDenied if the credential can't be read.
     """
     if credential is None or not credential.value:
-        return Bucket(place, environ=environ, silence=silence)
+        return Bucket(place, environ=environ, read_timeout=read_timeout)
     renew = credential.renew
 
     def renewed() -> BucketCredential:
@@ -386,5 +386,5 @@ def open_bucket(
         credential.origin,
         renew=renewed if renew else None,
         environ=environ,
-        silence=silence,
+        read_timeout=read_timeout,
     )

@@ -56,20 +56,20 @@ def open_client(
     access: BucketCredential | None,
     renew: RenewFn | None = None,
     environ: Mapping[str, str] = os.environ,
-    silence: float = SILENCE_SECONDS,
+    read_timeout: float = SILENCE_SECONDS,
     *,
     long: bool = False,
     sent: int = 0,
 ) -> ObstoreClient:
     """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds.
 
-    ``silence`` is the longest wait for a byte, in seconds; a whole request may take twice that, unless it is a ``long`` one.
+    ``read_timeout`` is the longest wait for a byte, in seconds; a whole request may take twice that, unless it is a ``long`` one.
     For obstore a server is silent while it is sent something, so the wait grows with the bytes to send.
     """
-    silence += sent / MIN_BYTES_PER_SECOND
+    read_timeout += sent / MIN_BYTES_PER_SECOND
     common: dict[str, Any] = {
         "prefix": place.prefix or None,
-        "client_options": _options(place, environ, silence, long=long),
+        "client_options": _options(place, environ, read_timeout, long=long),
         "retry_config": {"max_retries": 0},
     }
     if access is not None:
@@ -262,12 +262,12 @@ def _renewal_time(expires_at: datetime | None) -> datetime | None:
 
 
 def _options(
-    place: BucketLocation, environ: Mapping[str, str], silence: float, *, long: bool
+    place: BucketLocation, environ: Mapping[str, str], read_timeout: float, *, long: bool
 ) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "timeout": _NO_END if long else timedelta(seconds=2 * silence),
-        "connect_timeout": timedelta(seconds=min(silence, _CONNECT_SECONDS)),
-        "read_timeout": timedelta(seconds=silence),
+        "timeout": _NO_END if long else timedelta(seconds=2 * read_timeout),
+        "connect_timeout": timedelta(seconds=min(read_timeout, _CONNECT_SECONDS)),
+        "read_timeout": timedelta(seconds=read_timeout),
         "allow_http": (place.endpoint or "").startswith("http://"),
         "user_agent": "trainctl",
     }

@@ -34,21 +34,21 @@ _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 class BucketSource:
-    """Reads buckets through ``trainctl.objects``. ``silence`` is the longest wait for a byte, in seconds."""
+    """Reads buckets through ``trainctl.objects``. ``read_timeout`` is the longest wait for a byte, in seconds."""
 
     def __init__(
         self,
         scheme: str = "s3",
         *,
-        silence: float = SILENCE_SECONDS,
+        read_timeout: float = SILENCE_SECONDS,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._scheme = scheme
-        self._silence = silence
+        self._read_timeout = read_timeout
         self._environ = environ
         self._lock = threading.Lock()
         self._open: dict[tuple[str, SourceCredential | None], Bucket] = {}
-        self._http = SourceClient(silence)
+        self._http = SourceClient(read_timeout)
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
@@ -181,7 +181,7 @@ class BucketSource:
         return bucket.sign(file.path, URL_SECONDS, method)
 
     def _bucket(self, place: BucketLocation, credential: SourceCredential | None) -> Bucket:
-        return open_bucket(place, credential, self._environ, self._silence)
+        return open_bucket(place, credential, self._environ, self._read_timeout)
 
     def _resolved(self, resolved: ResolvedSource, credential: SourceCredential | None) -> Bucket:
         """The bucket below which the files' paths are keys; looked up again if another process resolved them."""

@@ -48,15 +48,15 @@ class SourceResponse:
         self.headers = response.headers
         self.url = response.url
 
-    def pieces(self) -> Iterator[bytes]:
-        """The body, in pieces of at most 1 MiB; SourceInterrupted if it ends before its announced length."""
-        pieces = self._response.pieces()
+    def iter_bytes(self) -> Iterator[bytes]:
+        """Yield the body, up to 1 MiB at a time; SourceInterrupted if it is cut short."""
+        buffers = self._response.iter_bytes()
         while True:
             with _source_errors(self._what):
-                piece = next(pieces, None)
-            if piece is None:
+                data = next(buffers, None)
+            if data is None:
                 return
-            yield piece
+            yield data
 
     def fill(self, view: memoryview) -> None:
         """Read exactly as many bytes as the view holds; SourceInterrupted if the body is shorter."""
@@ -66,14 +66,14 @@ class SourceResponse:
     def read(self, limit: int) -> bytes:
         """The complete body; SourceError if it is longer than ``limit`` bytes."""
         with _source_errors(self._what):
-            return self._response.all(limit)
+            return self._response.read_all(limit)
 
 
 class SourceClient:
-    """Reads URLs; safe to use from many threads. ``silence`` is in seconds; ``direct`` uses no proxy."""
+    """Reads URLs; safe to use from many threads. ``read_timeout`` is in seconds; ``direct`` uses no proxy."""
 
-    def __init__(self, silence: float = 30.0, *, direct: bool = False) -> None:
-        self._http = HttpClient(silence=silence, proxies=not direct, limits=LIMITS)
+    def __init__(self, read_timeout: float = 30.0, *, direct: bool = False) -> None:
+        self._http = HttpClient(read_timeout=read_timeout, proxies=not direct, limits=LIMITS)
 
     @contextlib.contextmanager
     def get(

@@ -43,12 +43,12 @@ def default_hub_credential() -> SourceCredential | None:
 
 
 class HubSource:
-    """Speaks the Hub's HTTP interface. ``silence`` is the longest wait for a byte, in seconds."""
+    """Speaks the Hub's HTTP interface. ``read_timeout`` is the longest wait for a byte, in seconds."""
 
-    def __init__(self, endpoint: str | None = None, silence: float = 30.0) -> None:
+    def __init__(self, endpoint: str | None = None, read_timeout: float = 30.0) -> None:
         chosen = endpoint or os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT
         self._endpoint = _validate_endpoint(chosen).rstrip("/")
-        self._http = SourceClient(silence)
+        self._http = SourceClient(read_timeout)
         self._stored: dict[str, str] = {}
 
     def resolve(

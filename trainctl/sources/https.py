@@ -26,10 +26,10 @@ _DECLARED = "sha256:"
 
 
 class HttpsSource:
-    """Speaks plain HTTP over TLS. ``silence`` is the longest wait for a byte, in seconds."""
+    """Speaks plain HTTP over TLS. ``read_timeout`` is the longest wait for a byte, in seconds."""
 
-    def __init__(self, silence: float = 30.0) -> None:
-        self._http = SourceClient(silence)
+    def __init__(self, read_timeout: float = 30.0) -> None:
+        self._http = SourceClient(read_timeout)
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None

@@ -27,7 +27,7 @@ def read_from(
     if int(found[1]) != offset if found else response.status == 206:
         raise SourceInterrupted(f"{what}: the server returned a different range than requested")
     _check_total_length(response, what, file)
-    return _check_length(response.pieces(), what, file, offset, 0 if found else offset)
+    return _check_length(response.iter_bytes(), what, file, offset, 0 if found else offset)
 
 
 def read_range(

@@ -184,7 +184,7 @@ class SessionConformance(TransportFixtures):
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")
 
-        assert agent.call(untyped_method("imports"), {}) == {"found": "trainctl.base.rate_limiter"}
+        assert agent.call(untyped_method("imports"), {}) == {"found": "trainctl.base.pagination"}
         assert agent.call(untyped_method("who"), {})["session"] == before
         agent.end()
         assert agent.call(untyped_method("who"), {})["session"] != before

@@ -63,9 +63,9 @@ def die(request: Request) -> Dict[str, Any]:
 
 def imports(request: Request) -> Dict[str, Any]:
     """Import a module of this program that nothing has needed yet."""
-    from trainctl.base import rate_limiter
+    from trainctl.base import pagination
 
-    return {"found": rate_limiter.__name__}
+    return {"found": pagination.__name__}
 
 
 _VERBS: Mapping[str, Callable[[Request], Dict[str, Any]]] = {

@@ -90,7 +90,7 @@ class OfS3(WeightSourceConformance):
         credential = None if self.answers_anybody else SourceCredential(KEYS, "test")
         private = None if self.answers_anybody else f"{uri}closed"
         return UpstreamFixture(
-            Opened(BucketSource(self.scheme[:2], silence=20, environ=environ)),
+            Opened(BucketSource(self.scheme[:2], read_timeout=20, environ=environ)),
             f"{uri}open",
             f"{uri}open/none",
             credential,
@@ -141,7 +141,7 @@ class TestGoogle(WeightSourceConformance):
             bucket.delete(found.key)
         for path, data in files.items():
             bucket.put(path, data)
-        source = BucketSource("gs", silence=20, environ=environ)
+        source = BucketSource("gs", read_timeout=20, environ=environ)
         return UpstreamFixture(source, "gs://models/open", "gs://models/none")
 
 
@@ -166,7 +166,7 @@ class TestAzure(WeightSourceConformance):
         environ = {"AZURE_STORAGE_ENDPOINT": custom_endpoint.endpoint.rpartition("/")[0]}
         uri = f"azure://{ACCOUNT}"
         return UpstreamFixture(
-            BucketSource("azure", silence=20, environ=environ),
+            BucketSource("azure", read_timeout=20, environ=environ),
             f"{uri}/open/dir",
             f"{uri}/open/none",
             SourceCredential(json.dumps({"account_key": ACCOUNT_KEY}), "test"),

@@ -49,7 +49,7 @@ class TestHub(WeightSourceConformance):
         hub.add("acme/closed", files, dataset=self.dataset, private=True)
         prefix = "hf://datasets/" if self.dataset else "hf://"
         return UpstreamFixture(
-            HubSource(hub.url, silence=5),
+            HubSource(hub.url, read_timeout=5),
             f"{prefix}acme/model",
             f"{prefix}acme/none",
             SourceCredential(hub.token, "test"),
@@ -114,7 +114,7 @@ class TestHttps(WeightSourceConformance):
             uri = self.web.put(f"/open/{path}", data)
             private = self.web.put(f"/closed/{path}", data)
         credential = SourceCredential(self.web.token, "test")
-        return UpstreamFixture(HttpsSource(silence=5), uri, missing, credential, private)
+        return UpstreamFixture(HttpsSource(read_timeout=5), uri, missing, credential, private)
 
 
 @one_day_in(3)

@@ -25,8 +25,8 @@ from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.s3_store import S3CheckpointStore, _MultipartUpload, _uploads
 from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
 from trainctl.base.failure import Failure
-from trainctl.base.rate_limiter import RateLimiter
 from trainctl.base.retry import RetryPolicy
+from trainctl.base.throughput import RateLimiter
 
 pytestmark = pytest.mark.integration
 

@@ -41,7 +41,7 @@ def test_a_stored_listing_is_what_was_stored() -> None:
     "text", ["[]", "{}", '{"version": 1}', '{"chunk_bytes": 16777216, "files": [1], "version": 1}']
 )
 def test_what_is_not_a_listing_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a listing|newer|no file"):
+    with pytest.raises(ValueError, match=r"not a listing|newer|malformed file"):
         Listing.from_bytes(text.encode())
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_a_listing_is_refused(text: str) -> None:
 def test_a_file_without_a_digest_is_refused(value: object) -> None:
     document = json.loads(listing(2).to_bytes())
     document["files"][1]["sha256"] = value
-    with pytest.raises(ValueError, match="no file"):
+    with pytest.raises(ValueError, match="malformed file"):
         Listing.from_bytes(json.dumps(document).encode())
 
 

@@ -67,11 +67,11 @@ LOOPBACK = "127.0.0.1"
         (CAME, [CAME, PRIVATE, PUBLIC], False, [CAME, PRIVATE, PUBLIC], False, ""),
         (PUBLIC, [PRIVATE, PUBLIC], False, [PUBLIC, PRIVATE], True, ""),
         (PUBLIC, [PRIVATE, PUBLIC], True, [PRIVATE], False, ""),
-        (PUBLIC, [PUBLIC], True, [], False, "203.0.113.7 is no private address, and /"),
+        (PUBLIC, [PUBLIC], True, [], False, "203.0.113.7 is a public address, and /"),
         (LOOPBACK, [PRIVATE], False, [LOOPBACK, PRIVATE], False, ""),
         (LOOPBACK, [PUBLIC], False, [LOOPBACK, PUBLIC], True, ""),
-        (LOOPBACK, [], False, [LOOPBACK], False, "ssh comes to its loopback (127.0.0.1), and "),
-        (LOOPBACK, [PUBLIC], True, [LOOPBACK], False, "203.0.113.7 is no private address, and /"),
+        (LOOPBACK, [], False, [LOOPBACK], False, "SSH connects to 127.0.0.1, and "),
+        (LOOPBACK, [PUBLIC], True, [LOOPBACK], False, "203.0.113.7 is a public address, and /"),
     ],
 )
 def test_all_addresses_are_offered(

@@ -20,8 +20,8 @@ from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.base.network.object_server import ObjectServer, serve_in_thread
 from trainctl.base.protocol.wire import encode_rows
-from trainctl.base.rate_limiter import RateLimiter
 from trainctl.base.retry import RetryPolicy
+from trainctl.base.throughput import RateLimiter
 from trainctl.errors import SourceError
 from trainctl.node.cache.delivery import deliver
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls

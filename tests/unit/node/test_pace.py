@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 
 
 class Clock:

@@ -10,9 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from trainctl.base.failure import Failure
-from trainctl.base.network.listener import listen
+from trainctl.base.network.listener import listen, parse_port_range
 from trainctl.base.network.object_server import ObjectServer, ObjectSource, serve_in_thread
-from trainctl.base.network.ports import parse_port_range
 from trainctl.node.rendezvous.coordinator import PortReservation
 
 HERE = "127.0.0.1"
@@ -117,5 +116,5 @@ def test_without_a_range_any_port_will_do() -> None:
 @pytest.mark.parametrize("text", ["29000", "2-1", "0-5", "1-65536", "a-b", "1-2-3", 29000, "1-2\n"])
 def test_what_is_no_range(text: object) -> None:
     """It is refused before anything listens."""
-    with pytest.raises(Failure, match="no range of ports"):
+    with pytest.raises(Failure, match="not a range of ports"):
         parse_port_range(text)

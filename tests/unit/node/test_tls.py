@@ -141,7 +141,7 @@ def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificat
 
 def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate) -> None:
     """A client that begins no handshake is cut off in time; another is served meanwhile."""
-    server = encrypting(tmp_path, certificate, silence_seconds=0.3)
+    server = encrypting(tmp_path, certificate, read_timeout=0.3)
     with (
         serve_in_thread(server),
         socket.create_connection(("127.0.0.1", server.port), 20) as silent,

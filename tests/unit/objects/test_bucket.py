@@ -185,7 +185,7 @@ def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -
 
     server.answer = silent
     with pytest.raises(SourceInterrupted, match="timed out waiting for"):
-        list(bucket(server.url, silence=0.2).list())
+        list(bucket(server.url, read_timeout=0.2).list())
     server.answer = lambda _: (200, b"12345", 10)
     with (
         pytest.raises(SourceInterrupted, match="s3://models/a: x"),
@@ -197,7 +197,7 @@ def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -
 def test_a_server_that_takes_much_slowly_is_not_silent(server: Server) -> None:
     """What is large may take longer to be sent than any other silence; what is small may not."""
     server.pause = 1.0
-    store = bucket(server.url, silence=0.2)
+    store = bucket(server.url, read_timeout=0.2)
     store.put("large", bytes(2**20 + 1))
     with pytest.raises(SourceUnreachable):
         store.put("small", b"1")

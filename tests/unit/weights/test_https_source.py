@@ -48,13 +48,13 @@ def web() -> Iterator[WebServer]:
 
 
 def only(web: WebServer, path: str = "/w.bin", revision: str | None = None) -> SourceFile:
-    (file,) = HttpsSource(silence=5).resolve(web.url + path, revision, None).files
+    (file,) = HttpsSource(read_timeout=5).resolve(web.url + path, revision, None).files
     return file
 
 
 def body(web: WebServer, file: SourceFile, offset: int = 0, path: str = "/w.bin") -> bytes:
     resolved = ResolvedSource(web.url + path, "", (file,))
-    with HttpsSource(silence=5).open(resolved, file, offset, None) as pieces:
+    with HttpsSource(read_timeout=5).open(resolved, file, offset, None) as pieces:
         return b"".join(pieces)
 
 

@@ -19,7 +19,7 @@ from trainctl.base.filesystem.files import (
     write_atomic,
 )
 from trainctl.base.objects import ObjectStat
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 
 _BLOCK = 2**18
 _MAX_BYTES = 64 * 2**20

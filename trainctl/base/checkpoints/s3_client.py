@@ -16,8 +16,8 @@ from trainctl.base import sigv4
 from trainctl.base.failure import Failure
 from trainctl.base.http import HttpClient, HttpError, Response
 from trainctl.base.http.limits import retry_after
-from trainctl.base.rate_limiter import RateLimiter
 from trainctl.base.retry import RetryPolicy
+from trainctl.base.throughput import RateLimiter
 from trainctl.errors import SourceError, SourceUnavailable
 
 _CONNECT_SECONDS = 10.0
@@ -56,7 +56,7 @@ class S3Client:
                 credential.get("aws_session_token") or None,
             )
         self._http = HttpClient(
-            silence=_SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS, proxies=False
+            read_timeout=_SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS, proxies=False
         )
         self._ended = threading.Event()
         self._skew = 0.0
@@ -77,7 +77,9 @@ class S3Client:
 
         def once() -> S3Response:
             with self._send(target, digest, _NO_HEADERS, body, rate_limiter) as response:
-                answer = S3Response(response.status, response.headers, response.all(_MAX_BYTES))
+                answer = S3Response(
+                    response.status, response.headers, response.read_all(_MAX_BYTES)
+                )
             self._raise_for_status(answer, target, absent)
             return answer
 
@@ -95,7 +97,7 @@ class S3Client:
             with self._send(target, _EMPTY_SHA256, wanted, b"", _NO_RATE_LIMIT) as response:
                 headers = response.headers
                 if response.status >= 300:
-                    answer = S3Response(response.status, headers, response.all(_MAX_BYTES))
+                    answer = S3Response(response.status, headers, response.read_all(_MAX_BYTES))
                     if response.status != 416:
                         self._raise_for_status(answer, target)
                     return

@@ -17,7 +17,7 @@ from trainctl.base.checkpoints.s3_client import S3Client, element_text
 from trainctl.base.failure import Failure
 from trainctl.base.objects import ObjectStat
 from trainctl.base.pagination import PaginationCycle, pages
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 
 PART_BYTES = 16 * 2**20
 _MAX_PARTS = 10_000

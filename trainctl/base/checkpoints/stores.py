@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.objects import ObjectStat
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 
 
 class CheckpointStore(Protocol):

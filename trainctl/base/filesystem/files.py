@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a unique name, synced, then renamed or linked into place."""
+"""Atomic and durable files: write a temporary file, sync it, rename or link it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _NO_ANONYMOUS_FILES = (
     errno.EXDEV,
     errno.EPERM,
 )
-"""What is said where files can't be without a name, or can't get one: by the file system, or as there is no /proc."""
+"""Errors where O_TMPFILE is unsupported, by the file system or without /proc."""
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""Errors of opening nothing, a link, a socket or a directory."""
+"""Errors of opening a missing file, a symlink, a socket or a directory."""
 _MAKE_ATTEMPTS = 10
 _WRITE_BYTES = 2**18
-"""At a time. For a MiB and more Linux takes large folios (6.18, ext4), in a virtual machine often of memory that it never used and first has to be given: that takes six times as long."""
+"""Bytes per write. From 1 MiB Linux 6.18 (ext4) uses large folios, which take six times as long in virtual machines whose memory is not yet backed."""
 
 
 def temporary_name(name: str) -> str:
-    """A unique temporary name for a file beside ``name``."""
+    """Return a unique temporary name for a file next to ``name``."""
     return f".{name}.{os.getpid()}.{os.urandom(6).hex()}"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether ``temporary_name`` made the name."""
+    """Return whether the name is one of ``temporary_name``."""
     return re.fullmatch(r"\..+\.\d+\.[0-9a-f]{12}", name, re.DOTALL) is not None
 
 
 def make_directory(path: Path) -> Path:
-    """Make a private directory and its missing parents. FileNotFoundError if another removes it again and again."""
+    """Create a private directory and its missing parents, even while others remove them."""
     for _ in range(_MAKE_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             return _make_directory(path)
@@ -54,33 +54,33 @@ def make_directory(path: Path) -> Path:
 
 def _make_directory(path: Path) -> Path:
     missing = []
-    step = path
-    while not step.exists():
-        missing.append(step)
-        step = step.parent
-    for one in reversed(missing):
+    ancestor = path
+    while not ancestor.exists():
+        missing.append(ancestor)
+        ancestor = ancestor.parent
+    for directory in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            one.mkdir(PRIVATE_DIRECTORY)
+            directory.mkdir(PRIVATE_DIRECTORY)
     if not path.is_dir():
         if not path.exists():
-            raise FileNotFoundError(2, "was removed while it was made", str(path))
-        raise NotADirectoryError(20, "is in the way and is not a directory", str(path))
+            raise FileNotFoundError(2, "was removed while it was created", str(path))
+        raise NotADirectoryError(20, "exists and is not a directory", str(path))
     return path
 
 
 def why_unwritable(path: Path) -> str:
-    """Why a directory can't be made, or written to if it is there, as far as that can be told without trying; empty where it can."""
-    # A Path's own exists() fails where it may not look.
+    """Return why a directory can't be created or written to, or ``""``; writes nothing."""
+    # Path.exists() raises PermissionError
     while not os.path.exists(path) and path != path.parent:  # noqa: PTH110
         path = path.parent
     if not path.is_dir():
         return f"{path} is not a directory"
     with contextlib.suppress(OSError):
         if os.statvfs(path).f_flag & os.ST_RDONLY:
-            return f"{path} lies on a read-only file system"
+            return f"{path} is on a read-only file system"
     effective = os.access in os.supports_effective_ids
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=effective):
-        return f"{path} may not be written by this user"
+        return f"{path} is not writable by this user"
     return ""
 
 
@@ -91,7 +91,7 @@ def write_atomic(
     durable: bool = True,
     mode: int = PRIVATE_FILE,
 ) -> None:
-    """Create or replace a file, of bytes or of pieces: readers see the old bytes or the new, also after a power cut unless it need not be durable."""
+    """Create or replace a file: readers see the old bytes or the new, if ``durable`` also after a power cut."""
     temporary = _write_temporary(path, data, durable=durable)
     try:
         if mode != PRIVATE_FILE:
@@ -105,9 +105,9 @@ def write_atomic(
 
 
 def create_exclusive(path: Path, data: bytes) -> bool:
-    """Create a file with its content at once; False, and nothing changed, if the name is taken.
+    """Create a file atomically; return False and change nothing if the name is taken.
 
-    Who is killed in between leaves nothing, except on a file system that has no files without names.
+    A killed process leaves no temporary file, except on file systems without O_TMPFILE.
     """
     try:
         _link_anonymous(path, data)
@@ -123,7 +123,7 @@ def create_exclusive(path: Path, data: bytes) -> bool:
 
 
 def _link_anonymous(path: Path, data: bytes) -> None:
-    """open(2): O_TMPFILE, and how such a file gets a name."""
+    """Create an unnamed file and link it; see O_TMPFILE in open(2)."""
     if not hasattr(os, "O_TMPFILE"):
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
@@ -131,7 +131,7 @@ def _link_anonymous(path: Path, data: bytes) -> None:
         stream.write(data)
         stream.flush()
         sync(descriptor)
-        # With a descriptor it is linkat(2), which follows the name in /proc; link(2) would not.
+        # with src_dir_fd Python calls linkat(2), which follows the symlink in /proc
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
 
@@ -153,7 +153,7 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_volatile(path: Path, value: Any) -> None:
-    """Create or replace a JSON file in a directory that may vanish at any moment; it need not survive a power cut."""
+    """Create or replace a JSON file, not durably, in a directory that others may remove meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             return write_json(make_directory(path.parent) / path.name, value, durable=False)
@@ -161,7 +161,7 @@ def write_volatile(path: Path, value: Any) -> None:
 
 
 def write_at(descriptor: int, offset: int, data: Union[bytes, bytearray, memoryview]) -> None:
-    """Put all of the bytes at their place in an open file."""
+    """Write all of the bytes at an offset of an open file."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view[:_WRITE_BYTES], offset)
@@ -170,16 +170,16 @@ def write_at(descriptor: int, offset: int, data: Union[bytes, bytearray, memoryv
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """The object in a JSON file; None if there is no such file or it holds none."""
+    """Return the object in a JSON file; None if the file is missing or holds none."""
     try:
-        found = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def sync_directory(path: Path) -> None:
-    """Make the directory's entries durable."""
+    """Make a directory's entries durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sync(descriptor)
@@ -188,7 +188,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Make an open file or directory durable. macOS leaves it in the drive's cache unless told otherwise: fcntl(2) there."""
+    """Make an open file or directory durable; on macOS also flush the drive's cache (F_FULLFSYNC)."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         with contextlib.suppress(OSError):
@@ -198,10 +198,10 @@ def sync(descriptor: int) -> None:
 
 
 def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
-    """Make files and directories durable: a few one by one, many by one sync of the file system they are in.
+    """Make files and directories durable: a few one by one, many by syncing their file system.
 
-    The latter costs less per file, and waits for what everybody else has written there. A file that is gone was
-    given its final name by another process, which made it durable first.
+    The latter costs less per file, but waits for other writers. A missing file was renamed by another process, which
+    made it durable first.
     """
     pending = list(paths)
     if len(pending) > _SYNC_ONE_BY_ONE:
@@ -219,7 +219,7 @@ def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
 
 
 def _sync_file_system(path: Path) -> None:
-    from trainctl.base.system.syscalls import syncfs  # heavy, and few have so many files
+    from trainctl.base.system.syscalls import syncfs  # slow to import, rarely needed
 
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -229,7 +229,7 @@ def _sync_file_system(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> int:
-    """Remove a directory with all it holds, read-only parts too; the bytes that only it held. No error if it is gone."""
+    """Remove a directory tree, also read-only parts, if it exists; return the bytes freed."""
     freed = _remove_files(str(path), None)
     shutil.rmtree(str(path), ignore_errors=True)
     if path.exists():
@@ -238,7 +238,7 @@ def remove_tree(path: Path) -> int:
 
 
 def _remove_files(name: str, within: Optional[int]) -> int:
-    """Remove the files below a directory one by one, as it may have millions; the bytes that they alone held. What can't be removed stays."""
+    """Remove the files below a directory one by one (there may be millions); return the bytes freed."""
     freed = 0
     with contextlib.suppress(OSError):
         with contextlib.suppress(PermissionError):
@@ -258,14 +258,14 @@ def _remove_entry(entry: os.DirEntry[str], within: int) -> int:
     with contextlib.suppress(OSError):
         if entry.is_dir(follow_symlinks=False):
             return _remove_files(entry.name, within)
-        found = entry.stat(follow_symlinks=False)
+        status = entry.stat(follow_symlinks=False)
         os.unlink(entry.name, dir_fd=within)
-        return found.st_size if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
+        return status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
     return 0
 
 
 def list_names(path: Path) -> List[str]:
-    """The entries of a directory, sorted; none if there is no such directory."""
+    """Return the sorted entries of a directory; empty if it doesn't exist."""
     try:
         return sorted(entry.name for entry in path.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -273,7 +273,7 @@ def list_names(path: Path) -> List[str]:
 
 
 def modified_at(path: Path) -> float:
-    """When a file was last written or touched, in Unix seconds; 0 if there is no such file."""
+    """Return the modification time in Unix seconds; 0 if the file doesn't exist."""
     try:
         return path.lstat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
@@ -301,17 +301,17 @@ def _write_temporary(
 
 
 def resolve_within(path: Path, top: Path) -> Optional[Path]:
-    """The regular file that a path leads to, through links if need be; None if it is not below ``top``."""
+    """Resolve a path, following symlinks, to a regular file below ``top``; None otherwise."""
     try:
         real = path.resolve(strict=True)
         below = top.resolve() in real.parents
-    except (OSError, RuntimeError):  # it leads nowhere, or round in circles
+    except (OSError, RuntimeError):  # missing, or a symlink loop
         return None
     return real if below and real.is_file() else None
 
 
 def open_file(path: str) -> Optional[BinaryIO]:
-    """A regular file, opened for reading; None if there is none with that very name, such as a link."""
+    """Open a regular file for reading; None if it is missing, a symlink or another kind of file."""
     try:
         stream = io.FileIO(path, opener=_open_no_follow)
     except OSError as error:

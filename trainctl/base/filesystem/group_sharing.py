@@ -1,6 +1,6 @@
-"""Places that several users of a group share: what is made there is for all of them, whatever the umask says.
+"""Modes of files in directories that a group shares: setgid and group-writable.
 
-Whoever declared such a place made it so: setgid, and writable by its group. Everywhere else what is made is its user's alone.
+Files there are for the whole group, whatever the umask; elsewhere they are private.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOR_GROUP = stat.S_ISGID | stat.S_IWGRP
 
 
 def make_directory(path: Path) -> Path:
-    """Make the directory and what is missing above it, each like the one above it."""
+    """Create a directory and its missing parents, each shared like its parent."""
     if not path.is_dir():
         make_directory(path.parent)
         try:
@@ -32,7 +32,7 @@ def make_directory(path: Path) -> Path:
 
 
 def create_file(path: Path) -> int:
-    """Create a file, open for reading and writing, for those for whom its directory is."""
+    """Create and open a file with the mode for its directory; return the descriptor."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, PRIVATE_FILE)
     os.fchmod(descriptor, file_mode_for(path.parent))
@@ -40,12 +40,12 @@ def create_file(path: Path) -> int:
 
 
 def file_mode_for(directory: Path) -> int:
-    """The mode of files that are created in a directory."""
+    """Return the mode of new files in a directory."""
     return FILE if is_group_shared(directory.stat()) else PRIVATE_FILE
 
 
 def may_change_mode(descriptor: int) -> bool:
-    """Whether this user may change the mode of what is open. It is tried, as the owner's number may be another where a server tells it."""
+    """Return whether this user may change the mode; tried, as network file systems may map owners."""
     try:
         os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
     except OSError:
@@ -54,5 +54,5 @@ def may_change_mode(descriptor: int) -> bool:
 
 
 def is_group_shared(directory: os.stat_result) -> bool:
-    """Whether what is made in a directory with this status is for its group."""
+    """Return whether files in a directory with this status are for its group."""
     return directory.st_mode & _FOR_GROUP == _FOR_GROUP

@@ -1,4 +1,4 @@
-"""Names that upstream gives its files, held to what may become a path below a directory of ours."""
+"""Check that upstream file names are safe as paths below a directory."""
 
 from __future__ import annotations
 
@@ -16,38 +16,36 @@ DENIED = "may not be read by this user"
 
 
 def unusable_file(path: str, problem: str) -> SourceFile:
-    """A file that a source can't provide, which is an error if it is wanted; ``path`` ends in ``/`` if it is a directory."""
+    """Return a file that the source can't provide, an error once it is selected; directories end in ``/``."""
     return SourceFile(path, 0, f"{_UNUSABLE}{problem}")
 
 
 def is_unusable(file: SourceFile) -> bool:
-    """Whether that is what the source says of it."""
+    """Return whether the file is one of ``unusable_file``."""
     return file.validator.startswith(_UNUSABLE)
 
 
 def check_paths(source: str, files: Iterable[SourceFile]) -> None:
-    """``files`` are sorted by path. SourceError naming the source and the first file that its source can't give, or that could not be put safely below a directory."""
-    beginnings: list[
-        str
-    ] = []  # earlier paths that this one begins with: nothing else sorts between
+    """Raise SourceError for the first unusable file, unsafe path or conflict; ``files`` are sorted by path."""
+    prefixes: list[str] = []  # earlier paths that are prefixes of this one
     for file in files:
         if is_unusable(file):
             raise _unusable_error(source, file)
         problem = _problem(file.path)
         if problem:
             raise _unsafe_error(source, file.path, problem)
-        while beginnings and not file.path.startswith(beginnings[-1]):
-            beginnings.pop()
-        if beginnings and beginnings[-1] == file.path:
+        while prefixes and not file.path.startswith(prefixes[-1]):
+            prefixes.pop()
+        if prefixes and prefixes[-1] == file.path:
             raise _unsafe_error(source, file.path, "is listed twice")
-        for beginning in beginnings:
-            if file.path.startswith(f"{beginning}/"):
-                raise _unsafe_error(source, beginning, "is both a file and a directory")
-        beginnings.append(file.path)
+        for prefix in prefixes:
+            if file.path.startswith(f"{prefix}/"):
+                raise _unsafe_error(source, prefix, "is both a file and a directory")
+        prefixes.append(file.path)
 
 
 def display_path(path: str) -> str:
-    """A file name that isn't ours, for people: whatever could disturb a terminal or a line is escaped."""
+    """Escape control characters of a foreign file name for display."""
     return ascii(path)[1:-1] if _FORBIDDEN.search(path) or not path.isprintable() else path
 
 

@@ -1,4 +1,8 @@
-"""The one HTTP client: pooled connections on ``http.client``, with proxies, redirects, TLS and limits per host."""
+"""HTTP client on ``http.client``: pooled connections, proxies, redirects, TLS.
+
+Begin with ``client.HttpClient``. ``connection`` connects, also through proxies, and detects stalled responses;
+``limits`` holds the request limits per host; ``urls`` resolves redirects; ``errors`` has the exceptions.
+"""
 
 from __future__ import annotations
 

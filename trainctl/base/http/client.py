@@ -1,4 +1,4 @@
-"""HTTP requests over kept connections, with streamed responses."""
+"""HTTP requests over pooled connections, with streamed responses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BUFFER_BYTES = 2**20
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 10
 _DRAINED_BYTES = 2**16
-"""The body of a redirect is read up to so much, so that its connection can be used again."""
+"""Longest body of a redirect that is read to reuse its connection."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
 _CONNECTION_ERRORS = (OSError, http.client.HTTPException)
@@ -55,15 +55,15 @@ _Idle = Dict[Origin, List[HttpConnection]]
 
 
 class Headers(Dict[str, str]):
-    """Response headers by lower-case name; ``get`` takes any case. The first of repeated headers counts."""
+    """Response headers by lower-case name, the first of repeated ones; ``get`` takes any case."""
 
     def get(self, name: str, default: Optional[str] = None) -> Optional[str]:  # type: ignore[override]
-        """The value of a header."""
+        """Return the value of a header."""
         return super().get(name.lower(), default)
 
 
 class Response:
-    """A response whose body is not read yet; valid within the ``with`` of its request."""
+    """A response with an unread body; valid within the ``with`` of its request."""
 
     def __init__(self, raw: http.client.HTTPResponse, url: str) -> None:
         self._raw = raw
@@ -77,7 +77,7 @@ class Response:
 
     @property
     def redirect(self) -> Optional[str]:
-        """The URL that the response redirects to; UnsafeRedirect if it must not be followed."""
+        """The redirect URL, if any; UnsafeRedirect if it must not be followed."""
         if self.status not in _REDIRECTS:
             return None
         location = self.headers.get("Location")
@@ -86,7 +86,7 @@ class Response:
         return resolve_reference(self.url, location)
 
     def read(self, size: int = BUFFER_BYTES) -> bytes:
-        """The next bytes of the body; empty at its end. HttpInterrupted if it ends before its announced length."""
+        """Return the next bytes, empty at the end; HttpInterrupted if the body is cut short."""
         if self._raw.isclosed():
             return b""
         with _body_errors():
@@ -95,34 +95,29 @@ class Response:
             self._check_complete()
         return data
 
-    def pieces(self) -> Iterator[bytes]:
-        """The rest of the body, in pieces of at most 1 MiB."""
-        while True:
-            piece = self.read()
-            if not piece:
-                return
-            yield piece
+    def iter_bytes(self) -> Iterator[bytes]:
+        """Yield the rest of the body, up to 1 MiB at a time."""
+        return iter(self.read, b"")
 
     def fill(self, view: memoryview) -> None:
-        """Read exactly as many bytes as the view holds; HttpInterrupted if the body is shorter."""
+        """Fill the view from the body; HttpInterrupted if the body is shorter."""
         with _body_errors():
             count = self._raw.readinto(view)
         if count < len(view):
             self._check_complete()
             raise HttpInterrupted("the body ended early")
 
-    def all(self, limit: int) -> bytes:
-        """The rest of the body; HttpError if it is longer than ``limit`` bytes."""
-        parts, size = [], 0
-        for piece in self.pieces():
-            size += len(piece)
-            if size > limit:
+    def read_all(self, limit: int) -> bytes:
+        """Return the rest of the body; HttpError if it is longer than ``limit`` bytes."""
+        body = bytearray()
+        for data in self.iter_bytes():
+            body += data
+            if len(body) > limit:
                 raise HttpError(f"the response is longer than {limit} bytes")
-            parts.append(piece)
-        return b"".join(parts)
+        return bytes(body)
 
     def drain(self) -> None:
-        """Read a short rest of the body, so that the connection can be used again."""
+        """Read a short rest of the body, so that the connection can be reused."""
         if (self._raw.length or 0) <= _DRAINED_BYTES:
             with contextlib.suppress(*_CONNECTION_ERRORS):
                 while not self._raw.isclosed() and self._raw.read(_DRAINED_BYTES):
@@ -134,25 +129,25 @@ class Response:
 
 
 class HttpClient:
-    """Sends requests from any thread and keeps connections for later ones.
+    """Thread-safe client that reuses connections.
 
-    ``silence`` is the longest wait for a byte, in seconds; ``pin`` the sha256 of the only certificate to accept.
-    ``tls`` returns the context for other servers, by default the one of ``trusting``.
-    Without ``proxies`` the environment's proxies are not used; with ``limits`` requests wait for their host's.
+    ``read_timeout``: longest wait for a byte, in seconds. ``pin``: sha256 of the only certificate to accept.
+    ``tls``: returns the context for other servers, by default ``client_context``. ``proxies``: use those of the
+    environment. ``limits``: limits per host that requests wait for.
     """
 
     def __init__(
         self,
         *,
-        silence: float = 30.0,
+        read_timeout: float = 30.0,
         connect_seconds: float = 5.0,
         proxies: bool = True,
         pin: Optional[str] = None,
         tls: Optional[Callable[[], ssl.SSLContext]] = None,
         limits: Optional[HostLimits] = None,
     ) -> None:
-        self._silence = silence
-        self._connect_seconds = min(silence, connect_seconds)
+        self._read_timeout = read_timeout
+        self._connect_seconds = min(read_timeout, connect_seconds)
         self._use_proxies = proxies
         self._pin = pin
         self._make_tls = tls
@@ -173,35 +168,34 @@ class HttpClient:
         secret_headers: Optional[Mapping[str, str]] = None,
         body: Optional[Body] = None,
         follow: bool = True,
-        silence: Optional[float] = None,
+        read_timeout: Optional[float] = None,
     ) -> Iterator[Response]:
-        """Send one request; HttpError if there is no response, whatever its status is.
+        """Send a request; HttpError if there is no response. An error status is a response.
 
-        ``secret_headers`` go to the URL's own scheme, host and port only. A request with a body follows no redirect.
-        ``body`` may be any iterable that can be iterated again; then ``headers`` must hold its Content-Length.
+        ``secret_headers`` are sent to the URL's own scheme, host and port only. Requests with a body don't follow
+        redirects. ``body`` may be a repeatable iterable; then ``headers`` must hold its Content-Length.
         """
-        home, seen = origin_of(urlsplit(url)), {url}
+        origin, visited = origin_of(urlsplit(url)), {url}
         while True:
             parts = urlsplit(url)
-            found = dict(headers or {})
-            if secret_headers and origin_of(parts) == home:
-                found.update(secret_headers)
+            all_headers = dict(headers or {})
+            if secret_headers and origin_of(parts) == origin:
+                all_headers.update(secret_headers)
             else:
-                home = ("", "", 0)  # credentials don't come back from elsewhere
-            with self._exchange(method, url, found, body, silence) as response:
+                origin = ("", "", 0)  # no credentials after a redirect to another origin and back
+            with self._exchange(method, url, all_headers, body, read_timeout) as response:
                 target = response.redirect if follow and body is None else None
                 if target is None:
                     yield response
                     return
                 response.drain()
-            if target in seen or len(seen) > _MAX_REDIRECTS:
-                problem = "redirects in a circle" if target in seen else "too many redirects"
-                raise UnsafeRedirect(problem)
-            seen.add(target)
+            if target in visited or len(visited) > _MAX_REDIRECTS:
+                raise UnsafeRedirect("redirect loop" if target in visited else "too many redirects")
+            visited.add(target)
             url = target
 
     def abort(self) -> None:
-        """Fail all requests under way, from another thread."""
+        """Fail all active requests, from another thread."""
         with self._lock:
             busy = list(self._in_use)
         for connection in busy:
@@ -209,7 +203,7 @@ class HttpClient:
                 connection.shutdown()
 
     def close(self) -> None:
-        """Close the connections that no request uses."""
+        """Close idle connections."""
         with self._lock:
             _close_all(self._idle)
 
@@ -220,14 +214,16 @@ class HttpClient:
         url: str,
         headers: Mapping[str, str],
         body: Optional[Body],
-        silence: Optional[float],
+        read_timeout: Optional[float],
     ) -> Iterator[Response]:
         parts = urlsplit(url)
         origin = origin_of(parts)
         with contextlib.ExitStack() as stack:
             if self._limits is not None:
                 stack.enter_context(self._limits.of(origin).slot(host_of(parts)))
-            connection, raw = self._send(method, parts, headers, body, silence or self._silence)
+            connection, raw = self._send(
+                method, parts, headers, body, read_timeout or self._read_timeout
+            )
             try:
                 yield Response(raw, url)
             finally:
@@ -239,9 +235,9 @@ class HttpClient:
         parts: SplitResult,
         headers: Mapping[str, str],
         body: Optional[Body],
-        silence: float,
+        read_timeout: float,
     ) -> Tuple[HttpConnection, http.client.HTTPResponse]:
-        """Send a request, on a new connection if the server has closed the kept one meanwhile."""
+        """Send a request, on a new connection if the server closed the idle one."""
         origin, proxy = origin_of(parts), self._proxy(parts)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if proxy and parts.scheme == "http":
@@ -249,19 +245,19 @@ class HttpClient:
             headers = {**headers, **proxy.headers}
         while True:
             with self._lock:
-                kept = self._idle[origin]
-                connection = kept.pop() if kept else None
+                idle = self._idle[origin]
+                connection = idle.pop() if idle else None
             reused = connection is not None
             if connection is None:
                 connection = self._connect(parts, proxy)
             with self._lock:
                 self._in_use.add(connection)
             try:
-                connection.set_read_timeout(silence)
-                return connection, _ask(connection, method, target, body, headers)
+                connection.set_read_timeout(read_timeout)
+                return connection, _send_on(connection, method, target, body, headers)
             except _TIMEOUTS:
                 self._discard(connection)
-                raise _timeout_error(parts, proxy, silence) from None
+                raise _timeout_error(parts, proxy, read_timeout) from None
             except _CONNECTION_ERRORS as error:
                 self._discard(connection)
                 if not reused:
@@ -274,7 +270,7 @@ class HttpClient:
 
     def _connect(self, parts: SplitResult, proxy: Optional[Proxy]) -> HttpConnection:
         secure = self._secure if parts.scheme == "https" else None
-        connection = HttpConnection(parts, proxy, secure, self._connect_seconds, self._silence)
+        connection = HttpConnection(parts, proxy, secure, self._connect_seconds, self._read_timeout)
         try:
             connection.connect()
         except HttpError:
@@ -286,7 +282,7 @@ class HttpClient:
             if proxy and "407" in reason:
                 raise UnusableProxy(f"{proxy.shown} requires a login (407)", proxy.advice) from None
             raise HttpUnreachable(
-                f"can't reach {_via_proxy(parts, proxy)} ({reason})",
+                f"cannot reach {_via_proxy(parts, proxy)} ({reason})",
                 proxy.advice if proxy else _CHECK_NETWORK,
             ) from None
         return connection
@@ -305,7 +301,7 @@ class HttpClient:
         return (self._make_tls or client_context)()
 
     def _proxy(self, parts: SplitResult) -> Optional[Proxy]:
-        """The proxy for a host, looked up once."""
+        """Return the proxy for a host, looked up once."""
         origin = origin_of(parts)
         if origin not in self._proxies:
             self._proxies[origin] = proxy_for(parts) if self._use_proxies else None
@@ -314,7 +310,7 @@ class HttpClient:
     def _release(
         self, origin: Origin, connection: HttpConnection, raw: http.client.HTTPResponse
     ) -> None:
-        """Keep the connection if the response was read to its end."""
+        """Keep the connection if the response was read to the end."""
         if not raw.length and not raw.chunked:
             raw.close()
         if raw.isclosed() and not raw.length and connection.sock is not None:
@@ -331,14 +327,14 @@ class HttpClient:
         connection.close()
 
 
-def _ask(
+def _send_on(
     connection: HttpConnection,
     method: str,
     target: str,
     body: Optional[Body],
     headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
-    # a server that refuses a body may say so, and close, before it has read everything
+    # a server may refuse a body and close before it has read everything
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, target, body, {"Accept-Encoding": "identity", **headers})
     connection.throughput.require_complete()
@@ -349,13 +345,13 @@ def _ask(
 
 @contextlib.contextmanager
 def _body_errors() -> Iterator[None]:
-    """HttpInterrupted if the connection fails while a body is read."""
+    """Convert errors while a body is read to HttpInterrupted."""
     try:
         yield
     except StalledError as error:
-        raise HttpStalled(f"the server went silent during the body ({error})") from None
+        raise HttpStalled(f"the response body stalled ({error})") from None
     except _TIMEOUTS:
-        raise HttpStalled("the server went silent during the body") from None
+        raise HttpStalled("the response body stalled") from None
     except _CONNECTION_ERRORS as error:
         raise HttpInterrupted(f"the connection broke ({error_text(error)})") from None
 
@@ -379,5 +375,5 @@ def _timeout_error(parts: SplitResult, proxy: Optional[Proxy], seconds: float) -
 
 
 def error_text(error: BaseException) -> str:
-    """What went wrong, as the system says it."""
+    """Return the system's text of an error."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

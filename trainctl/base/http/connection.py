@@ -1,4 +1,4 @@
-"""Connections: direct or through the proxy that the environment names, plain or TLS, and watched for silence."""
+"""HTTP connections, direct or through a proxy, that detect stalled responses."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Proxy(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For messages, without its password."""
+        """The proxy for messages, without its password."""
         return f"the proxy {self.host}:{self.port}"
 
     @property
     def advice(self) -> str:
-        """What to check if it does not answer."""
+        """The remedy if the proxy doesn't respond."""
         return (
-            f"{self.variable} names it; write http://USER:PASSWORD@HOST:PORT for a proxy that requires a login. "
-            "Hosts in NO_PROXY are reached without it."
+            f"Check {self.variable}; write http://USER:PASSWORD@HOST:PORT for a proxy that requires a login. "
+            "List hosts to reach without it in NO_PROXY."
         )
 
 
 class HttpConnection(http.client.HTTPConnection):
-    """A connection to a server or its proxy. ``throughput`` fails responses that trickle."""
+    """A connection to a server or its proxy; ``throughput`` fails slow responses."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class HttpConnection(http.client.HTTPConnection):
         proxy: Optional[Proxy],
         secure: Optional[TlsWrapper],
         connect_seconds: float,
-        silence: float,
+        read_timeout: float,
     ) -> None:
         host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
-        where = (proxy.host, proxy.port) if proxy else (host, port)
-        super().__init__(*where, timeout=connect_seconds)
+        address = (proxy.host, proxy.port) if proxy else (host, port)
+        super().__init__(*address, timeout=connect_seconds)
         self.default_port = PORTS[parts.scheme]
-        self.throughput = ThroughputMonitor(silence)
-        self._silence = silence
+        self.throughput = ThroughputMonitor(read_timeout)
+        self._read_timeout = read_timeout
         self._secure = secure
         if proxy and secure:
             self.set_tunnel(host, port, dict(proxy.headers))
@@ -65,7 +65,7 @@ class HttpConnection(http.client.HTTPConnection):
         self.response_class: Any = self._response
 
     def connect(self) -> None:
-        """Connect, through a tunnel if there is a proxy, with TLS if there is any."""
+        """Connect, through the proxy's tunnel and with TLS if there are any."""
         try:
             super().connect()
             if self._secure is not None:
@@ -73,43 +73,44 @@ class HttpConnection(http.client.HTTPConnection):
         except BaseException:
             self.close()
             raise
-        self.sock.settimeout(self._silence)
+        self.sock.settimeout(self._read_timeout)
 
     def set_read_timeout(self, seconds: float) -> None:
-        """The longest wait for a byte from now on, and for the head of a response."""
-        if seconds != self._silence:
-            self._silence, self.throughput = seconds, ThroughputMonitor(seconds)
+        """Set the longest wait for a byte and for the head of a response."""
+        if seconds != self._read_timeout:
+            self._read_timeout, self.throughput = seconds, ThroughputMonitor(seconds)
             self.sock.settimeout(seconds)
 
     def shutdown(self) -> None:
         """Wake the thread that waits for this connection, from another thread."""
         sock = self.sock
         if sock is not None:
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's: its state is that thread's
+            # the plain socket's: the state of TLS belongs to that thread
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _response(self, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:
-        watched: Any = _MonitoredSocket(sock, self.throughput)
-        return http.client.HTTPResponse(watched, **options)
+        monitored: Any = _MonitoredSocket(sock, self.throughput)
+        return http.client.HTTPResponse(monitored, **options)
 
 
 class _MonitoredSocket:
-    """What HTTPResponse needs of a socket."""
+    """The part of a socket that HTTPResponse uses."""
 
     def __init__(self, sock: socket.socket, throughput: ThroughputMonitor) -> None:
         self._sock = sock
-        self._flow = throughput
+        self._throughput = throughput
 
     def makefile(self, mode: str) -> io.BufferedReader:
         raw = self._sock.makefile(mode, buffering=0)  # type: ignore[call-overload]
-        return io.BufferedReader(_MonitoredReader(raw, self._flow), _BUFFER_BYTES)
+        return io.BufferedReader(_MonitoredReader(raw, self._throughput), _BUFFER_BYTES)
 
 
 class _MonitoredReader(io.RawIOBase):
-    """Reads of a socket, timed. StalledError if too little comes."""
+    """Timed reads of a socket; StalledError if too few bytes arrive."""
 
     def __init__(self, raw: io.RawIOBase, throughput: ThroughputMonitor) -> None:
         self._raw = raw
-        self._flow = throughput
+        self._throughput = throughput
 
     def readable(self) -> bool:
         return True
@@ -117,7 +118,7 @@ class _MonitoredReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> Optional[int]:
         began = time.monotonic()
         count = self._raw.readinto(buffer)
-        self._flow.record(count or 0, time.monotonic() - began)
+        self._throughput.record(count or 0, time.monotonic() - began)
         return count
 
     def close(self) -> None:
@@ -126,17 +127,17 @@ class _MonitoredReader(io.RawIOBase):
 
 
 def proxy_for(parts: SplitResult) -> Optional[Proxy]:
-    """The proxy for a URL: HTTPS_PROXY or HTTP_PROXY, else ALL_PROXY, unless NO_PROXY names the host.
+    """Return the proxy for a URL: HTTPS_PROXY or HTTP_PROXY, else ALL_PROXY; None for hosts in NO_PROXY.
 
-    UnusableProxy if that is not an HTTP proxy; the message shows no value, as it may hold a password.
+    UnusableProxy if it is not an HTTP proxy; the message hides the value, which may contain a password.
     """
     import urllib.request  # slow to import, and few clients use proxies
 
     if urllib.request.proxy_bypass(parts.netloc):
         return None
-    named = urllib.request.getproxies()
-    kind = parts.scheme if parts.scheme in named else "all"
-    return _parse_proxy(named[kind], f"{kind.upper()}_PROXY") if kind in named else None
+    proxies = urllib.request.getproxies()
+    kind = parts.scheme if parts.scheme in proxies else "all"
+    return _parse_proxy(proxies[kind], f"{kind.upper()}_PROXY") if kind in proxies else None
 
 
 def _parse_proxy(text: str, variable: str) -> Proxy:
@@ -146,8 +147,8 @@ def _parse_proxy(text: str, variable: str) -> Proxy:
     except ValueError:
         host, port = "", None
     if not host or port == 0 or parts.scheme != "http":
-        known = parts.scheme if host and parts.scheme.startswith(("socks", "https")) else ""
-        problem = f"a {known} proxy, which is not supported" if known else "an invalid proxy URL"
+        scheme = parts.scheme if host and parts.scheme.startswith(("socks", "https")) else ""
+        problem = f"a {scheme} proxy, which is not supported" if scheme else "an invalid proxy URL"
         raise UnusableProxy(
             f"{variable} names {problem}",
             "Write http://HOST:PORT there, or list the hosts to reach without a proxy in NO_PROXY.",

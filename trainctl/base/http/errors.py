@@ -1,10 +1,10 @@
-"""Errors of HTTP requests that got no complete response. A status, whatever it is, is not an error here."""
+"""Errors of HTTP requests without a complete response; a status is not an error."""
 
 from __future__ import annotations
 
 
 class HttpError(OSError):
-    """A request failed. ``reason`` never holds the URL; ``advice`` says what to do, or is empty."""
+    """A failed request. ``reason`` never contains the URL; ``advice`` is the remedy or empty."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
@@ -21,7 +21,7 @@ class HttpInterrupted(HttpError):
 
 
 class HttpStalled(HttpInterrupted):
-    """The server sent nothing, or hardly anything, of the rest of a response for too long."""
+    """The rest of a response arrives too slowly or not at all."""
 
 
 class UntrustedCertificate(HttpError):
@@ -29,16 +29,16 @@ class UntrustedCertificate(HttpError):
 
 
 class UnusableProxy(HttpError):
-    """The environment names a proxy that can't be used, or one that requires a login."""
+    """The proxy of the environment is unsupported or requires a login."""
 
 
 class UnsafeRedirect(HttpError):
-    """A server redirects to a place where the request must not go."""
+    """A redirect that must not be followed."""
 
 
 class HostThrottled(HttpError):
-    """The host asked earlier for a pause, which lasts ``retry_after`` more seconds. No request was made."""
+    """The host's pause lasts ``retry_after`` more seconds; no request was made."""
 
     def __init__(self, host: str, retry_after: float) -> None:
-        super().__init__(f"{host} asked for a pause")
+        super().__init__(f"{host} asked clients to pause")
         self.retry_after = retry_after

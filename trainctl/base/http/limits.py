@@ -1,6 +1,6 @@
-"""Limits per host: requests at the same time, and no request during a pause that the host asked for.
+"""Limits per host: concurrent requests, and pauses that the host asked for.
 
-Servers count requests by address or account, so the limits are the whole process's.
+Servers count requests by address or account, so the limits are shared by the whole process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HostLimit:
 
     @contextmanager
     def slot(self, host: str) -> Iterator[None]:
-        """Wait for one of the slots and hold it. HostThrottled during a pause."""
+        """Hold one of the slots, once free; HostThrottled during a pause."""
         self._check_pause(host)
         with self._slots:
             self._check_pause(host)
@@ -47,43 +47,43 @@ class HostLimit:
             raise HostThrottled(host, left)
 
     def pause(self, seconds: Optional[float]) -> bool:
-        """Begin a pause, of one second if the host named none; whether it is longer than what is known.
+        """Start a pause, by default of one second; return whether it extends the present one.
 
-        A pause beyond LONGEST_PAUSE is not kept: only the request that received it fails.
+        A pause over MAX_PAUSE_SECONDS is not kept: only the request that received it fails.
         """
-        asked = _DEFAULT_PAUSE if seconds is None else seconds
-        if asked > MAX_PAUSE_SECONDS:
+        duration = _DEFAULT_PAUSE if seconds is None else seconds
+        if duration > MAX_PAUSE_SECONDS:
             return True
         now = self._clock()
         with self._lock:
-            longer = now + asked > self._not_before + _NOTICEABLE or now >= self._not_before
-            self._not_before = max(self._not_before, now + asked)
+            longer = now + duration > self._not_before + _NOTICEABLE or now >= self._not_before
+            self._not_before = max(self._not_before, now + duration)
         return longer
 
 
 class HostLimits:
-    """The limits of every host; created when first needed."""
+    """The limits of every host, created on first use."""
 
     def __init__(self) -> None:
         self._limits: Dict[Origin, HostLimit] = {}
 
     def of(self, origin: Origin) -> HostLimit:
-        """The limits of one origin."""
+        """Return the limits of one origin."""
         return self._limits.get(origin) or self._limits.setdefault(origin, HostLimit())
 
     def clear(self) -> None:
-        """Forget all pauses."""
+        """Clear all pauses."""
         self._limits.clear()
 
 
 LIMITS = HostLimits()
-"""Those of this process."""
+"""The limits of this process."""
 
 
 def retry_after(headers: Mapping[str, str]) -> Optional[float]:
-    """Seconds that the server asks to wait. A date is compared with the server's own ``Date``, if there is one.
+    """Return the seconds that the server asks to wait; dates count from its own ``Date``.
 
-    The Hub sends ``RateLimit``: how many requests are left in the window, and in how many seconds it ends.
+    The Hub sends ``RateLimit``: requests left in the window (r) and seconds to its end (t).
     """
     limit = _RATE_LIMIT.search(headers.get("RateLimit") or "")
     if limit is not None and not int(limit[1]):

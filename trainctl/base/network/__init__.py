@@ -1,5 +1,5 @@
-"""Addresses, ports, listening and TLS: what every program that serves or is served on a host shares.
+"""Addresses, listeners, TLS and the object server of a host.
 
-``object_server`` is the HTTP server of objects by key; it listens by ``listener`` at the ``addresses`` of this host,
-at ``ports`` that are free and allowed, with the certificates of ``tls``. The HTTP client is ``base.http``.
+``object_server`` serves objects by key over HTTP. It listens with ``listener`` on the host's ``addresses``, with the
+certificates of ``tls``. The HTTP client is ``base.http``.
 """

@@ -1,18 +1,49 @@
-"""Listening at several addresses of this host, all at one port."""
+"""Listen on several addresses of this host, at one port that is free and allowed."""
 
 from __future__ import annotations
 
 import errno
+import os
+import random
+import re
 import socket
-from typing import List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, TypeVar
 
-from trainctl.base.network.ports import bind_first_free
+from trainctl.base.failure import Failure
 
+T = TypeVar("T")
 _BACKLOG = 256
+_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+
+
+def parse_port_range(text: Any) -> Optional[range]:
+    """Return the ports of ``29000-29100``, inclusive; None (any port) for no text. Failure if invalid."""
+    if not text:
+        return None
+    match = _RANGE.fullmatch(str(text))
+    ports = range(int(match[1]), int(match[2]) + 1) if match else range(0)
+    if not ports or ports[0] < 1 or ports[-1] > 65535:
+        raise Failure("request", f"{text!r} is not a range of ports")
+    return ports
+
+
+def bind_first_free(ports: range, bind: Callable[[int], T]) -> T:
+    """Return what ``bind`` returns for the first free port, tried in random order; Failure if none is free."""
+    for port in random.sample(ports, len(ports)):
+        try:
+            return bind(port)
+        except OSError as error:  # noqa: PERF203
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise Failure(
+        "ports",
+        f"none of the ports {ports[0]}-{ports[-1]} is free on {os.uname().nodename}",
+        "Stop the programs that listen there, or give the host more ports.",
+    )
 
 
 def listen(addresses: Sequence[str], ports: Optional[range] = None) -> List[socket.socket]:
-    """Listeners at those of the addresses that this host has, all at one port, which is one of ``ports`` or any.
+    """Listen on those of the addresses that this host has, at one port: one of ``ports``, or any.
 
     OSError if it has none of the addresses, Failure if none of the ports is free.
     """
@@ -22,33 +53,32 @@ def listen(addresses: Sequence[str], ports: Optional[range] = None) -> List[sock
 
 
 def _bind_listeners(addresses: Sequence[str], port: int) -> List[socket.socket]:
-    """The first one chooses where ``port`` is 0. OSError (EADDRINUSE) where a port that was named is another's at one of the addresses."""
-    found: List[socket.socket] = []
+    """Bind all addresses; with ``port`` 0 the first chooses it. OSError (EADDRINUSE) if it is taken on one of them."""
+    listeners: List[socket.socket] = []
     for address in addresses:
-        chosen = port or (found[0].getsockname()[1] if found else 0)
+        chosen = port or (listeners[0].getsockname()[1] if listeners else 0)
         try:
-            one = _bind_listener(address, chosen, named=port != 0)
+            listeners.append(_bind_listener(address, chosen, reuse=port != 0))
         except OSError as error:
             if port and error.errno == errno.EADDRINUSE:
-                for other in found:
-                    other.close()
+                for listener in listeners:
+                    listener.close()
                 raise
-            continue
-        found.append(one)
-    if not found:
+    if not listeners:
         raise OSError(f"this host has none of the addresses {', '.join(addresses)}")
-    return found
+    return listeners
 
 
-def _bind_listener(address: str, port: int, *, named: bool) -> socket.socket:
-    one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+def _bind_listener(address: str, port: int, *, reuse: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if named:  # connections of a server that has ended bar no port
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((address, port))
-        one.listen(_BACKLOG)
-        one.setblocking(False)
+        if reuse:  # connections of a stopped server don't block its port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
     except OSError:
-        one.close()
+        listener.close()
         raise
-    return one
+    return listener

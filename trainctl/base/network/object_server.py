@@ -1,11 +1,11 @@
-"""Serve objects by key over HTTP to clients that have a token, over TLS at addresses that aren't private.
+"""HTTP server of objects by key, with a bearer token, and TLS at public addresses.
 
     GET  /KEY     Range: bytes=A-B; Prefer: wait=SECONDS   200, 206 | 404, 416, 503
     POST /pack    JSON list of up to 256 digests; Prefer    200: for each a length (8 bytes, big endian) and the bytes
 
-A 206 may be shorter than its range: it has those bytes of an arriving object that are there. ``wait`` holds an answer
-back while the object is on its way; a 503 with ``Retry-After: 0`` means that it still is. A pack has objects below
-1 MiB; ``ABSENT`` and ``INCOMING`` stand for the lengths of others. Every request has ``Authorization: Bearer TOKEN``.
+A 206 may be shorter than its range: it holds the bytes of an incoming object that have arrived. ``wait`` delays the
+response while the object is incoming; 503 with ``Retry-After: 0`` means that it still is. A pack holds objects below
+1 MiB; the lengths ``ABSENT`` and ``INCOMING`` stand for others. Every request has ``Authorization: Bearer TOKEN``.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _LONGEST_WAIT = 20
 _POLL_SECONDS = 0.02
 _ACCEPT_SECONDS = 0.05
 _MAX_REQUEST_BYTES = 2**20
-_PIECE_BYTES = 256 * 1024
+_BUFFER_BYTES = 256 * 1024
 _MAX_CONNECTIONS = 256
 _BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class OpenObject(NamedTuple):
-    """An object's bytes, from ``start`` to ``end`` of an open file; ``is_complete`` unless more of them will come."""
+    """An object's bytes in an open file, ``start`` to ``end``; not ``is_complete`` while incoming."""
 
     stream: BinaryIO
     start: int
@@ -74,35 +74,35 @@ class OpenObject(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many of its bytes are there."""
+        """Number of bytes present."""
         return self.end - self.start
 
     @classmethod
     def whole(cls, stream: BinaryIO) -> OpenObject:
-        """An object that is a file."""
+        """Return an object that fills a file."""
         return cls(stream, 0, os.fstat(stream.fileno()).st_size)
 
 
 class ObjectSource:
-    """The objects that a server has. Called by many threads."""
+    """Objects that a server provides; thread-safe."""
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """The object if the byte at ``offset`` is there; without ``length`` only if all of it is."""
+        """Return the object if its byte at ``offset`` is present; without ``length``, if it is complete."""
         raise NotImplementedError
 
     def open_blob(self, sha256: str) -> Optional[OpenObject]:
-        """A small content that is requested in a pack."""
+        """Return a small blob for a pack."""
         return None
 
     def is_incoming(self, sha256: str) -> bool:
-        """Whether a live process is fetching the object with that name, or last part of its name."""
+        """Return whether a live process is fetching the object (last part of its key)."""
         return False
 
 
 class ObjectServer(ThreadingMixIn, BaseServer):
-    """Serves at those of the addresses that this host has, all at one port: one of ``ports``, or any.
+    """Serves on those of the addresses that this host has, on one port: one of ``ports``, or any.
 
-    One thread per connection. Connections to an address that isn't ``private`` use ``tls``; Failure without it.
+    One thread per connection. Addresses that aren't ``private`` use ``tls``; Failure without it.
     """
 
     daemon_threads = True
@@ -117,49 +117,49 @@ class ObjectServer(ThreadingMixIn, BaseServer):
         tls: Optional[ssl.SSLContext] = None,
         private: Callable[[str], bool] = is_private,
         most_connections: int = _MAX_CONNECTIONS,
-        silence_seconds: float = 30.0,
+        read_timeout: float = 30.0,
     ) -> None:
         for address in addresses:
             address_family(address)
             if tls is None and not private(address):
-                raise Failure("request", f"weights are not served on {address} without TLS")
+                raise Failure("request", f"cannot serve weights on {address} without TLS")
         self.content = content
         self.token = token
-        self.silence_seconds = silence_seconds
+        self.read_timeout = read_timeout
         self.ending = threading.Event()
         self.sent = 0
-        """Bytes of content that were sent."""
+        """Bytes of objects sent."""
         self._tls = tls
         self._private = private
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: Set[socket.socket] = set()
-        self._listeners = {one.fileno(): one for one in listen(addresses, ports)}
+        self._listeners = {listener.fileno(): listener for listener in listen(addresses, ports)}
         self._ready = select.epoll()
-        for one in self._listeners:
-            self._ready.register(one, select.EPOLLIN)
-        self._places = [listener.getsockname()[:2] for listener in self._listeners.values()]
-        super().__init__(self._places[0], _ObjectRequestHandler)
+        for descriptor in self._listeners:
+            self._ready.register(descriptor, select.EPOLLIN)
+        self._bound = [listener.getsockname()[:2] for listener in self._listeners.values()]
+        super().__init__(self._bound[0], _ObjectRequestHandler)
 
     @property
     def urls(self) -> List[str]:
-        """Where it listens, in the order of the addresses."""
+        """The URLs it listens on, in the order of the addresses."""
         return [
             f"{'http' if self._private(host) else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-            for host, port in self._places
+            for host, port in self._bound
         ]
 
     @property
     def port(self) -> int:
-        """The port at all of its addresses."""
-        return int(self._places[0][1])
+        """The port, the same on all addresses."""
+        return int(self._bound[0][1])
 
     def fileno(self) -> int:
-        """Readable when a client has connected. See BaseServer."""
+        """Return a descriptor that is readable when a client has connected."""
         return self._ready.fileno()
 
     def get_request(self) -> Tuple[Any, Any]:
-        """The next connection. Its thread does the handshake: a silent client holds up no other."""
+        """Accept a connection; its thread does the handshake, so that slow clients delay no others."""
         for listener, _ in self._ready.poll(0, 1):
             connection, client = self._listeners[listener].accept()
             if self._tls is not None and not self._private(connection.getsockname()[0]):
@@ -167,10 +167,10 @@ class ObjectServer(ThreadingMixIn, BaseServer):
                     connection, server_side=True, do_handshake_on_connect=False
                 )
             return connection, client
-        raise BlockingIOError  # the client has gone
+        raise BlockingIOError  # the client has disconnected
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection, or refuse it while there are too many."""
+        """Start a thread for the connection, or refuse it if there are too many."""
         with self._lock:
             is_admitted = len(self._open) < self._most
             if is_admitted:
@@ -187,7 +187,7 @@ class ObjectServer(ThreadingMixIn, BaseServer):
         """Close a connection."""
         with self._lock:
             self._open.discard(request)
-        with contextlib.suppress(OSError):  # the client may have gone first
+        with contextlib.suppress(OSError):  # the client may have disconnected
             request.shutdown(socket.SHUT_WR)
         request.close()
 
@@ -197,12 +197,12 @@ class ObjectServer(ThreadingMixIn, BaseServer):
             self.sent += length
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away or are silent aren't errors."""
+        """Ignore clients that disconnect or time out."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
-    def end(self) -> None:
-        """Stop listening and cut all connections."""
+    def stop(self) -> None:
+        """Stop listening and close all connections."""
         self.ending.set()
         self.shutdown()
         self._ready.close()
@@ -212,19 +212,19 @@ class ObjectServer(ThreadingMixIn, BaseServer):
             left = list(self._open)
         for connection in left:
             with contextlib.suppress(OSError):
-                # the socket itself: the state of TLS belongs to the connection's thread
+                # the plain socket's: the state of TLS belongs to the connection's thread
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
 def serve_in_thread(server: ObjectServer) -> Iterator[ObjectServer]:
-    """Serve as long as the block lasts."""
+    """Serve while the block runs."""
     thread = threading.Thread(target=server.serve_forever, args=(_ACCEPT_SECONDS,), daemon=True)
     thread.start()
     try:
         yield server
     finally:
-        server.end()
+        server.stop()
         thread.join()
 
 
@@ -239,40 +239,40 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        """Shake hands, and don't wait for a silent client. See BaseHTTPRequestHandler."""
+        """Do the TLS handshake, with a timeout."""
         super().setup()
         self._served = cast(ObjectServer, self.server)
-        self.connection.settimeout(self._served.silence_seconds)
+        self.connection.settimeout(self._served.read_timeout)
         if _is_encrypted(self.connection):
             self.connection.do_handshake()
 
     def do_GET(self) -> None:
         """Send an object, or a range of it."""
-        if not self._is_admitted():
+        if not self._is_authorized():
             return
-        wanted = self._range()
-        if wanted is None:
-            self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+        byte_range = self._range()
+        if byte_range is None:
+            self._respond(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             return
-        (offset, length), key = wanted, self.path[1:]
+        (offset, length), key = byte_range, self.path[1:]
         content = self._served.content
-        found = self._await(key.rpartition("/")[2], lambda: content.open(key, offset, length))
-        if found is not None:
-            with found.stream:
-                self._send_object(found, offset, length)
+        opened = self._await(key.rpartition("/")[2], lambda: content.open(key, offset, length))
+        if opened is not None:
+            with opened.stream:
+                self._send_object(opened, offset, length)
         elif content.is_incoming(key.rpartition("/")[2]):
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "0"})
+            self._respond(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "0"})
         else:
-            self._answer(HTTPStatus.NOT_FOUND)
+            self._respond(HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
-        """Send many small contents in one response."""
-        if not self._is_admitted():
+        """Send many small blobs in one response."""
+        if not self._is_authorized():
             return
         digests = self._digests()
         if digests is None:
-            self.close_connection = True  # the next request's beginning is unknown
-            self._answer(HTTPStatus.BAD_REQUEST)
+            self.close_connection = True  # the start of the next request is unknown
+            self._respond(HTTPStatus.BAD_REQUEST)
             return
         parts: List[bytes] = []
         for digest in digests:
@@ -286,19 +286,19 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def version_string(self) -> str:
-        """Don't tell the version of Python."""
+        """Hide the version of Python."""
         return "trainctl"
 
-    def _is_admitted(self) -> bool:
-        given = self.headers.get("Authorization", "").encode()
-        if hmac.compare_digest(given, f"Bearer {self._served.token}".encode()):
+    def _is_authorized(self) -> bool:
+        authorization = self.headers.get("Authorization", "").encode()
+        if hmac.compare_digest(authorization, f"Bearer {self._served.token}".encode()):
             return True
         self.close_connection = True
-        self._answer(HTTPStatus.FORBIDDEN)
+        self._respond(HTTPStatus.FORBIDDEN)
         return False
 
     def _range(self) -> Optional[Tuple[int, Optional[int]]]:
-        """Offset and length, without a length all of it; None for an invalid range."""
+        """Return offset and length (None: to the end); None for an invalid range."""
         text = self.headers.get("Range")
         if text is None:
             return 0, None
@@ -308,7 +308,7 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         return int(match[1]), int(match[2]) - int(match[1]) + 1
 
     def _digests(self) -> Optional[List[str]]:
-        """The digests of a pack; None if the request is invalid."""
+        """Return the requested digests; None if the request is invalid."""
         text = self.headers.get("Content-Length", "")
         length = int(text) if text.isdigit() and len(text) < 8 else -1
         if self.path != "/pack" or not 0 <= length <= _MAX_REQUEST_BYTES:
@@ -323,74 +323,76 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
                 return value
         return None
 
-    def _await(self, sha256: str, look: Callable[[], Optional[OpenObject]]) -> Optional[OpenObject]:
-        """The object when it is there: as long as it is coming and the client would wait."""
-        asked = _WAIT.search(self.headers.get("Prefer", ""))
-        until = time.monotonic() + (min(int(asked[1]), _LONGEST_WAIT) if asked else 0)
+    def _await(
+        self, sha256: str, open_: Callable[[], Optional[OpenObject]]
+    ) -> Optional[OpenObject]:
+        """Open an object, waiting while it is incoming as long as the client allows."""
+        wait = _WAIT.search(self.headers.get("Prefer", ""))
+        until = time.monotonic() + (min(int(wait[1]), _LONGEST_WAIT) if wait else 0)
         while True:
-            found = look()
-            if found is not None or time.monotonic() >= until or self._served.ending.is_set():
-                return found
+            opened = open_()
+            if opened is not None or time.monotonic() >= until or self._served.ending.is_set():
+                return opened
             if not self._served.content.is_incoming(sha256):
-                return look()  # it may have come between the two checks
+                return open_()  # it may have been completed between the two checks
             time.sleep(_POLL_SECONDS)
 
     def _packed(self, digest: str) -> List[bytes]:
         content = self._served.content
-        found = self._await(digest, lambda: content.open_blob(digest))
-        if found is None:
+        opened = self._await(digest, lambda: content.open_blob(digest))
+        if opened is None:
             return [LENGTH.pack(INCOMING if content.is_incoming(digest) else ABSENT)]
-        with found.stream:
-            if found.size >= MAX_PACKED_BYTES:
+        with opened.stream:
+            if opened.size >= MAX_PACKED_BYTES:
                 return [LENGTH.pack(ABSENT)]
-            data = os.pread(found.stream.fileno(), found.size, found.start)
+            data = os.pread(opened.stream.fileno(), opened.size, opened.start)
             return [LENGTH.pack(len(data)), data]
 
-    def _send_object(self, found: OpenObject, offset: int, length: Optional[int]) -> None:
-        size = found.size
+    def _send_object(self, opened: OpenObject, offset: int, length: Optional[int]) -> None:
+        size = opened.size
         if length is None:
-            self._answer(HTTPStatus.OK, {"Content-Length": str(size)})
-            self._send(found.stream, found.start, size)
+            self._respond(HTTPStatus.OK, {"Content-Length": str(size)})
+            self._send(opened.stream, opened.start, size)
             return
         end = min(offset + length, size)
         if offset >= end:
-            self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+            self._respond(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             return
         headers = {
             "Content-Length": str(end - offset),
-            "Content-Range": f"bytes {offset}-{end - 1}/{size if found.is_complete else '*'}",
+            "Content-Range": f"bytes {offset}-{end - 1}/{size if opened.is_complete else '*'}",
         }
-        self._answer(HTTPStatus.PARTIAL_CONTENT, headers)
-        self._send(found.stream, found.start + offset, end - offset)
+        self._respond(HTTPStatus.PARTIAL_CONTENT, headers)
+        self._send(opened.stream, opened.start + offset, end - offset)
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
-        """A file that became shorter ends the connection, so that the client notices."""
+        """Send bytes; close the connection if the file became shorter, so that the client notices."""
         sent = self._transmit(stream, offset, count)
         self._served.count(sent)
         if sent != count:
             self.close_connection = True
 
     def _transmit(self, stream: BinaryIO, offset: int, count: int) -> int:
-        """Send from the kernel, unless it has to be encrypted; how much was sent."""
+        """Send by sendfile, unless encrypted; return the number of bytes sent."""
         if not _is_encrypted(self.connection):
             return self.connection.sendfile(stream, offset, count) if count else 0
         stream.seek(offset)
         left = count
         while left:
-            data = stream.read(min(left, _PIECE_BYTES))
+            data = stream.read(min(left, _BUFFER_BYTES))
             if not data:
                 break
             self.connection.sendall(data)
             left -= len(data)
         return count - left
 
-    def _answer(self, status: HTTPStatus, headers: Optional[Dict[str, str]] = None) -> None:
+    def _respond(self, status: HTTPStatus, headers: Optional[Dict[str, str]] = None) -> None:
         self.connection.sendall(self._head(status, headers or {}))
 
     def _head(self, status: HTTPStatus, headers: Dict[str, str]) -> bytes:
-        found = {"Content-Length": "0", **headers}
+        headers = {"Content-Length": "0", **headers}
         if self.close_connection:
-            found["Connection"] = "close"
+            headers["Connection"] = "close"
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
-        lines += [f"{name}: {value}" for name, value in found.items()]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join([*lines, "", ""]).encode()

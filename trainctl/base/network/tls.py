@@ -1,4 +1,4 @@
-"""TLS: the certificates that clients trust, and hosts that were never introduced, which show a certificate made by their caller."""
+"""TLS with trusted or pinned certificates."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from trainctl.errors import SourceError
 
 
 def wrap_trusted(connection: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """TLS to a host whose certificate the context trusts; UntrustedCertificate otherwise."""
+    """Wrap a connection to a host with a trusted certificate; UntrustedCertificate otherwise."""
     try:
         return context.wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise UntrustedCertificate(
             f"the certificate of {host} is not trusted ({error.verify_message})",
-            "Name the certificates to trust in SSL_CERT_FILE.",
+            "Set SSL_CERT_FILE to the certificates to trust.",
         ) from None
 
 
 def wrap_pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:
-    """TLS to the holder of one certificate, regardless of its issuer and dates. Stranger if it is another.
+    """Wrap a connection to the holder of one certificate, whatever its issuer and dates.
 
-    ``fingerprint`` is the sha256 of its DER, in hex. Whoever shows it has signed the handshake with its key.
+    ``fingerprint``: hex sha256 of its DER. PeerAuthError, naming ``where``, if the certificate is another.
     """
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     encrypted = context.wrap_socket(connection)
-    shown: Optional[bytes] = encrypted.getpeercert(binary_form=True)
-    found = hashlib.sha256(shown or b"").hexdigest()
-    if not hmac.compare_digest(found, fingerprint):
+    certificate: Optional[bytes] = encrypted.getpeercert(binary_form=True)
+    actual = hashlib.sha256(certificate or b"").hexdigest()
+    if not hmac.compare_digest(actual, fingerprint):
         encrypted.close()
         raise PeerAuthError(where)
     return encrypted
 
 
-def server_context(made: Mapping[str, str]) -> ssl.SSLContext:
-    """For a server that shows the ``certificate`` by its ``key``, both PEM. The key is written to no disk."""
+def server_context(pem: Mapping[str, str]) -> ssl.SSLContext:
+    """Return a server's context from its ``certificate`` and ``key`` (PEM); the key never reaches a disk."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     with ExitStack() as stack:
-        paths = [stack.enter_context(_pipe_path(made[name])) for name in ("certificate", "key")]
+        paths = [stack.enter_context(_pipe_path(pem[name])) for name in ("certificate", "key")]
         context.load_cert_chain(*paths)
     return context
 
@@ -60,7 +60,7 @@ def _context(protocol: int) -> ssl.SSLContext:
 
 @contextmanager
 def _pipe_path(text: str) -> Iterator[str]:
-    """A path at which the text can be read, once: a pipe, as ``ssl`` takes names of files only. It is shorter than what a pipe holds."""
+    """Yield a path at which a short text can be read once: a pipe, as ``ssl`` takes paths only."""
     reading, writing = os.pipe()
     try:
         with os.fdopen(writing, "w") as stream:
@@ -71,27 +71,27 @@ def _pipe_path(text: str) -> Iterator[str]:
 
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
+"""Trusted in addition to OpenSSL's own: SSL_CERT_FILE, SSL_CERT_DIR, the system's."""
 
 
 def client_context() -> ssl.SSLContext:
-    """For clients. SourceError where a variable names what can't be read as certificates."""
+    """Return a client's context; SourceError if a CA variable names invalid certificates."""
     context = ssl.create_default_context()
     for name in _CA_VARIABLES:
-        if place := os.environ.get(name):
-            _load_certificates(context, name, place)
+        if path := os.environ.get(name):
+            _load_certificates(context, name, path)
     return context
 
 
-def _load_certificates(context: ssl.SSLContext, name: str, place: str) -> None:
+def _load_certificates(context: ssl.SSLContext, name: str, path: str) -> None:
     try:
-        if os.path.isdir(place):  # noqa: PTH112  a Path would not say less
-            context.load_verify_locations(capath=place)
+        if os.path.isdir(path):  # noqa: PTH112
+            context.load_verify_locations(capath=path)
         else:
-            context.load_verify_locations(cafile=place)
+            context.load_verify_locations(cafile=path)
     except OSError as error:
         raise SourceError(
-            f"{name} names {place}, which can't be read as certificates ({error.strerror or type(error).__name__})",
-            "Name a file in PEM format or a directory of them, or unset the variable.",
+            f"cannot read certificates from {path}, set in {name} ({error.strerror or type(error).__name__})",
+            "Set the variable to a file in PEM format or a directory of such files, or unset it.",
             code="untrusted-certificate",
         ) from None

@@ -14,8 +14,7 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
-from trainctl.base.system.descriptors import close_other_descriptors
-from trainctl.base.system.syscalls import PR_SET_PDEATHSIG, prctl
+from trainctl.base.system.syscalls import PR_SET_PDEATHSIG, close_other_descriptors, prctl
 
 _READ_BYTES = 2**18
 LoadFn = Callable[[str], object]

@@ -1,5 +1,5 @@
-"""Processes and what the kernel offers them.
+"""Processes, system calls and compiled node programs.
 
-``processes`` identifies a process across pid reuse and boots, ``descriptors`` starts children without files that aren't
-theirs, ``syscalls`` has the calls that Python 3.8 lacks, and ``bytecode`` keeps compiled node programs on a node.
+``processes`` identifies processes across pid reuse and boots; ``syscalls`` has the calls that Python 3.8 lacks, and
+forks children that inherit no other files; ``bytecode`` caches compiled node programs.
 """

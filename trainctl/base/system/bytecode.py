@@ -1,4 +1,4 @@
-"""Node programs as they are kept on a node: compiled once for one Python, and removed when nothing calls them."""
+"""Node programs cached on a node: compiled for one Python, removed when unused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROGRAM_NAME = re.compile(r"([0-9a-f]{64})[.-]")
 
 
 def _not_compiled(name: str, source: bytes) -> Optional[CodeType]:
-    """Nobody has compiled it before."""
+    """Return no earlier compilation."""
     return None
 
 
@@ -32,39 +32,39 @@ def pack_bytecode(
     digest: str,
     known: Callable[[str, bytes], Optional[CodeType]] = _not_compiled,
 ) -> bytes:
-    """The zip ``program``, whose sha256 is ``digest``, as bytecode of this Python behind its seal.
+    """Compile the zip ``program``, whose sha256 is ``digest``, for this Python.
 
-    64 hex digits, the sha256 of the digest, this Python's cache tag, its magic number and what follows; then a zip, which may have something before
-    it, of unchecked hash-based .pyc files (PEP 552). ``known`` gives the code of a member, by its name and source, that was compiled before.
+    Format: the hex sha256 of (digest, cache tag, magic number, rest), then a zip of unchecked hash-based .pyc files
+    (PEP 552). ``known`` returns code of a member, by name and source, that was compiled before.
     """
     header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
     stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(program)) as sources, zipfile.ZipFile(stream, "w") as made:
+    with zipfile.ZipFile(io.BytesIO(program)) as sources, zipfile.ZipFile(stream, "w") as target:
         for name in sources.namelist():
             source = sources.read(name)
             code = known(name, source) or compile(source, name, "exec", dont_inherit=True)
-            made.writestr(zipfile.ZipInfo(name + "c"), header + marshal.dumps(code))
+            target.writestr(zipfile.ZipInfo(name + "c"), header + marshal.dumps(code))
     body = stream.getvalue()
     return _bytecode_header(digest, body) + body
 
 
 def is_valid_bytecode(data: bytes, digest: str) -> bool:
-    """Whether it is whole bytecode of this Python, of the program with that digest."""
+    """Return whether this is complete bytecode for this Python of the program with that digest."""
     return data[:64] == _bytecode_header(digest, data[64:])
 
 
 def _bytecode_header(digest: str, body: bytes) -> bytes:
-    made_for = f"{digest}{sys.implementation.cache_tag}".encode() + importlib.util.MAGIC_NUMBER
-    return hashlib.sha256(made_for + body).hexdigest().encode()
+    version = f"{digest}{sys.implementation.cache_tag}".encode() + importlib.util.MAGIC_NUMBER
+    return hashlib.sha256(version + body).hexdigest().encode()
 
 
 def remove_unused(folder: Path, mine: str) -> None:
-    """Remove programs other than ``mine`` that were not called within a day: each call touches its program."""
+    """Remove programs other than ``mine`` that were not called (touched) within a day."""
     others: Dict[str, List[Path]] = defaultdict(list)
     for path in folder.iterdir():
-        found = _PROGRAM_NAME.match(path.name)
-        if found and found[1] != mine:
-            others[found[1]].append(path)
+        match = _PROGRAM_NAME.match(path.name)
+        if match and match[1] != mine:
+            others[match[1]].append(path)
     for paths in others.values():
         if max(map(modified_at, paths)) < time.time() - _IDLE_SECONDS:
             for path in paths:

@@ -1,4 +1,4 @@
-"""Identify processes across pid reuse, boots and machines, and inspect them through ``/proc``."""
+"""Identify processes across pid reuse, boots and machines; inspect them by /proc."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _AFTER_NAME_CPU = slice(11, 15)
 _AFTER_NAME_START = 19
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STAT_BYTES = 4096
-"""More than any ``stat`` has: 52 fields of 20 digits, and a name of 64 characters at most."""
+"""Longer than any ``stat``: 52 fields of up to 20 digits and a name of up to 64 characters."""
 _ENDED = -1
-"""Start time of a zombie, which differs from that of any living process."""
+"""Start time of a zombie; differs from that of any live process."""
 
 
 class Process(NamedTuple):
-    """A process, distinct from every other that has or had its pid.
+    """A process, unique across pid reuse.
 
-    ``machine`` and ``boot`` contain the pid namespace, so that pids are compared only where they mean the same.
-    ``started`` is in clock ticks since boot, in Unix seconds where there is no ``/proc``, 0 if it is hidden.
+    ``machine`` and ``boot`` include the pid namespace. ``started``: clock ticks since boot, Unix seconds without
+    ``/proc``, 0 if hidden.
     """
 
     machine: str
@@ -36,13 +36,13 @@ class Process(NamedTuple):
 
 
 def describe_process(pid: Optional[int] = None) -> Process:
-    """The process with that pid, by default this one. Not cached, as a forked child is another process."""
+    """Return the process with a pid, by default this one; not cached, because of forks."""
     pid = os.getpid() if pid is None else pid
     return Process(_machine(), _boot(), pid, _start_time(pid) or 0)
 
 
 def is_dead(other: Process) -> Optional[bool]:
-    """True if that process has certainly ended, False if it runs, None if this process can't tell."""
+    """Return True if the process has certainly ended, False if it runs, None if unknown."""
     if other.boot != _boot():
         return True if other.machine == _machine() else None
     try:
@@ -50,7 +50,7 @@ def is_dead(other: Process) -> Optional[bool]:
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:
-        pass  # it exists and belongs to another user
+        pass  # it exists, of another user
     started = _start_time(other.pid)
     if started is None or not other.started:
         return None
@@ -58,12 +58,12 @@ def is_dead(other: Process) -> Optional[bool]:
 
 
 def process_record(pid: Optional[int] = None) -> Dict[str, Any]:
-    """A process (by default this one) as a record, for ``is_alive``."""
+    """Return a process (by default this one) as a record for ``is_alive``."""
     return describe_process(pid)._asdict()
 
 
 def is_alive(record: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the process of a record certainly runs. False for anything that is not such a record."""
+    """Return whether the process of a record certainly runs; False for an invalid record."""
     if not isinstance(record, Mapping) or not isinstance(record.get("pid"), int):
         return False
     return is_dead(Process(*map(record.get, Process._fields))) is False  # type: ignore[arg-type]
@@ -71,41 +71,41 @@ def is_alive(record: Optional[Mapping[str, Any]]) -> bool:
 
 @lru_cache(maxsize=None)
 def boot_id() -> str:
-    """The kernel's name for the present boot; empty if it has none."""
+    """Return the kernel's boot id; empty if there is none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return _output("sysctl", "-n", "kern.bootsessionuuid")
 
 
 def start_ticks(pid: int) -> Optional[int]:
-    """When the process started, in clock ticks since boot; None if there is none, or only a zombie."""
+    """Return the start time in clock ticks since boot; None if it doesn't exist or is a zombie."""
     started = _start_time(pid)
     return None if started == _ENDED else started
 
 
 def descendants(pid: int) -> List[int]:
-    """Every process below the given one, children before grandchildren; zombies are left out."""
+    """Return all descendants of a process, children before grandchildren, without zombies."""
     children: Dict[int, List[int]] = {}
     for other in all_pids():
         fields = _fields(other)
         if fields is not None and fields[_AFTER_NAME_STATE] not in "ZX":
             children.setdefault(int(fields[_AFTER_NAME_PARENT]), []).append(other)
-    found: List[int] = []
+    pids: List[int] = []
     level = [pid]
     while level:
         level = [child for parent in level for child in children.get(parent, [])]
-        found += level
-    return found
+        pids += level
+    return pids
 
 
 def parent_of(pid: int) -> Optional[int]:
-    """The process's parent; None if there is no such process."""
+    """Return the parent's pid; None if there is no such process."""
     fields = _fields(pid)
     return int(fields[_AFTER_NAME_PARENT]) if fields else None
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time of the processes and of those that they have waited for, user and system."""
+    """Return user and system time of processes and the children they have waited for."""
     return round(sum(map(_cpu_ticks, pids)) / _TICKS, 2)
 
 
@@ -115,25 +115,25 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def find_by_environment(entry: bytes) -> List[int]:
-    """Processes of this user that were started with the entry, ``NAME=value``, in their environment."""
-    found = []
+    """Return processes of this user with the entry ``NAME=value`` in their initial environment."""
+    pids = []
     for pid in all_pids():
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
         if entry in environment.split(b"\0") and start_ticks(pid) is not None:
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def all_pids() -> List[int]:
-    """Every process that this one can see."""
+    """Return every visible process."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - a node may have thousands
 
 
 def _fields(pid: int) -> Optional[List[str]]:
-    """The fields of ``/proc/PID/stat`` after the name, which may itself hold spaces and parentheses."""
+    """Return the fields of ``/proc/PID/stat`` after the name, which may contain spaces and parentheses."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -149,7 +149,7 @@ def _fields(pid: int) -> Optional[List[str]]:
 
 @lru_cache(maxsize=None)
 def _machine() -> str:
-    """Hash of machine id, host name and pid namespace: clones and containers often share the first."""
+    """Return a hash of machine id (often shared by clones and containers), host name and pid namespace."""
     text = "\0".join((_machine_id(), os.uname().nodename, _namespace()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -160,7 +160,7 @@ def _machine_id() -> str:
             text = Path(path).read_text().strip()
             if text:
                 return text
-    import uuid  # only where it is needed: it may run programs to find a network card
+    import uuid  # it may run programs to find a network card
 
     return f"{uuid.getnode():012x}"
 
@@ -173,14 +173,14 @@ def _boot() -> str:
 
 @lru_cache(maxsize=None)
 def _namespace() -> str:
-    """Number of this process's pid namespace; empty where there is no ``/proc``."""
+    """Return the number of the pid namespace; empty without ``/proc``."""
     with contextlib.suppress(OSError):
         return str(Path("/proc/self/ns/pid").stat().st_ino)
     return ""
 
 
 def _start_time(pid: int) -> Optional[int]:
-    """When a process started; ``_ENDED`` for a zombie, None if it doesn't exist or is hidden."""
+    """Return the start time; ``_ENDED`` for a zombie, None if it doesn't exist or is hidden."""
     if not _namespace():
         return _start_time_by_ps(pid)
     fields = _fields(pid)
@@ -202,7 +202,9 @@ def _output(*command: str) -> str:
 
     environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment)
+        process = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    return process.stdout.strip()

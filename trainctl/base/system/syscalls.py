@@ -1,10 +1,19 @@
-"""The kernel calls that Python 3.8 has no name for, with errors as OSError."""
+"""System calls that Python 3.8 lacks, and children that inherit no other files.
+
+Errors are OSError.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from typing import Optional, Union
+import signal
+import sys
+from pathlib import Path
+from typing import Callable, Optional, Set, Union
+
+_OPEN = "/proc/self/fd/"
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -35,7 +44,7 @@ _M_ARENA_MAX = -8
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "s390x": 217, "riscv64": 41}
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-# statvfs(3) flag -> mount(2) flag: what a remount in a user namespace must repeat, as it may not be dropped there
+# statvfs(3) flag -> mount(2) flag: flags that a remount in a user namespace may not drop
 _LOCKED = (
     (2, MS_NOSUID),
     (4, MS_NODEV),
@@ -47,14 +56,14 @@ _LOCKED = (
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that the flags name."""
+    """Call unshare(2)."""
     _check(_LIBC.unshare(ctypes.c_int(flags)), "unshare")
 
 
 def mount(
     source: Optional[str], target: str, kind: Optional[str], flags: int, data: Optional[str] = None
 ) -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     result = _LIBC.mount(
         _text(source), _text(target), _text(kind), ctypes.c_ulong(flags), _text(data)
     )
@@ -62,36 +71,36 @@ def mount(
 
 
 def unmount(target: str, flags: int = 0) -> None:
-    """umount2(2)."""
+    """Call umount2(2)."""
     _check(_LIBC.umount2(_text(target), ctypes.c_int(flags)), target)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """pivot_root(2)."""
+    """Call pivot_root(2)."""
     number = _PIVOT_ROOT.get(os.uname().machine)
     if number is None:
-        raise OSError(38, f"pivot_root on {os.uname().machine} is not known here")
+        raise OSError(38, f"pivot_root is not supported on {os.uname().machine}")
     result = _LIBC.syscall(ctypes.c_long(number), _text(new_root), _text(put_old))
     _check(result, new_root)
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2) with one argument."""
+    """Call prctl(2) with one argument."""
     zero = ctypes.c_ulong(0)
     _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), "prctl")
 
 
 def release_free_memory() -> None:
-    """Give memory that was freed back to the system, where the C library can: malloc_trim(3)."""
+    """Return freed memory to the system, if the C library has malloc_trim(3)."""
     call = getattr(_LIBC, "malloc_trim", None)
     if call is not None:
         call(ctypes.c_size_t(0))
 
 
 def limit_malloc_arenas() -> None:
-    """Let threads that begin from now on share two arenas of memory, where the C library has them: M_ARENA_MAX of mallopt(3).
+    """Limit new threads to two malloc arenas, if the C library has them: M_ARENA_MAX of mallopt(3).
 
-    By default there are eight for each processor, and what threads that come and go free in one of them the others can't use.
+    By default there are eight for each processor, and memory freed in one is not reused in others.
     """
     call = getattr(_LIBC, "mallopt", None)
     if call is not None:
@@ -99,7 +108,7 @@ def limit_malloc_arenas() -> None:
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:
-    """Free the blocks of a range of a file, which then reads as zeros; its size stays. fallocate(2)."""
+    """Free the blocks of a range of a file, which then reads as zeros; see fallocate(2)."""
     call = getattr(_LIBC, "fallocate64", _LIBC.fallocate)
     flags = ctypes.c_int(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
     result = call(descriptor, flags, ctypes.c_int64(offset), ctypes.c_int64(length))
@@ -107,12 +116,12 @@ def punch_hole(descriptor: int, offset: int, length: int) -> None:
 
 
 def syncfs(descriptor: int, path: str) -> None:
-    """Bring everything of the file system that a directory is open of to its disk. Errors name ``path``. syncfs(2)."""
+    """Call syncfs(2) on an open directory; errors name ``path``."""
     _check(_LIBC.syncfs(descriptor), path)
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Bind a directory over another, read-only."""
+    """Bind-mount a directory read-only."""
     mount(source, target, None, MS_BIND | MS_REC)
     remount_read_only(target)
 
@@ -120,15 +129,52 @@ def bind_read_only(source: str, target: str) -> None:
 def remount_read_only(target: str) -> None:
     """Make one bind mount read-only, keeping the flags that can't be dropped."""
     present = os.statvfs(target).f_flag
-    kept = sum(flag for bit, flag in _LOCKED if present & bit)
-    mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
+    locked = sum(flag for bit, flag in _LOCKED if present & bit)
+    mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | locked)
+
+
+def close_other_descriptors(*kept: int) -> None:
+    """Close all files of this process except standard streams, the program and ``kept``."""
+    spared = {0, 1, 2, *kept, *_program_descriptors()}
+    for number in [int(path.name) for path in Path(_OPEN).iterdir()]:
+        if number not in spared:
+            with contextlib.suppress(OSError):  # the descriptor of the listing is already closed
+                os.close(number)
+
+
+def _program_descriptors() -> Set[int]:
+    """Return descriptors of in-memory files the program is loaded from (``trainctl/remote/archive.py``)."""
+    names = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
+    return {int(name) for name in names if name.isdigit()}
+
+
+def fork_child(work: Callable[[], int], *kept: int) -> int:
+    """Fork a child that exits with the result of ``work`` and is killed with its parent; return its PID.
+
+    Of the parent's files it keeps ``kept`` and the standard streams.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        close_other_descriptors(*kept)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            code = work()
+    except BaseException:  # noqa: BLE001 - this process has no caller
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def _text(value: Optional[str]) -> Union[bytes, None]:
     return None if value is None else os.fsencode(value)
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, subject: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, os.strerror(number), subject)

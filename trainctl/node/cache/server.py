@@ -23,13 +23,13 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, open_file
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.base.network.addresses import ServingAddresses, is_private, shared_loopback_network
+from trainctl.base.network.listener import parse_port_range
 from trainctl.base.network.object_server import (
     ObjectServer,
     ObjectSource,
     OpenObject,
     serve_in_thread,
 )
-from trainctl.base.network.ports import parse_port_range
 from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
 from trainctl.base.protocol.weights import ServeMirrorRequest, ServeRequest, ServeResponse
 from trainctl.node.cache.leases import reserved_listings

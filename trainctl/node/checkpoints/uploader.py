@@ -24,7 +24,7 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 from trainctl.node.checkpoints.metadata import checkpoint_step, describe_checkpoint
 from trainctl.node.checkpoints.monitor import (
     CheckpointKey,

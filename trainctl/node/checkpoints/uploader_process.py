@@ -17,8 +17,8 @@ from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.runs import UploadStatus
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.system.descriptors import fork_child
 from trainctl.base.system.processes import is_alive
+from trainctl.base.system.syscalls import fork_child
 from trainctl.node.checkpoints.monitor import RunEnd
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader

@@ -18,8 +18,8 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json, write_atomic, write_json
 from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.system.descriptors import fork_child
 from trainctl.base.system.processes import descendants
+from trainctl.base.system.syscalls import fork_child
 from trainctl.node.containers.cleanup import container_processes
 from trainctl.node.metrics import resource_usage
 from trainctl.node.runs.record import NodeRun

@@ -14,7 +14,7 @@ import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from trainctl.base.protocol.spec import GangSpec
-from trainctl.base.system.descriptors import fork_child
+from trainctl.base.system.syscalls import fork_child
 
 MAX_BYTES = 2**16
 """The longest line: a peer that sends more is not of the gang."""

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Dict, List, Optional, Sequence
 
-from trainctl.base.network.ports import bind_first_free
+from trainctl.base.network.listener import bind_first_free
 from trainctl.node.rendezvous.channel import (
     AuthenticatedConnection,
     DisconnectTimeouts,

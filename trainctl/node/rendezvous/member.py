@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json, write_json
-from trainctl.base.network.listener import listen
-from trainctl.base.network.ports import parse_port_range
+from trainctl.base.network.listener import listen, parse_port_range
 from trainctl.base.protocol.spec import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
 from trainctl.node.rendezvous.channel import DisconnectTimeouts, HelperPipe, HelperProcess

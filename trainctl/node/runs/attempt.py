@@ -10,9 +10,13 @@ from typing import Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.clock import Stopwatch
 from trainctl.base.filesystem.files import make_directory
-from trainctl.base.system.descriptors import close_other_descriptors
 from trainctl.base.system.processes import descendants, process_record
-from trainctl.base.system.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from trainctl.base.system.syscalls import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    close_other_descriptors,
+    prctl,
+)
 from trainctl.node.runs.mount import Mount, enter_namespace
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.process_tree import end_descendants

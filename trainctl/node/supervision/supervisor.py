@@ -15,9 +15,13 @@ from trainctl.base.clock import Stopwatch
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.filesystem.files import remove_tree, write_atomic
 from trainctl.base.protocol.spec import RunSpec
-from trainctl.base.system.descriptors import close_other_descriptors
 from trainctl.base.system.processes import is_alive
-from trainctl.base.system.syscalls import PR_SET_CHILD_SUBREAPER, prctl, release_free_memory
+from trainctl.base.system.syscalls import (
+    PR_SET_CHILD_SUBREAPER,
+    close_other_descriptors,
+    prctl,
+    release_free_memory,
+)
 from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.uploader_process import UploaderProcess
 from trainctl.node.jobs import container

@@ -37,7 +37,7 @@ from trainctl.base.network.addresses import (
 )
 from trainctl.base.network.object_server import INCOMING, LENGTH, MAX_PACKED_BYTES
 from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter
 from trainctl.node.transfer.transfer_units import units_of
 from trainctl.store import keys
@@ -76,7 +76,7 @@ class HttpReader(ObjectReader):
         """See ObjectReader."""
         with self._request(key, {}, 0) as response:
             self._judge(response, key)
-            return b"".join(response.pieces())
+            return b"".join(response.iter_bytes())
 
     def _request(
         self, key: str, headers: Mapping[str, str], wait: float
@@ -130,7 +130,7 @@ class ServerReader(HttpReader):
         self,
         server: Mapping[str, Any],
         rate_limiter: Optional[RateLimiter] = None,
-        silence: float = SILENCE_SECONDS,
+        read_timeout: float = SILENCE_SECONDS,
     ) -> None:
         super().__init__(rate_limiter)
         urls, token, pin = server.get("urls"), server.get("token"), server.get("fingerprint")
@@ -143,11 +143,11 @@ class ServerReader(HttpReader):
         self.where = " or ".join(urlsplit(url).netloc for url in urls)
         self._urls = _usable_urls(urls, server.get("loopback"), self.where)
         self._secrets = {"Authorization": f"Bearer {token}"}
-        self._silence = silence
+        self._read_timeout = read_timeout
         self._has_answered = False
         seconds = _CONNECT_SECONDS if len(urls) == 1 else _CONNECT_SECONDS_PER_ADDRESS
         self._client = HttpClient(
-            silence=silence, connect_seconds=seconds, proxies=False, pin=pin if isinstance(pin, str) else None
+            read_timeout=read_timeout, connect_seconds=seconds, proxies=False, pin=pin if isinstance(pin, str) else None
         )  # fmt: skip
 
     def pack(self, digests: Sequence[str], wait: float = 0) -> PackResponse:
@@ -192,7 +192,7 @@ class ServerReader(HttpReader):
                     response = stack.enter_context(
                         self._client.request(
                             method, f"{url}{path}", {**headers, **more}, secret_headers=self._secrets,
-                            body=body, follow=False, silence=self._silence + wait,
+                            body=body, follow=False, read_timeout=self._read_timeout + wait,
                         )
                     )  # fmt: skip
                 except (HttpError, PeerAuthError) as error:
@@ -273,7 +273,7 @@ class BucketReader(HttpReader):
     def __init__(self, urls: SignedUrls, rate_limiter: Optional[RateLimiter] = None) -> None:
         super().__init__(rate_limiter)
         self._urls = urls
-        self._client = HttpClient(silence=SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS)
+        self._client = HttpClient(read_timeout=SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS)
 
     def abort(self) -> None:
         """See ObjectReader."""

@@ -10,8 +10,8 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import open_file
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.base.objects import ObjectStore
-from trainctl.base.rate_limiter import RateLimiter
 from trainctl.base.retry import RetryPolicy, RetryState
+from trainctl.base.throughput import RateLimiter
 from trainctl.errors import (
     SourceInterrupted,
     SourceUnavailable,

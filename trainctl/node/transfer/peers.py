@@ -114,7 +114,7 @@ class PeerFetcher(Fetcher):
 
     def __init__(self, peer: Mapping[str, Any], peer_timeout: PeerTimeout) -> None:
         super().__init__(str(peer["node"]))
-        self._reader = ServerReader(peer, silence=min(SILENCE_SECONDS, peer_timeout.seconds))
+        self._reader = ServerReader(peer, read_timeout=min(SILENCE_SECONDS, peer_timeout.seconds))
         self._patience = peer_timeout
         self._buffer = ChunkBuffer()
         self._cut = self._wrong = 0

@@ -20,7 +20,7 @@ from typing import (  # fmt: skip
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.rate_limiter import RateLimiter
+from trainctl.base.throughput import RateLimiter
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.fetch_pool import MIRROR, ChunkBuffer, Fetcher, FetchResult, PassOnFn
 from trainctl.node.transfer.object_readers import (
