@@ -214,7 +214,7 @@ def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
 
     assert apply.returncode == 12, out + said
     assert "job.sft: run 1 (" in said
-    assert "was lost before it began" in said
+    assert "was lost before it started" in said
     assert "Apply complete" not in out
     assert state_of(fresh, "sft") == "LOST"
     assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}

@@ -46,7 +46,7 @@ def check(made: ProjectHarness, count: int) -> None:
     assert made.run("logs", "job.sft").stdout.count(WORD) == count
     assert {row["path"] for row in status["deliveries"]} == {"mirror-to-node", "peers"}
     assert "left out" not in done.stderr
-    assert "without a peer" not in done.stderr
+    assert "peer excluded" not in done.stderr
     moved = {name: row["bytes_by_tier"][name] for row in status["deliveries"][1:] for name in row["bytes_by_tier"]}  # fmt: skip
     assert moved["node"] == 0
 

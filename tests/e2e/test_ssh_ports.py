@@ -137,7 +137,7 @@ def test_taken_ports_are_named_with_their_host(
         status = demo.json("status", "job.all")
 
     assert f"node lab/gpu-0: {said}" in unmirrored.stderr + unmirrored.stdout
-    assert f"without a peer: node lab/gpu-0: {said}" in alone.stderr
+    assert f"peer excluded: node lab/gpu-0: {said}" in alone.stderr
     assert "[no-free-port]" in alone.stderr
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
     assert said in status["error"]

@@ -55,7 +55,7 @@ def test_what_a_command_itself_writes_is_no_code(fresh: ProjectHarness) -> None:
         writing.wait()
 
     assert (first, again) == (0, 0), (fresh.directory / "apply.err").read_text()
-    assert "noise.txt was written last" in meanwhile
+    assert "Last modified: noise.txt" in meanwhile
 
 
 @one_day_in(4)

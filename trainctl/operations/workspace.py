@@ -269,7 +269,9 @@ class Workspace:
         )
         lineage = self.ledger.state().lineage
         directory = self.settings.directory
-        context = ProjectContext(directory, lineage, self.owner, ", ".join(projects), self.withheld)
+        context = ProjectContext(
+            directory, lineage, self.owner, ", ".join(projects), self.excluded_paths
+        )
         return Services(
             self.provider,
             self.agents,
@@ -282,7 +284,7 @@ class Workspace:
         )
 
     @cached_property
-    def withheld(self) -> tuple[Path, ...]:
+    def excluded_paths(self) -> tuple[Path, ...]:
         """What on this machine is never code: the files of secrets, where trainctl keeps things, and what it writes its output to."""
         found = own_directories(self.desired, self._state_url, self.settings.environ)
         return (*self.secrets.files(), *found, *output_files())

@@ -1,4 +1,4 @@
-"""Talking to nodes: one agent a node, kept open for as long as the command runs."""
+"""Connections to nodes: one agent per node, open while the command runs."""
 
 from __future__ import annotations
 
@@ -6,55 +6,59 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainctl.base.protocol.method import Method
+from trainctl.base.protocol.wire import error_to_json
+from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource
 from trainctl.plugin_api.provider import Node, Provider
 from trainctl.plugin_api.transport import Transport
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import load_bytecode, node_archive
+from trainctl.remote.processes import InputFeed
 from trainctl.remote.session import NodeSessions
 
 if TYPE_CHECKING:  # what most commands don't need isn't loaded
     from trainctl.weights.mirrors import HostMirrorLocation
 
 _CLOSE_SECONDS = 2.0
-"""How long what is ended on nodes may take, before it is left to them."""
+"""How long to wait for calls to end on the nodes before closing their connections."""
 
 Providers = Callable[[str], Provider]
-"""A provider by name; the same object every time."""
+"""Return the provider of a name; the same object every time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectContext:
-    """The manifest's directory, the state's lineage and, for people, who applies and for which project.
+    """Manifest directory, state lineage, and the user and project to display.
 
-    ``withheld`` are files and directories of this machine that are never code.
+    ``excluded_paths`` are files and directories of this machine that are never code.
     """
 
     directory: Path
     lineage: str
     owner: str
     project: str
-    withheld: tuple[Path, ...] = ()
+    excluded_paths: tuple[Path, ...] = ()
 
 
 class Agents:
-    """Opens each node's transport once and closes them all at the end; safe to use from many threads.
+    """Opens each node's transport once and closes all of them at the end; thread-safe.
 
-    ``cache``: where the node program's bytecode is kept, for nodes whose Python is as this one; None: nowhere.
+    ``cache`` is the directory of the node program's bytecode, used by nodes with this Python version.
     """
 
     def __init__(self, providers: Providers, cache: Path | None = None) -> None:
         self._providers = providers
         self._cache = cache
         self._lock = threading.RLock()
-        self._agents: dict[str, NodeAgent] = {}
-        self._ephemeral_agents: dict[str, NodeAgent] = {}
+        self._agents: dict[tuple[str, bool], NodeAgent] = {}
         self._transports: dict[str, tuple[Transport, NodeSessions]] = {}
 
     def __enter__(self) -> Agents:
@@ -69,62 +73,51 @@ class Agents:
         self.close()
 
     def close(self) -> None:
-        """End what is under way on every node, and give the transports back."""
+        """End running calls on every node and close the transports."""
         with self._lock:
-            left = [*self._transports.values()]
+            connections = [*self._transports.values()]
             self._transports.clear()
             self._agents.clear()
-            self._ephemeral_agents.clear()
-        for _, sessions in left:
+        for _, sessions in connections:
             sessions.end()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        for transport, sessions in left:
+        for transport, sessions in connections:
             sessions.wait(deadline)
             transport.close()
 
     def of(self, provider: str, node: Node) -> NodeAgent:
-        """The agent of a node."""
-        with self._lock:
-            known = _identity(node)
-            if known not in self._agents:
-                transport, sessions = self._transport(provider, node)
-                self._agents[known] = NodeAgent(
-                    node,
-                    transport,
-                    bytecode=self._bytecode(),
-                    sessions=sessions,
-                    remote=not self._runs_this_python(provider, node),
-                )
-            return self._agents[known]
+        """Return the agent of a node."""
+        return self._agent(provider, node, ephemeral=False)
 
     def ephemeral_agent(self, provider: str, node: Node) -> NodeAgent:
-        """An agent that leaves nothing behind: for nodes that nobody has made yet, and those that may be gone."""
+        """Return an agent that installs nothing, for nodes that may not exist."""
+        return self._agent(provider, node, ephemeral=True)
+
+    def _agent(self, provider: str, node: Node, *, ephemeral: bool) -> NodeAgent:
         with self._lock:
-            known = _identity(node)
-            if known not in self._ephemeral_agents:
+            key = (_identity(node), ephemeral)
+            if key not in self._agents:
                 transport, sessions = self._transport(provider, node)
-                self._ephemeral_agents[known] = NodeAgent(
+                runs_this_python = node.python == sys.executable and self.shares_disk(provider)
+                self._agents[key] = NodeAgent(
                     node,
                     transport,
-                    ephemeral=True,
+                    ephemeral=ephemeral,
                     bytecode=self._bytecode(),
                     sessions=sessions,
-                    remote=not self._runs_this_python(provider, node),
+                    remote=not runs_this_python,
                 )
-            return self._ephemeral_agents[known]
+            return self._agents[key]
 
     def shares_disk(self, provider: str) -> bool:
-        """Whether the provider's nodes see the operator's files."""
+        """Whether the provider's nodes see the files of the client."""
         return self._providers(provider).capabilities.shares_disk_with_client
 
     def sees(self, provider: str, node: Node, mirror: HostMirrorLocation | None) -> bool:
-        """Whether a node of the provider's sees the directory of a mirror, which is here or at that place."""
+        """Whether a node sees the directory of a mirror; None for a mirror on the client."""
         if mirror is None or self.shares_disk(mirror.provider):
             return self.shares_disk(provider)
         return mirror.is_on(node)
-
-    def _runs_this_python(self, provider: str, node: Node) -> bool:
-        return node.python == sys.executable and self.shares_disk(provider)
 
     def _bytecode(self) -> Callable[[], bytes] | None:
         cache = self._cache
@@ -134,39 +127,145 @@ class Agents:
 
     def _transport(self, provider: str, node: Node) -> tuple[Transport, NodeSessions]:
         with self._lock:
-            known = _identity(replace(node, root="", data="", python="", key="", gpus=None))
-            if known not in self._transports:
+            key = _identity(replace(node, root="", data="", python="", key="", gpus=None))
+            if key not in self._transports:
                 transport = self._providers(provider).transport(node)
-                self._transports[known] = (transport, NodeSessions(transport))
-            return self._transports[known]
+                self._transports[key] = (transport, NodeSessions(transport))
+            return self._transports[key]
 
 
 def _identity(node: Node) -> str:
-    """What tells nodes apart: one name may come to mean another machine, or another way to it, within one command."""
+    """Return a key of all fields: a name may come to mean another machine."""
     return json.dumps(node.to_json(), sort_keys=True)
 
 
 def nodes_of(cluster: RecordedResource) -> tuple[Node, ...]:
-    """The nodes that a recorded cluster has, in rank order."""
+    """Return the nodes of a recorded cluster, in rank order."""
     return tuple(Node.from_json(node) for node in cluster.outputs.get("nodes", ()))
 
 
 def recorded_or_planned(planned: Node, cluster: RecordedResource | None) -> Node:
-    """The node as it was made, unless the manifest means another machine by its name now, or another way to it."""
-    made = {node.name: node for node in nodes_of(cluster)}.get(planned.name) if cluster else None
-    return made if made is not None and same_machine(made, planned) else planned
+    """Return the recorded node, or the planned one if the machine differs."""
+    recorded = {node.name: node for node in nodes_of(cluster)} if cluster else {}
+    node = recorded.get(planned.name)
+    return node if node is not None and same_machine(node, planned) else planned
 
 
-def same_machine(made: Node, planned: Node) -> bool:
-    """Whether the manifest still means the machine that a node was made on, and the same way to it."""
-    return (made.address, made.details) == (planned.address, planned.details)
+def same_machine(recorded: Node, planned: Node) -> bool:
+    """Whether two nodes are on one machine, reached in the same way."""
+    return (recorded.address, recorded.details) == (planned.address, planned.details)
 
 
 def unprovisioned_nodes(cluster: RecordedResource) -> tuple[Node, ...]:
-    """Those that a cluster asks for and that could not be reached when it was made; with a key if they may have been made all the same."""
+    """Return the nodes that were unreachable when the cluster was created.
+
+    A node with a key may have been created all the same.
+    """
     return tuple(Node.from_json(node) for node in cluster.outputs.get("unreachable", ()))
 
 
 def node_named(cluster: RecordedResource, node_id: str) -> Node | None:
-    """The node of a cluster by its id, ``cluster/name``."""
+    """Return the node of a cluster with an id, ``cluster/name``."""
     return next((node for node in nodes_of(cluster) if node.id == node_id), None)
+
+
+_HEARTBEAT_SECONDS = 0.2
+_RESPONSES_AT_ONCE = 8
+Result = TypeVar("Result")
+
+
+class NodeCall:
+    """A call whose node sends requests back; a context manager.
+
+    ``respond`` answers them, on many threads; ``on_event`` gets all other events.
+    Setting ``stop`` ends the call and the node's work.
+    """
+
+    def __init__(
+        self,
+        agent: NodeAgent,
+        respond: Callable[[Mapping[str, Any]], dict[str, Any]],
+        on_event: Callable[[Mapping[str, Any]], None],
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._agent = agent
+        self._respond_to = respond
+        self._on_other_event = on_event
+        self._stop = stop or threading.Event()
+        self._responses = InputFeed()
+        self._pool = ThreadPoolExecutor(_RESPONSES_AT_ONCE, thread_name_prefix="response")
+        self._failure: BaseException | None = None
+        self._response_errors: dict[str, TrainctlError] = {}
+        self.ended = threading.Event()
+        """Set when the call has ended or failed: stop waiting and retrying."""
+
+    def __enter__(self) -> NodeCall:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ended.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def call(
+        self,
+        method: Method[Any, Result],
+        request: Mapping[str, Any],
+        following: Iterable[bytes] = (),
+    ) -> Result:
+        """Call the method; an error of a response is raised as it was here."""
+        heartbeat = threading.Thread(target=self._send_heartbeats, daemon=True, name="heartbeat")
+        heartbeat.start()
+        try:
+            result = self._agent.call(
+                method,
+                request,
+                following=following,
+                payload=self._responses,
+                on_event=self._on_event,
+            )
+        except TrainctlError as error:
+            self._raise_failure()
+            # The node may report an error that this side sent as a response.
+            raise self._response_errors.get(error.summary.partition(": ")[2], error) from None
+        finally:
+            self.ended.set()
+            heartbeat.join()
+        self._raise_failure()
+        return result
+
+    def _raise_failure(self) -> None:
+        """Raise the exception that left the node without a response, if there was one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _send_heartbeats(self) -> None:
+        """Send empty lines until the call ends; then close the node's input."""
+        while not (self._stop.is_set() or self.ended.wait(_HEARTBEAT_SECONDS)):
+            self._responses.put(b"\n")
+        self._responses.close()
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if "request" in event:
+            self._pool.submit(self._respond, event).add_done_callback(self._check)
+        else:
+            self._on_other_event(event)
+
+    def _check(self, future: Future[None]) -> None:
+        """End the call after an unexpected exception, as the node would wait."""
+        failure = None if future.cancelled() else future.exception()
+        if failure is not None:
+            self._failure = failure
+            self.ended.set()
+
+    def _respond(self, event: Mapping[str, Any]) -> None:
+        try:
+            response = self._respond_to(event)
+        except TrainctlError as error:
+            response = {"error": error_to_json(error)}
+            self._response_errors[error.summary] = error
+        self._responses.put(json.dumps({"response": event["request"], **response}).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Training caches: read-write directories on a cluster, of one project or of all of them."""
+"""Training caches: read-write directories on nodes, per project or shared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainctl.resources.agents import Agents, nodes_of
 
 @dataclass(frozen=True, slots=True)
 class CacheLocation:
-    """The node that keeps a cache, and the directories there that it refers to: its own first."""
+    """A node, and the cache directories there: the cache's own first."""
 
     provider: str
     node: Node
@@ -31,9 +31,10 @@ class CacheLocation:
 
 
 class CacheHandler:
-    """Makes a cache's directory on each of its cluster's nodes; the last state that refers to it takes it along.
+    """Creates a cache's directory on each node; the last reference deletes it.
 
-    A node that can't be reached gets it with the first run that comes there (``ensure_cache_on``). A project's cache refers to the team's default one as well, so that this goes with the last project.
+    An unreachable node gets it before its first run (``ensure_cache_on``).
+    A project's cache also references the team's default cache, so the last project deletes that.
     """
 
     def __init__(self, agents: Agents, lineage: str) -> None:
@@ -41,24 +42,24 @@ class CacheHandler:
         self._lineage = lineage
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """Make the directory, or find it there; a replacement removes the old one with what jobs kept in it."""
+        """Create the directories; a replacement first deletes the old ones."""
         if step.action is Action.REPLACE:
             self.delete(step)
         cluster = step.needed(step.cache_spec.cluster_address)
-        made: list[str] = []
-        unreachable: list[NodeUnreachable] = []
+        names: list[str] = []
+        errors: list[NodeUnreachable] = []
         for location in _cache_locations(cluster, step.cache_spec):
             try:
                 self.make_on(step.address, location)
-                made.append(location.node.name)
+                names.append(location.node.name)
             except NodeUnreachable as error:
-                unreachable.append(error)
-        if not made and unreachable:
-            raise unreachable[0]
-        return {"directory": _cache_directory(_first_node(cluster), step.cache_spec), "on": made}
+                errors.append(error)
+        if not names and errors:
+            raise errors[0]
+        return {"directory": _cache_directory(_first_node(cluster), step.cache_spec), "on": names}
 
     def delete(self, step: ApplyStep) -> None:
-        """Let go of its directories; those that nobody else refers to go with what jobs kept in them."""
+        """Drop the references to the directories; unreferenced directories are deleted."""
         recorded = step.recorded
         first = find_cache_location(recorded, step.lookup) if recorded else None
         if recorded is None or first is None:
@@ -69,15 +70,15 @@ class CacheHandler:
             self._call_node(REMOVE_CACHE, step.address, location)
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """A directory that an interrupted creation made is found again, or goes with the cluster."""
+        """Do nothing: the next apply reuses the directory."""
         return {}
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """A cache's content belongs to its jobs; there is nothing to compare."""
+        """Report the cache as present: its files belong to the jobs."""
         return Observation(ResourceStatus.PRESENT)
 
     def make_on(self, address: Address, location: CacheLocation) -> None:
-        """Make its directories on one node, or find them there."""
+        """Create the directories on one node if missing."""
         self._call_node(MAKE_CACHE, address, location)
 
     def _call_node(
@@ -96,21 +97,21 @@ class CacheHandler:
 def ensure_cache_on(
     agents: Agents, lineage: str, cache: RecordedResource, provider: str, node: Node
 ) -> None:
-    """Make a recorded cache on a node that was not there, or away, when the others got theirs."""
-    made = cache.outputs.get("on")
-    if made is not None and node.name not in made:
+    """Create a cache on a node that was unreachable when it was created."""
+    names = cache.outputs.get("on")
+    if names is not None and node.name not in names:
         directories = _with_team(node, _cache_directory(node, cache.cache_spec), cache.cache_spec)
         location = CacheLocation(provider, node, directories)
         CacheHandler(agents, lineage).make_on(cache.address, location)
 
 
 def directory_on(node: Node, cache: RecordedResource | None) -> str | None:
-    """Where a recorded cache lies on a node of its cluster; None without one."""
+    """Return a recorded cache's directory on a node; None without a cache."""
     return _cache_directory(node, cache.cache_spec) if cache else None
 
 
 def _cache_locations(cluster: RecordedResource, cache: CacheSpec) -> list[CacheLocation]:
-    """Every node keeps one of its own; where ``dir`` names a directory that they share, they keep the same."""
+    """Return the cache's location on each node; ``dir`` may be shared by all."""
     return [
         CacheLocation(
             cluster.provider, node, _with_team(node, _cache_directory(node, cache), cache)
@@ -124,7 +125,7 @@ def _cache_directory(node: Node, cache: CacheSpec) -> str:
 
 
 def find_cache_location(cache: RecordedResource, lookup: Lookup) -> CacheLocation | None:
-    """Who keeps a recorded cache; None if it was never made, or its cluster is gone."""
+    """Return the location of a recorded cache; None if it does not exist."""
     cluster = lookup(cache.cache_spec.cluster_address)
     directory = cache.outputs.get("directory")
     if cluster is None or not directory or not nodes_of(cluster):
@@ -134,11 +135,11 @@ def find_cache_location(cache: RecordedResource, lookup: Lookup) -> CacheLocatio
 
 
 def other_cache_locations(cache: RecordedResource, lookup: Lookup) -> list[CacheLocation]:
-    """The cluster's other nodes that have a cache of that name: their own, or the same where ``dir`` names a directory that they share."""
+    """Return the cache's locations on the cluster's other nodes."""
     cluster = lookup(cache.cache_spec.cluster_address)
-    made = cache.outputs.get("on")
-    keepers = _cache_locations(cluster, cache.cache_spec)[1:] if cluster else []
-    return [keeper for keeper in keepers if made is None or keeper.node.name in made]
+    names = cache.outputs.get("on")
+    others = _cache_locations(cluster, cache.cache_spec)[1:] if cluster else []
+    return [other for other in others if names is None or other.node.name in names]
 
 
 def _with_team(node: Node, directory: str, cache: CacheSpec) -> tuple[str, ...]:

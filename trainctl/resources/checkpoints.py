@@ -1,4 +1,4 @@
-"""Checkpoints of runs that exist: asked of their store, and of their nodes for what has not reached it."""
+"""Checkpoints of existing runs: list, read, upload and delete them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 _AT_ONCE = 16
-"""How many nodes are asked at the same time."""
+"""How many nodes are queried at the same time."""
 
 
 class CheckpointClient:
-    """Of one run. A bucket is asked from here, a directory through the nodes that see it."""
+    """Checkpoints of one run: in a bucket, or in a directory that nodes see."""
 
     def __init__(
         self,
@@ -48,67 +48,71 @@ class CheckpointClient:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether they are kept where everybody can reach them."""
+        """Whether the checkpoints are stored in a bucket."""
         return str(self._place["url"] or "").startswith("s3:")
 
     def rows(self, *, brief: bool = True, of: int | None = None) -> list[Row]:
-        """Every checkpoint of every rank: a manifest each of those that are complete, with ``state``, ``url`` and ``node``.
+        """List the checkpoints of every rank with ``state``, ``url`` and ``node``.
 
-        NodeUnreachable if nobody can tell, be it of one rank; what only an unreachable node knows is left out where there is a store
-        beside it: a bucket, or a directory in which another rank's node sees what that rank has kept; and where only that ``of``
-        another rank is wanted. What a forgotten node knew is gone.
+        Complete checkpoints have their manifest; ``brief`` has file counts instead of files.
+        Raise NodeUnreachable if the checkpoints of a rank (or of the rank ``of``) are unknown:
+        its node is unreachable, and neither a bucket nor another rank's node has them.
         """
-        found, errors = self._collect(brief=brief)
-        for rank, why in errors.items():
+        rows, errors = self._collect(brief=brief)
+        for rank, error in errors.items():
             if of in (None, rank):
-                raise why
-        return found
+                raise error
+        return rows
 
     def survey(self) -> tuple[list[Row], tuple[UnreachableNode, ...]]:
-        """The rows that somebody can tell, and the nodes of the ranks of which nobody can. NodeUnreachable if these are all."""
-        found, errors = self._collect(brief=True)
+        """List the known checkpoints and unreachable nodes; raise if all are."""
+        rows, errors = self._collect(brief=True)
         if errors and len(errors) == len(self._run.ranks):
             raise next(iter(errors.values()))
-        return found, unreachable_nodes(self._run, errors)
+        return rows, unreachable_nodes(self._run, errors)
 
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
-        """What is known, and of the ranks of which nobody could tell why."""
+        """List the known checkpoints, and the error of each rank that has unknown ones."""
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
-        found = [self._row(one, "complete", None) for one in complete]
-        known = {(one["rank"], one["name"]) for one in complete}
-        answers, errors = self._ask_all(brief=brief)
+        rows = [self._row(manifest, "complete", None) for manifest in complete]
+        uploaded = {(manifest["rank"], manifest["name"]) for manifest in complete}
+        responses, errors = self._query_all(brief=brief)
         unknown: dict[int, NodeUnreachable] = {}
         for rank in self._run.ranks:
-            answer = answers.get(rank.rank)
-            if answer is not None:
-                rows = self._of_rank(rank, answer)
+            response = responses.get(rank.rank)
+            if response is not None:
+                rank_rows = self._rows_of_rank(rank, response)
             else:
-                rows = self._seen_by_others(rank.rank, answers)
-                why = errors[rank.rank]
-                if isinstance(why, NodeUnreachable) and not self.in_bucket and not rows:
-                    unknown[rank.rank] = why
-            found += [row for row in rows if (row["rank"], row["name"]) not in known]
-        return _merge_rank_states(found), unknown
+                rank_rows = self._seen_by_others(rank.rank, responses)
+                error = errors[rank.rank]
+                if isinstance(error, NodeUnreachable) and not self.in_bucket and not rank_rows:
+                    unknown[rank.rank] = error
+            rows += [row for row in rank_rows if (row["rank"], row["name"]) not in uploaded]
+        return _merge_rank_states(rows), unknown
 
-    def _of_rank(self, rank: RankRecord, answer: protocol.CheckpointsResponse) -> list[Row]:
-        """What a rank's own node has of it."""
-        complete = [one for one in answer["complete"] if one["rank"] == rank.rank]
-        found = [self._row(one, "complete", rank.node) for one in complete]
-        done = {one["name"] for one in complete}
-        state = "uploading" if answer["live"] else "incomplete"
-        for one in answer["unfinished"]:
-            listed = not self.in_bucket or one["name"] in answer["pending"]
-            if one["rank"] == rank.rank and one["name"] not in done and listed:
-                found.append(self._row(one, state, rank.node))
-        return found
+    def _rows_of_rank(self, rank: RankRecord, response: protocol.CheckpointsResponse) -> list[Row]:
+        """List the checkpoints of a rank on its own node."""
+        complete = [manifest for manifest in response["complete"] if manifest["rank"] == rank.rank]
+        rows = [self._row(manifest, "complete", rank.node) for manifest in complete]
+        names = {manifest["name"] for manifest in complete}
+        state = "uploading" if response["live"] else "incomplete"
+        for checkpoint in response["unfinished"]:
+            listed = not self.in_bucket or checkpoint["name"] in response["pending"]
+            if checkpoint["rank"] == rank.rank and checkpoint["name"] not in names and listed:
+                rows.append(self._row(checkpoint, state, rank.node))
+        return rows
 
     def _seen_by_others(
-        self, rank: int, answers: Mapping[int, protocol.CheckpointsResponse]
+        self, rank: int, responses: Mapping[int, protocol.CheckpointsResponse]
     ) -> list[Row]:
-        """What other nodes see in the store of a rank whose node can't be asked."""
-        told = [one for answer in answers.values() for one in answer["complete"]]
-        theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
-        return [self._row(their, "complete", None) for their in theirs.values()]
+        """List the checkpoints of a rank that other ranks' nodes see in its store."""
+        visible = {
+            str(manifest["name"]): manifest
+            for response in responses.values()
+            for manifest in response["complete"]
+            if manifest["rank"] == rank
+        }
+        return [self._row(manifest, "complete", None) for manifest in visible.values()]
 
     def read(
         self,
@@ -116,26 +120,29 @@ class CheckpointClient:
         objects: Sequence[protocol.CheckpointObjectRange],
         on_bytes: Callable[[bytes], None],
     ) -> None:
-        """Hand over objects one after another, each a ``{key, offset}``. A directory is read through another rank's node where that of the rank is away."""
+        """Pass the bytes of objects to a callback, one object after another.
+
+        A directory is read through another rank's node if that of the rank is unreachable.
+        """
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
-                for one in objects:
-                    run_store.store.read(one["key"], one["offset"], on_bytes)
+                for item in objects:
+                    run_store.store.read(item["key"], item["offset"], on_bytes)
             return
-        arrived = False
+        received = False
 
         def take(data: bytes) -> None:
-            nonlocal arrived
-            arrived = True
+            nonlocal received
+            received = True
             on_bytes(data)
 
-        others = [one.rank for one in self._run.ranks if one.rank != rank]
-        left = [rank, *(others if self._place["url"] else ())]
-        while left:
+        others = [other.rank for other in self._run.ranks if other.rank != rank]
+        remaining = [rank, *(others if self._place["url"] else ())]
+        while remaining:
             try:
-                self._read_through(left.pop(0), objects, take)
+                self._read_through(remaining.pop(0), objects, take)
             except (NodeUnreachable, UnknownOnNode):
-                if arrived or not left:
+                if received or not remaining:
                     raise
             else:
                 return
@@ -154,7 +161,7 @@ class CheckpointClient:
 
     @contextmanager
     def leased(self, rank: int, name: str) -> Iterator[None]:
-        """Keep retention from removing one from a bucket while it is read; where that may not be written, it may go."""
+        """Lease a checkpoint in a bucket against retention, if the bucket is writable."""
         if not self.in_bucket:
             yield
             return
@@ -170,7 +177,7 @@ class CheckpointClient:
                         run_store.store.delete(key)
 
     def url(self, key: str, seconds: int) -> str:
-        """Where an object can be had; from a bucket by anybody, for so many seconds."""
+        """Return the URL of an object; a presigned URL, valid for `seconds`, in a bucket."""
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
                 return run_store.store.url(key, seconds)
@@ -183,7 +190,7 @@ class CheckpointClient:
             return open_checkpoint_store({"url": url}, {}).url(key, seconds)
 
     def upload(self) -> UploadStatus:
-        """Bring what an ended run left behind to its store; how it stands then."""
+        """Upload checkpoints that a finished run left on its nodes."""
         sync: UploadStatus = {}
         for rank in self._run.ranks:
             agent, node = self._control.node_of_rank(self._run, rank.rank)
@@ -195,7 +202,7 @@ class CheckpointClient:
         return sync
 
     def remove(self) -> None:
-        """Delete them, from the store and from the nodes."""
+        """Delete the checkpoints from the store and from the nodes."""
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
                 run_store.remove_all()
@@ -208,25 +215,25 @@ class CheckpointClient:
             )
             agent.call(protocol.REMOVE_CHECKPOINTS, request)
 
-    def _ask_all(
+    def _query_all(
         self, *, brief: bool
     ) -> tuple[dict[int, protocol.CheckpointsResponse], dict[int, NodeError]]:
-        """What each rank's node says, and of those that say nothing why. All at once, so that who doesn't answer is waited for once."""
-        answers: dict[int, protocol.CheckpointsResponse] = {}
+        """Query all ranks' nodes in parallel, so that timeouts don't add up."""
+        responses: dict[int, protocol.CheckpointsResponse] = {}
         errors: dict[int, NodeError] = {}
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
-            asked = {
-                rank.rank: pool.submit(self._ask, rank.rank, brief=brief)
+            futures = {
+                rank.rank: pool.submit(self._query, rank.rank, brief=brief)
                 for rank in self._run.ranks
             }
-        for rank, answer in asked.items():
+        for rank, future in futures.items():
             try:
-                answers[rank] = answer.result()
+                responses[rank] = future.result()
             except (NodeUnreachable, UnknownOnNode) as error:
                 errors[rank] = error
-        return answers, errors
+        return responses, errors
 
-    def _ask(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:
+    def _query(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:
         agent, node = self._control.node_of_rank(self._run, rank)
         request = protocol.CheckpointsRequest(
             root=node.root,
@@ -240,12 +247,14 @@ class CheckpointClient:
 
     def _in_bucket(self, *, brief: bool) -> list[Row]:
         with _translated_errors(), self._open_store() as run_store:
-            found = run_store.manifests()
-        return [{**one, "files": len(one["files"])} for one in found] if brief else found
+            manifests = run_store.manifests()
+        if not brief:
+            return manifests
+        return [{**manifest, "files": len(manifest["files"])} for manifest in manifests]
 
     @contextmanager
     def _open_store(self) -> Iterator[RunCheckpoints]:
-        # A dozen modules of the node program, which only what is done with checkpoints themselves needs.
+        # Slow to import.
         from trainctl.base.checkpoints.manifests import RunCheckpoints
         from trainctl.base.checkpoints.stores import open_checkpoint_store
 
@@ -255,20 +264,18 @@ class CheckpointClient:
         finally:
             store.close()
 
-    def _row(self, one: Mapping[str, Any], state: str, node: str | None) -> Row:
-        folder = "" if one["name"] == "." else f"/{one['name']}"
-        base = str(self._place["url"] or "").rstrip("/")
-        if not base:
-            base = f"node://{node}/checkpoints"
-        url = f"{base}/{self._prefix}/rank-{one['rank']}{folder}"
-        return {**one, "state": state, "url": url, "node": node}
+    def _row(self, checkpoint: Mapping[str, Any], state: str, node: str | None) -> Row:
+        folder = "" if checkpoint["name"] == "." else f"/{checkpoint['name']}"
+        base = str(self._place["url"] or "").rstrip("/") or f"node://{node}/checkpoints"
+        url = f"{base}/{self._prefix}/rank-{checkpoint['rank']}{folder}"
+        return {**checkpoint, "state": state, "url": url, "node": node}
 
 
 def _merge_rank_states(rows: list[Row]) -> list[Row]:
-    """A checkpoint is complete once it is on every rank that has it; until then all of them say what is missing."""
+    """Give all ranks of a checkpoint the state of an incomplete rank, if any."""
     missing = {row["name"]: row["state"] for row in rows if row["state"] != "complete"}
-    several = {row["rank"] for row in rows if row["name"] != "."}
-    if len(several) < 2:
+    ranks = {row["rank"] for row in rows if row["name"] != "."}
+    if len(ranks) < 2:
         return rows
     return [
         {**row, "state": missing.get(row["name"], row["state"])} if row["name"] != "." else row
@@ -278,7 +285,7 @@ def _merge_rank_states(rows: list[Row]) -> list[Row]:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """What the store says, as an error of ours."""
+    """Raise errors of the store as StorageError."""
     try:
         yield
     except Failure as error:
@@ -288,5 +295,5 @@ def _translated_errors() -> Iterator[None]:
 
 
 def checkpoint_store_error(summary: str, detail: str = "") -> StorageError:
-    """What the store of checkpoints refuses or can't do."""
+    """Return the error of a failed request to the checkpoint store."""
     return StorageError(summary, detail, code="checkpoint-store")

@@ -1,4 +1,4 @@
-"""Clusters: their nodes are made and removed through the provider, and inspected first; where they cache weights."""
+"""Create, inspect and delete the nodes of clusters; cache settings."""
 
 from __future__ import annotations
 
@@ -24,30 +24,24 @@ from trainctl.resources.agents import Agents, Providers, nodes_of, same_machine,
 
 
 def cache_settings(cluster: ClusterSpec) -> TierConfig:
-    """``dir`` (None: under the node's ROOT) and ``size`` in bytes (None: what the disk has) of each node's cache."""
+    """Return the node cache's ``dir`` and ``size``; None for the defaults."""
     return _tier(cluster.cache.node)
 
 
 def shared_settings(cluster: ClusterSpec) -> TierConfig | None:
-    """The same of the cache in a directory that all nodes see; None without one."""
-    found = _tier(cluster.cache.cluster)
-    return found if found["dir"] else None
-
-
-def max_rate(cluster: ClusterSpec) -> int | None:
-    """How many bytes a second each node may take from the mirror; None without a limit."""
-    rate = cluster.cache.max_rate
-    return None if rate is None else parse_size(rate)
+    """Return the settings of the cache shared by all nodes; None without one."""
+    tier = _tier(cluster.cache.cluster)
+    return tier if tier["dir"] else None
 
 
 def cache_target(node: Node, cluster: ClusterSpec) -> NodeCacheRequest:
-    """What every request about weights begins with."""
-    found = NodeCacheRequest(root=node.root, cache=cache_settings(cluster))
+    """Return the fields common to all requests about weights."""
+    request = NodeCacheRequest(root=node.root, cache=cache_settings(cluster))
     if shared := shared_settings(cluster):
-        found["shared"] = shared
-    if rate := max_rate(cluster):
-        found["max_rate"] = rate
-    return found
+        request["shared"] = shared
+    if rate := cluster.cache.max_rate:
+        request["max_rate"] = parse_size(rate)
+    return request
 
 
 def _tier(cache: CacheTierSpec | None) -> TierConfig:
@@ -60,13 +54,13 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class ProvisionedNodes:
-    """``nodes`` are there. ``unreachable`` could not be reached: what has a key may have been made by it, what has none was not."""
+    """Created and unreachable nodes; those with a key may have been created."""
 
     nodes: tuple[Node, ...]
     unreachable: tuple[Node, ...]
 
     def to_outputs(self) -> dict[str, Any]:
-        """The form kept in the state."""
+        """Return the outputs to record in the state."""
         unreachable = (
             {"unreachable": [node.to_json() for node in self.unreachable]}
             if self.unreachable
@@ -76,7 +70,7 @@ class ProvisionedNodes:
 
 
 class NodeProvisioner:
-    """Makes the nodes that one step asks for. A node that is there keeps the key it was made with, however often this is repeated."""
+    """Creates the nodes of one step; idempotent, as existing nodes keep their keys."""
 
     def __init__(
         self,
@@ -84,39 +78,41 @@ class NodeProvisioner:
         cluster: ClusterSettings,
         provider: Provider,
         agents: Agents,
-        known: RecordedResource | None,
+        recorded: RecordedResource | None,
     ) -> None:
         self._step = step
         self._cluster = cluster
         self._provider = provider
         self._agents = agents
-        self._before = {node.name: node for node in nodes_of(known)} if known else {}
-        self._tried = {node.name: node for node in unprovisioned_nodes(known)} if known else {}
+        self._before = {node.name: node for node in nodes_of(recorded)} if recorded else {}
+        self._attempted = (
+            {node.name: node for node in unprovisioned_nodes(recorded)} if recorded else {}
+        )
 
     def make(self) -> ProvisionedNodes:
-        """All of them that can be reached. StepFailed if none can; any other error of a node fails the step."""
-        found = each(self._node, self._provider.plan(self._cluster), AT_ONCE)
-        unreachable = [one for one in found if isinstance(one, _SkippedNode)]
-        made = ProvisionedNodes(
-            tuple(one for one in found if isinstance(one, Node)),
-            tuple(one.node for one in unreachable),
+        """Create the reachable nodes; StepFailed if all are unreachable."""
+        results = each(self._node, self._provider.plan(self._cluster), AT_ONCE)
+        skipped = [result for result in results if isinstance(result, _SkippedNode)]
+        provisioned = ProvisionedNodes(
+            tuple(node for node in results if isinstance(node, Node)),
+            tuple(result.node for result in skipped),
         )
-        if not made.nodes and unreachable:
-            raise StepFailed(unreachable[0].why, made.to_outputs())
-        for one in unreachable:
-            self._step.progress(f"without {one.node.id}, which is unreachable", 0, 0)
-        return made
+        if not provisioned.nodes and skipped:
+            raise StepFailed(skipped[0].error, provisioned.to_outputs())
+        for result in skipped:
+            self._step.progress(f"without {result.node.id}, which is unreachable", 0, 0)
+        return provisioned
 
     def _node(self, planned: Node) -> Node | _SkippedNode:
         before = self._before.get(planned.name)
-        tried = self._tried_key(planned)
+        attempted_key = self._attempted_key(planned)
         try:
             located = self._provider.locate(self._cluster, planned)
         except NodeUnreachable as error:
             if before is not None and same_machine(before, planned):
                 return before
-            return _SkippedNode(replace(planned, key=tried), error)
-        key = self._key(located, before) if before else tried or self._new_key(planned.name)
+            return _SkippedNode(replace(planned, key=attempted_key), error)
+        key = self._key(located, before) if before else attempted_key or self._new_key(planned.name)
         try:
             node = self._provider.create(self._cluster, planned.name, key)
             self._agents.of(self._provider.name, node).call(
@@ -127,15 +123,15 @@ class NodeProvisioner:
         return node
 
     def _key(self, located: Node, before: Node) -> str:
-        """The key that a node was made with, if it is there: under another it would be made once more beside itself."""
-        there = self._provider.read(replace(located, key=before.key))
-        return before.key if there is ResourceStatus.PRESENT else self._new_key(located.name)
+        """Return the existing node's key: another key would create a second node."""
+        status = self._provider.read(replace(located, key=before.key))
+        return before.key if status is ResourceStatus.PRESENT else self._new_key(located.name)
 
-    def _tried_key(self, planned: Node) -> str:
-        """The key by which an earlier attempt may have made it; empty if none can have."""
-        tried = self._tried.get(planned.name)
-        if tried is not None and tried.key and same_machine(tried, planned):
-            return tried.key
+    def _attempted_key(self, planned: Node) -> str:
+        """Return the key that an earlier attempt may have created the node with, or ''."""
+        attempted = self._attempted.get(planned.name)
+        if attempted is not None and attempted.key and same_machine(attempted, planned):
+            return attempted.key
         return self._new_key(planned.name) if self._step.resumed else ""
 
     def _new_key(self, name: str) -> str:
@@ -145,23 +141,23 @@ class NodeProvisioner:
 @dataclass(frozen=True, slots=True)
 class _SkippedNode:
     node: Node
-    why: NodeUnreachable
+    error: NodeUnreachable
 
 
 def find_reachable(
     provider: Provider, cluster: ClusterSettings, nodes: Sequence[Node]
 ) -> tuple[str, ...]:
-    """The names of those nodes, none of them made, that can be reached now."""
+    """Return the names of the reachable nodes among nodes that were not created."""
 
-    def look(node: Node) -> bool:
+    def is_reachable(node: Node) -> bool:
         try:
             provider.locate(cluster, node)
         except NodeError:
             return False
         return True
 
-    answers = zip(nodes, each(look, nodes, AT_ONCE), strict=True)
-    return tuple(node.name for node, there in answers if there)
+    results = zip(nodes, each(is_reachable, nodes, AT_ONCE), strict=True)
+    return tuple(node.name for node, reachable in results if reachable)
 
 
 _WORST = (
@@ -173,7 +169,7 @@ _WORST = (
 
 
 class ClusterHandler:
-    """Gives a cluster the nodes that its section asks for."""
+    """Creates, inspects and deletes the nodes of a cluster."""
 
     def __init__(self, providers: Providers, agents: Agents, lineage: str) -> None:
         self._providers = providers
@@ -181,99 +177,96 @@ class ClusterHandler:
         self._lineage = lineage
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """Make the nodes that are missing, remove those that are not asked for any more; a replacement removes all first."""
+        """Create missing nodes and delete surplus nodes; a replacement first deletes all."""
         name = step.cluster_spec.provider
         provider = self._providers(name)
         cluster = provider_cluster(step.address.name, step.cluster_spec)
         if step.action is Action.REPLACE:
             self.delete(step)
-        kept = step.recorded
-        if kept is not None and (step.action is Action.REPLACE or kept.provider != name):
-            kept = None
-        made = NodeProvisioner(step, cluster, provider, self._agents, kept).make()
+        recorded = step.recorded
+        if recorded is not None and (step.action is Action.REPLACE or recorded.provider != name):
+            recorded = None
+        provisioned = NodeProvisioner(step, cluster, provider, self._agents, recorded).make()
         if step.recorded is not None and step.action is not Action.REPLACE:
-            self._remove_others(
-                step.recorded, {node.key for node in (*made.nodes, *made.unreachable)}
-            )
-            self._release_old_cache(step, step.recorded, made.nodes)
-        return made.to_outputs()
+            keys = {node.key for node in (*provisioned.nodes, *provisioned.unreachable)}
+            self._remove_others(step.recorded, keys)
+            self._release_old_cache(step, step.recorded, provisioned.nodes)
+        return provisioned.to_outputs()
 
     def delete(self, step: ApplyStep) -> None:
-        """Leave the nodes as they were found: nothing of this state stays, and nobody else's things go."""
+        """Delete everything of this state from the nodes; leave everything else there."""
         if step.recorded is not None:
             self._remove_others(step.recorded, frozenset())
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """Remove the nodes that an interrupted attempt made and nobody recorded."""
+        """Delete unrecorded nodes of an interrupted attempt."""
         if not intent.attributes:
             return {}
         spec = ClusterSpec.from_attributes(intent.attributes)
         provider = self._providers(intent.provider)
         cluster = provider_cluster(intent.address.name, spec)
         recorded = lookup(intent.address)
-        kept = {node.key for node in nodes_of(recorded)} if recorded else set()
+        recorded_keys = {node.key for node in nodes_of(recorded)} if recorded else set()
         for planned in provider.plan(cluster):
             node = provider.find(cluster, f"{intent.key}/{planned.name}")
-            if node is not None and node.key not in kept:
+            if node is not None and node.key not in recorded_keys:
                 self._remove(intent.provider, node, spec)
         return {}
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """The worst of what its nodes say, and which of those that were away when it was made can be reached now."""
+        """Return the worst status of the nodes, and the nodes that became reachable."""
         provider = self._providers(recorded.provider)
         nodes, unreachable = nodes_of(recorded), unprovisioned_nodes(recorded)
         read = each(provider.read, nodes, AT_ONCE)
-        found = {node.id: one for node, one in zip(nodes, read, strict=True)}
+        statuses = {node.id: status for node, status in zip(nodes, read, strict=True)}
         cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
         recovered_nodes = find_reachable(provider, cluster, unreachable)
-        found |= {
+        statuses |= {
             node.id: ResourceStatus.UNREACHABLE
             for node in unreachable
             if node.name not in recovered_nodes
         }
-        worst = max(found.values(), key=_WORST.index, default=ResourceStatus.PRESENT)
-        words = [
-            f"{node} is {one}"
-            for node, one in sorted(found.items())
-            if one is not ResourceStatus.PRESENT
+        problems = [
+            f"{node} is {status}"
+            for node, status in sorted(statuses.items())
+            if status is not ResourceStatus.PRESENT
         ]
         unobserved = [
             node
-            for node, one in found.items()
-            if one not in (ResourceStatus.PRESENT, ResourceStatus.MISSING)
+            for node, status in statuses.items()
+            if status not in (ResourceStatus.PRESENT, ResourceStatus.MISSING)
         ]
         return Observation(
-            worst,
-            detail=", ".join(words),
+            max(statuses.values(), key=_WORST.index, default=ResourceStatus.PRESENT),
+            detail=", ".join(problems),
             recovered_nodes=recovered_nodes,
             unobserved=tuple(unobserved),
         )
 
-    def _remove_others(self, recorded: RecordedResource, kept: Set[str]) -> None:
-        """Remove the recorded nodes but those with these keys: all that can be, before the first error is raised."""
+    def _remove_others(self, recorded: RecordedResource, keys: Set[str]) -> None:
+        """Delete recorded nodes without these keys; try all before raising."""
         provider = self._providers(recorded.provider)
         cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
 
         def remove(node: Node) -> NodeError | None:
             try:
-                made = node if node.root else provider.locate(cluster, node)
-                self._remove(recorded.provider, made, recorded.cluster_spec)
+                located = node if node.root else provider.locate(cluster, node)
+                self._remove(recorded.provider, located, recorded.cluster_spec)
             except NodeError as error:
                 return error
             return None
 
-        tried = [node for node in unprovisioned_nodes(recorded) if node.key]
-        doomed = [node for node in (*nodes_of(recorded), *tried) if node.key not in kept]
-        errors = [error for node in doomed if (error := remove(node)) is not None]
+        attempted = [node for node in unprovisioned_nodes(recorded) if node.key]
+        nodes = [node for node in (*nodes_of(recorded), *attempted) if node.key not in keys]
+        errors = [error for node in nodes if (error := remove(node)) is not None]
         if errors:
             raise errors[0]
 
     def _release_old_cache(
         self, step: ApplyStep, recorded: RecordedResource, nodes: Sequence[Node]
     ) -> None:
-        """Let go of the caches that the nodes had elsewhere; what live runs need of them stays until they are forgotten."""
-        before, after = (_cache_directories(one.cluster_spec) for one in (recorded, step))
-        if before == after:
+        """Drop references to caches in previous directories."""
+        if _cache_directories(recorded.cluster_spec) == _cache_directories(step.cluster_spec):
             return
         for node in nodes:
             request = LineageRequest(
@@ -285,7 +278,7 @@ class ClusterHandler:
         provider = self._providers(provider_name)
         status = provider.read(node)
         if status is ResourceStatus.MISSING:
-            provider.delete(node)  # an earlier attempt may have died before it was done
+            provider.delete(node)  # an interrupted attempt may have left something
             return
         if status is not ResourceStatus.PRESENT:
             raise NodeError(
@@ -295,19 +288,16 @@ class ClusterHandler:
         agent = self._agents.of(provider_name, node)
         team = CacheOwnerRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
         agent.call(REMOVE_CACHE, team)
-        agent.call(
-            FORGET,
-            LineageRequest(**cache_target(node, cluster), lineage=self._lineage),
-        )
-        provider.delete(node)  # takes only what nobody else has a part in
+        agent.call(FORGET, LineageRequest(**cache_target(node, cluster), lineage=self._lineage))
+        provider.delete(node)  # keeps directories that other states use
 
 
 def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
-    """Where weights are cached, on each node and by all together."""
+    """Return the weights cache directories of each node, and of all nodes together."""
     shared = shared_settings(cluster)
     return cache_settings(cluster)["dir"], shared["dir"] if shared else None
 
 
 def provider_cluster(name: str, cluster: ClusterSpec) -> ClusterSettings:
-    """The provider's view of a cluster."""
+    """Return the settings of a cluster in the provider's form."""
     return ClusterSettings(name, cluster.settings)

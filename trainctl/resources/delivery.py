@@ -1,4 +1,4 @@
-"""Deliver a job's weights to the nodes of its ranks before anything is started, and show the progress."""
+"""Stage a job's weights on the nodes of its ranks, and report progress."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ from trainctl.store.store import MirrorStore
 
 
 class DeliveryProgress:
-    """Adds up what nodes report; safe to use from many threads. What a node lacks is what the plan says, until it tells."""
+    """Sums up the progress of all nodes; thread-safe. Starts from the planned bytes."""
 
     def __init__(self, step: ApplyStep, listings: Mapping[str, Listing], nodes: int) -> None:
         self._step = step
         self._nodes = nodes
         self._lock = threading.Lock()
-        self._arrived: dict[tuple[int, str], int] = {}
-        self._left: dict[tuple[int, str], int] = {}
+        self._received: dict[tuple[int, str], int] = {}
+        self._remaining: dict[tuple[int, str], int] = {}
         for address, listing in listings.items():
             for rank in range(nodes):
                 planned = step.forecasts.get((rank, address), TransferForecast()).bytes
-                self._left[rank, address] = listing.size if planned is None else planned
+                self._remaining[rank, address] = listing.size if planned is None else planned
 
     def of(self, rank: int, address: str) -> Callable[[Mapping[str, Any]], None]:
-        """Takes the events of one node and listing."""
+        """Return the event handler of one node and listing."""
 
         def on_event(event: Mapping[str, Any]) -> None:
             if "log" in event:
                 self._step.tell(str(event["log"]))
                 return
             with self._lock:
-                self._arrived[rank, address] = int(event["came"])
-                self._left[rank, address] = int(event["total"]) - int(event["done"])
-                self._tell(address)
+                self._received[rank, address] = int(event["came"])
+                self._remaining[rank, address] = int(event["total"]) - int(event["done"])
+                self._report(address)
 
         return on_event
 
     def finish(self, rank: int, address: str) -> None:
-        """All of it is there: a node that had it before tells of none."""
+        """Count a listing as complete: a node that has it already sends no events."""
         with self._lock:
-            if self._left[rank, address]:
-                self._left[rank, address] = 0
-                self._tell(address)
+            if self._remaining[rank, address]:
+                self._remaining[rank, address] = 0
+                self._report(address)
 
-    def _tell(self, address: str) -> None:
-        where = f" to {self._nodes} nodes" if self._nodes > 1 else ""
-        came, left = sum(self._arrived.values()), sum(self._left.values())
-        self._step.progress(f"delivering {address}{where}", came, came + left)
+    def _report(self, address: str) -> None:
+        target = f" to {self._nodes} nodes" if self._nodes > 1 else ""
+        received, remaining = sum(self._received.values()), sum(self._remaining.values())
+        self._step.progress(f"delivering {address}{target}", received, received + remaining)
 
 
 @dataclass(frozen=True, slots=True)
 class RankAssignment:
-    """A node that a rank of a run gets, how it is asked, and its cluster."""
+    """The node of a rank, its agent and its cluster."""
 
     node: Node
     agent: NodeAgent
@@ -89,7 +89,7 @@ class RankAssignment:
 
 @dataclass(frozen=True, slots=True)
 class _NodeDelivery:
-    """What one seat is to be sent; ``options`` is what all its requests have in addition."""
+    """Listings to stage on one node; ``options`` are added to every request."""
 
     rank: int
     assignment: RankAssignment
@@ -99,7 +99,7 @@ class _NodeDelivery:
 
 
 class Delivery:
-    """Brings listings from the mirror to nodes."""
+    """Stages listings of the mirror on nodes."""
 
     def __init__(self, store: MirrorStore, context: ProjectContext, origins: MirrorOrigins) -> None:
         self._store = store
@@ -107,18 +107,18 @@ class Delivery:
         self._origins = origins
 
     def listings(self, listings: Mapping[str, str]) -> dict[str, Listing]:
-        """The listings by their ids, as the mirror has them, by weights address. That they are used now is said at the same time."""
+        """Load listings by their ids and renew their references."""
         if not listings:
             return {}
         with ThreadPoolExecutor(2, thread_name_prefix="renew") as pool:
-            renewed = [
+            renewals = [
                 pool.submit(self._store.renew, self._context.lineage, address)
                 for address in listings
             ]
-            found = {address: self._listing(one) for address, one in listings.items()}
-            for one in renewed:
-                one.result()
-        return found
+            loaded = {address: self._listing(listing) for address, listing in listings.items()}
+            for renewal in renewals:
+                renewal.result()
+        return loaded
 
     def deliver(
         self,
@@ -126,10 +126,9 @@ class Delivery:
         assignments: Sequence[RankAssignment],
         listings: Mapping[str, Listing],
     ) -> tuple[DeliveryRecord, ...]:
-        """Have all listings, by weights address, on every seat, the ranks in order; what moved.
+        """Stage all listings on all nodes in parallel; raise an error at the end.
 
-        All nodes at once; each brings its work to an end before an error of another is raised. A run that can't be
-        deployed needs none of it any more: what it leases is given back.
+        After an error that fails the run, the run's leases in the nodes' caches are released.
         """
         if not listings:
             return ()
@@ -137,7 +136,7 @@ class Delivery:
         try:
             return self._deliver_all(step, assignments, listings)
         except (NodeUnreachable, UserInterrupt):
-            raise  # the next apply carries on with what is there
+            raise  # the next apply resumes the transfer
         except TrainctlError:
             for assignment in assignments:
                 with contextlib.suppress(TrainctlError):
@@ -157,8 +156,8 @@ class Delivery:
         with contextlib.ExitStack() as stack:
             peers = self._peers(assignments, listings)
             announced = stack.enter_context(peers).announced() if peers else {}
-            for why in peers.excluded if peers else ():
-                step.tell(f"without a peer: {why.summary}")
+            for peer_error in peers.excluded if peers else ():
+                step.tell(f"peer excluded: {peer_error.summary}")
             deliveries = [
                 _NodeDelivery(
                     rank,
@@ -172,35 +171,30 @@ class Delivery:
             if len(deliveries) == 1:
                 return self._deliver_to(step, deliveries[0], progress)
             with ThreadPoolExecutor(len(deliveries), thread_name_prefix="deliver") as pool:
-                work = [pool.submit(self._deliver_among, peers, step, delivery, progress) for delivery in deliveries]  # fmt: skip
-        errors = [error for one in work if (error := one.exception()) is not None]
+                futures = [
+                    pool.submit(self._deliver_among, peers, step, delivery, progress)
+                    for delivery in deliveries
+                ]
+        errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise _first_error(errors)
-        return tuple(row for one in work for row in one.result())
+        return tuple(record for future in futures for record in future.result())
 
     def _peers(
         self, assignments: Sequence[RankAssignment], listings: Mapping[str, Listing]
     ) -> PeerServers | None:
-        """Servers on those that would otherwise take turns at the machine that has the mirror."""
-        far = [
-            assignment
+        """Return servers for two or more nodes that don't see the mirror."""
+        remote = [
+            (assignment.node, assignment.agent, cache_target(assignment.node, assignment.cluster))
             for assignment in assignments
-            if not self._origins.is_near(assignment.provider, assignment.node)
+            if not self._is_near(assignment)
         ]
-        if len(far) < 2 or any(shared_settings(assignment.cluster) for assignment in assignments):
+        if len(remote) < 2 or any(shared_settings(item.cluster) for item in assignments):
             return None
-        return PeerServers(
-            [
-                (
-                    assignment.node,
-                    assignment.agent,
-                    cache_target(assignment.node, assignment.cluster),
-                )
-                for assignment in far
-            ],
-            list(listings.values()),
-            self._origins.register,
-        )
+        return PeerServers(remote, list(listings.values()), self._origins.register)
+
+    def _is_near(self, assignment: RankAssignment) -> bool:
+        return self._origins.is_near(assignment.provider, assignment.node)
 
     def _open_mirror(self, assignment: RankAssignment, stack: contextlib.ExitStack) -> MirrorAccess:
         return stack.enter_context(
@@ -231,8 +225,8 @@ class Delivery:
     def _deliver_to(
         self, step: ApplyStep, delivery: _NodeDelivery, progress: DeliveryProgress
     ) -> tuple[DeliveryRecord, ...]:
-        """Have the listings on one node, one after another, as they share its link and its disk."""
-        found = []
+        """Stage the listings on one node, one by one: they share its network and disk."""
+        records = []
         for address, listing in delivery.listings.items():
             step.stop_if_cancelled()
             request = {
@@ -243,35 +237,30 @@ class Delivery:
                 "source": step.needed(Address.parse(address)).weights_spec.source,
                 **delivery.options,
             }
-            answer = delivery.mirror(DELIVER, request, progress.of(delivery.rank, address), listing)
+            on_event = progress.of(delivery.rank, address)
+            response = delivery.mirror(DELIVER, request, on_event, listing)
             progress.finish(delivery.rank, address)
-            path = self._path(delivery)
-            row = DeliveryRecord.of(
-                delivery.rank, delivery.assignment.node.id, address, answer, path
-            )
+            node, route = delivery.assignment.node.id, self._route(delivery)
+            record = DeliveryRecord.of(delivery.rank, node, address, response, route)
             forecast = step.forecasts.get((delivery.rank, address), TransferForecast()).seconds
-            found.append(
-                replace(
-                    row,
-                    forecast_seconds=forecast,
-                    bytes_through_client=self._crossed(delivery, row),
-                )
+            through_client = self._bytes_through_client(delivery, record)
+            records.append(
+                replace(record, forecast_seconds=forecast, bytes_through_client=through_client)
             )
-        return tuple(found)
+        return tuple(records)
 
-    def _crossed(self, delivery: _NodeDelivery, row: DeliveryRecord) -> int:
-        """What came through this machine: all from its mirror, whatever became of it on the nodes."""
-        here = self._origins.far == THROUGH_CLIENT
-        near = self._origins.is_near(delivery.assignment.provider, delivery.assignment.node)
-        return row.bytes_by_tier[MIRROR] if here and not near else 0
+    def _bytes_through_client(self, delivery: _NodeDelivery, record: DeliveryRecord) -> int:
+        through_client = self._origins.far == THROUGH_CLIENT
+        if not through_client or self._is_near(delivery.assignment):
+            return 0
+        return record.bytes_by_tier[MIRROR]
 
-    def _path(self, delivery: _NodeDelivery) -> str:
+    def _route(self, delivery: _NodeDelivery) -> str:
         if shared_settings(delivery.assignment.cluster):
             return "shared-cache"
         if delivery.options.get("peers"):
             return "peers"
-        near = self._origins.is_near(delivery.assignment.provider, delivery.assignment.node)
-        return "mirror-to-node" if near else self._origins.far
+        return "mirror-to-node" if self._is_near(delivery.assignment) else self._origins.far
 
     def _listing(self, listing_id: str) -> Listing:
         listing = self._store.load_listing(listing_id)
@@ -285,30 +274,30 @@ class Delivery:
 
 
 def _first_error(errors: Sequence[BaseException]) -> BaseException:
-    """The error to raise: one that leaves everything open, if there is one; it speaks of the others too."""
-    ours = [error for error in errors if isinstance(error, TrainctlError)]
-    if len(ours) < len(errors):
-        return next(error for error in errors if error not in ours)
-    ours.sort(key=_error_rank)
-    for other in ours[1:]:
-        if other.summary != ours[0].summary:
-            ours[0].detail = f"{ours[0].detail} Also: {other.summary}.".strip()
-    return ours[0]
+    """Return the error to raise, with the other summaries in its detail."""
+    expected = [error for error in errors if isinstance(error, TrainctlError)]
+    if len(expected) < len(errors):
+        return next(error for error in errors if error not in expected)
+    expected.sort(key=_error_rank)
+    for other in expected[1:]:
+        if other.summary != expected[0].summary:
+            expected[0].detail = f"{expected[0].detail} Also: {other.summary}.".strip()
+    return expected[0]
 
 
 def _error_rank(error: TrainctlError) -> int:
-    """What leaves everything open goes before what is wrong, and that before what only has to wait."""
+    """Rank errors: an unknown outcome before a failure, a failure before a wait."""
     if isinstance(error, NodeUnreachable | UserInterrupt):
         return 0
     return 2 if isinstance(error, InsufficientSpace) else 1
 
 
 def listings_of(step: ApplyStep) -> dict[str, str]:
-    """The mirrored listing of each of a job's weights, by address; TrainctlError for one that is not mirrored yet."""
-    return {str(item.address): _listing(step, item.address) for item in step.job_spec.weights}
+    """Return a job's listing ids by weights address; TrainctlError if missing."""
+    return {str(item.address): _listing_id(step, item.address) for item in step.job_spec.weights}
 
 
-def _listing(step: ApplyStep, address: Address) -> str:
+def _listing_id(step: ApplyStep, address: Address) -> str:
     listing = step.needed(address).outputs.get("listing")
     if not listing:
         raise TrainctlError(

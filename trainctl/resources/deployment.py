@@ -1,4 +1,4 @@
-"""Deploying a run: choosing its nodes, and having on all of them, at once, what its ranks need."""
+"""Deploy a run: choose nodes, stage its inputs there, start the ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.listing import Listing
@@ -54,11 +54,9 @@ from trainctl.resources.previous_runs import RunStart
 from trainctl.resources.run_control import RunControl
 from trainctl.weights.mirrors import Mirror
 
-T = TypeVar("T")
-
 
 class Deployment:
-    """Deploys the runs of one apply; safe to use from many threads."""
+    """Deploys the runs of one apply; thread-safe."""
 
     def __init__(
         self,
@@ -82,19 +80,18 @@ class Deployment:
         self._apply = uuid.uuid4().hex
         self._queue_positions = {address: index for index, address in enumerate(planned)}
 
-    def deploy(self, begun: RunStart, run: RunRecord, replaced: ReplacedRun) -> RunRecord:
-        """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs.
+    def deploy(self, start: RunStart, run: RunRecord, replaced: ReplacedRun) -> RunRecord:
+        """Stage weights and code on the ranks' nodes and start the ranks.
 
-        The live run that it replaces is stopped when all is there, or where there is no room before.
-
-        NodeUnreachable if nobody can tell whether it was started; where nothing can have been, and there are other nodes for it, NodeError.
+        The replaced live run is stopped as soon as everything is staged, or to free disk space.
+        NodeUnreachable if they may have started; NodeError if not and other nodes are left.
         """
-        step = begun.step
+        step = start.step
         try:
-            run, ranks, requests = self._prepare(begun, run, replaced)
+            run, ranks, requests = self._prepare(start, run, replaced)
         except NodeUnreachable as error:
-            wanted = step.job_spec.compute.node_count
-            if step.resumed or len(nodes_of(self._cluster(step))) <= wanted:
+            node_count = step.job_spec.compute.node_count
+            if step.resumed or len(nodes_of(self._cluster(step))) <= node_count:
                 raise
             raise NodeError(error.summary, error.detail, code=error.code) from error
         replaced.stop()
@@ -102,27 +99,27 @@ class Deployment:
         return start_together(step, control, run, ranks, requests, self._secrets.register)
 
     def _prepare(
-        self, begun: RunStart, run: RunRecord, replaced: ReplacedRun
+        self, start: RunStart, run: RunRecord, replaced: ReplacedRun
     ) -> tuple[RunRecord, list[PlacedRank], list[StartRequest]]:
-        """Have on the nodes what the ranks need, and say what starts them."""
-        step = begun.step
-        self._checkpoint_secrets(step, run)  # before anything moves
+        """Stage the ranks' inputs on the nodes; return the requests that start the ranks."""
+        step = start.step
+        self._checkpoint_secrets(step, run)  # fail before any transfer
         listings = listings_of(step)
-        before = self._find_blocking_runs(step)
-        ranks = self._place(step, run, list(listings.values()), before, replaced)
-        began = time.monotonic()
+        blocking = self._find_blocking_runs(step)
+        ranks = self._place(step, run, list(listings.values()), blocking, replaced)
+        start_time = time.monotonic()
         with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
-            found = pool.submit(self._delivery.listings, listings)  # a mirror may be far away
-            prepared = each(lambda rank: self._prepare_rank(begun, rank), ranks, len(ranks))
-        moved = self._deliver(step, ranks, found.result(), replaced)
+            loading = pool.submit(self._delivery.listings, listings)  # the mirror may be remote
+            prepared = each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
+        deliveries = self._deliver(step, ranks, loading.result(), replaced)
         image = prepared[0].image
         run = replace(
             run,
             image_digest=image.digest if image else None,
             code=step.job_spec.code.digest,
             code_archive=prepared[0].archive,
-            delivered=sum(one.moved for one in moved),
-            deliveries=tuple(one.to_json() for one in moved),
+            delivered=sum(delivery.moved for delivery in deliveries),
+            deliveries=tuple(delivery.to_json() for delivery in deliveries),
             mirrored=tuple(_mirrored(step, listings)),
             ranks=tuple(
                 RankRecord(rank.number, rank.node.id, RunStatus.DEPLOYING) for rank in ranks
@@ -132,21 +129,21 @@ class Deployment:
                     (step.seconds_of(Address.parse(address)) for address in listings), default=0.0
                 ),
                 "provisioning": step.seconds_of(step.job_spec.cluster_address),
-                "delivering": round(time.monotonic() - began, 3),
+                "delivering": round(time.monotonic() - start_time, 3),
             },
         )
         step.stop_if_cancelled()
-        return run, ranks, self._requests(step, run, prepared, listings, before)
+        return run, ranks, self._requests(step, run, prepared, listings, blocking)
 
     def _find_blocking_runs(self, step: ApplyStep) -> BlockingRuns:
-        """What the run has to follow. Deferred if nobody could wait for it."""
+        """Return the runs to wait for; DeferredStep if no node can wait for them."""
         nodes = possible_nodes(self._cluster(step), step.job_spec)
-        before = find_blocking_runs(
+        blocking = find_blocking_runs(
             RunControl(self._agents, step.lookup), step.lookup, step.depends_on, nodes
         )
-        if before.blocked_reason:
-            raise DeferredStep(before.blocked_reason, "Apply again once it has completed.")
-        return before
+        if blocking.blocked_reason:
+            raise DeferredStep(blocking.blocked_reason, "Apply again when it has completed.")
+        return blocking
 
     def _deliver(
         self,
@@ -155,7 +152,7 @@ class Deployment:
         listings: Mapping[str, Listing],
         replaced: ReplacedRun,
     ) -> tuple[DeliveryRecord, ...]:
-        """Have the weights on the nodes; what moved. Deferred if there is no room before other runs have ended."""
+        """Stage the weights; DeferredStep if there is no disk space until other runs end."""
         try:
             return self._delivery.deliver(step, [rank.assignment for rank in ranks], listings)
         except InsufficientSpace as error:
@@ -171,11 +168,11 @@ class Deployment:
         step: ApplyStep,
         run: RunRecord,
         listings: Sequence[str],
-        before: BlockingRuns,
+        blocking: BlockingRuns,
         replaced: ReplacedRun,
     ) -> list[PlacedRank]:
         cluster = self._cluster(step)
-        among = [before.node] if before.node else None
+        among = [blocking.node] if blocking.node else None
         nodes = self._placer.place_run(
             cluster,
             step.address,
@@ -189,11 +186,11 @@ class Deployment:
         project = step.job_spec.project
         used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
         caches = {cache.cache_spec.scope: cache for cache in used if cache}
-        found = []
+        ranks = []
         for number, node in enumerate(nodes):
             for cache in caches.values():
                 ensure_cache_on(self._agents, self._context.lineage, cache, cluster.provider, node)
-            where = run_paths(
+            paths = run_paths(
                 node,
                 step.address,
                 project,
@@ -203,22 +200,21 @@ class Deployment:
                 team=directory_on(node, caches.get("team")),
             )
             agent = self._agents.of(cluster.provider, node)
-            found.append(
-                PlacedRank(number, RankAssignment(node, agent, cluster.cluster_spec), where)
-            )
-        return found
+            assignment = RankAssignment(node, agent, cluster.cluster_spec)
+            ranks.append(PlacedRank(number, assignment, paths))
+        return ranks
 
-    def _prepare_rank(self, begun: RunStart, rank: PlacedRank) -> PreparedRank:
-        """Have on a rank's node what it needs but weights."""
-        step = begun.step
-        archive = self._ship_code(begun, rank)
+    def _prepare_rank(self, start: RunStart, rank: PlacedRank) -> PreparedRank:
+        """Stage code, environment and image on a rank's node."""
+        step = start.step
+        archive = self._ship_code(start, rank)
         venv = self._environment(step, rank)
         image = pull_image(step, rank.agent, rank.node.root, self._context.lineage, self._secrets)
         return PreparedRank(rank, archive, venv, image)
 
-    def _ship_code(self, begun: RunStart, rank: PlacedRank) -> str:
-        """Have the code on the node; the sha256 of the archive there. Jobs that share it don't send it at the same time."""
-        step, repeated = begun.step, begun.repeated_run
+    def _ship_code(self, start: RunStart, rank: PlacedRank) -> str:
+        """Upload the code once per node, and return the sha256 of its archive there."""
+        step, repeated = start.step, start.repeated_run
         digest = step.job_spec.code.digest or ""
 
         def archive() -> AbstractContextManager[Iterator[bytes]]:
@@ -226,22 +222,20 @@ class Deployment:
                 return fetch_code(RunControl(self._agents, step.lookup), repeated, digest)
             return self._packed(step)
 
-        with self._shipping(rank.node.id, digest):
-            return send_code(rank.agent, rank.node.root, digest, self._context.lineage, archive)
-
-    def _shipping(self, node: str, digest: str) -> threading.Lock:
         with self._lock:
-            return self._locks.setdefault((node, digest), threading.Lock())
+            lock = self._locks.setdefault((rank.node.id, digest), threading.Lock())
+        with lock:
+            return send_code(rank.agent, rank.node.root, digest, self._context.lineage, archive)
 
     @contextmanager
     def _packed(self, step: ApplyStep) -> Iterator[Iterator[bytes]]:
         with pack(self._planned_code(step)) as tar:
-            self._planned_code(step)  # nobody wrote to it while it was packed
+            self._planned_code(step)  # detect changes while packing
             yield tar
 
     def _planned_code(self, step: ApplyStep) -> CodeSource:
         planned = step.job_spec.code
-        code = scan(self._context.directory, planned.path, self._context.withheld)
+        code = scan(self._context.directory, planned.path, self._context.excluded_paths)
         if code.tree.digest != planned.digest:
             raise StalePlan(
                 "the code has changed since the plan was made",
@@ -251,7 +245,7 @@ class Deployment:
         return code
 
     def _environment(self, step: ApplyStep, rank: PlacedRank) -> str | None:
-        """The environment that the job's requirements make on the node, if it has any: built before anything large moves."""
+        """Build the job's Python environment on the node, if it has requirements."""
         requirements = step.job_spec.runtime.requirements
         if not requirements:
             return None
@@ -267,7 +261,7 @@ class Deployment:
         return rank.agent.call(BUILD_ENVIRONMENT, request, on_event=on_event)["venv"]
 
     def _checkpoint_secrets(self, step: ApplyStep, run: RunRecord) -> Mapping[str, str]:
-        """What opens the store, if the run has to do with it."""
+        """Return the credentials of the checkpoint store if the run uses it."""
         runtime = step.job_spec.runtime
         if not runtime.checkpointing_config.enabled and not runtime.loads:
             return {}
@@ -279,47 +273,47 @@ class Deployment:
         run: RunRecord,
         prepared: Sequence[PreparedRank],
         listings: Mapping[str, str],
-        before: BlockingRuns,
+        blocking: BlockingRuns,
     ) -> list[StartRequest]:
-        """What starts each rank."""
+        """Return the request that starts each rank."""
         gang = self._gang(prepared[0].rank) if len(prepared) > 1 else None
         names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
-        found: list[StartRequest] = []
-        for one in prepared:
-            surroundings: DeploymentSpec = {
-                "follows": [{"key": run.key, "address": str(job)} for job, run in before.follows],
+        requests: list[StartRequest] = []
+        for rank in prepared:
+            deployment: DeploymentSpec = {
+                "follows": [{"key": run.key, "address": str(job)} for job, run in blocking.follows],
                 "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
-                "cache": cache_settings(one.rank.assignment.cluster)["dir"],
+                "cache": cache_settings(rank.rank.assignment.cluster)["dir"],
                 "store": self._checkpoints.store(step.job_spec, run.store or {}),
                 "load": references(step.job_spec),
                 "gang": gang,
-                "container": one.image.container if one.image else None,
+                "container": rank.image.container if rank.image else None,
             }
-            spec = build_run_spec(step, run, one, self._context.lineage, listings, surroundings)
-            node = one.rank.node
-            found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
-        return found
+            spec = build_run_spec(step, run, rank, self._context.lineage, listings, deployment)
+            node = rank.rank.node
+            requests.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
+        return requests
 
     def _gang(self, leader: PlacedRank) -> GangSpec:
-        """How rank 0 is reached: its addresses, the preferred first, and the ports that others may connect to there."""
+        """Return the addresses of rank 0, preferred first, and the ports open there."""
         node = leader.node
         addresses = leader.agent.call(ADDRESSES, RootRequest(root=node.root))["addresses"]
         return {"addresses": leader_addresses(node, addresses), "ports": node.ports}
 
 
 def _newest(code: CodeSource) -> str:
-    """The file that was written last."""
+    """Return the path of the file modified last."""
     times = {}
     for file in code.files:
-        with suppress(OSError):  # it may be gone again
+        with suppress(OSError):  # deleted meanwhile
             times[file.path] = (code.root / file.path).lstat().st_mtime
-    return max(times, key=times.__getitem__, default="none of its files")
+    return max(times, key=times.__getitem__, default="no file")
 
 
 def _mirrored(step: ApplyStep, listings: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Of the weights that were mirrored in this apply, what it took."""
+    """Yield bytes and seconds of the weights mirrored in this apply."""
     for address in map(Address.parse, listings):
         fetched = step.needed(address).outputs.get("fetched")
         if fetched and step.seconds_of(address):

@@ -1,4 +1,4 @@
-"""Jobs: each creation or replacement is one run, delivered to its nodes and started there exactly once."""
+"""Jobs: each creation or replacement is one run, started exactly once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 
 class JobHandler:
-    """Runs jobs."""
+    """Starts, updates, observes and deletes the runs of jobs."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class JobHandler:
 
     @cached_property
     def _deployment(self) -> Deployment:
-        from trainctl.resources.deployment import Deployment  # with all that moves bytes
+        from trainctl.resources.deployment import Deployment  # slow to import
 
         return Deployment(
             self._agents,
@@ -89,7 +89,10 @@ class JobHandler:
         )
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """One new run; for an update the record alone. A run that could not be deployed is recorded as such, unless the one before it goes on."""
+        """Start a new run; for an update, set only the queue order of a live run.
+
+        A run that fails to deploy is recorded, unless the run before it continues.
+        """
         earlier = tuple(run for run in runs_of(step.recorded) if run.key != step.key)
         if step.action is Action.UPDATE:
             if earlier and earlier[-1].status.live:
@@ -104,10 +107,10 @@ class JobHandler:
         store = self._checkpoints.place(step.address, step.job_spec.project, run)
         run = replace(run, store=store)
         try:
-            beginning = prepare_start(control, self._mirror.store, step, earlier)
-            run = self._deployment.deploy(beginning, beginning.mark(run), replaced)
+            start = prepare_start(control, self._mirror.store, step, earlier)
+            run = self._deployment.deploy(start, start.mark(run), replaced)
         except (NodeUnreachable, UserInterrupt):
-            raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
+            raise  # it may have started: the intent stays open for the next apply
         except DeferredStep:
             raise  # nothing was started: no run
         except TrainctlError as error:
@@ -122,14 +125,14 @@ class JobHandler:
         return _outputs(*replaced.earlier, run)
 
     def delete(self, step: ApplyStep) -> None:
-        """Stop what runs and remove every run's directory. Checkpoints stay, unless the user said otherwise."""
+        """Stop live runs and delete every run's directory; checkpoints only on request."""
         for run in runs_of(step.recorded):
             try:
                 self._delete(step, run)
             except NodeUnreachable as error:
                 nodes = sorted({rank.node for rank in run.ranks})
-                which = nodes[0] if len(nodes) == 1 else f"NODE, which is one of {', '.join(nodes)}"
-                fix = f"Try again when the node is reachable. If it is permanently gone: trainctl nodes forget {which}."
+                node = nodes[0] if len(nodes) == 1 else f"NODE, one of {', '.join(nodes)}"
+                fix = f"Try again when the node is reachable. If it is permanently gone: trainctl nodes forget {node}."
                 raise NodeUnreachable(error.summary, f"{error.detail}\n{fix}".lstrip()) from error
 
     def _delete(self, step: ApplyStep, run: RunRecord) -> None:
@@ -142,15 +145,17 @@ class JobHandler:
             CheckpointClient(control, self._checkpoints, step.address, project, run).remove()
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """Stop the run that an interrupted attempt may have started. One that did something is to be recorded, as it may have
-        saved checkpoints; of any other nothing stays."""
+        """Stop the run that an interrupted attempt may have started.
+
+        Return a run that executed anything, as it may have checkpoints; delete any other run.
+        """
         cluster = lookup(Address(Kind.CLUSTER, str(intent.inputs.get("cluster"))))
         if cluster is None:
             return {}
-        (found,) = find_attempted_runs(self._agents, lookup, [intent], self._checkpoints.place)
-        if found.node_error is not None:
-            raise found.node_error
-        run = found.run
+        (attempted,) = find_attempted_runs(self._agents, lookup, [intent], self._checkpoints.place)
+        if attempted.node_error is not None:
+            raise attempted.node_error
+        run = attempted.run
         if run is not None and run.status.live:
             if not may_stop(run.id):
                 raise _would_stop_error(run)
@@ -158,7 +163,7 @@ class JobHandler:
         keep = run is not None and run.started_at is not None
         for node in nodes_of(cluster):
             agent = self._agents.of(cluster.provider, node)
-            # Where it was never started it can't be any more.
+            # Also prevents a later start on nodes where it was never started.
             request = StopRequest(root=node.root, key=intent.key, grace_seconds=STOP_GRACE_SECONDS)
             agent.call(STOP, request)
             if not keep:
@@ -169,44 +174,43 @@ class JobHandler:
         return {"run": run.to_json()} if run is not None and keep else {}
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """The newest run as its nodes tell it; nobody is asked about a run that has ended."""
+        """Observe the newest run; query nodes only if it is live."""
         return observe_jobs(RunControl(self._agents, lookup), [recorded])[recorded.address]
 
 
 def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
-    """Why a change has to wait for other runs, of which only a later apply can know the end; empty if it hasn't to."""
+    """Return why a change is left to a later apply; '' if nothing blocks it."""
     if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
         return ""
     job = change.job_spec
     cluster = lookup(job.cluster_address)
+    control = RunControl(agents, lookup)
     nodes = possible_nodes(cluster, job)
-    why = find_blocking_runs(
-        RunControl(agents, lookup), lookup, change.depends_on, nodes
-    ).blocked_reason
-    return why or (
-        unreachable_nodes_reason(agents, cluster, job.compute.node_count) if cluster else ""
-    )
+    blocking = find_blocking_runs(control, lookup, change.depends_on, nodes)
+    if blocking.blocked_reason or cluster is None:
+        return blocking.blocked_reason
+    return unreachable_nodes_reason(agents, cluster, job.compute.node_count)
 
 
 def observe_jobs(
     control: RunControl, jobs: Sequence[RecordedResource]
 ) -> dict[Address, Observation]:
-    """The newest run of each job as its nodes tell it, each node asked once; nobody is asked about one that has ended."""
+    """Observe the newest run of each job; query the nodes of live runs, each once."""
     newest = {job.address: runs[-1] for job in jobs if (runs := runs_of(job))}
     live = {address: run for address, run in newest.items() if run.status.live}
-    now = control.statuses(list(live.values()))
-    found = {job.address: Observation(ResourceStatus.PRESENT) for job in jobs}
+    statuses = control.statuses(list(live.values()))
+    observations = {job.address: Observation(ResourceStatus.PRESENT) for job in jobs}
     for address, run in live.items():
-        seen, problem = now[run.key]
-        if problem is not None:
-            found[address] = Observation(ResourceStatus.UNREACHABLE, detail=problem.summary)
-        else:
-            found[address] = Observation(ResourceStatus.PRESENT, {"run": seen.to_json()})
-    return found
+        observed, problem = statuses[run.key]
+        observations[address] = (
+            Observation(ResourceStatus.UNREACHABLE, detail=problem.summary)
+            if problem is not None
+            else Observation(ResourceStatus.PRESENT, {"run": observed.to_json()})
+        )
+    return observations
 
 
 def _was_lost_before_start(run: RunRecord) -> bool:
-    """Whether nobody is left to begin it."""
     return run.status is RunStatus.LOST and run.started_at is None
 
 
@@ -223,7 +227,7 @@ def _outputs(*runs: RunRecord) -> dict[str, Any]:
 
 def _start_error(run: RunRecord) -> TrainctlError:
     lost = f"run {run.number} ({run.id}) was lost before it started: its supervisor or node failed"
-    said = run.error or (lost if _was_lost_before_start(run) else "the run could not be started")
+    error = run.error or (lost if _was_lost_before_start(run) else "the run could not be started")
     if run.cause == "checkpoints":
-        return checkpoint_store_error(said)
-    return NodeError(said, code="no-free-port") if run.cause == "ports" else NodeError(said)
+        return checkpoint_store_error(error)
+    return NodeError(error, code="no-free-port") if run.cause == "ports" else NodeError(error)

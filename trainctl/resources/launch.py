@@ -1,4 +1,4 @@
-"""Start the ranks of a run: code, image, specification; together or not at all."""
+"""Start the ranks of a run, all or none; send code, image and run spec."""
 
 from __future__ import annotations
 
@@ -41,51 +41,51 @@ from trainctl.resources.delivery import RankAssignment
 from trainctl.resources.run_control import RunControl
 from trainctl.resources.run_status import with_status
 
-_PIECE = 2**20
+_BUFFER_BYTES = 2**20
 
 OpenArchive = Callable[[], AbstractContextManager[Iterator[bytes]]]
-"""A tar in pieces, made when it is wanted."""
+"""Open a tar archive as an iterator of buffers."""
 
 
 def send_code(agent: NodeAgent, root: str, digest: str, lineage: str, archive: OpenArchive) -> str:
-    """Have a code tree on a node; the sha256 of the archive that it unpacks, which may have been there before.
+    """Upload a code tree unless the node has it; return the sha256 of its archive.
 
-    ``lineage`` is who is about to use it: it is kept for that long.
+    The node keeps the tree for ``lineage``.
     """
     request = CodeRequest(root=root, digest=digest)
-    there = agent.call(HAS_CODE, HasCodeRequest(**request, lineage=lineage))
-    if there["sha256"] is not None:
-        return there["sha256"]
-    sent = hashlib.sha256()
+    response = agent.call(HAS_CODE, HasCodeRequest(**request, lineage=lineage))
+    if response["sha256"] is not None:
+        return response["sha256"]
+    sha256 = hashlib.sha256()
 
-    def hashed(data: Iterator[bytes]) -> Iterator[bytes]:
-        for piece in data:
-            sent.update(piece)
-            yield piece
+    def hashed(buffers: Iterator[bytes]) -> Iterator[bytes]:
+        for buffer in buffers:
+            sha256.update(buffer)
+            yield buffer
 
-    with archive() as data:
-        there = agent.call(UPLOAD_CODE, request, payload=hashed(data))
-    if there["sha256"] != sent.hexdigest():
+    with archive() as buffers:
+        response = agent.call(UPLOAD_CODE, request, payload=hashed(buffers))
+    if response["sha256"] != sha256.hexdigest():
         raise NodeError("the code was corrupted in transfer", "Try again.")
-    return sent.hexdigest()
+    return sha256.hexdigest()
 
 
 @contextmanager
 def fetch_code(control: RunControl, run: RunRecord, digest: str) -> Iterator[Iterator[bytes]]:
-    """A code tree as a node of an earlier run has it."""
+    """Download a code tree from a node of an earlier run; yield buffers."""
     with tempfile.TemporaryFile() as spool:
 
-        def keep(data: bytes) -> None:
+        def write(data: bytes) -> None:
             spool.write(data)
 
-        control.read_code(run, digest, keep)
+        control.read_code(run, digest, write)
         spool.seek(0)
-        yield iter(lambda: spool.read(_PIECE), b"")
+        yield iter(lambda: spool.read(_BUFFER_BYTES), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class PulledImage:
-    """The image's digest, and the container as a run's specification describes it."""
+    """An image's digest, and the container settings of the run spec."""
 
     digest: str
     container: RunContainer
@@ -94,18 +94,18 @@ class PulledImage:
 def pull_image(
     step: ApplyStep, agent: NodeAgent, root: str, lineage: str, secrets: SecretResolver
 ) -> PulledImage | None:
-    """Have the image of the step's job on the node; None for a job that runs on the host.
+    """Pull the job's image on the node; None for a job that runs on the host.
 
-    NodeError says what the registry or the engine objects to.
+    Raise NodeError with the message of the registry or the engine.
     """
     job = step.job_spec
     if job.image is None or not job.in_container:
         return None
-    began = f"pulling {job.image.base_image}"
+    phase = f"pulling {job.image.base_image}"
 
     def on_event(event: Mapping[str, Any]) -> None:
         line = str(event["line"])
-        step.progress(f"{began}: {line}" if line else began, 0, 0)
+        step.progress(f"{phase}: {line}" if line else phase, 0, 0)
 
     request = PullImageRequest(
         root=root,
@@ -114,18 +114,18 @@ def pull_image(
         engine=job.runtime.engine,
         login=secrets.registry_login(job.image),
     )
-    found = agent.call(PULL_IMAGE, request, on_event=on_event)
-    if found["note"]:
-        step.progress(found["note"], 0, 0)
+    response = agent.call(PULL_IMAGE, request, on_event=on_event)
+    if response["note"]:
+        step.progress(response["note"], 0, 0)
     container = RunContainer(
-        engine=found["engine"]["name"],
-        image=found["id"],
-        workdir=found["workdir"],
+        engine=response["engine"]["name"],
+        image=response["id"],
+        workdir=response["workdir"],
         shm_size=parse_size(job.runtime.shm_size) if job.runtime.shm_size else None,
         memory=job.compute.memory_bytes,
         cpus=job.compute.cpu_count,
     )
-    return PulledImage(found["digest"], container)
+    return PulledImage(response["digest"], container)
 
 
 _POLL_SECONDS = 0.2
@@ -135,26 +135,26 @@ _LAUNCHING = frozenset({RunStatus.CREATED, RunStatus.DEPLOYING})
 
 @dataclass(frozen=True, slots=True)
 class PlacedRank:
-    """One rank on its node."""
+    """A rank, its node, and the run's paths there."""
 
     number: int
     assignment: RankAssignment
-    where: RunPaths
+    paths: RunPaths
 
     @property
     def node(self) -> Node:
-        """The node."""
+        """The rank's node."""
         return self.assignment.node
 
     @property
     def agent(self) -> NodeAgent:
-        """How it is asked."""
+        """The agent of the node."""
         return self.assignment.agent
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRank:
-    """A rank whose node has what it needs: the archive of its code, environment, image."""
+    """A rank with its staged inputs: sha256 of the code archive, environment, image."""
 
     rank: PlacedRank
     archive: str
@@ -170,10 +170,10 @@ def start_together(
     requests: Sequence[StartRequest],
     mask: Callable[[str], str],
 ) -> RunRecord:
-    """Start every rank; the run's record once all of them run, wait in a queue, or have ended.
+    """Start every rank; return the run's record when all are running, queued or ended.
 
-    Rank 0 comes first: the others are started with what it says of where it listens, of which ``mask`` hides the token. May be
-    repeated: a rank that was started before is left as it is.
+    Rank 0 starts first, as the others get its rendezvous addresses; ``mask`` redacts its token.
+    Idempotent: a rank that was started before is not started again.
     """
     try:
         first = _start(step, ranks[0], requests[0])
@@ -187,13 +187,13 @@ def start_together(
             return _start(step, rank, StartRequest(**request, rendezvous=rendezvous))
 
         others = list(zip(ranks, requests, strict=True))[1:]
-        answers = each(lambda one: follow(*one), others, len(others))
-        return _wait_for_launch(step, control, with_status(run, [first, *answers]))
+        responses = each(lambda pair: follow(*pair), others, len(others))
+        return _wait_for_launch(step, control, with_status(run, [first, *responses]))
     except NodeUnreachable as error:
         error.detail = f"{error.detail} {_MAY_CONTINUE}".lstrip()
-        raise  # nobody can be asked
+        raise
     except LockHeld:
-        raise  # a newer attempt has the run, and what it started is its own
+        raise  # a newer attempt owns the run
     except TrainctlError:
         for rank in ranks:
             _ensure_ended(rank, run)
@@ -209,7 +209,7 @@ def _start(step: ApplyStep, rank: PlacedRank, request: StartRequest) -> StartRes
 
 
 def _wait_for_launch(step: ApplyStep, control: RunControl, run: RunRecord) -> RunRecord:
-    """The run once its ranks have found each other, and what is left to do before its commands begin is done."""
+    """Wait until the ranks have met and everything before their commands is done."""
     run = control.status(run)
     while any(rank.status in _LAUNCHING for rank in run.ranks) and run.status.live:
         if run.waiting:
@@ -221,7 +221,7 @@ def _wait_for_launch(step: ApplyStep, control: RunControl, run: RunRecord) -> Ru
 
 
 def _ensure_ended(rank: PlacedRank, run: RunRecord) -> None:
-    """Whoever reads that a run could not be deployed starts another; this one may have been started before the error."""
+    """Stop a rank that may have started before the error."""
     request = StopRequest(root=rank.node.root, key=run.key, grace_seconds=0)
     try:
         rank.agent.call(STOP, request)
@@ -240,12 +240,12 @@ def build_run_spec(
     prepared: PreparedRank,
     lineage: str,
     listings: Mapping[str, str],
-    surroundings: DeploymentSpec,
+    deployment: DeploymentSpec,
 ) -> RunSpec:
-    """Return all that a node needs to run one rank, except secret values. ``listings`` are by weights address."""
+    """Return the run spec of one rank, without secret values."""
     job, rank = resource.job_spec, prepared.rank
     plain = environment(
-        resource.address, job, run, rank.where, lineage, rank.node.gpus, rank.number
+        resource.address, job, run, rank.paths, lineage, rank.node.gpus, rank.number
     )
     secret = job.runtime.secret_environment
     cache = job.runtime.cache_config
@@ -261,7 +261,7 @@ def build_run_spec(
         "job": resource.address.name,
         "rank": rank.number,
         "group_size": len(run.ranks),
-        "nodes": [one.node for one in run.ranks],
+        "nodes": [record.node for record in run.ranks],
         "code": job.code.digest or "",
         "commands": [*job.runtime.start_commands],
         "environment": plain,
@@ -274,7 +274,7 @@ def build_run_spec(
             }
             for weights in job.weights
         ],
-        "links": directory_links(job, rank.where),
+        "links": directory_links(job, rank.paths),
         "mounts": [
             {
                 "host_path": mount.host_path,
@@ -291,11 +291,11 @@ def build_run_spec(
             "declared": rank.node.gpus,
         },
         **queue_order(resource.address, job, lineage),
-        **surroundings,
+        **deployment,
         "persist_secrets": bool(job.persisted_secrets),
         "run_inputs": {"attributes": resource.attributes, "listings": listings},
-        "caches": caches(job, rank.where),
-        "prepare": {"commands": [*prepare], "directory": rank.where.project_cache}
+        "caches": caches(job, rank.paths),
+        "prepare": {"commands": [*prepare], "directory": rank.paths.project_cache}
         if prepare
         else None,
         "retry": {
@@ -307,7 +307,7 @@ def build_run_spec(
 
 
 def queue_order(address: Address, job: JobSpec, lineage: str) -> QueueOrder:
-    """Who goes first where runs wait, and how many of a sweep go on at once: what may change while a run waits."""
+    """Return the settings that may change while a run is queued."""
     slots: SweepSlots | None = None
     if job.max_parallel is not None:
         slots = {"name": f"{lineage} job.{address.name}", "count": job.max_parallel}

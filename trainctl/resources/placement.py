@@ -1,4 +1,4 @@
-"""Asking the nodes of a cluster what they have free, and choosing those that a run gets."""
+"""Query the free resources of nodes and assign nodes to a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class _NodeReply:
-    """What a node said: its offer, the keys of its live runs, and the nodes of the run in question if it was started there before."""
+    """Offer of a node, its live runs, and the nodes if the run started there."""
 
     offer: NodeOffer
     live: frozenset[str]
@@ -40,17 +40,19 @@ class _NodeReply:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedRun:
-    """A run that this process has placed."""
+    """A run placed by this process."""
 
     job: Address
     key: str
-    wanted: ComputeSpec
+    compute: ComputeSpec
     nodes: tuple[str, ...]
 
 
 class RunPlacer:
-    """Places the runs of one apply, each knowing of those that were placed before it, and where it and those that are still to
-    come were planned; safe to use from many threads."""
+    """Places the runs of one apply; thread-safe.
+
+    Reserves the resources of runs placed before, and of those still to be placed by the plan.
+    """
 
     def __init__(
         self, agents: Agents, store: MirrorStore, planned: Mapping[Address, PlannedRun] = _NO_PLAN
@@ -66,42 +68,44 @@ class RunPlacer:
         cluster: RecordedResource,
         job: Address,
         key: str,
-        wanted: ComputeSpec,
+        compute: ComputeSpec,
         listings: Sequence[str],
         among: Sequence[str] | None = None,
         *,
         replaced_key: str | None = None,
         resumed: bool = False,
     ) -> tuple[Node, ...]:
-        """The nodes of a run, by rank: those on which it was started before, or the best of those that can be asked now.
+        """Return a run's nodes by rank: those of an earlier start, or the best.
 
-        ``among`` are the only ones that it may get, by id; the run with the key ``replaced_key`` makes way for it. TrainctlError if there are not enough; NodeUnreachable also if an
-        earlier attempt (``resumed``) may have started it where nobody can ask.
+        ``among`` restricts the choice to node ids. The resources of the live run ``replaced_key``
+        count as free. TrainctlError if there are too few nodes; NodeUnreachable also if an earlier
+        attempt (``resumed``) may have started the run on an unreachable node.
         """
         nodes = nodes_of(cluster)
-        if len(nodes) == 1 == wanted.node_count and not unprovisioned_nodes(cluster):
+        if len(nodes) == 1 == compute.node_count and not unprovisioned_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
-        said = self._ask(cluster, nodes, key, replaced_key, wanted, listings)
-        before = next((one.nodes for one in said if one.nodes), ())
+        replies = self._query(cluster, nodes, key, replaced_key, compute, listings)
+        reachable = {reply.offer.node for reply in replies}
+        before = next((reply.nodes for reply in replies if reply.nodes), ())
         if before and all(node in by_id for node in before):
             return tuple(by_id[node] for node in before)
-        if resumed and len(said) < len(nodes):
-            raise _maybe_started_error(nodes, {one.offer.node for one in said})
-        offered = [one for one in said if among is None or one.offer.node in among]
+        if resumed and len(replies) < len(nodes):
+            raise _maybe_started_error(nodes, reachable)
+        allowed = [reply for reply in replies if among is None or reply.offer.node in among]
         with self._lock:
-            chosen = assign_nodes(wanted, [self._remaining_offer(job, one) for one in offered])
-            if len(chosen) < wanted.node_count:
-                raise _too_few_nodes_error(cluster, wanted, {one.offer.node for one in said})
-            self._placed_runs.append(_PlacedRun(job, key, wanted, chosen))
+            chosen = assign_nodes(compute, [self._remaining_offer(job, reply) for reply in allowed])
+            if len(chosen) < compute.node_count:
+                raise _too_few_nodes_error(cluster, compute, reachable)
+            self._placed_runs.append(_PlacedRun(job, key, compute, chosen))
         return tuple(by_id[node] for node in chosen)
 
-    def _remaining_offer(self, job: Address, said: _NodeReply) -> NodeOffer:
-        """The offer less what was placed there and has not begun there yet, and what is planned there and was not placed yet."""
-        offer = said.offer
+    def _remaining_offer(self, job: Address, reply: _NodeReply) -> NodeOffer:
+        """Subtract the resources of placed runs not yet live, and of planned runs."""
+        offer = reply.offer
         for placed_run in self._placed_runs:
-            if offer.node in placed_run.nodes and placed_run.key not in said.live:
-                offer = reserve(offer, placed_run.wanted)
+            if offer.node in placed_run.nodes and placed_run.key not in reply.live:
+                offer = reserve(offer, placed_run.compute)
         placed = {job, *(placed_run.job for placed_run in self._placed_runs)}
         for address, planned in self._planned.items():
             if address not in placed and offer.node in planned.nodes:
@@ -109,27 +113,27 @@ class RunPlacer:
         own = self._planned.get(job)
         return replace(offer, planned=own is not None and offer.node in own.nodes)
 
-    def _ask(
+    def _query(
         self,
         cluster: RecordedResource,
         nodes: Sequence[Node],
         key: str,
         replaced_key: str | None,
-        wanted: ComputeSpec,
+        compute: ComputeSpec,
         listings: Sequence[str],
     ) -> list[_NodeReply]:
-        """What those that can be asked say. Where none can, the first one's error."""
+        """Return the replies of reachable nodes; raise the first error if there are none."""
         files = self._files(listings)
         digests = sorted({file.sha256 for some in files.values() for file in some})
 
-        def ask(node: Node) -> _NodeReply | NodeError:
+        def query(node: Node) -> _NodeReply | NodeError:
             agent = self._agents.of(cluster.provider, node)
             request = FreeResourcesRequest(
                 root=node.root,
                 key=key,
                 replaced_key=replaced_key,
                 declared=node.gpus,
-                accelerators=[wanted.gpu_kind] if wanted.gpu_kind else [],
+                accelerators=[compute.gpu_kind] if compute.gpu_kind else [],
                 cached=CacheQueryRequest(
                     **cache_target(node, cluster.cluster_spec),
                     listings=[*files],
@@ -138,35 +142,37 @@ class RunPlacer:
                 ),
             )
             try:
-                found = agent.call(FREE_RESOURCES, request, timeout=QUERY_SECONDS)
+                response = agent.call(FREE_RESOURCES, request, timeout=QUERY_SECONDS)
             except NodeError as error:
                 return error
-            cached = found["cached"] or CacheQueryResponse(trees=[], blobs=[])
-            gpus = [GpuFacts(one["name"], tuple(one["is"]), one["free"]) for one in found["gpus"]]
+            cached = response["cached"] or CacheQueryResponse(trees=[], blobs=[])
+            gpus = [
+                GpuFacts(gpu["name"], tuple(gpu["is"]), gpu["free"]) for gpu in response["gpus"]
+            ]
             offer = NodeOffer(
                 node.id,
                 tuple(gpus),
-                len(found["live"]),
+                len(response["live"]),
                 _cached_bytes(files, cached),
-                found["cpus"],
-                found["memory"],
+                response["cpus"],
+                response["memory"],
                 _space_for(files, cached),
             )
-            return _NodeReply(offer, frozenset(found["live"]), tuple(found["nodes"] or ()))
+            return _NodeReply(offer, frozenset(response["live"]), tuple(response["nodes"] or ()))
 
-        answers = each(ask, nodes, _AT_ONCE)
-        said = [answer for answer in answers if isinstance(answer, _NodeReply)]
-        if not said and answers:
-            raise next(answer for answer in answers if isinstance(answer, NodeError))
-        return said
+        results = each(query, nodes, _AT_ONCE)
+        replies = [result for result in results if isinstance(result, _NodeReply)]
+        if not replies and results:
+            raise next(result for result in results if isinstance(result, NodeError))
+        return replies
 
     def _files(self, listings: Sequence[str]) -> dict[str, Sequence[ListedFile]]:
-        known = [(one, self._store.load_listing(one)) for one in listings]
-        return {one: listing.files for one, listing in known if listing is not None}
+        loaded = [(listing_id, self._store.load_listing(listing_id)) for listing_id in listings]
+        return {listing_id: listing.files for listing_id, listing in loaded if listing is not None}
 
 
 def _cached_bytes(files: Mapping[str, Sequence[ListedFile]], cached: CacheQueryResponse) -> int:
-    """What is there of listings."""
+    """Return the bytes of the listings' files in the node's cache."""
     trees, blobs = frozenset(cached["trees"]), frozenset(cached["blobs"])
     return sum(
         file.size
@@ -179,7 +185,7 @@ def _cached_bytes(files: Mapping[str, Sequence[ListedFile]], cached: CacheQueryR
 def _space_for(
     files: Mapping[str, Sequence[ListedFile]], cached: CacheQueryResponse
 ) -> SpaceAvailability:
-    """When there is room for listings."""
+    """Return whether the node's cache has space for the listings, now or later."""
     held, leased = frozenset(cached.get("leases", ())), frozenset(cached.get("leased", ()))
     missing = sum(
         file.size
@@ -191,12 +197,12 @@ def _space_for(
     return SpaceAvailability.of(missing, total, cached.get("room"), cached.get("most"))
 
 
-def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, wanted: int) -> str:
-    """Why a run on several nodes can't have them now: those that are away. Empty if enough can be reached."""
-    if wanted == 1:
+def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, node_count: int) -> str:
+    """Return why a multi-node run must wait for unreachable nodes; '' if it needn't."""
+    if node_count == 1:
         return ""
 
-    def there(node: Node) -> bool:
+    def is_reachable(node: Node) -> bool:
         try:
             request = StatusRequest(root=node.root, keys=[])
             agents.of(cluster.provider, node).call(STATUS, request, timeout=QUERY_SECONDS)
@@ -205,18 +211,18 @@ def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, wanted: 
         return True
 
     nodes = nodes_of(cluster)
-    found = zip(nodes, each(there, nodes, _AT_ONCE), strict=True)
-    missing = [node for node, answers in found if not answers]
-    if len(nodes) - len(missing) >= wanted:
+    results = zip(nodes, each(is_reachable, nodes, _AT_ONCE), strict=True)
+    missing = [node for node, reachable in results if not reachable]
+    if len(nodes) - len(missing) >= node_count:
         return ""
     unreachable = ", ".join(node.id for node in (*missing, *unprovisioned_nodes(cluster)))
-    return (
-        f"waits: it needs {wanted} nodes, and {unreachable} can't be reached" if unreachable else ""
-    )
+    if not unreachable:
+        return ""
+    return f"waits: it needs {node_count} nodes, and {unreachable} can't be reached"
 
 
 def leader_addresses(node: Node, reported: Sequence[str]) -> list[str]:
-    """Where the other ranks may reach a node, the likeliest first: its declared address if that is a number, then those it reports."""
+    """Return a node's IP addresses: the declared one, then those it reports."""
     if node.address == "local":
         return [_LOOPBACK]
     declared = [node.address] if _is_ip_address(node.address) else []
@@ -231,29 +237,29 @@ def _is_ip_address(address: str) -> bool:
     return True
 
 
-def _maybe_started_error(nodes: Sequence[Node], said: Set[str]) -> NodeUnreachable:
-    missing = ", ".join(node.id for node in nodes if node.id not in said)
+def _maybe_started_error(nodes: Sequence[Node], reachable: Set[str]) -> NodeUnreachable:
+    missing = [node.id for node in nodes if node.id not in reachable]
     return NodeUnreachable(
-        f"an earlier attempt may have started it on {missing}, which is unreachable",
-        f"Apply again when the node is reachable. If it is permanently gone: trainctl nodes forget {missing.partition(',')[0]}.",
+        f"an earlier attempt may have started it on {', '.join(missing)}, which is unreachable",
+        f"Apply again when the node is reachable. If it is permanently gone: trainctl nodes forget {missing[0]}.",
     )
 
 
 def _too_few_nodes_error(
-    cluster: RecordedResource, wanted: ComputeSpec, said: Set[str]
+    cluster: RecordedResource, compute: ComputeSpec, reachable: Set[str]
 ) -> TrainctlError:
-    """Nodes that are away may have what is wanted; otherwise nothing will have it."""
-    unreachable = [
-        one.id for one in (*nodes_of(cluster), *unprovisioned_nodes(cluster)) if one.id not in said
-    ]
+    """Return a retryable error if unreachable nodes may be enough."""
+    nodes = (*nodes_of(cluster), *unprovisioned_nodes(cluster))
+    unreachable = [node.id for node in nodes if node.id not in reachable]
     if unreachable:
-        nodes = f"{wanted.node_count} node{'s' if wanted.node_count > 1 else ''}"
+        needed = "1 node is" if compute.node_count == 1 else f"{compute.node_count} nodes are"
         return NodeUnreachable(
-            f"{nodes} {'are' if wanted.node_count > 1 else 'is'} needed, and {', '.join(unreachable)} can't be reached",
+            f"{needed} needed, and {', '.join(unreachable)} can't be reached",
             "Apply again when the nodes are reachable, or lower compute.node_count.",
         )
+    kind = f"{compute.gpu_kind} " if compute.gpu_kind else ""
     return TrainctlError(
-        f"{wanted.node_count} nodes with {wanted.gpus or 'no'} {wanted.gpu_kind + ' ' if wanted.gpu_kind else ''}GPUs are needed, but {cluster.address} has fewer",
+        f"{compute.node_count} nodes with {compute.gpus or 'no'} {kind}GPUs are needed, but {cluster.address} has fewer",
         "Lower compute.node_count or compute.accelerator.",
         code="too-few-nodes",
     )

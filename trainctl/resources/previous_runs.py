@@ -1,9 +1,10 @@
-"""Runs that attempts have started and not recorded, and runs that start from earlier ones."""
+"""Unrecorded runs of interrupted applies; repeat and resume earlier runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from trainctl.apply.step import ApplyStep, Lookup
@@ -24,11 +25,11 @@ _AT_ONCE = 16
 _NEW_RUN = frozenset({"create", "replace"})
 
 LocateStore = Callable[[Address, str, RunRecord], Mapping[str, Any]]
-"""Where the checkpoints of a run of a job and a project are kept."""
+"""Return the checkpoint store of a run, by job address and project."""
 
 
 class AttemptedRun(NamedTuple):
-    """An attempt and its run, None where no node that answers knows of it; and why others could not be asked."""
+    """An attempt, its run if a node has it, and an unreachable node's error."""
 
     attempt: Intent
     run: RunRecord | None
@@ -36,12 +37,12 @@ class AttemptedRun(NamedTuple):
 
     @property
     def did_start(self) -> bool:
-        """Whether its run goes on, or did something before it ended."""
+        """Whether its run is live, or has executed anything."""
         return self.run is not None and (self.run.status.live or self.run.started_at is not None)
 
 
 def unrecorded_attempts(state: State) -> list[Intent]:
-    """The attempts at a run whose end nobody recorded, of each job the oldest first."""
+    """Return attempts to start a run that have no outcome, oldest first."""
     jobs = sorted({*state.orphaned_intents, *state.open_intents})
     return [
         attempt for job in jobs for attempt in reversed(state.attempts(job)) if starts_run(attempt)
@@ -49,48 +50,48 @@ def unrecorded_attempts(state: State) -> list[Intent]:
 
 
 def starts_run(attempt: Intent) -> bool:
-    """Whether it is an attempt at a new run of a job."""
+    """Whether an attempt starts a new run of a job."""
     return attempt.address.kind is Kind.JOB and attempt.action in _NEW_RUN
 
 
 def find_attempted_runs(
     agents: Agents, lookup: Lookup, attempts: Iterable[Intent], place: LocateStore
 ) -> tuple[AttemptedRun, ...]:
-    """What attempts have begun, as their nodes tell it now; each node is asked once."""
-    wanted: dict[Address, list[Intent]] = {}
-    for one in attempts:
-        wanted.setdefault(_attempt_cluster(one), []).append(one)
-    found: list[AttemptedRun] = []
-    for address, ones in wanted.items():
+    """Query the runs of attempts; each node is queried once."""
+    by_cluster: dict[Address, list[Intent]] = {}
+    for attempt in attempts:
+        address = Address(Kind.CLUSTER, str(attempt.inputs.get("cluster")))
+        by_cluster.setdefault(address, []).append(attempt)
+    runs: list[AttemptedRun] = []
+    for address, of_cluster in by_cluster.items():
         cluster = lookup(address)
         nodes = nodes_of(cluster) if cluster else ()
         provider = cluster.provider if cluster else ""
-        keys = sorted({one.key for one in ones})
-        told = each(lambda node: _query_runs(agents, provider, node, keys), nodes, _AT_ONCE)  # noqa: B023 (ends with the loop's turn)
-        node_error = next((one for one in told if isinstance(one, NodeError)), None)
+        keys = sorted({attempt.key for attempt in of_cluster})
+        query = partial(_query_runs, agents, provider, keys)
+        replies = dict(zip((node.id for node in nodes), each(query, nodes, _AT_ONCE), strict=True))
+        errors = [reply for reply in replies.values() if isinstance(reply, NodeError)]
         reports = {
-            node.id: one
-            for node, one in zip(nodes, told, strict=True)
-            if not isinstance(one, NodeError)
+            node: reply for node, reply in replies.items() if not isinstance(reply, NodeError)
         }
-        found += [
-            AttemptedRun(one, _run_from_reports(one, reports, place), node_error) for one in ones
+        runs += [
+            AttemptedRun(
+                attempt,
+                _run_from_reports(attempt, reports, place),
+                errors[0] if errors else None,
+            )
+            for attempt in of_cluster
         ]
-    return tuple(found)
-
-
-def _attempt_cluster(attempt: Intent) -> Address:
-    return Address(Kind.CLUSTER, str(attempt.inputs.get("cluster")))
+    return tuple(runs)
 
 
 def _query_runs(
-    agents: Agents, provider: str, node: Node, keys: Sequence[str]
+    agents: Agents, provider: str, keys: Sequence[str], node: Node
 ) -> RunReports | NodeError:
+    agent = agents.ephemeral_agent(provider, node)
     request = StatusRequest(root=node.root, keys=[*keys])
     try:
-        return agents.ephemeral_agent(provider, node).call(STATUS, request, timeout=QUERY_SECONDS)[
-            "runs"
-        ]
+        return agent.call(STATUS, request, timeout=QUERY_SECONDS)["runs"]
     except NodeError as error:
         return error
 
@@ -98,12 +99,17 @@ def _query_runs(
 def _run_from_reports(
     attempt: Intent, reports: Mapping[str, RunReports], place: LocateStore
 ) -> RunRecord | None:
-    """The run as those of its ranks tell it that were made."""
-    told = {node: runs.get(attempt.key) for node, runs in reports.items()}
-    answers = {node: answer for node, answer in told.items() if answer}
-    if not answers:
+    """Return the run's record from the reports of its ranks; None if there are none."""
+    by_rank = sorted(
+        (
+            (node, report)
+            for node, runs in reports.items()
+            if (report := runs.get(attempt.key)) is not None
+        ),
+        key=lambda pair: pair[1]["rank"],
+    )
+    if not by_rank:
         return None
-    by_rank = sorted(answers.items(), key=lambda one: one[1]["rank"])
     first = by_rank[0][1]
     job = JobSpec.from_attributes(attempt.attributes)
     run = RunRecord(
@@ -112,22 +118,22 @@ def _run_from_reports(
         attempt.key,
         first["generation"],
         ranks=tuple(
-            RankRecord(answer["rank"], node, RunStatus.CREATED) for node, answer in by_rank
+            RankRecord(report["rank"], node, RunStatus.CREATED) for node, report in by_rank
         ),
         created_at=attempt.time,
         code=job.code.digest,
     )
-    run = with_status(run, [answer for _, answer in by_rank])
+    run = with_status(run, [report for _, report in by_rank])
     return replace(run, store=place(attempt.address, job.project, run))
 
 
 RERUN, RESUME = "rerun_of", "resume_from"
-"""Attributes of a job whose newest run began so: the id of the run that it repeats; ``latest``."""
+"""Job attributes of its newest run: the id of the repeated run; ``latest``."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousRun:
-    """What an earlier run was made of: its job, and listings by weights address."""
+    """The inputs of an earlier run: its job, and listing ids by weights address."""
 
     run: RunRecord
     job: JobSpec
@@ -135,21 +141,21 @@ class PreviousRun:
 
 
 def load_previous_run(control: RunControl, store: MirrorStore, run: RunRecord) -> PreviousRun:
-    """What a run was made of; TrainctlError names what of it is gone."""
+    """Load the inputs of a run; TrainctlError names a missing input."""
     if not run.ranks:
         raise _not_repeatable_error(run, "it never reached a node", "Nothing was stored.")
     node = run.ranks[0].node
     try:
-        known = control.previous_run(run)
+        stored = control.previous_run(run)
     except UnknownOnNode as error:
         detail = "Its inputs were deleted from the node."
         raise _not_repeatable_error(run, f"{node} has no record of it", detail) from error
-    run_inputs = known.get("run_inputs")
+    run_inputs = stored.get("run_inputs")
     if not run_inputs:
         raise _not_repeatable_error(run, "it is from an older version of trainctl")
-    if not known["code_present"]:
+    if not stored["code_present"]:
         raise _not_repeatable_error(
-            run, f"its code was deleted from {node}", f"It was {known['code']}."
+            run, f"its code was deleted from {node}", f"It was {stored['code']}."
         )
     listings: Mapping[str, str] = run_inputs["listings"]
     for address, listing in sorted(listings.items()):
@@ -169,7 +175,7 @@ def _not_repeatable_error(run: RunRecord, why: str, detail: str = "") -> Trainct
 
 
 def rerun_step(step: ApplyStep, previous_run: PreviousRun) -> ApplyStep:
-    """The step with the earlier run's attributes, and weights as they were then."""
+    """Return the step with the attributes and listings of an earlier run."""
     require_inputs(previous_run, step.lookup)
     job = replace(previous_run.job, rerun_of=previous_run.run.id)
     if previous_run.run.image_digest and job.image:
@@ -182,7 +188,7 @@ def rerun_step(step: ApplyStep, previous_run: PreviousRun) -> ApplyStep:
 
 
 def _pin_image(image: ImageSpec, digest: str) -> ImageSpec:
-    """The image that a tag meant then; one of this machine's own has no name by digest."""
+    """Return the image by digest instead of tag; local images have no digest name."""
     name = image.base_image
     if "@" in name or name.startswith("localhost/"):
         return image
@@ -191,7 +197,7 @@ def _pin_image(image: ImageSpec, digest: str) -> ImageSpec:
 
 
 def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
-    """TrainctlError names what the run needed and the state has no more."""
+    """Raise TrainctlError if the state has no record of an input of the run."""
     needed = [
         previous_run.job.cluster_address,
         *(item.address for item in previous_run.job.weights),
@@ -203,31 +209,31 @@ def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
 
 
 def _lookup_previous_listings(lookup: Lookup, previous_run: PreviousRun) -> Lookup:
-    def found(address: Address) -> RecordedResource | None:
+    def lookup_previous(address: Address) -> RecordedResource | None:
         recorded, listing = lookup(address), previous_run.listings.get(str(address))
         if recorded is None or listing is None:
             return recorded
         return replace(recorded, outputs={**recorded.outputs, "listing": listing})
 
-    return found
+    return lookup_previous
 
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """A step as its run is to begin it, and the run that it repeats, if it does."""
+    """A step with the inputs of its new run, and the run that it repeats, if any."""
 
     step: ApplyStep
     repeated_run: RunRecord | None = None
 
     def mark(self, run: RunRecord) -> RunRecord:
-        """The new run's record with where it came from."""
+        """Record the repeated run in the new run's record."""
         return replace(run, rerun_of=self.repeated_run.id if self.repeated_run else None)
 
 
 def prepare_start(
     control: RunControl, store: MirrorStore, step: ApplyStep, earlier: Sequence[RunRecord]
 ) -> RunStart:
-    """How the step's run begins; TrainctlError if what it is to begin from is gone."""
+    """Return how the step's run starts; TrainctlError if inputs are missing."""
     job = step.job_spec
     if job.resume_from:
         newest = CheckpointSelector(job.project, str(step.address))
@@ -243,7 +249,7 @@ def prepare_start(
 
 
 def _with_checkpoints(step: ApplyStep, references: Sequence[CheckpointSelector]) -> ApplyStep:
-    """The step with other checkpoints to begin with; the node finds them when the run starts."""
+    """Return the step with checkpoints to load, which the node selects."""
     job = step.job_spec
     before = job.runtime.load_checkpoint_config or LoadCheckpointSpec()
     config = replace(before, enabled=True, checkpoints=tuple(references))
@@ -252,10 +258,10 @@ def _with_checkpoints(step: ApplyStep, references: Sequence[CheckpointSelector])
 
 
 def _loaded_references(run: RunRecord) -> list[CheckpointSelector]:
-    """The very checkpoints that a run began with, whatever there is by now."""
-    found = []
-    for one in run.loaded:
-        project, _, folder = str(one["run"]).split("/")
+    """Return selectors of exactly the checkpoints that a run loaded."""
+    selectors = []
+    for checkpoint in run.loaded:
+        project, _, folder = str(checkpoint["run"]).split("/")
         run_id = folder.partition("-")[2]
-        found.append(CheckpointSelector(project, run=run_id, name=str(one["name"])))
-    return list(dict.fromkeys(found))
+        selectors.append(CheckpointSelector(project, run=run_id, name=str(checkpoint["name"])))
+    return list(dict.fromkeys(selectors))

@@ -1,4 +1,4 @@
-"""Every kind's handler, made from the ports they share; projects, which are only in the state."""
+"""The handlers of all kinds of resources, and the services they share."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from trainctl.weights.mirrors import Mirror
 
 
 class ProjectHandler:
-    """Keeps a project in the state."""
+    """Handles projects, which exist only in the state."""
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """Nothing to make."""
+        """Do nothing."""
         return {}
 
     def delete(self, step: ApplyStep) -> None:
-        """Nothing to remove."""
+        """Do nothing."""
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """Nothing can be left."""
+        """Do nothing."""
         return {}
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """A project is where the state is."""
+        """Report the project as present."""
         return Observation(ResourceStatus.PRESENT)
 
 
 class ResourceHandler(StepHandler, Protocol):
-    """A handler that can also look."""
+    """A step handler that can also observe a resource."""
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """What is there of a recorded resource. NodeUnreachable where nobody could tell."""
+        """Observe a recorded resource; NodeUnreachable if its status is unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What handlers reach the world through."""
+    """Shared dependencies of the handlers."""
 
     providers: Providers
     agents: Agents
@@ -63,15 +63,15 @@ class Services:
     checkpoints: CheckpointAccess
     delete_checkpoints: bool = False
     planned: Mapping[Address, PlannedRun] = field(default_factory=dict)
-    """Where the plan has its new runs."""
+    """The planned placement of new runs."""
     lock: Callable[[LockEntry], None] = lambda _: None
-    """Told what a source resolved to when all of it is in the mirror."""
+    """Called with the resolved version of a source once it is mirrored."""
     mirror_at: Callable[[MirrorSite], Mirror] | None = None
-    """The mirror that a record names, where it isn't the manifest's any more."""
+    """Open a recorded mirror that is no longer the manifest's."""
 
 
 def handlers(services: Services) -> Mapping[Kind, ResourceHandler]:
-    """A handler for each kind."""
+    """Create the handler of each kind."""
     return {
         Kind.PROJECT: ProjectHandler(),
         Kind.CLUSTER: ClusterHandler(services.providers, services.agents, services.context.lineage),

@@ -1,8 +1,8 @@
-"""Asking nodes about runs that exist, and telling them what to do with them."""
+"""Query and control existing runs through the agents of their nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from trainctl.base.parallel import each
@@ -23,33 +23,33 @@ from trainctl.resources.run_status import are_lost, with_partial_status, with_st
 T = TypeVar("T")
 
 STOP_GRACE_SECONDS = 30.0
-"""How long a job may take to end by itself once it was asked to."""
+"""Time between SIGTERM and SIGKILL of a job's processes."""
 
 QUERY_SECONDS = 60.0
-"""How long a node that is only looked at may be silent."""
+"""Timeout of requests that only query a node."""
 
 _AT_ONCE = 16
-"""How many nodes are asked at the same time."""
+"""How many nodes are queried at the same time."""
 
 RunReports = Mapping[str, protocol.RunReport | None]
-"""Statuses by key."""
+"""A node's reports of runs, by run key."""
 
 
 def runs_of(recorded: RecordedResource | None) -> tuple[RunRecord, ...]:
-    """The runs of a recorded job, the newest last."""
+    """Return the runs of a recorded job, the newest last."""
     runs = recorded.outputs.get("runs", ()) if recorded else ()
     return tuple(RunRecord.from_json(run) for run in runs)
 
 
 class ObservedRun(NamedTuple):
-    """A run as its nodes tell it; with an ``error`` as it was last seen, but for the ranks whose nodes answered."""
+    """A run as its nodes report it; with an ``error``, some ranks are as recorded."""
 
     run: RunRecord
     error: NodeError | None
 
 
 class RunControl:
-    """Reaches the nodes of a run through the records of their clusters."""
+    """Calls the nodes of runs, which it finds in the records of their clusters."""
 
     def __init__(
         self, agents: Agents, lookup: Callable[[Address], RecordedResource | None]
@@ -58,38 +58,23 @@ class RunControl:
         self._lookup = lookup
 
     def status(self, run: RunRecord) -> RunRecord:
-        """The run's record as its nodes tell it now; LOST where a node knows nothing of a live run."""
-        now, error = self.statuses([run])[run.key]
+        """Query the run; LOST if a node does not know it. NodeError if unreachable."""
+        observed, error = self.statuses([run])[run.key]
         if error is not None:
             raise error
-        return now
+        return observed
 
     def statuses(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
-        """As ``status``, of many runs by their keys: each node is asked once. Why something can't be learned is told beside what can."""
+        """Query runs, each node once; return them by key, with errors."""
         keys: dict[str, set[str]] = {}
-        found: dict[str, ObservedRun] = {}
         for run in runs:
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
-        answers = dict(zip(keys, each(self._ask_status, keys.items(), _AT_ONCE), strict=True))
-        for run in runs:
-            told = [answers[rank.node] for rank in run.ranks]
-            failed = next((one for one in told if isinstance(one, NodeError)), None)
-            mine = [None if isinstance(one, NodeError) else one.get(run.key) for one in told]
-            reports = {
-                rank.rank: answer
-                for rank, one, answer in zip(run.ranks, told, mine, strict=True)
-                if not isinstance(one, NodeError)
-            }
-            unanswered = {rank.rank for rank in run.ranks} - reports.keys()
-            if failed is None or are_lost(unanswered, mine):
-                found[run.key] = ObservedRun(with_status(run, mine), None)
-            else:
-                found[run.key] = ObservedRun(with_partial_status(run, reports), failed)
-        return found
+        replies = dict(zip(keys, each(self._query_status, keys.items(), _AT_ONCE), strict=True))
+        return {run.key: _observed(run, replies) for run in runs}
 
-    def _ask_status(self, question: tuple[str, set[str]]) -> RunReports | NodeError:
-        node_id, keys = question
+    def _query_status(self, keys_of_node: tuple[str, set[str]]) -> RunReports | NodeError:
+        node_id, keys = keys_of_node
         try:
             agent, node = self._find_node(node_id)
             request = protocol.StatusRequest(root=node.root, keys=sorted(keys))
@@ -100,26 +85,26 @@ class RunControl:
             return error
 
     def set_priority(self, run: RunRecord, order: QueueOrder) -> None:
-        """Tell a run that may be waiting its priority and slots."""
+        """Set the priority and slots of a run that may be queued."""
 
-        def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
+        def set_order(agent: NodeAgent, node: Node) -> protocol.RunReport:
             return agent.call(
                 protocol.SET_QUEUE_ORDER,
                 protocol.SetQueueOrderRequest(root=node.root, key=run.key, **order),
             )
 
-        self._each(run, ask)
+        self._call_nodes(run, set_order)
 
     def set_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
-        """Begin anew a run on one node that waits for its secrets, None for those that the node keeps; its record then."""
+        """Restart a run that waits for its secrets; None uses those stored on the node."""
 
-        def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
+        def send(agent: NodeAgent, node: Node) -> protocol.RunReport:
             request = protocol.SetSecretsRequest(
                 root=node.root, data=node.data, key=run.key, secrets=values
             )
             return agent.call(protocol.SET_SECRETS, request)
 
-        return with_status(run, self._each(run, ask))
+        return with_status(run, self._call_nodes(run, send))
 
     def stop(
         self,
@@ -127,104 +112,105 @@ class RunControl:
         grace_seconds: float = STOP_GRACE_SECONDS,
         on_event: OnEvent | None = None,
     ) -> RunRecord:
-        """End the run: its processes are asked, and after the grace made to. Events: ``seconds, grace, processes``."""
-        now, error = self.try_stop(run, grace_seconds, on_event)
+        """Stop the run's processes: SIGTERM, and SIGKILL after the grace time.
+
+        Events: ``seconds, grace, processes``. NodeError if a node is unreachable.
+        """
+        stopped, error = self.try_stop(run, grace_seconds, on_event)
         if error is not None:
             raise error
-        return now
+        return stopped
 
     def try_stop(
         self, run: RunRecord, grace_seconds: float, on_event: OnEvent | None = None
     ) -> ObservedRun:
-        """As ``stop``; where some rank's node could not be asked, what became of the others."""
+        """Stop the run; return an unreachable node's error instead of raising it."""
 
-        def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
+        def stop(agent: NodeAgent, node: Node) -> protocol.RunReport:
             request = protocol.StopRequest(root=node.root, key=run.key, grace_seconds=grace_seconds)
             return agent.call(protocol.STOP, request, on_event=on_event)
 
-        answers = self._answers(run, ask)
+        replies = self._replies(run, stop)
         reports = {
-            rank.rank: answer
-            for rank, answer in zip(run.ranks, answers, strict=True)
-            if not isinstance(answer, NodeError)
+            rank.rank: reply
+            for rank, reply in zip(run.ranks, replies, strict=True)
+            if not isinstance(reply, NodeError)
         }
-        failed = next((one for one in answers if isinstance(one, NodeError)), None)
-        if failed is None:
+        error = _first_error(replies)
+        if error is None:
             return ObservedRun(with_status(run, [*reports.values()]), None)
-        return ObservedRun(with_partial_status(run, reports), failed)
+        return ObservedRun(with_partial_status(run, reports), error)
 
     def remove(self, run: RunRecord) -> None:
-        """Remove what the run left on its nodes, but for its checkpoints."""
+        """Delete the run's files on its nodes, except checkpoints."""
 
-        def ask(agent: NodeAgent, node: Node) -> protocol.RemoveResponse:
-            return agent.call(
-                protocol.REMOVE, protocol.RunCacheRequest(root=node.root, key=run.key)
-            )
+        def remove(agent: NodeAgent, node: Node) -> protocol.RemoveResponse:
+            request = protocol.RunCacheRequest(root=node.root, key=run.key)
+            return agent.call(protocol.REMOVE, request)
 
-        self._each(run, ask)
+        self._call_nodes(run, remove)
 
     def read_lines(
         self,
         run: RunRecord,
         rank: int,
-        wanted: protocol.LogStreamQuery,
+        query: protocol.LogStreamQuery,
         on_bytes: Callable[[bytes], None],
     ) -> None:
-        """Hand over one rank's log as frames."""
+        """Pass one rank's log to a callback as frames."""
         agent, node = self.node_of_rank(run, rank)
-        request = protocol.ReadLinesRequest(root=node.root, key=run.key, rank=rank, **wanted)
+        request = protocol.ReadLinesRequest(root=node.root, key=run.key, rank=rank, **query)
         agent.read(protocol.READ_LINES, request, on_bytes, QUERY_SECONDS)
 
     def previous_run(self, run: RunRecord) -> protocol.RunInputsResponse:
-        """What the run's first node knows it was made of."""
+        """Return the run's inputs, as stored on its first node."""
         agent, node = self.node_of_rank(run, 0)
-        return agent.call(
-            protocol.GET_RUN_INPUTS, RunRequest(root=node.root, key=run.key), timeout=QUERY_SECONDS
-        )
+        request = RunRequest(root=node.root, key=run.key)
+        return agent.call(protocol.GET_RUN_INPUTS, request, timeout=QUERY_SECONDS)
 
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
-        """Hand over the archive of a code tree that the run's first node has."""
+        """Pass the archive of a code tree on the run's first node to a callback."""
         agent, node = self.node_of_rank(run, 0)
         agent.read(READ_CODE, CodeRequest(root=node.root, digest=digest), on_bytes)
 
     def metrics(self, run: RunRecord, rank: int, since: float) -> tuple[str, list[dict[str, Any]]]:
-        """The id of a rank's node, and the samples that it took after a time, the oldest first."""
+        """Return the id of a rank's node, and its samples after a time, oldest first."""
         agent, node = self.node_of_rank(run, rank)
         request = protocol.MetricsRequest(root=node.root, key=run.key, since=since)
         return node.id, agent.call(protocol.METRICS, request, timeout=QUERY_SECONDS)["samples"]
 
-    def _each(self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]) -> Sequence[T | None]:
-        """As ``_answers``; the first error is raised once all have answered."""
-        answers = self._answers(run, ask)
-        failed = next((answer for answer in answers if isinstance(answer, NodeError)), None)
-        if failed is not None:
-            raise failed
-        return [answer for answer in answers if not isinstance(answer, NodeError)]
+    def _call_nodes(
+        self, run: RunRecord, call: Callable[[NodeAgent, Node], T]
+    ) -> Sequence[T | None]:
+        """Call all ranks' nodes; raise the first error when all have replied."""
+        replies = self._replies(run, call)
+        error = _first_error(replies)
+        if error is not None:
+            raise error
+        return [reply for reply in replies if not isinstance(reply, NodeError)]
 
-    def _answers(
-        self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]
+    def _replies(
+        self, run: RunRecord, call: Callable[[NodeAgent, Node], T]
     ) -> Sequence[T | NodeError | None]:
-        """What each rank's node answers, all at once, so that none learns from another what it was about to be told; None of one
-        that the state has no more.
-        """
+        """Call all ranks' nodes in parallel; None for a node not in the state."""
 
-        def answer(rank: RankRecord) -> T | NodeError | None:
+        def call_rank(rank: RankRecord) -> T | NodeError | None:
             try:
-                place = self.node_of_rank(run, rank.rank)
+                agent, node = self.node_of_rank(run, rank.rank)
             except UnknownOnNode:
                 return None
             except NodeError as error:
                 return error
             try:
-                return ask(*place)
+                return call(agent, node)
             except NodeError as error:
                 return error
 
-        return each(answer, run.ranks, _AT_ONCE)
+        return each(call_rank, run.ranks, _AT_ONCE)
 
     def node_of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
-        """The node of a rank, and the way to ask it. NodeError if there is no such rank or node."""
-        node_id = next((one.node for one in run.ranks if one.rank == rank), None)
+        """Return a rank's node and its agent; NodeError if there is no such rank or node."""
+        node_id = next((record.node for record in run.ranks if record.rank == rank), None)
         if node_id is None:
             raise NodeError(
                 f"run {run.id} has no rank {rank}",
@@ -241,3 +227,22 @@ class RunControl:
         if node is None:
             raise UnknownOnNode(f"{cluster.address} no longer has node {node_id}")
         return self._agents.ephemeral_agent(cluster.provider, node), node
+
+
+def _first_error(replies: Iterable[object]) -> NodeError | None:
+    return next((reply for reply in replies if isinstance(reply, NodeError)), None)
+
+
+def _observed(run: RunRecord, replies: Mapping[str, RunReports | NodeError]) -> ObservedRun:
+    """Return a run as its nodes' replies report it."""
+    of_ranks = [replies[rank.node] for rank in run.ranks]
+    reports = [None if isinstance(reply, NodeError) else reply.get(run.key) for reply in of_ranks]
+    by_rank = {
+        rank.rank: report
+        for rank, reply, report in zip(run.ranks, of_ranks, reports, strict=True)
+        if not isinstance(reply, NodeError)
+    }
+    error = _first_error(of_ranks)
+    if error is None or are_lost({rank.rank for rank in run.ranks} - by_rank.keys(), reports):
+        return ObservedRun(with_status(run, reports), None)
+    return ObservedRun(with_partial_status(run, by_rank), error)

@@ -1,4 +1,4 @@
-"""Weights: mirrored once, and referred to for as long as a state declares them."""
+"""Copy the sources of weights into the mirror and reference them there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _POLL_SECONDS = 0.2
 
 
 class WeightsHandler:
-    """Has the mirror hold what the manifest names."""
+    """Copies the sources of weights into the mirror and keeps a reference to each."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class WeightsHandler:
         lock: Callable[[LockEntry], None] = lambda _: None,
         mirror_at: Callable[[MirrorSite], Mirror] | None = None,
     ) -> None:
-        """``lock`` is told what a source resolved to when all of it is in the mirror; ``mirror_at`` gives a mirror that was used before."""
+        """``lock`` gets mirrored versions; ``mirror_at`` opens a recorded mirror."""
         self._mirror = mirror
         self._secrets = secrets
         self._context = context
@@ -63,7 +63,7 @@ class WeightsHandler:
         self._mirror_at = mirror_at
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """Mirror what is missing; verified, or an error that names the file."""
+        """Copy missing files into the mirror, verified; an error names the file."""
         resolved = step.resolved
         if resolved is None:
             resolved = self._resolve(step)
@@ -80,7 +80,7 @@ class WeightsHandler:
 
     @contextlib.contextmanager
     def _content_lock(self, step: ApplyStep, content: str) -> Iterator[None]:
-        """Copy the same content once at a time, so that it is counted for the first resource only."""
+        """Serialize copies of the same files, so that their bytes are counted once."""
         with self._guard:
             lock = self._content_locks.setdefault(content, threading.Lock())
         while not lock.acquire(timeout=_POLL_SECONDS):
@@ -95,11 +95,11 @@ class WeightsHandler:
     ) -> Mapping[str, Any]:
         store = self._mirror.store
         (before,) = store.survey([resolved]).sources
-        # A source that is complete needs no credential, so a missing one stops nothing.
+        # A complete source needs no credential.
         credential = None if before.listing else credential_of(step.weights_spec, self._secrets)
         source = source_for(parse_source(resolved.source).scheme)
         upstream = SourceUpstream(source, resolved, credential)
-        began = time.monotonic()
+        start_time = time.monotonic()
 
         def ingest() -> Listing:
             with explaining_denials(credential):
@@ -115,12 +115,12 @@ class WeightsHandler:
         try:
             listing = ingest()
         except (SourceMismatch, SourceNotFound) as error:
-            now = self._resolve_now(step, credential)
-            if now is None or now.pin == resolved.pin:
+            current = self._resolve_now(step, credential)
+            if current is None or current.pin == resolved.pin:
                 raise
-            raise self._source_changed(step, resolved, now) from error
+            raise self._source_changed(step, resolved, current) from error
         if self._drop_old_reference(step):
-            # Two URLs may be one place, by a link or a share: then that was the reference that has just been written.
+            # The old URL may be the same mirror, and the reference the one written above.
             listing = ingest()
         version: dict[str, Any] = {
             "revision": resolved.revision,
@@ -135,65 +135,63 @@ class WeightsHandler:
             **site_of(self._mirror).outputs,
             "fetched": MirroringRecord(
                 bytes=before.missing,
-                seconds=round(time.monotonic() - began, 3),
+                seconds=round(time.monotonic() - start_time, 3),
                 bytes_through_client=upstream.bytes_read if is_remote(self._mirror) else 0,
             ).to_json(),
         }
 
     def _resolve(self, step: ApplyStep) -> ResolvedSource:
-        """The source as it was planned: at the planned revision, where upstream keeps revisions."""
-        directory = self._context.directory
+        """Resolve the source at its planned revision, if upstream has revisions."""
+        directory, store = self._context.directory, self._mirror.store
         planned = lock_entry(step.weights_spec, directory) if step.weights_spec.pin else None
-        wanted = source_request_of(step.weights_spec, directory)
+        request = source_request_of(step.weights_spec, directory)
         try:
             credential = credential_of(step.weights_spec, self._secrets)
-        except TrainctlError as why:
-            return resolve_from_lock(wanted, why, locked=planned, store=self._mirror.store).resolved
-        if planned is not None and wanted.uri.scheme not in ("hf", "file"):
-            custom_endpoint = source_for(wanted.uri.scheme).custom_endpoint(
-                wanted.uri.text, credential
-            )
-            version = version_from_lock(wanted.uri.text, custom_endpoint, planned)
-            kept = mirrored_version(self._mirror.store, version, planned)
-            if kept is not None:
-                return kept
-            planned = None  # what is there is held against the plan's pin
+        except TrainctlError as error:
+            return resolve_from_lock(request, error, locked=planned, store=store).resolved
+        if planned is not None and request.uri.scheme not in ("hf", "file"):
+            source, uri = source_for(request.uri.scheme), request.uri.text
+            version = version_from_lock(uri, source.custom_endpoint(uri, credential), planned)
+            mirrored = mirrored_version(store, version, planned)
+            if mirrored is not None:
+                return mirrored
+            planned = None  # the caller compares the current version with the plan's pin
         with explaining_denials(credential):
-            return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
+            return resolve(request, credential, locked=planned, cancelled=step.cancelled).resolved
 
     def _resolve_now(
         self, step: ApplyStep, credential: SourceCredential | None
     ) -> ResolvedSource | None:
-        """The source as upstream shows it by now; None where it can't be told, or where its revisions stay what they are."""
-        wanted = source_request_of(step.weights_spec, self._context.directory)
-        if wanted.uri.scheme == "hf" or wanted.sha256:
+        """Resolve the current version; None if unknown, or if revisions are immutable."""
+        request = source_request_of(step.weights_spec, self._context.directory)
+        if request.uri.scheme == "hf" or request.sha256:
             return None
         try:
-            return resolve(wanted, credential, cancelled=step.cancelled).resolved
+            return resolve(request, credential, cancelled=step.cancelled).resolved
         except SourceError:
             return None
 
     def _source_changed(
-        self, step: ApplyStep, planned: ResolvedSource | None, now: ResolvedSource
+        self, step: ApplyStep, planned: ResolvedSource | None, current: ResolvedSource
     ) -> StalePlan:
-        """``planned`` is None where the plan kept no files, which it doesn't of very many."""
+        """Return the error; ``planned`` is None if the plan has too many files to list."""
         before = planned.revision if planned else step.weights_spec.revision
-        lines = [f"It was at {before} and is now at {now.revision}."]
+        lines = [f"It was at {before} and is now at {current.revision}."]
         if planned is not None:
-            lines += describe_difference(planned.files, now.files)
+            lines += describe_difference(planned.files, current.files)
         return StalePlan(
-            f"{now.source} has changed since the plan was made",
+            f"{current.source} has changed since the plan was made",
             "\n".join([*lines, "Plan again."]),
             address=str(step.address),
         )
 
     def delete(self, step: ApplyStep) -> None:
-        """Drop the reference; the content stays for whoever else refers to it, until it is collected."""
+        """Drop the reference; `mirror gc` deletes the files once unreferenced."""
         self._mirror.store.drop_reference(self._context.lineage, str(step.address))
         self._drop_old_reference(step)
 
     def _drop_old_reference(self, step: ApplyStep) -> bool:
-        """Drop the reference in the mirror that was used before, if there was one; who can't be asked is told of. Whether it was there."""
+        """Drop the reference in the previous mirror, if any; return whether it existed."""
         outputs = step.recorded.outputs if step.recorded else {}
         if not outputs.get("mirror") or self._mirror_at is None:
             return False
@@ -208,25 +206,25 @@ class WeightsHandler:
             )
         except UnknownOnNode:
             return False
-        except TrainctlError as why:
+        except TrainctlError as error:
             step.tell(
-                f"blobs of this project in the mirror {before} are kept: {why.summary}. To delete them when the mirror is reachable, 30 days after their last use: trainctl mirror gc {before.options} --drop-unused 30d"
+                f"blobs of this project in the mirror {before} are kept: {error.summary}. To delete them when the mirror is reachable, 30 days after their last use: trainctl mirror gc {before.options} --drop-unused 30d"
             )
             return False
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """What an interrupted mirroring fetched is whole content or is resumed; there is nothing to undo."""
+        """Do nothing: the next apply resumes the copy."""
         return {}
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """Whether the mirror still has the listing."""
+        """Check that the mirror has the listing."""
         listing = recorded.outputs.get("listing")
-        here = bool(listing) and bool(self._mirror.store.survey(listings=[str(listing)]).listings)
-        return Observation(ResourceStatus.PRESENT if here else ResourceStatus.MISSING)
+        exists = bool(listing) and bool(self._mirror.store.survey(listings=[str(listing)]).listings)
+        return Observation(ResourceStatus.PRESENT if exists else ResourceStatus.MISSING)
 
 
 def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
-    """What a weights resource wants of its source."""
+    """Return the request that resolves the source of a weights resource."""
     return SourceRequest(
         source=weights.source,
         directory=directory,
@@ -238,29 +236,29 @@ def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
 
 
 def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCredential | None:
-    """What opens the source: its declared auth, else what its platform usually finds, else nothing."""
+    """Return the declared credential, or the platform's default, or None."""
     declared = secrets.declared_credential(weights)
     scheme = parse_source(weights.source).scheme
     if declared is not None or scheme in ("file", "https"):
         return declared
     if scheme != "hf":
         return secrets.usual_credential(weights)
-    # Heavy: only who has such a source pays for it.
+    # Slow to import.
     from trainctl.sources.hf import default_hub_credential
 
     return secrets.registered(default_hub_credential())
 
 
 def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
-    """What the lock file says of a weights resource whose source was resolved; it has a revision and a pin."""
-    wanted = source_request_of(weights, directory)
+    """Return the lock file entry of resolved weights, which have a revision and a pin."""
+    request = source_request_of(weights, directory)
     return LockEntry(
-        source=wanted.source,
-        allow_patterns=wanted.allow,
-        ignore_patterns=wanted.ignore,
+        source=request.source,
+        allow_patterns=request.allow,
+        ignore_patterns=request.ignore,
         revision=weights.revision or "",
         pin=weights.pin or "",
         files=weights.files or 0,
         bytes=weights.bytes or 0,
-        endpoint_url=wanted.endpoint_url,
+        endpoint_url=request.endpoint_url,
     )

@@ -79,7 +79,7 @@ class Operator:
     """Answers a node's questions in this process."""
 
     def __init__(self, signer: ObjectUrlSigner) -> None:
-        self.request: Callable[[Mapping[str, Any]], Mapping[str, Any]] = signer.answer
+        self.request: Callable[[Mapping[str, Any]], Mapping[str, Any]] = signer.respond
 
 
 @pytest.fixture(scope="module")
@@ -248,8 +248,8 @@ def test_only_the_objects_of_the_listing_are_signed(mirror: tuple[Path, Listing]
     signer = ObjectUrlSigner(SignedDirectory(root), listing)  # type: ignore[arg-type]
     foreign = keys.blob("0" * 64)
 
-    answer = signer.answer({"method": "links", "keys": [keys.packs(listing.id)]})
+    answer = signer.respond({"method": "links", "keys": [keys.packs(listing.id)]})
     with pytest.raises(SourceError):
-        signer.answer({"method": "links", "keys": [keys.packs(listing.id), foreign]})
+        signer.respond({"method": "links", "keys": [keys.packs(listing.id), foreign]})
 
     assert len(answer["links"]) == 1

@@ -18,7 +18,7 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.plugin_api.sources import SourceCredential
-from trainctl.resources.mirror.relay import run_relay
+from trainctl.resources.mirror.source_urls import run_relay
 
 
 class _Failing(MemorySource):
@@ -59,7 +59,7 @@ def test_a_host_hears_what_it_may_try_again_and_when(
         return source.open(resolved, file, offset, None)
 
     with run_relay("token", resolved.files, open_file) as relay:
-        path = relay.path_of(0)
+        path = "/0"
         connection = HTTPConnection("127.0.0.1", relay.port)
         connection.request("GET", path, headers={"Authorization": "Bearer token"})
         answer = connection.getresponse()

@@ -64,7 +64,7 @@ def scan_tree(workspace: Workspace, path: str) -> CodeTree | TrainctlError:
 
 def _scan(workspace: Workspace, path: str) -> _ScannedCode | TrainctlError:
     try:
-        code: CodeSource = scan(workspace.settings.directory, path, workspace.withheld)
+        code: CodeSource = scan(workspace.settings.directory, path, workspace.excluded_paths)
     except TrainctlError as failure:
         return failure
     return _ScannedCode(code.tree, {file.path: file.kind for file in code.files})

@@ -1,1 +1,5 @@
-"""Mirrors as hosts and nodes use them: stores on hosts, links to sources, origins of deliveries, servers."""
+"""Mirrors on hosts, and how nodes read a mirror.
+
+`host_store` is a mirror in a directory of a host; `source_urls` gives that host URLs of a source.
+`origins` gives a node access to a mirror: a directory, a server (`node_server`) or presigned URLs.
+"""

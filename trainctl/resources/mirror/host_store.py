@@ -1,4 +1,4 @@
-"""A store in a directory of a host: what takes many requests, or much data, is done there by the node program."""
+"""A mirror in a directory of a host; the node program there does all bulk work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainctl.errors import SourceError, SourceUnreachable, TrainctlError, Unkno
 from trainctl.model.delivery import ServingCapability
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
-from trainctl.resources.agents import Agents
+from trainctl.resources.agents import Agents, NodeCall
 from trainctl.resources.mirror.source_urls import Register, SourceUrlProvider
 from trainctl.store import keys, reader, serialization
 from trainctl.store.ingestion.upstream import ProgressFn, Upstream
@@ -44,21 +44,21 @@ from trainctl.weights.mirrors import HostMirrorLocation
 
 Notify = Callable[[str], None]
 _SURVEY_SECONDS = 60.0
-_LONG_SECONDS = 600.0
-"""How long a host may be silent while it inspects very many files."""
+_LONG_SURVEY_SECONDS = 600.0
+"""Timeout of the survey of more than `_MANY_FILES` files."""
 _MANY_FILES = 10_000
 _DOWNLOADS_ON_HOST = "The mirror's host downloads the source. If only this machine can reach it, use a local mirror: mirror: {url: file:///DIRECTORY}"
 
 
 def _no_notify(text: str) -> None:
-    """For callers that report nothing."""
+    """Ignore the notice."""
 
 
 class HostStore(MirrorStore):
-    """See Store. Every method may also raise NodeError.
+    """See MirrorStore. Every method may also raise NodeError.
 
-    ``directory`` returns where it is, when that is first needed. ``agent`` returns what calls the host: with True, an agent that may install the
-    node program there. ``register`` has secrets masked everywhere; ``retry`` is for links, and says what people should know.
+    ``directory`` returns the mirror's location on first use. ``agent`` returns the host's agent;
+    with True, one that may install the node program. ``register`` redacts signatures of URLs.
     """
 
     def __init__(
@@ -77,14 +77,19 @@ class HostStore(MirrorStore):
 
     @property
     def serving(self) -> ServingCapability:
-        """How the host serves weights to nodes, by the last survey."""
+        """How the host can serve weights to nodes, as of the last survey."""
         if self._serving is None:
             self.survey()
         assert self._serving is not None  # noqa: S101
         return self._serving
 
-    def survey(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> StoreSurvey:  # fmt: skip
-        """See Store. One call."""
+    def survey(
+        self,
+        sources: Sequence[ResolvedSource] = (),
+        listings: Sequence[str] = (),
+        lineage: str = "",
+    ) -> StoreSurvey:
+        """See MirrorStore. One call."""
         rows: list[list[Any]] = [[] for _ in sources]
         request: MirrorSurveyRequest = {
             "path": self._path(),
@@ -98,7 +103,7 @@ class HostStore(MirrorStore):
             request,
             following=encode_rows(serialization.file_rows(source) for source in sources),
             on_event=lambda event: rows[event["of"]].extend(map(tuple, event["rows"])),
-            timeout=_LONG_SECONDS if is_long else _SURVEY_SECONDS,
+            timeout=_LONG_SURVEY_SECONDS if is_long else _SURVEY_SECONDS,
         )
         self._serving = ServingCapability(**response["serving"])
         return serialization.survey_from_json(response, rows)
@@ -113,9 +118,7 @@ class HostStore(MirrorStore):
         cancelled: threading.Event | None = None,
         waiting: Notify = _no_notify,
     ) -> Listing:
-        """See Store. The host downloads; files that no link can be made for go through this process."""
-        from trainctl.resources.mirror.source_urls import NodeCall
-
+        """See MirrorStore. The host downloads; the relay serves other files."""
         agent = self._agent(True)
         request: MirrorIngestRequest = {
             "path": self._path(),
@@ -131,23 +134,27 @@ class HostStore(MirrorStore):
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
-        def response(question: Mapping[str, Any]) -> dict[str, Any]:
-            return links.response(question)
+        def respond(request: Mapping[str, Any]) -> dict[str, Any]:
+            return urls.response(request)
 
-        with NodeCall(agent, response, on_event, cancelled) as conversation:
-            made = SourceUrlProvider(resolved, upstream, agent, self._register, self.retry, conversation.ended)  # fmt: skip
-            with made as links:
-                try:
-                    done = conversation.call(MIRROR_INGEST, request, encode_rows([serialization.file_rows(resolved)]))  # fmt: skip
-                except TrainctlError as error:
-                    raise _explain_error(error, links) from None
-        listing = self.load_listing(done["listing"])
-        if listing is None:  # collected since then
-            raise reader.missing_error(self.objects, keys.listing(done["listing"]))
+        following = encode_rows([serialization.file_rows(resolved)])
+        with (
+            NodeCall(agent, respond, on_event, cancelled) as node_call,
+            SourceUrlProvider(
+                resolved, upstream, agent, self._register, self.retry, node_call.ended
+            ) as urls,
+        ):
+            try:
+                listing_id = node_call.call(MIRROR_INGEST, request, following)["listing"]
+            except TrainctlError as error:
+                raise _explain_error(error, urls) from None
+        listing = self.load_listing(listing_id)
+        if listing is None:  # deleted meanwhile
+            raise reader.missing_error(self.objects, keys.listing(listing_id))
         return listing
 
     def load_listing(self, listing_id: str) -> Listing | None:
-        """See Store. A listing never changes, so it is read once."""
+        """See MirrorStore. Read once, as listings are immutable."""
         if listing_id not in self._listings:
             listing = super().load_listing(listing_id)
             if listing is None:
@@ -156,24 +163,24 @@ class HostStore(MirrorStore):
         return self._listings[listing_id]
 
     def inventory(self) -> MirrorInventory:
-        """See Store."""
+        """See MirrorStore."""
         return serialization.inventory_from_json(
             self._call(MIRROR_INVENTORY, MirrorRequest(path=self._path()))
         )
 
     def stored_bytes(self) -> int:
-        """See Store."""
+        """See MirrorStore."""
         return self._call(MIRROR_SIZE, MirrorRequest(path=self._path()))["bytes"]
 
     def drop_reference(self, lineage: str, address: str) -> bool:
-        """See Store."""
+        """See MirrorStore."""
         try:
             return super().drop_reference(lineage, address)
-        except UnknownOnNode:  # the reference is gone with the host
+        except UnknownOnNode:  # the host was forgotten
             return False
 
     def gc(self, options: GcOptions, notify: Notify = _no_notify) -> GcReport:
-        """See Store."""
+        """See MirrorStore."""
         request: MirrorGcRequest = {
             "path": self._path(),
             "dry_run": options.dry_run,
@@ -184,17 +191,17 @@ class HostStore(MirrorStore):
     def verify(
         self, repair: bool = False, progress: ProgressFn | None = None, notify: Notify = _no_notify
     ) -> VerifyReport:
-        """See Store."""
+        """See MirrorStore."""
         findings: list[Finding] = []
         request: MirrorVerifyRequest = {"path": self._path(), "repair": repair}
-        hashed = self._call(
+        response = self._call(
             MIRROR_VERIFY,
             request,
             progress,
             lambda row: findings.append(serialization.finding_from_row(row)),
             notify,
         )
-        return VerifyReport(hashed["blobs"], hashed["bytes"], tuple(findings))
+        return VerifyReport(response["blobs"], response["bytes"], tuple(findings))
 
     def _path(self) -> str:
         return self._directory().path
@@ -219,20 +226,20 @@ class HostStore(MirrorStore):
         return self._agent(False).call(method, request, on_event=on_event)
 
 
-def _explain_error(error: TrainctlError, links: SourceUrlProvider) -> TrainctlError:
-    """The relay's own error if the host only learned its kind; the host's words if it couldn't reach a source."""
-    if links.relay_error is not None and isinstance(error, SourceError):
-        return links.relay_error
+def _explain_error(error: TrainctlError, urls: SourceUrlProvider) -> TrainctlError:
+    """Return the relay's error, if any; add a hint to others."""
+    if urls.relay_error is not None and isinstance(error, SourceError):
+        return urls.relay_error
     if isinstance(error, SourceUnreachable) and error.summary.startswith("node "):
         error.detail = f"{error.detail} {_DOWNLOADS_ON_HOST}".strip()
     return error
 
 
 class HostMirror:
-    """A mirror in a directory of a host.
+    """A mirror in a directory of a host; see Mirror.
 
-    ``find`` returns where it is when that is first needed, which may ask the host; NodeError if that can't be told,
-    UnknownOnNode if the host was forgotten.
+    ``find`` returns its location on first use, possibly by querying the host: it may raise
+    NodeError, or UnknownOnNode if the host was forgotten.
     """
 
     on_a_host = True
@@ -251,7 +258,7 @@ class HostMirror:
         self._retry = retry
         self._register = register
         self._lock = threading.Lock()
-        self._found: HostMirrorLocation | None = None
+        self._location: HostMirrorLocation | None = None
         self._forgotten: UnknownOnNode | None = None
 
     @property
@@ -260,13 +267,13 @@ class HostMirror:
         with self._lock:
             if self._forgotten is not None:
                 raise self._forgotten
-            if self._found is None:
+            if self._location is None:
                 try:
-                    self._found = self._find()
+                    self._location = self._find()
                 except UnknownOnNode as error:
                     self._forgotten = error
                     raise
-            return self._found
+            return self._location
 
     @property
     def path(self) -> str:
@@ -292,13 +299,13 @@ class HostMirror:
         return HostDirectory(self.url, self.path)
 
     def connect(self) -> None:
-        """See Mirror. Log in to the host and start the program there."""
+        """See Mirror. Log in to the host and start the node program."""
         with contextlib.suppress(TrainctlError):
             if self.place.node.key:
                 self.agent(False).open((MIRROR_SURVEY,))
 
     def agent(self, installs: bool) -> NodeAgent:
-        """What calls the host. On nodes that were made, what an apply calls is installed, so that the next call is faster."""
+        """Return the host's agent, which may install the node program."""
         place = self.place
         if installs and place.node.key:
             return self._agents.of(place.provider, place.node)

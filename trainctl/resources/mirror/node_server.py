@@ -1,4 +1,4 @@
-"""Servers on nodes for as long as a delivery lasts: their certificates, and what all nodes are told of them."""
+"""Blob servers on nodes during a delivery, and their TLS certificates."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.model.delivery import ServingCapability, isolated_hosts
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.mirror.source_urls import NodeCall
+from trainctl.resources.agents import NodeCall
 
 _VALIDITY = dt.timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """``certificate`` and ``key`` are PEM; ``fingerprint`` is the sha256 of the certificate's DER, in hex."""
+    """Certificate and key as PEM, and the hex sha256 of the certificate's DER."""
 
     certificate: str
     key: str = field(repr=False)
@@ -34,8 +34,11 @@ class Certificate:
 
 
 def new_certificate() -> Certificate:
-    """A self-signed certificate with a P-256 key, valid a week before and after today; clients pin it, whatever their clocks say."""
-    # Heavy, and needed only for hosts without private addresses.
+    """Create a self-signed P-256 certificate for clients that pin its fingerprint.
+
+    It is valid from a week ago, as clocks of hosts differ.
+    """
+    # Slow to import, and needed only for hosts without private addresses.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -44,7 +47,7 @@ def new_certificate() -> Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trainctl")])
     now = dt.datetime.now(dt.UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -57,7 +60,9 @@ def new_certificate() -> Certificate:
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return Certificate(
-        made.public_bytes(pem).decode(), secret.decode(), made.fingerprint(hashes.SHA256()).hex()
+        certificate.public_bytes(pem).decode(),
+        secret.decode(),
+        certificate.fingerprint(hashes.SHA256()).hex(),
     )
 
 
@@ -66,7 +71,10 @@ Announcement = Mapping[str, Any]
 
 
 class NodeServer:
-    """Runs the verb ``serve``, or ``serve_mirror``, with a token of its own, which ``register`` has masked everywhere, as it has the key of its certificate, if it needs one."""
+    """Runs the method ``serve`` or ``serve_mirror`` on a node, in a thread.
+
+    ``register`` redacts the server's token and the key of its certificate in all output.
+    """
 
     def __init__(
         self,
@@ -89,7 +97,7 @@ class NodeServer:
         self._thread.start()
 
     def announced(self) -> Announcement:
-        """Its first event, once it listens. TrainctlError for why it doesn't."""
+        """Wait until the server listens and return its first event."""
         try:
             return self._announced.result(_START_SECONDS)
         except TimeoutError:
@@ -98,31 +106,31 @@ class NodeServer:
             ) from None
 
     def serving(self) -> ServingCapability:
-        """Who reaches it. TrainctlError as of ``announced``."""
+        """Return which nodes can reach the server; TrainctlError if it fails to start."""
         announced = self.announced()
         return ServingCapability(why=announced["why"], loopback=announced["loopback"])
 
-    def where(self) -> Mapping[str, Any]:
-        """How it is reached: ``urls``, ``token`` and ``loopback``, and the ``fingerprint`` of its certificate for those that speak TLS. TrainctlError as of ``announced``."""
+    def connection(self) -> Mapping[str, Any]:
+        """Return ``urls``, ``loopback``, ``token`` and, with TLS, ``fingerprint``."""
         announced = self.announced()
-        found = {"urls": announced["urls"], "loopback": announced["loopback"], "token": self._token}
+        fields = {key: announced[key] for key in ("urls", "loopback")} | {"token": self._token}
         if self._fingerprint is not None:
-            found["fingerprint"] = self._fingerprint
-        return found
+            fields["fingerprint"] = self._fingerprint
+        return fields
 
     def end(self) -> None:
-        """Have it end; ``close`` waits until it has."""
+        """Request the server's end; ``close`` also waits for it."""
         self._done.set()
 
     def close(self) -> None:
-        """Have it end, and wait."""
+        """End the server and wait for its thread."""
         self.end()
         self._thread.join()
 
     def _serve(self) -> None:
         try:
-            with NodeCall(self._agent, self._answer, self._on_event, self._done) as one:
-                one.call(self._method, self._request, self._following)
+            with NodeCall(self._agent, self._respond, self._on_event, self._done) as call:
+                call.call(self._method, self._request, self._following)
         except TrainctlError as error:
             if not self._announced.done():
                 self._announced.set_exception(error)
@@ -132,13 +140,12 @@ class NodeServer:
                     NodeError("the weights server on a node exited at once")
                 )
 
-    def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """A certificate: the node has an address that isn't private."""
-
-        made = new_certificate()
-        self._register("\n".join(made.key.splitlines()[1:-1]))
-        self._fingerprint = made.fingerprint
-        return {"certificate": made.certificate, "key": made.key}
+    def _respond(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a certificate: the node requests one for a public address."""
+        new = new_certificate()
+        self._register("\n".join(new.key.splitlines()[1:-1]))
+        self._fingerprint = new.fingerprint
+        return {"certificate": new.certificate, "key": new.key}
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "urls" in event:
@@ -150,7 +157,7 @@ Peer = Mapping[str, Any]
 
 
 class PeerServers:
-    """``with Peers(…) as peers``: they serve until the block ends."""
+    """Blob servers on several nodes, for the duration of a ``with`` block."""
 
     def __init__(
         self,
@@ -168,20 +175,24 @@ class PeerServers:
         return self
 
     def announced(self) -> dict[str, Peer]:
-        """By node id what the ``peers`` of a request say. A node that can't serve any other is ``excluded``; one alone has no peers."""
-        asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
-        found: dict[str, Peer] = {}
+        """Start the servers; return the ``peers`` of requests by node id.
+
+        A node that fails to serve, or that no other node can reach, is added to ``excluded``.
+        """
+        servers = {node.id: self._start(node, agent, cache) for node, agent, cache in self._nodes}
+        peers: dict[str, Peer] = {}
         serving: dict[str, ServingCapability] = {}
-        for node_id, server in asked.items():
+        for node_id, server in servers.items():
             try:
-                found[node_id] = _peer_info(node_id, server)
+                holds = server.announced()["holds"]
+                peers[node_id] = {"node": node_id, **server.connection(), "holds": holds}
                 serving[node_id] = server.serving()
             except TrainctlError as error:
                 self.excluded.append(error)
-        for node_id, why in isolated_hosts(serving).items():
-            self.excluded.append(NodeError(f"node {node_id}: {why}"))
-            del found[node_id]
-        return found if len(found) > 1 else {}
+        for node_id, reason in isolated_hosts(serving).items():
+            self.excluded.append(NodeError(f"node {node_id}: {reason}"))
+            del peers[node_id]
+        return peers if len(peers) > 1 else {}
 
     def __exit__(
         self,
@@ -195,19 +206,14 @@ class PeerServers:
             server.close()
 
     def leave(self, node_id: str) -> None:
-        """End its server, as its delivery failed: the others would wait for what it doesn't get any more."""
+        """End a server whose delivery failed, so that no peer waits for its chunks."""
         if node_id in self._servers:
             self._servers[node_id].end()
 
-    def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
+    def _start(self, node: Node, agent: NodeAgent, cache: Mapping[str, Any]) -> NodeServer:
         ids = [listing.id for listing in self._listings]
-        request = {**where, "ports": node.ports, "listings": ids}
+        request = {**cache, "ports": node.ports, "listings": ids}
         following = encode_rows(listing.rows() for listing in self._listings)
         server = NodeServer(agent, request, self._register, following)
         self._servers[node.id] = server
         return server
-
-
-def _peer_info(node_id: str, server: NodeServer) -> Peer:
-    """What the others are told of it."""
-    return {"node": node_id, **server.where(), "holds": server.announced()["holds"]}

@@ -1,4 +1,4 @@
-"""How nodes read the objects of a mirror: its directory if they see it, else a server, or presigned URLs of a bucket."""
+"""Node access to a mirror: directory, server, or presigned URLs."""
 
 from __future__ import annotations
 
@@ -18,47 +18,46 @@ from trainctl.model.delivery import THROUGH_CLIENT
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
-from trainctl.resources.agents import Agents
+from trainctl.resources.agents import Agents, NodeCall
 from trainctl.resources.mirror.host_store import HostMirror
 from trainctl.resources.mirror.node_server import NodeServer
-from trainctl.resources.mirror.source_urls import NodeCall
+from trainctl.resources.mirror.source_urls import Register
 from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.reader import BlobLocator
 from trainctl.weights.mirrors import Mirror
 
-if TYPE_CHECKING:  # heavy, and few mirrors are in a bucket
+if TYPE_CHECKING:  # slow to import
     from trainctl.objects.bucket_store import BucketObjects
 
 _URL_SECONDS = 3600
-"""How long a presigned URL is valid: the last of a batch must still be when its turn comes."""
-Register = Callable[[str], str]
+"""Validity of a presigned URL: long enough for the last URL of a batch."""
 
 
 MirrorAccess = Callable[[Method[Any, Any], Mapping[str, Any], OnEvent, Listing], Any]
-"""Has a node do something with a listing for which it needs the mirror; see NodeAgent."""
+"""Call a method on a node that reads a listing from the mirror; see NodeAgent.call."""
 
 
 class MirrorOrigins(Protocol):
-    """Opens a mirror to nodes, each time with a token of its own, which ``register`` has masked everywhere."""
+    """Gives nodes access to a mirror; ``register`` redacts the token of each access."""
 
     register: Register
     far: str
-    """The path of what comes from a server, as plans name it."""
+    """The route of transfers from a server; see `trainctl.model.delivery`."""
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """Whether the node, which is the provider's, sees the mirror's directory."""
+        """Whether the provider's node sees the mirror's directory."""
         ...
 
     def of(
         self, provider: str, node: Node, agent: NodeAgent
     ) -> AbstractContextManager[MirrorAccess]:
-        """The mirror as that node sees it, as long as the block lasts."""
+        """Give the node access for the duration of the block."""
         ...
 
 
 def origins_of(agents: Agents, mirror: Mirror, register: Register) -> MirrorOrigins:
-    """How nodes read a mirror."""
+    """Return how nodes read a mirror."""
     if isinstance(mirror, HostMirror):
         return HostOrigins(agents, mirror, register)
     objects = mirror.store.objects
@@ -73,7 +72,7 @@ def origins_of(agents: Agents, mirror: Mirror, register: Register) -> MirrorOrig
 
 @contextmanager
 def serving_objects(path: str, token: str) -> Iterator[int]:
-    """Serve the objects of a mirror in a directory of this machine; the port."""
+    """Serve the objects of a local mirror during the block; yield the port."""
     from trainctl.base.network.object_server import ObjectServer, serve_in_thread  # slow to import
     from trainctl.store.mirror_objects import MirrorObjectSource
 
@@ -82,7 +81,7 @@ def serving_objects(path: str, token: str) -> Iterator[int]:
 
 
 class DirectoryOrigins:
-    """See Origins. Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
+    """See MirrorOrigins. A local mirror, served through the node's connection."""
 
     far = THROUGH_CLIENT
 
@@ -92,22 +91,22 @@ class DirectoryOrigins:
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See Origins."""
+        """See MirrorOrigins."""
         return self._agents.shares_disk(provider)
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
-        """See Origins."""
+        """See MirrorOrigins."""
         if self.is_near(provider, node):
-            yield _opened(agent, {"path": self._path})
+            yield _open_access(agent, {"path": self._path})
             return
         token = self.register(token_urlsafe(32))
         with serving_objects(self._path, token) as server, agent.expose(server) as port:
-            yield _opened(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
+            yield _open_access(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
 
 
 class HostOrigins:
-    """See Origins. Of a mirror on a host: one server there for all nodes that fetch at the same time."""
+    """See MirrorOrigins. A mirror on a host: one server there, shared by all nodes."""
 
     far = "mirror-to-node"
 
@@ -120,18 +119,18 @@ class HostOrigins:
         self._users = 0
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See Origins."""
+        """See MirrorOrigins."""
         return self._agents.sees(provider, node, self._mirror.place)
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
-        """See Origins. NodeError if the host may not serve."""
+        """See MirrorOrigins. NodeError if the host may not serve."""
         if self.is_near(provider, node):
-            yield _opened(agent, {"path": self._mirror.path})
+            yield _open_access(agent, {"path": self._mirror.path})
             return
         server = self._enter()
         try:
-            yield _opened(agent, server.where())
+            yield _open_access(agent, server.connection())
         finally:
             self._leave()
 
@@ -147,15 +146,15 @@ class HostOrigins:
     def _leave(self) -> None:
         with self._lock:
             self._users -= 1
-            ending = self._server if not self._users else None
-            if ending is not None:
+            unused = self._server if not self._users else None
+            if unused is not None:
                 self._server = None
-        if ending is not None:
-            ending.close()
+        if unused is not None:
+            unused.close()
 
 
 class BucketOrigins:
-    """See Origins. Every node reaches the bucket itself, and none is nearer than another."""
+    """See MirrorOrigins. A bucket, which every node reads by presigned URLs."""
 
     far = "mirror-to-node"
 
@@ -164,36 +163,36 @@ class BucketOrigins:
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See Origins."""
+        """See MirrorOrigins."""
         return False
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
-        """See Origins."""
-        yield _opened(agent, {}, self._objects)
+        """See MirrorOrigins."""
+        yield _open_access(agent, {}, self._objects)
 
 
-def _opened(
-    agent: NodeAgent, where: Mapping[str, Any], objects: BucketObjects | None = None
+def _open_access(
+    agent: NodeAgent, location: Mapping[str, Any], objects: BucketObjects | None = None
 ) -> MirrorAccess:
-    """Tells a node where the mirror is; URLs of objects of a bucket are signed during a call, for those of its listing and no others."""
+    """Return an access to the mirror at a location, or in a bucket."""
 
     def call(
         method: Method[Any, Any], request: Mapping[str, Any], on_event: OnEvent, listing: Listing
     ) -> Any:
-        full_request = {**request, "origin": {"type": "objects", **where}, "listing": listing.id}
+        full_request = {**request, "origin": {"type": "objects", **location}, "listing": listing.id}
         following = encode_rows([listing.rows()])
         if objects is None:
             return agent.call(method, full_request, following=following, on_event=on_event)
         signer = ObjectUrlSigner(objects, listing)
-        with NodeCall(agent, signer.answer, on_event) as conversation:
-            return conversation.call(method, full_request, following)
+        with NodeCall(agent, signer.respond, on_event) as node_call:
+            return node_call.call(method, full_request, following)
 
     return call
 
 
 class ObjectUrlSigner:
-    """Signs URLs of the objects that a listing is made of."""
+    """Signs URLs of the objects of a listing."""
 
     def __init__(self, objects: BucketObjects, listing: Listing | None) -> None:
         self._objects = objects
@@ -201,23 +200,23 @@ class ObjectUrlSigner:
         self._lock = threading.Lock()
         self._readable: frozenset[str] = frozenset()
 
-    def answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """The URL of each of an event's ``keys``; empty for the packs of a listing that has none."""
-        wanted = event.get("keys")
-        if self._listing is None or event.get("method") != "links" or not isinstance(wanted, list):
+    def respond(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the URL of each of the request's ``keys``; '' for packs that don't exist."""
+        names = request.get("keys")
+        if self._listing is None or request.get("method") != "links" or not isinstance(names, list):
             raise SourceError("unexpected request from a node: only presigned URLs are served")
         readable = self._keys(self._listing)
         optional = keys.packs(self._listing.id)
-        if not readable.union([optional]).issuperset(wanted):
+        if not readable.union([optional]).issuperset(names):
             raise SourceError(
                 "unexpected request from a node: objects that its listing doesn't contain"
             )
-        there = [key for key in wanted if key in readable]
-        urls = dict(zip(there, self._objects.sign(there, _URL_SECONDS), strict=True))
-        return {"links": [urls.get(key, "") for key in wanted]}
+        existing = [key for key in names if key in readable]
+        urls = dict(zip(existing, self._objects.sign(existing, _URL_SECONDS), strict=True))
+        return {"links": [urls.get(key, "") for key in names]}
 
     def _keys(self, listing: Listing) -> frozenset[str]:
-        """The objects that may be read. They are looked up when the first is wanted."""
+        """Return the keys of the listing's objects; looked up once."""
         with self._lock:
             if not self._readable:
                 readable = BlobLocator(self._objects, listing).readable_keys()

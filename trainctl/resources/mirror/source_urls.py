@@ -1,136 +1,155 @@
-"""Conversations with a program on a node, and links by which a host reads a source."""
+"""URLs by which a host downloads a source: presigned, or of a relay on the client."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import hmac
+import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import ceil
 from secrets import token_urlsafe
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from trainctl.base.listing import ResolvedSource, file_index
-from trainctl.base.protocol.method import Method
-from trainctl.base.protocol.wire import error_to_json
+from trainctl.base.listing import ResolvedSource, SourceFile, file_index
 from trainctl.base.retry import RetryPolicy
-from trainctl.errors import SourceError, TrainctlError
+from trainctl.errors import (
+    SourceError,
+    SourceMismatch,
+    SourceNotFound,
+    SourceUnavailable,
+    TrainctlError,
+)
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.processes import InputFeed
-from trainctl.resources.mirror.relay import Relay, run_relay
 from trainctl.store.ingestion.upstream import Upstream
 
-Result = TypeVar("Result")
-_HEARTBEAT_SECONDS = 0.2
 _AT_ONCE = 8
-EventHandler = Callable[[Mapping[str, Any]], None]
-AnswerHandler = Callable[[Mapping[str, Any]], dict[str, Any]]
+_PATH = re.compile(r"/([0-9]{1,12})")
+_RANGE = re.compile(r"bytes=(\d+)-")
+_TIMEOUT_SECONDS = 60.0
+OpenFile = Callable[[SourceFile, int], AbstractContextManager[Iterator[bytes]]]
+"""Open a file at an offset; see Upstream."""
 
 
-class NodeCall:
-    """``with Conversation(…) as one``: ``response`` is what its questions are answered by, from many threads; ``on_other_event`` hears the events that ask nothing.
+class Relay(ThreadingHTTPServer):
+    """Serves the files of a source on loopback to clients with the token."""
 
-    ``stop`` ends the conversation, and with it the program's work.
-    """
+    daemon_threads = True
 
-    def __init__(
-        self,
-        agent: NodeAgent,
-        response: AnswerHandler,
-        on_other_event: EventHandler,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._agent = agent
-        self._answers = response
-        self._on_other_event = on_other_event
-        self._stop = stop or threading.Event()
-        self._replies = InputFeed()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="response")
-        self._failed: BaseException | None = None
-        self._answer_errors: dict[str, TrainctlError] = {}
-        self.ended = threading.Event()
-        """Set when nobody is to wait for anything any more."""
+    def __init__(self, token: str, files: Sequence[SourceFile], open_file: OpenFile) -> None:
+        super().__init__(("127.0.0.1", 0), _RelayRequestHandler)
+        self.token = token
+        self.files = files
+        self.open_file = open_file
+        self.error: TrainctlError | None = None
+        """The last error that retries can't fix; the host gets only its status code."""
 
-    def __enter__(self) -> NodeCall:
-        return self
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return int(self.server_address[1])
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.ended.set()
-        self._pool.shutdown(cancel_futures=True)
+    def find(self, path: str) -> SourceFile | None:
+        """Return the file of a path, ``/NUMBER``."""
+        match = _PATH.fullmatch(path)
+        number = int(match[1]) if match else len(self.files)
+        return self.files[number] if number < len(self.files) else None
 
-    def call(
-        self,
-        method: Method[Any, Result],
-        request: Mapping[str, Any],
-        following: Iterable[bytes] = (),
-    ) -> Result:
-        """Have the program do it; its result. An error that happened here is raised as it was here, not as the node tells it."""
-        heartbeat = threading.Thread(target=self._send_heartbeats, daemon=True, name="beat")
-        heartbeat.start()
-        try:
-            result = self._agent.call(
-                method,
-                request,
-                following=following,
-                payload=self._replies,
-                on_event=self._on_event,
-            )
-        except TrainctlError as error:
-            self._raise_failure()
-            # What the node tells of may have been an answer of this side's.
-            raise self._answer_errors.get(error.summary.partition(": ")[2], error) from None
-        finally:
-            self.ended.set()
-            heartbeat.join()
-        self._raise_failure()
-        return result
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore hosts that disconnect."""
 
-    def _raise_failure(self) -> None:
-        """Whatever the node says then: it was left without an answer."""
-        if self._failed is not None:
-            raise self._failed
 
-    def _send_heartbeats(self) -> None:
-        """Say again and again that somebody is here, until nobody is."""
-        while not (self._stop.is_set() or self.ended.wait(_HEARTBEAT_SECONDS)):
-            self._replies.put(b"\n")
-        self._replies.close()
+class _RelayRequestHandler(BaseHTTPRequestHandler):
+    server: Relay
+    protocol_version = "HTTP/1.1"
+    timeout = _TIMEOUT_SECONDS
+    disable_nagle_algorithm = True  # otherwise small files wait 40 ms for a TCP acknowledgement
 
-    def _on_event(self, event: Mapping[str, Any]) -> None:
-        if "request" in event:
-            self._pool.submit(self._answer, event).add_done_callback(self._check)
+    def log_message(self, *args: object) -> None:
+        """Log nothing."""
+
+    def do_GET(self) -> None:
+        """Send a file from the requested offset on."""
+        authorization = self.headers.get("Authorization") or ""
+        file = self.server.find(self.path)
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {self.server.token}".encode()):
+            self._send_empty(403)
+        elif file is None:
+            self._send_empty(404)
         else:
-            self._on_other_event(event)
+            match = _RANGE.fullmatch(self.headers.get("Range") or "")
+            self._send(file, int(match[1]) if match else 0)
 
-    def _check(self, future: Future[None]) -> None:
-        """Nobody is to wait for an answer that can't come any more."""
-        failure = None if future.cancelled() else future.exception()
-        if failure is not None:
-            self._failed = failure
-            self.ended.set()
-
-    def _answer(self, event: Mapping[str, Any]) -> None:
+    def _send(self, file: SourceFile, offset: int) -> None:
         try:
-            response = self._answers(event)
+            with self.server.open_file(file, offset) as buffers:
+                self._start(file, offset)
+                for buffer in buffers:
+                    self.wfile.write(buffer)
         except TrainctlError as error:
-            response = {"error": error_to_json(error)}
-            self._answer_errors[error.summary] = error
-        self._replies.put(json.dumps({"response": event["request"], **response}).encode() + b"\n")
+            if not error.retryable:
+                self.server.error = error
+            self.close_connection = True
+            if not self._has_started:
+                self._send_empty(_status(error), _retry_headers(error))
+
+    _has_started = False
+
+    def _start(self, file: SourceFile, offset: int) -> None:
+        self._has_started = True
+        self.send_response(206 if offset else 200)
+        self.send_header("Content-Length", str(file.size - offset))
+        if offset:
+            self.send_header("Content-Range", f"bytes {offset}-{file.size - 1}/{file.size}")
+        self.end_headers()
+
+    def _send_empty(self, status: int, headers: Mapping[str, str] = {}) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _status(error: TrainctlError) -> int:
+    if error.retryable:
+        return 503
+    kinds: dict[type[TrainctlError], int] = {SourceNotFound: 404, SourceMismatch: 412}
+    return kinds.get(type(error), 403)
+
+
+def _retry_headers(error: TrainctlError) -> dict[str, str]:
+    """Pass on the upstream's Retry-After."""
+    seconds = error.retry_after if isinstance(error, SourceUnavailable) else None
+    return {"Retry-After": str(ceil(seconds))} if seconds else {}
+
+
+@contextlib.contextmanager
+def run_relay(token: str, files: Sequence[SourceFile], open_file: OpenFile) -> Iterator[Relay]:
+    """Run a relay for the duration of the block."""
+    relay = Relay(token, files, open_file)
+    thread = threading.Thread(target=relay.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield relay
+    finally:
+        relay.shutdown()
+        relay.server_close()
+        thread.join()
 
 
 Register = Callable[[str], str]
+"""Redact a value in all output, and return it."""
 
 
 class SourceUrlProvider:
-    """``with SourceUrlProvider(…) as links``: answers a host that asks for links to files of one source, and of no other.
+    """Returns URLs of the files of one source to a host; a context manager.
 
-    ``register`` has what signs a link masked everywhere; ``ended`` ends retries.
+    ``register`` redacts signatures; setting ``ended`` ends retries.
     """
 
     def __init__(
@@ -167,15 +186,15 @@ class SourceUrlProvider:
 
     @property
     def relay_error(self) -> TrainctlError | None:
-        """Why the relay couldn't send a file."""
+        """The error that kept the relay from sending a file."""
         return self._relay[0].error if self._relay else None
 
-    def response(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The links that a host asks for, in order. SourceError if it asks for anything else."""
-        if question.get("method") != "links":
-            raise SourceError(f"unexpected request from a host: {question.get('method')!r}")
-        numbers = [self._number(path) for path in question["paths"]]
-        return {"links": list(self._pool.map(self._link, numbers))}
+    def response(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the URLs of the requested paths; SourceError for any other request."""
+        if request.get("method") != "links":
+            raise SourceError(f"unexpected request from a host: {request.get('method')!r}")
+        numbers = [self._number(path) for path in request["paths"]]
+        return {"links": list(self._pool.map(self._file_url, numbers))}
 
     def _number(self, path: str) -> int:
         files = self._resolved.files
@@ -184,15 +203,13 @@ class SourceUrlProvider:
             raise SourceError(f"{self._resolved.source} has no file {path!r} that a host may read")
         return number
 
-    def _link(self, number: int) -> dict[str, Any]:
-        upstream, file = self._upstream, self._resolved.files[number]
-        presigned_url = getattr(
-            upstream, "presigned_url", None
-        )  # of others all files go through this process
+    def _file_url(self, number: int) -> dict[str, Any]:
+        file = self._resolved.files[number]
+        presigned_url = getattr(self._upstream, "presigned_url", None)
         url = self._retry.run(lambda: presigned_url(file), self._ended) if presigned_url else None
         if url is None:
             relay, port = self._open_relay()
-            url = f"http://127.0.0.1:{port}{relay.path_of(number)}"
+            url = f"http://127.0.0.1:{port}/{number}"
             return {"url": url, "token": relay.token, "relayed": True}
         query = url.partition("?")[2]
         if query:
@@ -203,7 +220,7 @@ class SourceUrlProvider:
         with self._lock:
             if self._relay is None:
                 token = self._register(token_urlsafe(32))
-                opened = run_relay(token, self._resolved.files, self._upstream.open)
-                relay = self._stack.enter_context(opened)
+                running = run_relay(token, self._resolved.files, self._upstream.open)
+                relay = self._stack.enter_context(running)
                 self._relay = relay, self._stack.enter_context(self._agent.expose(relay.port))
             return self._relay
