@@ -17,8 +17,15 @@ from trainctl.desired.matrix import MAX_COMBINATIONS, MAX_NODES, MatrixJob, expa
 from trainctl.desired.shell import ShellScanner
 from trainctl.manifest.messages import address_of, path_text
 from trainctl.manifest.mounts import InvalidMount, normalize_mount
-from trainctl.manifest.scalars import scalar_text
-from trainctl.manifest.tree import ManifestNode, Path, Scalar, list_node, mapping_node, scalar_node
+from trainctl.manifest.tree import (
+    ManifestNode,
+    Path,
+    Scalar,
+    list_node,
+    mapping_node,
+    scalar_node,
+    scalar_text,
+)
 from trainctl.manifest.types.weights import default_mount
 from trainctl.model.diagnostics import Diagnostic, Severity, error
 

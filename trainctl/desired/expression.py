@@ -10,9 +10,8 @@ from pathlib import Path
 from trainctl.manifest.credentials import looks_like_credential
 from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.read import read_mapping
-from trainctl.manifest.scalars import require_encodable, resolve
 from trainctl.manifest.suggestions import did_you_mean, nearest
-from trainctl.manifest.tree import ManifestNode, Scalar
+from trainctl.manifest.tree import ManifestNode, Scalar, require_encodable, resolve_scalar
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 
 OPEN = "${{"
@@ -200,7 +199,7 @@ def read_variables(
 
 def _read_flag(name: str, text: str, declared: Scalar, problems: list[Diagnostic]) -> Scalar:
     try:
-        return require_encodable(text) if isinstance(declared, str) else resolve(text)
+        return require_encodable(text) if isinstance(declared, str) else resolve_scalar(text)
     except ValueError as why:
         problems.append(error(f"variable {name}: {why}", where=_FLAG, code="invalid-variable"))
         return declared

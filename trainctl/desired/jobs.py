@@ -19,14 +19,13 @@ from trainctl.desired.names import (
 from trainctl.desired.resources import lifecycle, persisted_secrets, weights
 from trainctl.desired.values import CheckpointStoreSettings, SecretSpec
 from trainctl.manifest.mounts import MountPoint, find_overlaps
-from trainctl.manifest.scalars import scalar_text
 from trainctl.manifest.suggestions import nearest
 from trainctl.manifest.tree import Path as ManifestPath
+from trainctl.manifest.tree import scalar_text
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cache
-from trainctl.manifest.types.compute import KNOWN_ACCELERATORS
-from trainctl.manifest.types.job import Job
+from trainctl.manifest.types.job import KNOWN_ACCELERATORS, Job
 from trainctl.manifest.types.weights import InlineWeights, default_mount, is_source
 from trainctl.model.address import NAME, Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning

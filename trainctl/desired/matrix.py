@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainctl.desired.expression import PATTERN, Expression
-from trainctl.manifest.scalars import scalar_text
 from trainctl.manifest.suggestions import did_you_mean
-from trainctl.manifest.tree import ManifestNode, Scalar
+from trainctl.manifest.tree import ManifestNode, Scalar, scalar_text
 from trainctl.manifest.types.weights import is_source
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning

@@ -1,4 +1,4 @@
-"""From the tree to typed sections, with everything that is wrong on the way."""
+"""Validation of a manifest's tree; reports all problems at once."""
 
 from __future__ import annotations
 
@@ -32,18 +32,15 @@ _PLACEHOLDER_ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class CheckedManifest:
-    """A manifest without what is wrong with it, so that the rest can be looked at too, and the tree it was made from.
-
-    Where nothing is wrong, nothing is left out.
-    """
+    """A manifest without its invalid values, its tree, and the problems."""
 
     manifest: Manifest
     root: ManifestNode
     problems: list[Diagnostic]
 
 
-def check(root: ManifestNode, told: Collection[Position | None] = ()) -> CheckedManifest:
-    """The manifest that a tree declares, and what is wrong with it, but for values at places where a problem was told."""
+def check(root: ManifestNode, reported: Collection[Position | None] = ()) -> CheckedManifest:
+    """Validate a tree; skip problems at positions that are already ``reported``."""
     problems = _both_projects(root)
     for attempt in range(_ATTEMPTS):
         try:
@@ -51,19 +48,19 @@ def check(root: ManifestNode, told: Collection[Position | None] = ()) -> Checked
         except ValidationError as failure:
             by_path = _by_path(root, failure)
         if attempt == 0:
-            found = (_diagnostic(root, path, errors) for path, errors in by_path.items())
-            problems += [one for one in found if one.where not in told]
+            new = (_diagnostic(root, path, errors) for path, errors in by_path.items())
+            problems += [problem for problem in new if problem.where not in reported]
         root = with_edits(root, dict(_repair_tree(root, path, attempt) for path in by_path if path))
     return CheckedManifest(Manifest(), root, problems)
 
 
 def _repair_tree(root: ManifestNode, path: Path, attempt: int) -> tuple[Path, ManifestNode | None]:
-    """What to do about a wrong value: take it out, then stand something in for what is missing, then take out more."""
+    """Choose an edit for an invalid value: remove it, insert a placeholder, remove more."""
     if attempt == 0:
         return path, None
-    stand_in = _PLACEHOLDERS.get(str(path[-1])) if attempt <= _PLACEHOLDER_ATTEMPTS else None
-    if stand_in is not None:
-        return path, stand_in(position_of(root, path))
+    placeholder = _PLACEHOLDERS.get(str(path[-1])) if attempt <= _PLACEHOLDER_ATTEMPTS else None
+    if placeholder is not None:
+        return path, placeholder(position_of(root, path))
     return path[: 1 if attempt == _ATTEMPTS - 2 else 2], None
 
 
@@ -77,16 +74,16 @@ _PLACEHOLDERS: Mapping[str, Callable[[Position], ManifestNode]] = {
     "source": lambda where: scalar_node("file:./missing", where),
     "base_image": lambda where: scalar_node("missing", where),
 }
-"""For what a section can't do without, so that the rest of it is looked at."""
+"""Placeholders for required values, so that the rest of their section is checked."""
 
 
 def credential_problems(root: ManifestNode) -> list[Diagnostic]:
-    """A problem for each literal that looks like a credential, at the place of its value."""
+    """Report literals that look like a credential."""
     return [_credential(root, path) for path in find_credentials(root)]
 
 
 def find_credentials(root: ManifestNode, path: Path = ()) -> Iterator[Path]:
-    """Paths of keys and values that look like a token or hold one."""
+    """Yield the paths of keys and values that contain a credential."""
     if isinstance(root.value, str) and looks_like_credential(root.value):
         yield path
     for key, entry in root.entries.items():
@@ -101,18 +98,16 @@ def find_credentials(root: ManifestNode, path: Path = ()) -> Iterator[Path]:
 
 
 def key_position(root: ManifestNode, path: Path) -> Position:
-    """Where the key at a path stands; an item of a list stands where its value does."""
+    """Return the position of the key at a path, for items of lists of the value."""
     node = root
     for step in path[:-1]:
         below = child(node, step)
         if below is None:
             return node.where
         node = below
-    return (
-        node.keys.get(path[-1], position_of(root, path))
-        if path and isinstance(path[-1], str)
-        else position_of(root, path)
-    )
+    last = path[-1] if path else None
+    where = node.keys.get(last) if isinstance(last, str) else None
+    return where or position_of(root, path)
 
 
 def _credential(root: ManifestNode, path: Path) -> Diagnostic:
@@ -149,20 +144,20 @@ def _both_projects(root: ManifestNode) -> list[Diagnostic]:
 
 def _by_path(root: ManifestNode, failure: ValidationError) -> dict[Path, list[Mapping[str, Any]]]:
     by_path: dict[Path, list[Mapping[str, Any]]] = {}
-    for one in failure.errors(include_url=False, include_input=False):
-        by_path.setdefault(_path(root, one), []).append(one)
+    for problem in failure.errors(include_url=False, include_input=False):
+        by_path.setdefault(_path(root, problem), []).append(problem)
     return by_path
 
 
-def _path(root: ManifestNode, one: Mapping[str, Any]) -> Path:
+def _path(root: ManifestNode, problem: Mapping[str, Any]) -> Path:
     path: list[str | int] = []
     node = root
-    for step in one["loc"]:
+    for step in problem["loc"]:
         if step in (TEXT, OBJECT, _KEY):
             continue
         below = child(node, step)
         if below is None:
-            if one["type"] == "missing":
+            if problem["type"] == "missing":
                 path.append(step)
             break
         path.append(step)
@@ -175,8 +170,6 @@ def _diagnostic(root: ManifestNode, path: Path, errors: list[Mapping[str, Any]])
     node: ManifestNode | None = root
     for step in path:
         node = child(node, step) if node is not None else None
-    words = describe(errors, path, None if about_key else node)
+    text = describe(errors, path, None if about_key else node)
     where = key_position(root, path) if about_key else position_of(root, path)
-    return error(
-        words.summary, words.detail, code=words.code, address=address_of(path), where=where
-    )
+    return error(text.summary, text.detail, code=text.code, address=address_of(path), where=where)

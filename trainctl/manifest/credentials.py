@@ -1,4 +1,4 @@
-"""Literals that look like credentials: they belong in ``secrets``, and are never shown."""
+"""Detection and masking of literal credentials."""
 
 from __future__ import annotations
 
@@ -23,19 +23,17 @@ _TOKEN = re.compile(
 )
 _WHOLE_TOKEN = re.compile(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
 HIDDEN = "(not shown)"
-"""Stands where a credential was."""
+"""Replacement of a credential."""
 _ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"]+")
 _URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
 _SIGNATURE = frozenset(
-    {
+    [
         "x-amz-signature",
         "x-amz-credential",
         "x-amz-security-token",
         "awsaccesskeyid",
         "signature",
         "sig",
-    }
-    | {
         "x-goog-signature",
         "x-goog-credential",
         "googleaccessid",
@@ -43,7 +41,7 @@ _SIGNATURE = frozenset(
         "access_token",
         "key",
         "api_key",
-    }
+    ]
 )
 _SECRET_KEY = re.compile(
     r"pass(?:word|wd|phrase)|secret|token|credential|api_?key|access_?key|private_?key",
@@ -52,12 +50,12 @@ _SECRET_KEY = re.compile(
 
 
 def looks_like_credential(text: str) -> bool:
-    """Whether a token, a private key or a URL that carries one stands in the text."""
+    """Whether the text contains a token or private key, or is a URL with a credential."""
     return _TOKEN.search(text) is not None or url_has_credential(text)
 
 
 def mask_credentials(problem: Diagnostic) -> Diagnostic:
-    """The problem without any credential that its words would repeat."""
+    """Mask credentials in the texts of a problem."""
     return replace(
         problem,
         summary=_mask(problem.summary),
@@ -74,20 +72,20 @@ def _mask(text: str) -> str:
 
 
 def credential_spans(text: str) -> list[tuple[int, int]]:
-    """Where credentials begin and end in a text; they may overlap."""
+    """Return start and end of all credentials in a text; they may overlap."""
     urls = [url.span() for url in _ANY_URL.finditer(text) if url_has_credential(url[0])]
     return urls + [token.span() for token in _WHOLE_TOKEN.finditer(text)]
 
 
 def url_has_credential(text: str) -> bool:
-    """Whether this is a URL that has a user with a password, or a signature in its query."""
+    """Whether a text is a URL with a password or with a signature in its query."""
     return (
         ("@" in text or "?" in text) and _URL.fullmatch(text) is not None and _has_credential(text)
     )
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key's name says that its value is a secret."""
+    """Whether the values of a key are probably secret."""
     return _SECRET_KEY.search(key) is not None
 
 

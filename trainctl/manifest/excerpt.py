@@ -1,8 +1,8 @@
-"""The line of a manifest that a diagnostic is about, without what may be a secret.
+"""Excerpts of a manifest for diagnostics, with possible secrets masked.
 
-What a line holds is judged by the text alone, as files that can't be parsed are shown, too, and on the safe side: left out is what stands
-behind or below a key that sounds like a secret, ``environment_variables``, or an anchor (an alias may put it below such a key). The name
-of a secret behind ``auth_secret_name`` is none.
+Works on text, because files that can't be parsed are shown, too. Masked is everything after or below a key that may
+hold a secret, ``environment_variables``, or an anchor, which may be used below such a key. The name of a secret after
+``auth_secret_name`` is shown.
 """
 
 from __future__ import annotations
@@ -26,43 +26,41 @@ _QUOTED_OR_COMMENT = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _QUOTE = re.compile(r"""(?<!\w)["']""")
-"""One that may begin something: an apostrophe within a word and the inches of a size are none."""
+"""A quote that may start a string; not an apostrophe in a word."""
 _BRACKET = re.compile(r"[\[\]{}]")
 _PEM, _PEM_END = "-----BEGIN ", "-----END "
-_MOST_LINES = 5000
-"""Nothing is shown of what lies further down than this, as all that is above has to be read for it."""
+_MAX_LINE = 5000
+"""Later lines are not shown: all lines above must be scanned for each excerpt."""
 
 
 def excerpt(where: Position) -> tuple[str, int] | None:
-    """The line at a position, secrets replaced, and the column in that, from 0; None where nothing can be shown."""
+    """Return the line at a position and the column from 0; None if it is hidden."""
     if where.lines is None or where.line is None:
         return None
-    if not 0 < where.line <= min(len(where.lines), _MOST_LINES):
+    if not 0 < where.line <= min(len(where.lines), _MAX_LINE):
         return None
     line = where.lines[where.line - 1].removesuffix("\r")
     column = (where.column or 1) - 1
     if column > len(line) or not line.strip():
         return None
-    return (
-        None if _is_in_hidden_block(where.lines[: where.line - 1], line) else _masked(line, column)
-    )
+    return None if _is_in_hidden_block(where.lines[: where.line - 1], line) else _mask(line, column)
 
 
-def _masked(line: str, column: int) -> tuple[str, int]:
-    shown, at, caret = "", 0, column
-    for start, end in _merge_spans([*credential_spans(line), *_hidden_value_start(line)]):
-        shown += line[at:start]
+def _mask(line: str, column: int) -> tuple[str, int]:
+    shown, position, caret = "", 0, column
+    for start, end in _merge_spans([*credential_spans(line), *_hidden_value_span(line)]):
+        shown += line[position:start]
         if end <= column:
             caret += len(HIDDEN) - (end - start)
         elif start <= column:
             caret = len(shown)
         shown += HIDDEN
-        at = end
-    return shown + line[at:], caret
+        position = end
+    return shown + line[position:], caret
 
 
-def _hidden_value_start(line: str) -> list[tuple[int, int]]:
-    """What follows the first key or anchor that hides what follows it."""
+def _hidden_value_span(line: str) -> list[tuple[int, int]]:
+    """Return the span after the first key or anchor whose value is hidden."""
     end = len(line.rstrip())
     keys = (key for key in _KEY.finditer(line) if _hides(key[1]))
     starts = [key.end() for key in keys if not _is_secret_name(line, key)]
@@ -76,7 +74,7 @@ def _hides(key: str) -> bool:
 
 
 def _is_secret_name(line: str, key: re.Match[str]) -> bool:
-    """Whether this is the name that a secret is declared under: what is said of it names it, too."""
+    """Whether the value of the key is only the name of a secret."""
     name = _NAME.match(line, key.end()) if key[1].endswith("secret_name") else None
     if name is None:
         return False
@@ -85,30 +83,30 @@ def _is_secret_name(line: str, key: re.Match[str]) -> bool:
 
 
 def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
-    """Whether the line lies inside something that hides what it holds."""
+    """Whether the line is inside a block whose content is hidden."""
     if line.lstrip().startswith(("? ", ": ")):
         return True
-    whole = "\n".join(above)
-    if whole.rfind(_PEM) > whole.rfind(_PEM_END):
+    text = "\n".join(above)
+    if text.rfind(_PEM) > text.rfind(_PEM_END):
         return True
-    bare = _QUOTED_OR_COMMENT.sub(lambda found: "\n" * found[0].count("\n"), whole)
+    bare = _QUOTED_OR_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     if _QUOTE.search(bare):
         return True
     opened = _open_bracket(bare)
     if opened is not None:
-        at = bare.count("\n", 0, opened)
-        if any(_hides_block(one) for one in above[at:]):
+        first = bare.count("\n", 0, opened)
+        if any(map(_hides_block, above[first:])):
             return True
-        above, line = above[:at], above[at]
-    return any(_hides_block(parent) for parent in _parents(above, line))
+        above, line = above[:first], above[first]
+    return any(map(_hides_block, _parents(above, line)))
 
 
 def _open_bracket(text: str) -> int | None:
-    """Where the first bracket opens that isn't closed."""
+    """Return the position of the first bracket that isn't closed."""
     depth, opened = 0, None
-    for found in _BRACKET.finditer(text):
-        if found[0] in "{[":
-            opened = found.start() if depth == 0 else opened
+    for bracket in _BRACKET.finditer(text):
+        if bracket[0] in "{[":
+            opened = bracket.start() if depth == 0 else opened
             depth += 1
         else:
             depth = max(0, depth - 1)
@@ -116,29 +114,29 @@ def _open_bracket(text: str) -> int | None:
 
 
 def _parents(above: Sequence[str], line: str) -> Iterator[str]:
-    """The lines that a line lies below: each with less indentation, and in TOML the nearest header."""
-    within, listed = _indentation(line)
+    """Yield the parent lines: each less indented line, and in TOML the nearest header."""
+    limit, is_item = _indentation(line)
     header = False
-    for one in reversed(above):
-        if not one.strip() or one.lstrip().startswith("#"):
+    for candidate in reversed(above):
+        if not candidate.strip() or candidate.lstrip().startswith("#"):
             continue
-        indentation, item = _indentation(one)
-        if _HEADER.match(one) and not header:
+        indentation, item = _indentation(candidate)
+        if _HEADER.match(candidate) and not header:
             header = True
-            yield one
-        elif indentation < within or (listed and indentation == within and not item):
-            yield one
-            within, listed = indentation, item
+            yield candidate
+        elif indentation < limit or (is_item and indentation == limit and not item):
+            yield candidate
+            limit, is_item = indentation, item
 
 
 def _indentation(line: str) -> tuple[int, bool]:
-    """How far a line is indented, and whether it is an item of a list."""
+    """Return the indentation of a line and whether it is an item of a list."""
     text = line.lstrip()
     return len(line) - len(text), text.startswith("-")
 
 
 def _hides_block(line: str) -> bool:
-    """Whether what lies below the line is hidden."""
+    """Whether the block below the line is hidden."""
     header = _HEADER.match(line)
     return (
         _VARIABLES.search(line) is not None
@@ -149,11 +147,11 @@ def _hides_block(line: str) -> bool:
 
 
 def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans in order, those that overlap or touch as one."""
-    joined: list[tuple[int, int]] = []
+    """Sort the spans and merge those that overlap or touch."""
+    merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            joined.append((start, end))
-    return joined
+            merged.append((start, end))
+    return merged

@@ -1,4 +1,4 @@
-"""The fields a manifest may have, by path, as its JSON Schema describes them."""
+"""Keys of a manifest by path, from its JSON Schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trainctl.manifest.suggestions import nearest
 
 ANY = "*"
-"""Stands in a path for a name that the manifest's author chooses."""
+"""Placeholder in a path for a name chosen by the user."""
 
 TYPES = {
     "string": "text",
@@ -19,10 +19,10 @@ TYPES = {
     "array": "a list",
     "object": "a mapping",
 }
-"""What JSON Schema calls a type, in words."""
+"""Types of JSON Schema in words."""
 
 _FORMS = ("anyOf", "oneOf", "if")
-"""Keywords of a value that may have several forms."""
+"""Keywords of values with several forms."""
 
 Schema = Mapping[str, Any]
 Steps = tuple[str, ...]
@@ -30,7 +30,7 @@ Steps = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ManifestField:
-    """One field. ``default`` None: there is none, or nothing; ``keys`` are the fields directly below it.
+    """One key; ``keys`` are those directly below, ``default`` may be None.
 
     Items of lists have no step of their own: ``jobs.*.weights.source``.
     """
@@ -44,51 +44,51 @@ class ManifestField:
 
     @property
     def path(self) -> str:
-        """The steps as one text, for example ``jobs.*.runtime``."""
+        """The path as text, for example ``jobs.*.runtime``."""
         return ".".join(self.steps)
 
 
 def fields(schema: Schema) -> dict[Steps, ManifestField]:
-    """Every field below the root, those above before those below."""
-    found: dict[Steps, ManifestField] = {}
+    """Return all fields by path, parents before children."""
+    by_path: dict[Steps, ManifestField] = {}
     for steps, entry, required in _below((), schema, schema, ()):
-        found.setdefault(steps, _field(steps, entry, required, schema))
-    return found
+        by_path.setdefault(steps, _field(steps, entry, required, schema))
+    return by_path
 
 
 def find(query: str, known: Mapping[Steps, ManifestField]) -> list[ManifestField]:
-    """The fields a path may mean: the one at that very path, else all whose path ends so. Names match ``*``."""
-    wanted = tuple(step.split("[")[0] for step in query.split(".") if step)
-    whole = [field for steps, field in known.items() if _matches(wanted, steps)]
+    """Return the field at a path, else all fields whose path ends with it."""
+    path = tuple(step.split("[")[0] for step in query.split(".") if step)
+    exact = [field for steps, field in known.items() if _matches(path, steps)]
     ends = [
         field
         for steps, field in known.items()
-        if wanted[-1:] == steps[-1:] and _matches(wanted, steps[-len(wanted) :])
+        if path[-1:] == steps[-1:] and _matches(path, steps[-len(path) :])
     ]
-    return whole or ends
+    return exact or ends
 
 
 def nearest_path(query: str, known: Mapping[Steps, ManifestField]) -> str | None:
-    """The path that was probably meant: the right steps with the nearest name at the end, or the nearest last step anywhere."""
+    """Return the most similar path, below the same parent if possible."""
     *above, last = query.split(".")
     for parent in find(".".join(above), known) if above else ():
-        meant = nearest(last, parent.keys)
-        if meant is not None:
-            return f"{parent.path}.{meant}"
-    meant = nearest(last, {steps[-1] for steps in known if steps[-1] != ANY})
-    return next((field.path for steps, field in known.items() if steps[-1] == meant), None)
+        similar = nearest(last, parent.keys)
+        if similar is not None:
+            return f"{parent.path}.{similar}"
+    similar = nearest(last, {steps[-1] for steps in known if steps[-1] != ANY})
+    return next((field.path for steps, field in known.items() if steps[-1] == similar), None)
 
 
-def _matches(wanted: Steps, steps: Steps) -> bool:
-    return len(wanted) == len(steps) and all(
-        ours in (theirs, ANY) for theirs, ours in zip(wanted, steps, strict=True)
+def _matches(path: Steps, pattern: Steps) -> bool:
+    return len(path) == len(pattern) and all(
+        expected in (step, ANY) for step, expected in zip(path, pattern, strict=True)
     )
 
 
 def _below(
-    steps: Steps, entry: Schema, root: Schema, seen: tuple[str, ...]
+    steps: Steps, entry: Schema, root: Schema, visited: tuple[str, ...]
 ) -> Iterator[tuple[Steps, Schema, bool]]:
-    for form, names in _forms(entry, root, seen):
+    for form, names in _forms(entry, root, visited):
         for key, below in form.get("properties", {}).items():
             yield (*steps, key), below, key in form.get("required", ())
             yield from _below((*steps, key), below, root, names)
@@ -106,23 +106,23 @@ def _any_key(form: Schema) -> Iterator[Schema]:
 
 
 def _forms(
-    entry: Schema, root: Schema, seen: tuple[str, ...] = ()
+    entry: Schema, root: Schema, visited: tuple[str, ...] = ()
 ) -> Iterator[tuple[Schema, tuple[str, ...]]]:
-    """The forms a value may have: references followed, each once on a way down; neither null nor a whole expression."""
+    """Yield the forms of a value except null and expressions; references once."""
     if "$ref" in entry:
         name = entry["$ref"].rpartition("/")[2]
-        if name not in seen:
-            yield from _forms(root["$defs"][name], root, (*seen, name))
+        if name not in visited:
+            yield from _forms(root["$defs"][name], root, (*visited, name))
     elif not entry.keys().isdisjoint(_FORMS) and "properties" not in entry:
-        for one in entry.get("anyOf") or entry.get("oneOf") or (entry["then"], entry["else"]):
-            yield from _forms(one, root, seen)
+        for form in entry.get("anyOf") or entry.get("oneOf") or (entry["then"], entry["else"]):
+            yield from _forms(form, root, visited)
     elif entry.get("type") != "null" and r"\$\{\{" not in entry.get("pattern", ""):
-        yield entry, seen
+        yield entry, visited
 
 
 def _field(steps: Steps, entry: Schema, required: bool, root: Schema) -> ManifestField:
     forms = [form for form, _ in _forms(entry, root)]
-    said = [entry.get("description", ""), *(form.get("description", "") for form in forms)]
+    descriptions = [part.get("description", "") for part in (entry, *forms)]
     keys = {
         below[len(steps)]: None
         for below, _, _ in _below(steps, entry, root, ())
@@ -132,7 +132,7 @@ def _field(steps: Steps, entry: Schema, required: bool, root: Schema) -> Manifes
     return ManifestField(
         steps,
         " or ".join(dict.fromkeys(_type(form, root) for form in forms)),
-        next((text for text in said if text), ""),
+        next(filter(None, descriptions), ""),
         required,
         None if isinstance(default, Mapping) else default,
         tuple(keys),
@@ -146,7 +146,7 @@ def _type(form: Schema, root: Schema) -> str:
         return " or ".join(map(str, form["enum"]))
     kind = TYPES.get(form.get("type", ""), "anything")
     if form.get("type") == "array" and form.get("items"):
-        items = dict.fromkeys(_type(one, root) for one, _ in _forms(form["items"], root))
+        items = dict.fromkeys(_type(item, root) for item, _ in _forms(form["items"], root))
         return f"a list, each {' or '.join(items)}"
-    least = form.get("minimum")
-    return f"{kind}, at least {least}" if least is not None else kind
+    minimum = form.get("minimum")
+    return f"{kind}, at least {minimum}" if minimum is not None else kind

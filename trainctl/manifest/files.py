@@ -1,4 +1,4 @@
-"""The files of a manifest: which they are, and their bytes."""
+"""Files of a manifest."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_FILE_BYTES = 2**20
 _FILE = re.compile(r"(?:.+\.)?trainctl\.(?:yaml|yml|toml)")
 
 _YAML_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-"""Of YAML 1.1, by which its parser counts."""
+"""Line ends of YAML 1.1, by which PyYAML counts lines."""
 
 
 class UnreadableManifest(Exception):
-    """A text from which no tree can be made; carries why."""
+    """A file that can't be parsed; carries the diagnostic."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.summary)
@@ -29,21 +29,24 @@ class UnreadableManifest(Exception):
 
 
 def unreadable(summary: str, detail: str = "", *, where: Position, code: str) -> UnreadableManifest:
-    """The error for a text with this problem."""
+    """Create the exception for a problem."""
     return UnreadableManifest(error(summary, detail, where=where, code=code))
 
 
 def manifest_files(directory: Path) -> list[str]:
-    """The names of a directory's manifest files, sorted. StorageError if it can't be read."""
+    """Return the sorted names of a directory's manifest files.
+
+    Raises StorageError if the directory can't be read.
+    """
     try:
-        found = [entry.name for entry in directory.iterdir() if entry.is_file()]
+        names = [entry.name for entry in directory.iterdir() if entry.is_file()]
     except OSError as problem:
         raise StorageError(f"cannot read directory {directory}: {problem.strerror}") from problem
-    return sorted(name for name in found if _FILE.fullmatch(name))
+    return sorted(filter(_FILE.fullmatch, names))
 
 
 def file_bytes(path: Path, name: str) -> bytes:
-    """What a file holds, ``name`` being what positions call it; Unreadable if that is too much, or can't be read."""
+    """Read a file, called ``name`` in positions; raise UnreadableManifest on failure."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -64,7 +67,7 @@ def file_bytes(path: Path, name: str) -> bytes:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A file, for reading; OSError where it is anything else, a pipe whose other end would be waited for among them."""
+    """Open a regular file for reading; raise OSError for anything else, such as pipes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -73,7 +76,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_all_files(directory: Path) -> dict[str, bytes]:
-    """The bytes of all manifest files by their names; nothing if one of them can't be had, which ``read`` explains."""
+    """Return the content of all manifest files by name; empty if any can't be read."""
     try:
         return {name: file_bytes(directory / name, name) for name in manifest_files(directory)}
     except UnreadableManifest:
@@ -81,5 +84,5 @@ def read_all_files(directory: Path) -> dict[str, bytes]:
 
 
 def lines_of(text: str, name: str) -> list[str]:
-    """The lines of a file, as the parser of its format counts them."""
+    """Split a file into lines as the parser of its format does."""
     return text.split("\n") if name.endswith(".toml") else _YAML_LINE_END.split(text)

@@ -1,4 +1,4 @@
-"""What pydantic found, in our words: what is wrong, what was found, what to write instead."""
+"""Messages for the validation errors of pydantic."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from trainctl.manifest.credentials import is_secret_key, looks_like_credential
-from trainctl.manifest.scalars import scalar_text
 from trainctl.manifest.suggestions import did_you_mean
-from trainctl.manifest.tree import ManifestNode, Path
+from trainctl.manifest.tree import ManifestNode, Path, scalar_text
 from trainctl.manifest.types.base import OBJECT
 from trainctl.manifest.types.document import Manifest
 
@@ -38,7 +37,7 @@ _SHOWN = 60
 
 
 class DiagnosticText(NamedTuple):
-    """What a diagnostic says of one place."""
+    """Texts and code of a diagnostic."""
 
     summary: str
     detail: str
@@ -46,14 +45,14 @@ class DiagnosticText(NamedTuple):
 
 
 def address_of(path: Path) -> str | None:
-    """The address of the resource that a path lies in."""
+    """Return the address of the resource at a path, None outside of resources."""
     if len(path) > 1 and path[0] in KINDS:
         return f"{KINDS[str(path[0])]}.{path[1]}"
     return None
 
 
 def path_text(path: Path) -> str:
-    """A path as text, from its resource on; from the root where there is none."""
+    """Format a path, relative to its resource if it is in one."""
     steps = path[2:] if len(path) > 2 and path[0] in KINDS else path
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")
@@ -62,7 +61,7 @@ def path_text(path: Path) -> str:
 def describe(
     errors: Sequence[Mapping[str, Any]], path: Path, node: ManifestNode | None
 ) -> DiagnosticText:
-    """What to say of everything pydantic says about one place."""
+    """Describe the errors of pydantic at one path; ``node`` is the value there."""
     kind = errors[0]["type"]
     context = errors[0].get("ctx", {})
     key = path[-1] if path else "the manifest"
@@ -89,45 +88,45 @@ def describe(
         return DiagnosticText(f"{path_text(path)} is missing", "Add it.", "missing-key")
     if kind in _EXPECTED:
         expected = _expected(errors)
-        detail = _found(path, node, expected)
+        detail = _describe_value(path, node, expected)
         return DiagnosticText(f"{path_text(path)}: expected {expected}", detail, "wrong-type")
     return _of_value(kind, context, path, node)
 
 
 def known_keys(path: Path) -> list[str]:
-    """The keys that the section at a path may have."""
+    """Return the valid keys of the section at a path."""
     return [name for section in _sections_at(path) for name, _ in _fields(section)]
 
 
 def _place_below(path: Path, key: str) -> str | None:
-    """The section inside the one at a path that has this very key, if there is only one."""
-    found = {
+    """Return the only subsection of the section at a path that has this key."""
+    places = {
         place for section in _sections_at(path) for place in _nested_keys(section).get(key, ())
     }
-    return found.pop() if len(found) == 1 else None
+    return places.pop() if len(places) == 1 else None
 
 
 def _place_above(path: Path, key: str) -> Path | None:
-    """The nearest section around the one at a path that has this very key."""
-    around = (path[:length] for length in range(len(path) - 1, -1, -1))
-    return next((one for one in around if key in known_keys(one)), None)
+    """Return the nearest parent of the section at a path that has this key."""
+    parents = (path[:length] for length in range(len(path) - 1, -1, -1))
+    return next((parent for parent in parents if key in known_keys(parent)), None)
 
 
 @cache
 def _nested_keys(section: type[BaseModel]) -> dict[str, set[str]]:
-    """Of each key of a section's sections which of these have it, by their dotted paths from there."""
-    found: dict[str, set[str]] = {}
+    """Return the dotted paths of the subsections that have a key, for each key."""
+    paths: dict[str, set[str]] = {}
     for name, info in _fields(section):
         for inner in _direct_sections(info.annotation):
             for key, _ in _fields(inner):
-                found.setdefault(key, set()).add(name)
+                paths.setdefault(key, set()).add(name)
             for key, places in _nested_keys(inner).items():
-                found.setdefault(key, set()).update(f"{name}.{place}" for place in places)
-    return found
+                paths.setdefault(key, set()).update(f"{name}.{place}" for place in places)
+    return paths
 
 
 def _direct_sections(annotation: Any) -> set[type[BaseModel]]:
-    """The sections that a value may be, without those of which it may hold several."""
+    """Return the possible sections of a value, without items of lists and mappings."""
     if get_origin(annotation) in (list, dict):
         return set()
     if isinstance(annotation, type):
@@ -160,13 +159,13 @@ def _sections(annotation: Any) -> set[type[BaseModel]]:
 
 
 def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
-    words = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
+    types = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
     if errors[0]["loc"] and errors[0]["loc"][-1] == OBJECT:
-        words = ["text", *words]
-    return " or ".join(dict.fromkeys(words))
+        types = ["text", *types]
+    return " or ".join(dict.fromkeys(types))
 
 
-def _found(path: Path, node: ManifestNode | None, expected: str) -> str:
+def _describe_value(path: Path, node: ManifestNode | None, expected: str) -> str:
     if node is None:
         return ""
     if isinstance(node.value, dict | list):
@@ -174,12 +173,12 @@ def _found(path: Path, node: ManifestNode | None, expected: str) -> str:
     if node.value is None:
         return "The value is empty. Set a value, or remove the key."
     if isinstance(node.value, str):
-        found = f"Found the text {displayable_value(path, node)}."
+        text = f"Found the text {displayable_value(path, node)}."
         whole = not _hidden(path, node.value) and len(node.value) <= _SHOWN
         return (
-            f"{found} Write [{displayable_value(path, node)}]."
+            f"{text} Write [{displayable_value(path, node)}]."
             if expected == "a list" and whole
-            else found
+            else text
         )
     hidden = _hidden(path, node.value)
     if "text" not in expected:
@@ -192,14 +191,14 @@ def _found(path: Path, node: ManifestNode | None, expected: str) -> str:
 def _of_value(
     kind: str, context: Mapping[str, Any], path: Path, node: ManifestNode | None
 ) -> DiagnosticText:
-    found = f"Found {displayable_value(path, node)}." if node is not None else ""
+    detail = f"Found {displayable_value(path, node)}." if node is not None else ""
     if kind == "literal_error":
         return DiagnosticText(
-            f"{path_text(path)}: expected {context['expected']}", found, "unknown-value"
+            f"{path_text(path)}: expected {context['expected']}", detail, "unknown-value"
         )
     if kind == "greater_than_equal":
         return DiagnosticText(
-            f"{path_text(path)} must be at least {context['ge']:g}", found, "out-of-range"
+            f"{path_text(path)} must be at least {context['ge']:g}", detail, "out-of-range"
         )
     if kind == "too_short":
         return DiagnosticText(
@@ -212,11 +211,11 @@ def _of_value(
             "Use at most 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
             "invalid-name",
         )
-    return DiagnosticText(f"{path_text(path)} is invalid", found, "invalid-value")
+    return DiagnosticText(f"{path_text(path)} is invalid", detail, "invalid-value")
 
 
 def displayable_value(path: Path, node: ManifestNode) -> str:
-    """A value as it may be shown: never one that is, or may be, a secret."""
+    """Format a value for messages, hiding possible secrets."""
     if isinstance(node.value, dict | list):
         return "a mapping" if isinstance(node.value, dict) else "a list"
     text = scalar_text(node.value)

@@ -1,4 +1,4 @@
-"""Where weights and directories may appear to a job: absolute, or relative to its working directory; none inside another."""
+"""Mount locations: absolute or relative to the working directory, never nested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESERVED_TREES = ("/proc", "/sys", "/dev")
 
 
 class InvalidMount(ValueError):
-    """Not a place for weights; ``detail`` says what to write."""
+    """An invalid mount location; ``detail`` says what to write."""
 
     def __init__(self, summary: str, detail: str) -> None:
         super().__init__(summary)
@@ -25,7 +25,7 @@ class InvalidMount(ValueError):
 
 
 def normalize_mount(text: str) -> str:
-    """A mount location without needless slashes; InvalidMount where weights can't or mustn't appear."""
+    """Normalize a mount location; raise InvalidMount if it is not allowed."""
     example = "Use for example /app/models/NAME, or weights/NAME below the working directory."
     if _CONTROL.search(text):
         raise InvalidMount("control characters are not allowed in a mount location", example)
@@ -45,42 +45,41 @@ def normalize_mount(text: str) -> str:
 
 
 def overlaps(first: str, second: str) -> bool:
-    """Whether two normal locations are the same or one lies in the other."""
+    """Whether two normalized locations are equal or nested."""
     return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
 
 
 @dataclass(frozen=True, slots=True)
 class MountPoint:
-    """Something that appears at a location of a job; ``what`` names it, ``where`` is where the manifest says so."""
+    """A location in a job, a label for messages, and its position in the manifest."""
 
     location: str
-    what: str
-    where: Position
+    label: str
+    position: Position
 
 
 def find_overlaps(mounts: Sequence[MountPoint], address: str) -> list[Diagnostic]:
-    """A problem for each location that is another's or lies in another's."""
+    """Report locations that are equal or nested."""
     problems = []
-    ordered = sorted(mounts, key=lambda mounted: mounted.location.split("/"))
     outer: MountPoint | None = None
-    for mounted in ordered:
-        if outer is not None and overlaps(outer.location, mounted.location):
-            problems.append(_problem(outer, mounted, address))
+    for mount in sorted(mounts, key=lambda mount: mount.location.split("/")):
+        if outer is not None and overlaps(outer.location, mount.location):
+            problems.append(_problem(outer, mount, address))
         else:
-            outer = mounted
+            outer = mount
     return problems
 
 
 def _problem(outer: MountPoint, inner: MountPoint, address: str) -> Diagnostic:
     how = (
-        f"{outer.what} and {inner.what} have the same mount location {outer.location}"
+        f"{outer.label} and {inner.label} have the same mount location {outer.location}"
         if outer.location == inner.location
-        else f"{inner.what} at {inner.location} is inside {outer.what} at {outer.location}"
+        else f"{inner.label} at {inner.location} is inside {outer.label} at {outer.location}"
     )
     return error(
         how,
         "Change one mount_location.",
         address=address,
-        where=inner.where,
+        where=inner.position,
         code="overlapping-mounts",
     )

@@ -1,4 +1,4 @@
-"""Finding the files of a manifest and making one tree of them."""
+"""Reading all files of a manifest to one tree."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from trainctl.model.diagnostics import Diagnostic, Position, error
 _MAPPING_SECTIONS = frozenset(
     {"projects", "vars", "secrets", "clusters", "weights", "caches", "jobs"}
 )
-"""Sections that hold names: files may each give some of them."""
+"""Sections that may be split over several files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """All files of one manifest as one tree.
-
-    ``files`` are names relative to the directory; ``problems`` are what is wrong already, names given twice.
-    """
+    """All files of a manifest as one tree; ``problems`` are repeated names."""
 
     directory: Path
     files: tuple[str, ...]
@@ -34,9 +31,9 @@ class Documents:
 
 
 def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents:
-    """Read every manifest file of a directory. ManifestError holds what is wrong with each that can't be read.
+    """Read all manifest files of a directory; raise ManifestError if any is invalid.
 
-    ``known`` are the bytes of the files by their names, where somebody has read them already.
+    ``known``: content of the files by name if read before.
     """
     names = manifest_files(directory) if known is None else sorted(known)
     if not names:
@@ -60,13 +57,13 @@ def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents
         except UnreadableManifest as stop:
             unreadable.append(stop.diagnostic)
     if unreadable:
-        raise ManifestError(tuple(mask_credentials(one) for one in (*unreadable, *problems)))
+        raise ManifestError(tuple(map(mask_credentials, (*unreadable, *problems))))
     root = _merge(roots, problems)
     return Documents(directory, tuple(names), root, tuple(problems))
 
 
 def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> ManifestNode:
-    """One file's mapping, ``name`` being what positions call it; Unreadable says why there is none."""
+    """Read a file, called ``name`` in positions; raise UnreadableManifest on failure."""
     return _mapping(file_bytes(path, name), name, problems)
 
 

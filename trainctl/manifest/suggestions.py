@@ -1,4 +1,4 @@
-""" "Did you mean": the nearest of some names."""
+"""Suggestions of similar names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _MAX_LISTED = 12
 
 
 def nearest(word: str, names: Collection[str]) -> str | None:
-    """The name that was probably meant. Among very many, only one that differs in case: comparing all would not be linear."""
+    """Return the most similar name; for more than 500 names ignore only case."""
     folded = word.casefold()
     if len(names) > _MAX_COMPARED:
         return next((name for name in names if name.casefold() == folded), None)
     by_fold = {name.casefold(): name for name in names}
-    found = difflib.get_close_matches(folded[:200], by_fold, n=1, cutoff=0.6)
-    return by_fold[found[0]] if found else None
+    matches = difflib.get_close_matches(folded[:200], by_fold, n=1, cutoff=0.6)
+    return by_fold[matches[0]] if matches else None
 
 
 def did_you_mean(word: str, names: Collection[str]) -> str:
-    """A sentence: the nearest name, or all of them where they are few."""
+    """Return a sentence with the most similar name, or with all if there are few."""
     near = nearest(word, names)
     if near is not None:
         return f"Did you mean {near!r}?"

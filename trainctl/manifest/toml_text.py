@@ -1,4 +1,4 @@
-"""TOML to nodes. Its parser tells the place of an error only: a value has its key path."""
+"""TOML parser. Positions are key paths: the library has lines only for errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import tomli
 
-from trainctl.manifest import scalars
 from trainctl.manifest.files import UnreadableManifest, lines_of, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
@@ -18,6 +17,8 @@ from trainctl.manifest.tree import (
     SourceFloat,
     list_node,
     mapping_node,
+    parse_finite,
+    require_encodable,
     scalar_node,
 )
 from trainctl.manifest.yaml_text import repeated_key_error, too_deep_error
@@ -25,7 +26,7 @@ from trainctl.model.diagnostics import Diagnostic, Position, error
 
 
 def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode | None:
-    """The mapping of a text, None if it is empty. Unreadable stops."""
+    """Parse a text, None if empty; raise UnreadableManifest if invalid."""
     try:
         document = tomli.loads(text, parse_float=_number)
     except RecursionError:
@@ -48,15 +49,15 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode
 
 
 def _number(text: str) -> float:
-    """Infinities pass, to be refused where their place is known."""
+    """Parse a float; ``_node``, which knows positions, rejects non-finite numbers."""
     try:
-        return scalars.parse_finite(text.replace("_", ""))
+        return parse_finite(text.replace("_", ""))
     except ValueError:
         return float(text)
 
 
 def _node(value: Any, path: Path, file: str) -> ManifestNode:
-    """The value at a path as a node; Unreadable if it is nested too deep or has no place in JSON."""
+    """Convert the value at a path; raise UnreadableManifest if too deep or not JSON."""
     where = _place(file, path)
     if len(path) >= MAX_DEPTH:
         raise UnreadableManifest(too_deep_error(where))
@@ -66,7 +67,7 @@ def _node(value: Any, path: Path, file: str) -> ManifestNode:
         }
         return mapping_node(entries, {key: _place(file, (*path, key)) for key in value}, where)
     if isinstance(value, list):
-        items = [_node(item, (*path, at), file) for at, item in enumerate(value)]
+        items = [_node(item, (*path, index), file) for index, item in enumerate(value)]
         return list_node(items, where)
     if isinstance(value, datetime | date | time):
         raise _unsupported(
@@ -79,7 +80,7 @@ def _node(value: Any, path: Path, file: str) -> ManifestNode:
 
 def _text(value: str, where: Position) -> str:
     try:
-        return scalars.require_encodable(value)
+        return require_encodable(value)
     except ValueError as why:
         raise _unsupported(str(why), where) from None
 
@@ -96,14 +97,13 @@ def _syntax(problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str]) -> 
     where = Position(file, problem.lineno, problem.colno, lines=lines)
     if problem.msg.startswith(("Cannot overwrite", "Cannot declare")):
         key = _key(lines[problem.lineno - 1])
-        earlier = [
-            at for at, line in enumerate(lines[: problem.lineno - 1], 1) if _key(line) == key
-        ]
+        above = enumerate(lines[: problem.lineno - 1], 1)
+        earlier = [number for number, line in above if _key(line) == key]
         if earlier:
             return repeated_key_error(key.strip("[]"), Position(file, earlier[-1]), where)
     return error(f"invalid TOML: {problem.msg}", where=where, code="syntax")
 
 
 def _key(line: str) -> str:
-    """The key or header that a line begins with."""
+    """Return the key or header at the start of a line."""
     return line.partition("=")[0].partition("#")[0].strip()

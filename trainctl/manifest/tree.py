@@ -1,7 +1,9 @@
-"""The tree that manifest text is read into: values that know where they stand."""
+"""Tree of a manifest: values with their positions in the files."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,22 +13,22 @@ from trainctl.model.diagnostics import Position
 
 MAX_DEPTH = 64
 MAX_NODES = 250_000
-"""Nodes of one file after aliases are followed; every 100 characters of text count as one more."""
+"""Limit for one file, after expansion of aliases; every 100 characters of text count as a node."""
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Keys and indexes from the root of the manifest to a value."""
+"""Keys and indexes from the root to a value."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 
 
 class SourceFloat(float):
-    """A number that remembers how it was written, for where it becomes text."""
+    """A float that keeps its spelling, for its conversion to text."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> SourceFloat:
-        """Of its spelling; ValueError if that is no number."""
+        """Create from the spelling; raise ValueError if it isn't a number."""
         self = super().__new__(cls, text)
         self.text = text
         return self
@@ -40,9 +42,9 @@ _NO_KEYS: Mapping[str, Position] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False)
 class ManifestNode:
-    """One value and where it stands. Shared by aliases, so never changed after it was made.
+    """A value with its position. Immutable, because aliases share nodes.
 
-    ``keys`` says where each key of a mapping stands; ``size`` counts the nodes below, ``height`` their levels.
+    ``keys`` has the positions of a mapping's keys; ``size`` counts the nodes below, ``height`` their levels.
     """
 
     value: Scalar | list[ManifestNode] | dict[str, ManifestNode]
@@ -53,28 +55,28 @@ class ManifestNode:
 
     @property
     def entries(self) -> dict[str, ManifestNode]:
-        """The entries of a mapping; none if this is not one."""
+        """Entries of a mapping, empty for other values."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> list[ManifestNode]:
-        """The items of a list; none if this is not one."""
+        """Items of a list, empty for other values."""
         return self.value if isinstance(self.value, list) else []
 
     def key_position(self, key: str) -> Position:
-        """Where a key of this mapping stands."""
+        """Return the position of a key of this mapping."""
         return self.keys.get(key, self.where)
 
 
 def scalar_node(value: Scalar, where: Position) -> ManifestNode:
-    """A leaf."""
+    """Create a scalar."""
     return ManifestNode(
         value, where, _NO_KEYS, size=1 + (len(value) // 100 if isinstance(value, str) else 0)
     )
 
 
 def list_node(items: list[ManifestNode], where: Position) -> ManifestNode:
-    """A list of nodes."""
+    """Create a list."""
     height = 1 + max((item.height for item in items), default=0)
     return ManifestNode(
         items, where, _NO_KEYS, size=1 + sum(item.size for item in items), height=height
@@ -84,14 +86,14 @@ def list_node(items: list[ManifestNode], where: Position) -> ManifestNode:
 def mapping_node(
     entries: dict[str, ManifestNode], keys: Mapping[str, Position], where: Position
 ) -> ManifestNode:
-    """A mapping of nodes."""
+    """Create a mapping."""
     height = 1 + max((entry.height for entry in entries.values()), default=0)
     size = 1 + sum(1 + entry.size for entry in entries.values())
     return ManifestNode(entries, where, keys, size=size, height=height)
 
 
 def to_plain(node: ManifestNode) -> Any:
-    """The values alone; floats keep their spelling."""
+    """Return the values without positions; floats keep their spelling."""
     if isinstance(node.value, dict):
         return {key: to_plain(entry) for key, entry in node.value.items()}
     if isinstance(node.value, list):
@@ -100,14 +102,17 @@ def to_plain(node: ManifestNode) -> Any:
 
 
 def child(node: ManifestNode, step: str | int) -> ManifestNode | None:
-    """The node one step below, if there is one."""
+    """Return the node one step below, None if there is none."""
     if isinstance(step, str):
         return node.entries.get(step)
     return node.items[step] if 0 <= step < len(node.items) else None
 
 
 def position_of(root: ManifestNode, path: Path) -> Position:
-    """Where the value at a path stands, or the nearest thing above it that exists; of a mapping where its key does."""
+    """Return the position of the value at a path, or of its nearest existing parent.
+
+    The position of a mapping is that of its key.
+    """
     node, where = root, root.where
     for step in path:
         below = child(node, step)
@@ -119,7 +124,7 @@ def position_of(root: ManifestNode, path: Path) -> Position:
 
 
 def with_edits(root: ManifestNode, edits: Mapping[Path, ManifestNode | None]) -> ManifestNode:
-    """The tree with other values at some paths, or none (None). Only what lies above them is copied."""
+    """Return the tree with values replaced at some paths, or removed (None)."""
     below: dict[str | int, dict[Path, ManifestNode | None]] = {}
     for path, node in edits.items():
         below.setdefault(path[0], {})[path[1:]] = node
@@ -153,3 +158,61 @@ def _put(
             entries[step] = node
     else:
         entries[step] = with_edits(entries.get(step, mapping_node({}, {}, parent.where)), rests)
+
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_UNENCODABLE = re.compile("[\x00\ud800-\udfff]")
+_MAX_DIGITS = 400
+
+
+def resolve_scalar(text: str) -> Scalar:
+    """Convert an unquoted word to its value; raise ValueError if invalid."""
+    if text in _NULL:
+        return None
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text):
+        return _integer(text)
+    if _FLOAT.fullmatch(text):
+        return parse_finite(text)
+    if _NOT_FINITE.fullmatch(text):
+        raise ValueError("infinity and NaN are not allowed in a manifest")
+    return require_encodable(text)
+
+
+def parse_finite(text: str) -> SourceFloat:
+    """Parse a float, keeping its spelling; raise ValueError unless finite."""
+    number = SourceFloat(text)
+    if not math.isfinite(number):
+        raise ValueError(
+            "infinity, NaN and numbers that are too large are not allowed in a manifest"
+        )
+    return number
+
+
+def require_encodable(text: str) -> str:
+    """Return the text; raise ValueError if it contains NUL or lone surrogates."""
+    if _UNENCODABLE.search(text):
+        raise ValueError("text can't contain NUL or lone surrogates")
+    return text
+
+
+def scalar_text(value: Scalar) -> str:
+    """Format a scalar, floats as they were written."""
+    if isinstance(value, SourceFloat):
+        return value.text
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"an integer can have at most {_MAX_DIGITS} digits")
+    if text.startswith(("0o", "0x")):
+        return int(text, 0)
+    return int(text)

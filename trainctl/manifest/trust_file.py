@@ -1,4 +1,4 @@
-"""The user's trust file: TOML, read as strictly as it decides. DESIGN.md beside this file says what it means."""
+"""Parser of the user's trust file (TOML); see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_trust(path: Path, *, outside: Path | None = None) -> Trust:
-    """What the file allows and limits. TrustError says all that is wrong with it.
+    """Read the trust file; raise TrustError with all problems.
 
-    It must not lie inside the directory ``outside``: whoever wrote the manifest there would have written it too.
+    It must not be inside ``outside``, the manifest's directory, where the manifest's author could have written it.
     """
     if outside is not None and path.resolve().is_relative_to(outside.resolve()):
         raise _unsafe(
@@ -43,7 +43,7 @@ def read_trust(path: Path, *, outside: Path | None = None) -> Trust:
 
 
 def _text(path: Path) -> str:
-    """What the file holds; refused where anybody but the user could have written it."""
+    """Read the file; refuse it if other users could have written it."""
     try:
         with open_file(path) as file:
             _check_writers(path, os.fstat(file.fileno()), path.resolve().parent)
@@ -59,10 +59,10 @@ def _text(path: Path) -> str:
         raise _unsafe(path, "it is not UTF-8 text", code="bad-encoding") from None
 
 
-def _check_writers(path: Path, found: os.stat_result, directory: Path) -> None:
-    if found.st_uid not in (os.geteuid(), 0):
+def _check_writers(path: Path, status: os.stat_result, directory: Path) -> None:
+    if status.st_uid not in (os.geteuid(), 0):
         raise _unsafe(path, "it is owned by another user", "Create your own trust file.")
-    if found.st_mode & _OTHERS_WRITE:
+    if status.st_mode & _OTHERS_WRITE:
         raise _unsafe(path, "other users can write to it", f"Run: chmod go-w {path}")
     above = directory.stat().st_mode
     if above & _OTHERS_WRITE and not above & stat.S_ISVTX:
@@ -77,7 +77,7 @@ def _unsafe(
 
 
 class _InvalidValue(Exception):
-    """A value is not what its key takes."""
+    """A value of the wrong type or form."""
 
     def __init__(self, node: ManifestNode, expected: str) -> None:
         super().__init__(expected)
@@ -118,11 +118,11 @@ def _host(node: ManifestNode) -> HostPattern:
         ) from None
 
 
-def _each(of: Callable[[ManifestNode], Any]) -> Callable[[ManifestNode], tuple[Any, ...]]:
+def _list_of(item: Callable[[ManifestNode], Any]) -> Callable[[ManifestNode], tuple[Any, ...]]:
     def read(node: ManifestNode) -> tuple[Any, ...]:
         if not node.items:
             raise _InvalidValue(node, "a list with at least one entry")
-        return tuple(of(item) for item in node.items)
+        return tuple(map(item, node.items))
 
     return read
 
@@ -132,49 +132,49 @@ def _commands(node: ManifestNode) -> bool | tuple[tuple[str, ...], ...]:
         return node.value
     if not node.items or not all(item.items for item in node.items):
         raise _InvalidValue(node, "true, or a list of commands such as [['pass', 'show', 'hf']]")
-    found: tuple[tuple[str, ...], ...] = _each(_each(_text_of))(node)
-    return found
+    commands: tuple[tuple[str, ...], ...] = _list_of(_list_of(_text_of))(node)
+    return commands
 
 
 _Keys = Mapping[str, Callable[[ManifestNode], Any]]
 
 _ALLOW: _Keys = {
     "secret": _secret,
-    "hosts": _each(_host),
+    "hosts": _list_of(_host),
     "commands": _commands,
     "allow_paths_outside_project": _flag,
 }
 _POLICY: _Keys = {
     "name": _text_of,
     "max_hourly_cost": _amount,
-    "providers": _each(_text_of),
-    "regions": _each(_text_of),
-    "sources": _each(_text_of),
+    "providers": _list_of(_text_of),
+    "regions": _list_of(_text_of),
+    "sources": _list_of(_text_of),
 }
 TABLES = {"allow": _ALLOW, "policy": _POLICY}
-"""The keys of each kind of entry."""
+"""Keys and parsers of each kind of entry."""
 
 
 class _TrustFileReader:
-    """Reads entries by their tables of keys; all that is wrong goes to ``problems``."""
+    """Parses entries, adding to ``problems``."""
 
     def __init__(self, problems: list[Diagnostic]) -> None:
         self._problems = problems
 
     def trust(self, root: ManifestNode, file: str) -> Trust:
-        """The whole file."""
+        """Parse all entries."""
         for name in root.entries:
             if name not in TABLES:
                 self._unknown(root, name, TABLES)
         allowed = [
             AllowEntry(**values)
             for node, values in self._entries(root, "allow", needed="secret")
-            if self._does_something(node, values, "secret")
+            if self._has_effect(node, values, "secret")
         ]
         policies = [
             PlanPolicy(f"{node.where}", **values)
             for node, values in self._entries(root, "policy")
-            if self._does_something(node, values, "name")
+            if self._has_effect(node, values, "name")
         ]
         return Trust(file, tuple(allowed), tuple(policies))
 
@@ -186,44 +186,42 @@ class _TrustFileReader:
             return
         if not node.items or not all(isinstance(item.value, dict) for item in node.items):
             where = root.key_position(table)
-            self._complain(
+            self._report(
                 where, f"{table} must be a list of tables", f"Use [[{table}]].", "wrong-type"
             )
             return
         for item in node.items:
             values = self._values(item, TABLES[table])
             if needed is not None and needed not in item.entries:
-                self._complain(item.where, f"{needed!r} is missing", "Add it.", "missing-key")
+                self._report(item.where, f"{needed!r} is missing", "Add it.", "missing-key")
             elif values is not None:
                 yield item, values
 
     def _values(self, node: ManifestNode, keys: _Keys) -> dict[str, Any] | None:
-        """The values of an entry; None where something is wrong with it."""
-        found, before = {}, len(self._problems)
+        """Parse an entry; return None if invalid."""
+        values, before = {}, len(self._problems)
         for name, entry in node.entries.items():
             if name not in keys:
                 self._unknown(node, name, keys)
                 continue
             try:
-                found[name] = keys[name](entry)
-            except _InvalidValue as wrong:
-                self._complain(wrong.where, f"{name}: expected {wrong}", "", "invalid-value")
-        return found if len(self._problems) == before else None
+                values[name] = keys[name](entry)
+            except _InvalidValue as invalid:
+                self._report(invalid.where, f"{name}: expected {invalid}", "", "invalid-value")
+        return values if len(self._problems) == before else None
 
-    def _does_something(self, node: ManifestNode, values: Mapping[str, Any], label: str) -> bool:
+    def _has_effect(self, node: ManifestNode, values: Mapping[str, Any], label: str) -> bool:
         if any(value is not False for name, value in values.items() if name != label):
             return True
         others = ", ".join(
-            one for table in TABLES.values() if label in table for one in table if one != label
+            key for table in TABLES.values() if label in table for key in table if key != label
         )
-        self._complain(
-            node.where, "the entry has no effect", f"Add one of {others}.", "empty-value"
-        )
+        self._report(node.where, "the entry has no effect", f"Add one of {others}.", "empty-value")
         return False
 
     def _unknown(self, node: ManifestNode, name: str, keys: Collection[str]) -> None:
         hint = did_you_mean(name, keys)
-        self._complain(node.key_position(name), f"unknown key {name!r}", hint, "unknown-key")
+        self._report(node.key_position(name), f"unknown key {name!r}", hint, "unknown-key")
 
-    def _complain(self, where: Position, summary: str, detail: str, code: str) -> None:
+    def _report(self, where: Position, summary: str, detail: str, code: str) -> None:
         self._problems.append(error(summary, detail, where=where, code=code))

@@ -1,4 +1,4 @@
-"""YAML to nodes, event by event: limits hold before anything is built, and nothing is constructed from a tag."""
+"""YAML parser on events, with limits on size and depth and without custom tags."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from trainctl.manifest import scalars
 from trainctl.manifest.files import UnreadableManifest, lines_of, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
@@ -16,6 +15,9 @@ from trainctl.manifest.tree import (
     Scalar,
     list_node,
     mapping_node,
+    parse_finite,
+    require_encodable,
+    resolve_scalar,
     scalar_node,
 )
 from trainctl.model.diagnostics import Diagnostic, Position, error
@@ -26,7 +28,10 @@ _MERGE = "<<"
 
 
 def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode | None:
-    """The one document of a text, None if it is empty. Repeated keys are added to the problems; Unreadable stops."""
+    """Parse a document, None if empty; raise UnreadableManifest if invalid.
+
+    Repeated keys are added to ``problems``.
+    """
     lines = lines_of(text, file)
     builder = _YamlTreeBuilder(file, lines, problems)
     loader = _LOADER(text)
@@ -47,7 +52,7 @@ class _YamlTreeBuilder:
         self._nodes = 0
 
     def document(self, events: Iterator[Any]) -> ManifestNode | None:
-        """The only document's root, None where there is none; a second one is a problem."""
+        """Return the root of the only document, None if empty."""
         root = None
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -96,8 +101,8 @@ class _YamlTreeBuilder:
     def _sequence(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         self._check_tag(event, "seq")
         items = []
-        while not isinstance(following := next(events), yaml.SequenceEndEvent):
-            items.append(self._node(following, events, depth + 1))
+        while not isinstance(item := next(events), yaml.SequenceEndEvent):
+            items.append(self._node(item, events, depth + 1))
         return list_node(items, self._at(event))
 
     def _mapping(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
@@ -105,11 +110,11 @@ class _YamlTreeBuilder:
         entries: dict[str, ManifestNode] = {}
         keys: dict[str, Position] = {}
         merged: list[ManifestNode] = []
-        while not isinstance(following := next(events), yaml.MappingEndEvent):
-            where, key, merge = self._key(following)
+        while not isinstance(key_event := next(events), yaml.MappingEndEvent):
+            where, key, merge = self._key(key_event)
             node = self._node(next(events), events, depth + 1)
             if merge:
-                merged += self._merged(node, following)
+                merged += self._merged(node, key_event)
             elif key in entries:
                 self._problems.append(repeated_key_error(key, keys[key], where))
             else:
@@ -130,7 +135,7 @@ class _YamlTreeBuilder:
             )
         self._count(1 + len(event.value) // 100, event)
         try:
-            key = scalars.require_encodable(event.value)
+            key = require_encodable(event.value)
         except ValueError as why:
             raise self._stop(str(why), "", event, code="unsupported-value") from None
         return self._at(event), key, key == _MERGE and event.implicit[0]
@@ -160,15 +165,15 @@ class _YamlTreeBuilder:
         tag = (event.tag or "").removeprefix(_CORE)
         plain = event.implicit[0] and not event.tag
         if plain:
-            return scalars.resolve(event.value)
+            return resolve_scalar(event.value)
         if tag in ("", "!", "str"):
-            return scalars.require_encodable(event.value)
-        value = scalars.resolve(event.value) if tag in ("int", "float", "bool", "null") else ""
-        found = {bool: "bool", int: "int", type(None): "null", str: "str"}.get(type(value), "float")
-        if found == tag:
+            return require_encodable(event.value)
+        value = resolve_scalar(event.value) if tag in ("int", "float", "bool", "null") else ""
+        kind = {bool: "bool", int: "int", type(None): "null", str: "str"}.get(type(value), "float")
+        if kind == tag:
             return value
-        if tag == "float" and found == "int":
-            return scalars.parse_finite(event.value)
+        if tag == "float" and kind == "int":
+            return parse_finite(event.value)
         raise ValueError(f"the tag {event.tag.replace(_CORE, '!!')} doesn't match the value")
 
     def _check_tag(self, event: Any, expected: str) -> None:
@@ -199,7 +204,7 @@ class _YamlTreeBuilder:
 
 
 def repeated_key_error(key: str, first: Position, second: Position) -> Diagnostic:
-    """The problem of a name that is given twice."""
+    """Create the problem of a repeated key."""
     return error(
         f"duplicate key {key!r}",
         f"It is already set at {first}. Remove one of them.",
@@ -209,7 +214,7 @@ def repeated_key_error(key: str, first: Position, second: Position) -> Diagnosti
 
 
 def too_deep_error(where: Position) -> Diagnostic:
-    """The problem of a value below too many others."""
+    """Create the problem of a value that is nested too deeply."""
     return error(
         "too many levels of nesting",
         f"A manifest can have at most {MAX_DEPTH} levels.",
@@ -228,20 +233,20 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
             code="syntax",
         )
     where = Position(file, mark.line + 1, mark.column + 1, lines=lines)
-    if "maximum nesting" in str(problem):  # libyaml has a limit of its own, and may reach it first
+    if "maximum nesting" in str(problem):  # the limit of libyaml may be lower
         return too_deep_error(where)
     line = next(iter(lines[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("indentation with a tab", "Use spaces.", where=where, code="syntax")
     parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
-    began = (
+    detail = (
         f"The enclosing element starts at line {context.line + 1}."
         if context and context.line != mark.line
         else ""
     )
     return error(
         f"invalid YAML: {', '.join(part for part in parts if part)}",
-        began,
+        detail,
         where=where,
         code="syntax",
     )

@@ -19,8 +19,7 @@ from tests.support.projects.plans import (
     state_after,
 )
 from trainctl.ledger.state import State
-from trainctl.manifest.types.compute import Compute
-from trainctl.manifest.types.job import HostMount, Retry
+from trainctl.manifest.types.job import Compute, HostMount, Retry
 from trainctl.manifest.types.runtime import Runtime
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.run import RunStatus

@@ -1,20 +1,102 @@
-"""How a source or a bucket is opened."""
+"""Credentials of sources and buckets; names of cloud regions, roles and accounts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
+from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.types.base import ManifestSection, Name, validation_error
-from trainctl.manifest.types.cloud import (
-    EndpointUrl,
-    Region,
-    RoleArn,
-    ServiceAccount,
-    WorkloadProvider,
-)
+from trainctl.model.source_uri import parse_source
+
+_REGION = r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}"
+_ROLE = r"arn:aws(-[a-z]+)*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
+_ACCOUNT = r"[a-z0-9][a-z0-9.-]*@([a-z0-9-]+\.)+gserviceaccount\.com"
+_PROVIDER = r"(//iam\.googleapis\.com/)?projects/[0-9]+/locations/global/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+"
+
+
+def _matching(pattern: str, noun: str, example: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise validation_error(f"not {noun}", f"Use {example}.", code="invalid-value")
+        return text
+
+    return AfterValidator(check)
+
+
+def _schema_pattern(pattern: str) -> FieldInfo:
+    info: FieldInfo = Field(json_schema_extra={"pattern": f"^{pattern}$"})
+    return info
+
+
+Region = Annotated[
+    str, _matching(_REGION, "an AWS region", "for example us-west-2"), _schema_pattern(_REGION)
+]
+
+RoleArn = Annotated[
+    str,
+    _matching(
+        _ROLE,
+        "an ARN of an AWS role",
+        "arn:aws:iam::ACCOUNT:role/NAME, with an account ID of 12 digits",
+    ),
+    _schema_pattern(_ROLE),
+]
+
+ServiceAccount = Annotated[
+    str,
+    _matching(
+        _ACCOUNT,
+        "an address of a service account",
+        "NAME@PROJECT.iam.gserviceaccount.com",
+    ),
+    _schema_pattern(_ACCOUNT),
+]
+
+WorkloadProvider = Annotated[
+    str,
+    _matching(
+        _PROVIDER,
+        "a full name of a workload identity provider",
+        "projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME",
+    ),
+    _schema_pattern(_PROVIDER),
+]
+
+
+def _endpoint(text: str) -> str:
+    if url_has_credential(text) or "@" in text:
+        raise validation_error(
+            "the URL contains a credential",
+            "Declare the credential under 'secrets' and name the secret in 'auth'.",
+            code="credential",
+        )
+    if not text.startswith(("https://", "http://")):
+        raise validation_error(
+            "not an endpoint URL",
+            "Use https://HOST or http://HOST:PORT.",
+            code="invalid-endpoint",
+        )
+    return text
+
+
+EndpointUrl = Annotated[
+    str, AfterValidator(_endpoint), Field(json_schema_extra={"pattern": "^https?://"})
+]
+
+
+def validate_source(text: str, code: str) -> str:
+    """Return the text; raise a validation error with this code unless it is a source."""
+    try:
+        parse_source(text)
+    except ValueError as why:
+        summary, _, advice = str(why).partition("; ")
+        raise validation_error(summary, f"{advice[:1].upper()}{advice[1:]}.", code=code) from None
+    return text
 
 
 class Auth(ManifestSection):
@@ -66,16 +148,16 @@ class SourceAuth(ManifestSection):
 
     @model_validator(mode="after")
     def _fields_of_the_method(self) -> SourceAuth:
-        wanted = _FIELDS[self.auth_method]
+        required = _FIELDS[self.auth_method]
         endpoint_only = self.endpoint_url is not None and self.model_fields_set <= {"endpoint_url"}
-        missing = [name for name in wanted if getattr(self, name) is None]
+        missing = [name for name in required if getattr(self, name) is None]
         if missing and not endpoint_only:
             raise validation_error(
                 f"{self.auth_method} needs {missing[0]!r}",
                 f"Add {missing[0]}: … next to it.",
                 code="missing-key",
             )
-        for name in sorted(self.model_fields_set - {*wanted, *_OF_ANY}):
+        for name in sorted(self.model_fields_set - {*required, *_OF_ANY}):
             if getattr(self, name) is not None:
                 raise validation_error(
                     f"{name!r} can't be used with {self.auth_method}",
@@ -85,7 +167,7 @@ class SourceAuth(ManifestSection):
         return self
 
     def attributes(self) -> dict[str, str]:
-        """As a resource has it: the method and its fields, and the endpoint."""
+        """Return the attributes of a resource: method, its fields, and endpoint."""
         names = ["auth_method", *_FIELDS[self.auth_method]]
         if self.auth_method == "CUSTOM_SECRET" and self.auth_secret_name is None:
             names = []

@@ -1,4 +1,4 @@
-"""What all sections share: strictness, names, and how a type says what is wrong."""
+"""Base class and common types of all sections."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from trainctl.model.address import NAME
 
 TEXT = "in one word"
 OBJECT = "in full"
-"""Tags of the two forms some values have. They appear in pydantic's paths, so no key may look like them."""
+"""Tags of values with two forms. They appear in pydantic's paths and must not equal a key."""
 
 
 class ManifestSection(BaseModel):
-    """A mapping of the manifest with known keys. What its fields mean stands below them, for ``schema`` to read."""
+    """A mapping with known keys; docstrings of fields are their descriptions."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True
     )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Itself, as nothing of it changes: pydantic would copy a default for each section that leaves it out."""
+        """Return itself, as it is immutable: pydantic copies defaults."""
         return self
 
 
 def validation_error(summary: str, detail: str, *, code: str) -> PydanticCustomError:
-    """The error a validator raises: what is wrong, and what to write instead."""
+    """Create the error to raise in a validator."""
     return PydanticCustomError(
         "manifest", "{summary}", {"summary": summary, "detail": detail, "code": code}
     )
 
 
 def union_tag(value: Any) -> str:
-    """Which of its two forms a value has."""
+    """Return the form of a value."""
     return TEXT if isinstance(value, str) else OBJECT
 
 
@@ -89,13 +89,13 @@ _LONGEST = 10 * 366 * 86_400
 
 NAME_PATTERN = f"^{NAME.pattern}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-"""A name that becomes part of an address."""
+"""A name in an address."""
 
 JobName = Annotated[
     str,
     Field(pattern=rf'^{NAME.pattern}(\[".*"\])?$', json_schema_extra={"pattern": NAME_PATTERN}),
 ]
-"""A job's name, once expanded with the part in brackets that tells the jobs of a matrix apart."""
+"""A name of a job; for jobs of a matrix with the key in brackets."""
 
 Size = Annotated[int | str, AfterValidator(_size)]
 """Bytes, as a number or as text such as 500GB or 64Gi."""
@@ -104,10 +104,10 @@ Duration = Annotated[int | float | str, AfterValidator(_duration)]
 """Seconds, as a number or as text such as 90s, 15m, 2h or 1d12h."""
 
 BoundedDuration = Annotated[Duration, AfterValidator(_bounded_duration)]
-"""A duration that is more than nothing."""
+"""A positive duration."""
 
 Text = Annotated[str, AfterValidator(_non_empty), Field(json_schema_extra={"minLength": 1})]
-"""Text that is not empty."""
+"""Non-empty text."""
 
 Labels = dict[str, str]
 

@@ -1,4 +1,4 @@
-"""The whole manifest, and the projects that jobs and caches belong to."""
+"""The manifest with projects and secrets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from trainctl.manifest.types.auth import Region
 from trainctl.manifest.types.base import (
     JobName,
     Labels,
@@ -16,7 +17,6 @@ from trainctl.manifest.types.base import (
     Text,
     validation_error,
 )
-from trainctl.manifest.types.cloud import Region
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.location import CheckpointsLocation, Location
@@ -35,7 +35,7 @@ _KEYS: Mapping[Origin, tuple[str, ...]] = {
     "aws-secrets-manager": ("name", "region", "key"),
     "keyring": ("name", "service"),
 }
-"""The keys that go with each origin."""
+"""Keys of each origin."""
 _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
 
 

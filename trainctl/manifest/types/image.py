@@ -1,4 +1,4 @@
-"""Container images and how a registry lets one in. Names are the hosted service's."""
+"""Container images and credentials of registries, with Baseten's names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
+from trainctl.manifest.types.auth import Region, RoleArn, ServiceAccount, WorkloadProvider
 from trainctl.manifest.types.base import ManifestSection, SecretReference, Text, validation_error
-from trainctl.manifest.types.cloud import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 class AwsIamDockerAuth(ManifestSection):
@@ -91,8 +91,8 @@ class DockerAuth(ManifestSection):
 
     @model_validator(mode="after")
     def _block_fits_method(self) -> DockerAuth:
-        given = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
-        if given != {_BLOCKS[self.auth_method]}:
+        blocks = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
+        if blocks != {_BLOCKS[self.auth_method]}:
             raise validation_error(
                 f"{self.auth_method} requires {_BLOCKS[self.auth_method]} and no other block",
                 f"Add {_BLOCKS[self.auth_method]}: {{…}} next to auth_method, and remove other blocks.",
@@ -107,7 +107,7 @@ _REFERENCE = re.compile(
     rf"{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?",
     re.ASCII,
 )
-"""[REGISTRY[:PORT]/]NAME[:TAG][@DIGEST], the grammar of distribution's references: https://pkg.go.dev/github.com/distribution/reference."""
+"""[REGISTRY[:PORT]/]NAME[:TAG][@DIGEST], see https://pkg.go.dev/github.com/distribution/reference."""
 
 
 def _image(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Where something is kept: mirror, checkpoints, state."""
+"""Locations of mirror, checkpoints and state."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, Field, model_validator
 
 from trainctl.manifest.credentials import url_has_credential
-from trainctl.manifest.types.auth import Auth
+from trainctl.manifest.types.auth import Auth, EndpointUrl, validate_source
 from trainctl.manifest.types.base import Duration, ManifestSection, Size, validation_error
-from trainctl.manifest.types.cloud import EndpointUrl, validate_source
 from trainctl.model.source_uri import BUCKETS
 
 _SCHEMES = ("file", *BUCKETS, "node")

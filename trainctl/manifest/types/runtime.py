@@ -1,4 +1,4 @@
-"""What runs in a job, and what it finds there: caches, checkpoints."""
+"""Commands of a job, with environment, caches and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights and data: a source, and where it appears to a job."""
+"""Weights: sources of models and datasets, and their mount locations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from trainctl.manifest.mounts import InvalidMount, normalize_mount
-from trainctl.manifest.types.auth import SourceAuth
+from trainctl.manifest.types.auth import EndpointUrl, SourceAuth, validate_source
 from trainctl.manifest.types.base import (
     OBJECT,
     TEXT,
@@ -19,7 +19,6 @@ from trainctl.manifest.types.base import (
     union_tag,
     validation_error,
 )
-from trainctl.manifest.types.cloud import EndpointUrl, validate_source
 from trainctl.model.source_uri import BUCKETS, parse_source
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
@@ -31,12 +30,12 @@ def _source(text: str) -> str:
 
 
 def is_source(text: str) -> bool:
-    """Whether a job's entry is meant as a source in place and not as a declared name."""
+    """Whether an entry of a job is a source and not a declared name."""
     return ":" in text or "/" in text
 
 
 def default_mount(source: str) -> str:
-    """Where weights without a ``mount_location`` appear; InvalidMount where the source gives no name for it."""
+    """Return the default mount of a source; raise InvalidMount if it has no name."""
     return normalize_mount(f"weights/{parse_source(source).name}")
 
 
@@ -58,7 +57,7 @@ def _sha256(text: str) -> str:
 
 
 def _non_empty_patterns(patterns: list[str]) -> list[str]:
-    """None would take nothing, as it does in huggingface_hub; who writes it may as well mean everything."""
+    """Reject an empty list, which as in huggingface_hub would include nothing."""
     if not patterns:
         raise validation_error(
             "an empty list of patterns matches no file",
@@ -169,17 +168,16 @@ class InlineWeights(ManifestSection):
 
     @property
     def secret(self) -> str | None:
-        """The name of the secret that opens the source."""
+        """Name of the secret for the source."""
         return self.auth.auth_secret_name if self.auth else self.auth_secret_name
 
     @property
     def effective_auth(self) -> dict[str, str] | None:
-        """``auth`` in its long form, with the endpoint, wherever it is written; None where there is nothing to say."""
-        short = (
-            SourceAuth(auth_secret_name=self.auth_secret_name) if self.auth_secret_name else None
-        )
-        found = self.auth or short
-        attributes = found.attributes() if found else {}
+        """``auth`` in its long form, including the endpoint; None if empty."""
+        auth = self.auth
+        if self.auth_secret_name:
+            auth = SourceAuth(auth_secret_name=self.auth_secret_name)
+        attributes = auth.attributes() if auth else {}
         if self.endpoint_url:
             attributes["endpoint_url"] = self.endpoint_url
         return attributes or None
@@ -196,11 +194,11 @@ DeclaredWeights = Annotated[
     Annotated[SourceUri, AfterValidator(_bare_source), Tag(TEXT)] | Annotated[Weights, Tag(OBJECT)],
     Discriminator(union_tag),
 ]
-"""A source alone, or with what goes with it."""
+"""A source, or a mapping with its settings."""
 
 JobWeightsEntry = Annotated[
     Annotated[str, AfterValidator(_name_or_source), Tag(TEXT)]
     | Annotated[InlineWeights, Tag(OBJECT)],
     Discriminator(union_tag),
 ]
-"""The name of declared weights, a source, or a source with what goes with it."""
+"""The name of declared weights, a source, or a mapping with its settings."""
