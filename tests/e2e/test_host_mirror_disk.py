@@ -117,7 +117,7 @@ def test_a_disk_without_room_for_another_file(lab: Lab) -> None:
             if done.returncode == 0:
                 break
             refused += 1
-            lab.assert_refused(done.stderr, "can hold no more files")
+            lab.assert_refused(done.stderr, "has no free inodes")
         remount(place, "size=200m", "nr_inodes=1000")
         lab.assert_recovers()
 

@@ -70,7 +70,7 @@ def test_a_damaged_reference_stops_nobody_and_its_project_writes_it_again(
     fresh.run("apply", "--auto-approve")
 
     for one in (planned, listed, refused):
-        assert f"{path.as_uri()} is damaged" in one.stderr
+        assert f"{path.as_uri()} is corrupt" in one.stderr
         assert "[mirror-corrupt]" in one.stderr
     assert "reference changed" in verified.stdout
     fresh.run("mirror", "verify")
@@ -128,7 +128,10 @@ def test_an_older_versions_mirror_is_refused(fresh: ProjectHarness) -> None:
 
     for words in (("apply", "--auto-approve"), ("mirror", "list"), ("mirror", "gc")):
         refused = fresh.run(*words, code=1)
-        assert f"{fresh.mirror} is a mirror of an older version of trainctl" in refused.stderr
+        assert (
+            f"{fresh.mirror} is a mirror of an incompatible older version of trainctl"
+            in refused.stderr
+        )
 
 
 @one_day_in(5)

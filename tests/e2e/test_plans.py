@@ -110,7 +110,7 @@ def test_a_plan_file_that_is_none_is_refused(fresh: ProjectHarness) -> None:
         "garbage": "is not a plan file",
         "text": "is not a plan file",
         "cut": "cut short",
-        "forged": "damaged",
+        "forged": "corrupt",
         "newer": "newer trainctl",
         "none": "no plan file",
     }.items():

@@ -83,8 +83,8 @@ NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
     Broken("cut", "cut", "ended 299990 bytes early", GIVEN_UP),
     Broken("silent", "silent", "the response body stalled", GIVEN_UP),
-    Broken("damaged", "flip", "other content than upstream announced", "Nothing of it was kept"),
-    Broken("damaged-git", "flip", "other content than", "git blob id should be", file="config.json"),
+    Broken("damaged", "flip", "differs from the digest announced upstream", "The file was not stored"),
+    Broken("damaged-git", "flip", "differs from the digest", "Expected git blob id", file="config.json"),
     Broken("longer", "longer", "300001 bytes, expected 300000", "Plan again"),
     Broken("e404", "status", "does not have it at", "ignore_patterns", 404, {"X-Error-Code": "EntryNotFound"}),
     Broken("e401", "status", "requires authentication (401)", NO_TOKEN, 401),
@@ -348,7 +348,7 @@ def test_retry_after_is_honoured(work: ProjectHarness, hub: Hub, path: str, form
 
     (seconds,) = recorded_waits(work)
     assert 7 <= seconds < 9 if form == "seconds" else 0 < seconds < 11
-    assert seconds < 2 or "(429); trying again in" in done.stderr
+    assert seconds < 2 or "(429); retrying in" in done.stderr
 
 
 def test_a_transfer_goes_on_from_the_last_good_chunk(work: ProjectHarness, hub: Hub) -> None:

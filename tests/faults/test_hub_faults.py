@@ -100,7 +100,7 @@ def test_a_corrupted_body_of_the_right_length_is_refused(
     hub.faults = [HttpFault("flip", path, at=3)]
     with pytest.raises(SourceMismatch, match=path) as caught:
         mirrored(hub, tmp_path)
-    assert "Nothing of it was kept" in str(caught.value)
+    assert "The file was not stored" in str(caught.value)
     assert path != "model.safetensors" or leftovers(tmp_path) == []
     assert not list(tmp_path.glob("listings/*"))
     assert_sound(tmp_path, CHUNK)

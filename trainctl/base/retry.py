@@ -105,10 +105,10 @@ class RetryState:
         requested = error.retry_after if isinstance(error, SourceUnavailable) else None
         seconds = self._requested_wait(error, requested) if requested else self._backoff(error)
         if seconds >= _NOTICEABLE and not isinstance(error, SourceThrottled):
-            self._retry.notify(f"{error.summary}; trying again in {format_duration(seconds)}")
+            self._retry.notify(f"{error.summary}; retrying in {format_duration(seconds)}")
         self._retry.wait(self._cancelled, seconds)
         if self._cancelled.is_set():
-            raise UserInterrupt("stopped while waiting to try again", error.summary)
+            raise UserInterrupt("stopped while waiting to retry", error.summary)
 
     def _backoff(self, error: TrainctlError) -> float:
         self._failures += 1

@@ -63,9 +63,9 @@ def read_plan(text: str, name: str) -> SavedPlan:
             plan_digest(saved.plan.changes) == saved.plan.digest
         )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise _damaged(name, "damaged") from problem
+        raise _damaged(name, "corrupt") from problem
     if not sound:
-        raise _damaged(name, "damaged")
+        raise _damaged(name, "corrupt")
     return saved
 
 

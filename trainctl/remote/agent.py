@@ -174,8 +174,8 @@ class NodeAgent:
             if attempt == 0:
                 self._install()
         raise NodeError(
-            f"the node program on {self._node.id} is not the one that was installed",
-            f"Something changes {self._path}.",
+            f"the node program on {self._node.id} differs from the installed version",
+            f"Check which program modifies {self._path}.",
             code="node-program-failed",
         )
 
@@ -197,9 +197,9 @@ class NodeAgent:
         output = self._transport.run(argv, stdin=pieces, timeout=_SILENCE_SECONDS)
         if output.exit_code != 0:
             raise StorageError(
-                f"the node program can't be installed on {self._node.id}",
+                f"cannot install the node program on {self._node.id}",
                 printable_tail(output.stderr)
-                or f"What installs it ended with {format_exit_status(output.exit_code)}.",
+                or f"The installer exited with {format_exit_status(output.exit_code)}.",
                 code="node-program-failed",
             )
 

@@ -165,7 +165,7 @@ class ProgramRunner:
                 env=environ,
             )
         except OSError as error:
-            raise NodeUnreachable(f"{argv[0]} can't be started: {error.strerror}") from error
+            raise NodeUnreachable(f"cannot start {argv[0]}: {error.strerror}") from error
         with self._lock:
             self._running.add(process)
             if self._closings != closings:  # closed while the program was being started
@@ -242,8 +242,8 @@ class _StreamPump:
             self._last_activity = now
         elif timeout is not None and now - self._last_activity >= timeout:
             raise NodeTimeout(
-                f"{self._streams.node_label} was silent for {timeout:g} s",
-                "It was ended with what it had started.",
+                f"{self._streams.node_label} timed out after {timeout:g} s",
+                "The command and its processes were stopped.",
             )
 
     def end(self) -> int:
@@ -253,7 +253,7 @@ class _StreamPump:
         except subprocess.TimeoutExpired:
             self._check_silence(heard=False)
             raise NodeUnreachable(
-                f"{self._streams.node_label} closed its output and goes on"
+                f"{self._streams.node_label} closed its output and still runs"
             ) from None
 
     def _send(self) -> None:

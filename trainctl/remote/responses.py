@@ -49,7 +49,7 @@ class ResponseParser:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
             raise NodeError(
-                f"node {self._node} answers with a line that doesn't end",
+                f"unexpected response from node {self._node} (endless line)",
                 code="node-program-failed",
             )
         for line in lines:
@@ -60,7 +60,7 @@ class ResponseParser:
             message = json.loads(line)
         except ValueError:
             raise NodeError(
-                f"node {self._node} answers with something else than the node program would",
+                f"unexpected response from node {self._node} (not from the node program)",
                 printable_tail(line),
                 code="node-program-failed",
             ) from None
@@ -85,7 +85,7 @@ def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
 def crash_error(node: str, exit_code: int, stderr: bytes) -> NodeError:
     """A node program that ended without an answer; the detail is the end of what it said."""
     return NodeError(
-        f"the node program on {node} ended with {format_exit_status(exit_code)}",
+        f"the node program on {node} exited with {format_exit_status(exit_code)}",
         printable_tail(stderr),
         code="node-program-failed",
     )

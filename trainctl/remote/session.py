@@ -104,8 +104,8 @@ class NodeSession:
                 if self._remaining_silence(last_activity, call.timeout) > 0:
                     continue
                 raise NodeTimeout(
-                    f"{call.node_label}: a program was silent for {call.timeout:g} s",
-                    "It was ended with what it had started.",
+                    f"{call.node_label}: a program timed out after {call.timeout:g} s",
+                    "The program and its processes were stopped.",
                 ) from None
             if item is None:
                 return self.outcome(call.node_label)
@@ -127,14 +127,14 @@ class NodeSession:
         """How a session ended that is over: what it left behind, or its error, to be that of a call to the node ``node_label``."""
         if isinstance(self._failed, ValueError):
             raise NodeError(
-                f"node {node_label} answers with something else than the node program would",
+                f"unexpected response from node {node_label} (not from the node program)",
                 printable_tail(str(self._failed).encode()),
                 code="node-program-failed",
             )
         if self._failed is not None:
             raise self._failed
         if self._ended is None or self._closed:
-            raise NodeUnreachable(f"{node_label}: a program was ended before it had answered")
+            raise NodeUnreachable(f"{node_label}: a program was stopped before it responded")
         return self._ended
 
     def _cancel_call(self, number: int, frames: queue.SimpleQueue[_SessionFrame | None]) -> None:

@@ -34,11 +34,11 @@ def decode(data: bytes) -> Dict[str, Any]:
     try:
         document = json.loads(data)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nesting is too deep") from None
     if not isinstance(document, dict):
-        raise ValueError("it isn't a JSON object")  # noqa: TRY004  like any other damage
+        raise ValueError("not a JSON object")  # noqa: TRY004  like any other damage
     if document.pop("check", None) != hex_digest(document):
-        raise ValueError("its digest doesn't match its content")
+        raise ValueError("digest mismatch")
     return document
 
 
@@ -56,8 +56,8 @@ def load(objects: ObjectStore, key: str) -> Optional[Dict[str, Any]]:
 def damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
     """The error for an object of the store that isn't what was written."""
     return StorageError(
-        f"{objects.url}/{key} is damaged: {reason}",
-        "Run trainctl mirror verify --repair, then apply again to fetch what is missing.",
+        f"{objects.url}/{key} is corrupt: {reason}",
+        "Run trainctl mirror verify --repair, then apply again to download what is missing.",
         code=DAMAGED,
     )
 
@@ -111,7 +111,7 @@ def load_pack_index(objects: ObjectStore, pack: str) -> Optional[Tuple[PackEntry
     rows = data[len(_MAGIC) : -_SEAL_BYTES]
     is_sealed = hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
     if not data.startswith(_MAGIC) or not is_sealed or len(rows) % _ROW.size:
-        raise damaged_error(objects, key, "its digest doesn't match its content")
+        raise damaged_error(objects, key, "digest mismatch")
     return tuple(PackEntry(*row) for row in _ROW.iter_unpack(rows))
 
 
@@ -135,7 +135,7 @@ def _load(objects: ObjectStore, key: str, listing_id: str) -> Optional[Listing]:
     except ValueError as error:
         raise damaged_error(objects, key, str(error)) from None
     if listing.id != listing_id:
-        raise damaged_error(objects, key, "its digest doesn't match its name")
+        raise damaged_error(objects, key, "the digest doesn't match the name")
     return listing
 
 
@@ -145,5 +145,5 @@ def _digests(objects: ObjectStore, key: str, name: str) -> Optional[Tuple[str, .
         return None
     digests = document.get(name)
     if not isinstance(digests, list) or not all(map(is_digest, digests)):
-        raise damaged_error(objects, key, f"it lacks valid {name}")
+        raise damaged_error(objects, key, f"missing or invalid {name}")
     return tuple(digests)

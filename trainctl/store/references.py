@@ -167,15 +167,14 @@ def _decode(data: bytes) -> Dict[str, Any]:
     wrong = [name for name, kind in _TYPES.items() if not isinstance(record.get(name, ...), kind)]
     wrong += [name for name in ("listing", "previous") if not is_digest(record.get(name) or "0" * 64)]  # fmt: skip
     if wrong:
-        raise ValueError(f"it lacks a valid {wrong[0]}")
+        raise ValueError(f"missing or invalid {wrong[0]}")
     return record
 
 
 def _damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
     return StorageError(
-        f"{objects.url}/{key} is damaged: {reason}",
-        "The next apply in the project that the reference belongs to writes it again. If that project no longer exists, "
-        "delete the reference.",
+        f"{objects.url}/{key} is corrupt: {reason}",
+        "The next apply of its project writes the reference again. If that project no longer exists, delete the reference.",
         code=documents.DAMAGED,
     )
 

@@ -195,7 +195,7 @@ def test_nothing_goes_while_a_reference_is_damaged(objects: ObjectStore, damage:
     publish(objects, FILES)
     objects.put(OTHER.key, damage)
     before = stored(objects)
-    with pytest.raises(StorageError, match="damaged"):
+    with pytest.raises(StorageError, match="is corrupt"):
         collect(objects)
     assert stored(objects) == before
 

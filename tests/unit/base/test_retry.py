@@ -90,4 +90,4 @@ def test_a_pause_is_told_by_who_was_asked_for_it() -> None:
     failing(retry, SourceUnavailable("busy", retry_after=299.0), 1)
     failing(retry, SourceThrottled("resting", retry_after=298.0), 1)
     assert [299 < one <= 300 for one in waited] == [True, False]
-    assert told == ["busy; trying again in 5m"]
+    assert told == ["busy; retrying in 5m"]

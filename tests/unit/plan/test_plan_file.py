@@ -62,9 +62,9 @@ def changed(text: str, **values: Any) -> str:
         (lambda text: "[1, 2]", "p.bin is not a plan file"),
         (lambda text: '{"terraform_version": "1.11.4"}', "p.bin is not a plan file"),
         (lambda text: text[:-100], "p.bin is truncated"),
-        (lambda text: text.replace("train.py", "evil.py"), "p.bin is damaged"),
-        (lambda text: changed(text, plan={}), "p.bin is damaged"),
-        (lambda text: changed(text, checksum=None), "p.bin is damaged"),
+        (lambda text: text.replace("train.py", "evil.py"), "p.bin is corrupt"),
+        (lambda text: changed(text, plan={}), "p.bin is corrupt"),
+        (lambda text: changed(text, checksum=None), "p.bin is corrupt"),
         (
             lambda text: changed(text, trainctl_plan={"major": 2, "minor": 0}, written_by="9.0"),
             "p.bin was saved by a newer trainctl (9.0)",

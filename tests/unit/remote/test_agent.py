@@ -299,7 +299,7 @@ def test_an_installation_that_fails_says_why(
         lambda argv, _: CommandOutput(97 if argv[-1] == "facts" else code, b"", stderr)
     )
 
-    with pytest.raises(StorageError, match="can't be installed on") as raised:
+    with pytest.raises(StorageError, match="cannot install the node program on") as raised:
         NodeAgent(node, transport).call(untyped_method("facts"), {})
 
     assert detail in raised.value.detail

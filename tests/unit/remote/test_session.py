@@ -87,7 +87,7 @@ def test_noise_in_place_of_frames_is_shown(transport: LocalTransport, tmp_path: 
     """Which node, and what it says, without what could drive a terminal."""
     agent = calling(transport, tmp_path, r"printf '\033[2JWelcome to gpu\n'; exec cat >/dev/null")
 
-    with pytest.raises(NodeError, match="lab/gpu answers with something else") as raised:
+    with pytest.raises(NodeError, match="unexpected response from node lab/gpu") as raised:
         agent.call(untyped_method("facts"), {})
 
     assert raised.value.detail == r"\x1b[2JWelcome to gpu"
@@ -127,7 +127,7 @@ def test_a_python_that_is_not_there_is_named(transport: LocalTransport, tmp_path
     """As for any program."""
     node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), str(tmp_path / "none"))
 
-    with pytest.raises(NodeError, match="none can't be started"):
+    with pytest.raises(NodeError, match=r"cannot start .*none"):
         NodeAgent(node, transport).call(untyped_method("facts"), {})
 
 

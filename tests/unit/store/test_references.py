@@ -106,7 +106,7 @@ def test_a_damaged_reference_is_reported_and_written_again(
     found = references.read_references(objects)
     assert [one.record["owner"] for one in found.stored] == ["bob@desk"]
     assert [error.code for error in found.damaged.values()] == ["mirror-corrupt"]
-    with pytest.raises(StorageError, match="damaged"):
+    with pytest.raises(StorageError, match="is corrupt"):
         found.require_readable()
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     references.read_references(objects).require_readable()

@@ -132,7 +132,7 @@ def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
 def test_what_may_not_be_read_is_denied(reachable: Path, name: str) -> None:
     """A directory or a file without permission is SourceDenied and named before a byte is asked for, unless patterns leave it out."""
     with unreadable(reachable / name, reachable):
-        with pytest.raises(SourceDenied, match=f": {name}/? may not be read"):
+        with pytest.raises(SourceDenied, match=f": {name}/? is not readable"):
             wanted(reachable)
         with pytest.raises(SourceDenied, match=name):
             wanted(reachable, allow=("*.json", "w.bin"))
@@ -150,7 +150,7 @@ def test_a_directory_that_may_be_listed_or_entered_only_is_denied(
     """Neither is enough."""
     with unreadable(reachable / "sub", reachable):
         (reachable / "sub").chmod(mode)
-        with pytest.raises(SourceDenied, match=r"sub/.* may not be read"):
+        with pytest.raises(SourceDenied, match=r"sub/.* is not readable"):
             wanted(reachable)
         assert len(wanted(reachable, ignore=("sub/",)).resolved.files) == 1
 

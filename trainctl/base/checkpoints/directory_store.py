@@ -62,7 +62,7 @@ class DirectoryCheckpointStore:
                 for data in iter(lambda: stream.read(_BLOCK), b""):
                     write(data)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise Failure("missing", f"{key!r} does not exist any more") from None
+            raise Failure("missing", f"{key!r} no longer exists") from None
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
         """The objects below a prefix; links are neither followed nor listed."""
@@ -104,12 +104,12 @@ class DirectoryCheckpointStore:
     def _open(self, path: Path) -> int:
         """A descriptor for reading. A link is a job's own, in a checkpoint that is stored where it was saved."""
         if path.is_symlink() and resolve_within(path, self._root) is None:
-            raise FileNotFoundError(errno.ENOENT, "the link leads outside", str(path))
+            raise FileNotFoundError(errno.ENOENT, "the symlink leaves the directory", str(path))
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _path(self, key: str) -> Path:
         if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
-            raise Failure("name", f"{key!r} can't be the name of an object")
+            raise Failure("name", f"{key!r} is not a valid object name")
         return self._root / key
 
 
@@ -117,7 +117,7 @@ def _blocks(stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> Iterator[
     while size > 0:
         data = stream.read(min(_BLOCK, size))
         if not data:
-            raise Failure("changed", "the file became shorter while it was read")
+            raise Failure("changed", "the file was truncated while it was read")
         rate_limiter.acquire(len(data))
         yield data
         size -= len(data)

@@ -132,7 +132,7 @@ def is_checkpoint_name(name: Any) -> bool:
 def validate_prefix(prefix: str) -> str:
     """The prefix, if it is one; else Failure."""
     if any(part in ("", ".", "..") or "\0" in part for part in prefix.split("/")):
-        raise Failure("request", f"{prefix!r} names no checkpoints")
+        raise Failure("request", f"{prefix!r} is not a prefix of checkpoints")
     return prefix
 
 

@@ -126,7 +126,9 @@ class S3Client:
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise Failure("name", f"{key!r} is not UTF-8: no bucket can hold that name") from None
+            raise Failure(
+                "name", f"{key!r} is not UTF-8, so it can't be the name of an object"
+            ) from None
         path = f"/{self._bucket}/{key}" if key else f"/{self._bucket}"
         return sigv4.RequestTarget(method, self._host(), path, query)
 
@@ -149,7 +151,7 @@ class S3Client:
             return RETRY.run(act, self._ended)
         except SourceError as error:
             place = f"{self._scheme()}://{self._host()}/{self._bucket}"
-            raise Failure("store", f"{place} does not answer: {error.summary}") from None
+            raise Failure("store", f"{place} is unreachable: {error.summary}") from None
 
     def _send(
         self,
@@ -194,8 +196,8 @@ class S3Client:
             raise SourceUnavailable(code, retry_after=retry_after(answer.headers))
         said = element_text(answer.body, "Message")
         if answer.status == 404 and code != "NoSuchBucket":
-            raise Failure("missing", f"{target.path!r} is not in the bucket", said)
-        summary = f"{target.method} in bucket {self._bucket} was refused: {code}"
+            raise Failure("missing", f"{target.path!r} not found in the bucket", said)
+        summary = f"{target.method} in bucket {self._bucket} failed: {code}"
         raise Failure("denied", summary, said)
 
 

@@ -61,7 +61,7 @@ class S3CheckpointStore:
         """One request."""
         answer = self._client.request("GET", self._prefix + key, absent=True)
         if answer.status == 404 and element_text(answer.body, "Code") == "NoSuchBucket":
-            raise Failure("denied", "the bucket of the checkpoints does not exist")
+            raise Failure("denied", "bucket of the checkpoints not found")
         return None if answer.status == 404 else answer.body
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
@@ -150,7 +150,7 @@ class _MultipartUpload:
         answer = self._client.request("POST", self._key, query, body)
         if b"<Error>" in answer.body:  # with status 200: the server began to answer before it knew
             code = element_text(answer.body, "Code")
-            raise Failure("store", f"the parts of {self._key!r} could not be put together: {code}")
+            raise Failure("store", f"cannot complete the multipart upload of {self._key!r}: {code}")
 
     def _find_unfinished_upload(self) -> Tuple[str, Dict[int, str]]:
         """An attempt to go on with, and the parts it has; others of this key are aborted."""
@@ -205,7 +205,7 @@ def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[b
     try:
         yield from pages(request)
     except PaginationCycle:
-        raise Failure("store", "the bucket's list has no end: it names pages again") from None
+        raise Failure("store", "the bucket's list has no end (repeated pages)") from None
 
 
 def _elements(body: bytes, tag: str) -> Iterator[bytes]:
@@ -221,7 +221,7 @@ def _key(entry: bytes, body: bytes) -> str:
 def _read_exactly(stream: BinaryIO, size: int) -> bytes:
     data = stream.read(size)
     if len(data) != size:
-        raise Failure("changed", "the file became shorter while it was read")
+        raise Failure("changed", "the file was truncated while it was read")
     return data
 
 

@@ -71,10 +71,10 @@ def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) 
         return DirectoryCheckpointStore(Path(unquote(rest)))
     bucket, _, prefix = rest.partition("/")
     if scheme != "s3" or not bucket:
-        raise Failure("request", f"checkpoints can't be kept at {url!r}", "Name file:/// or s3://.")
+        raise Failure("request", f"unsupported checkpoint store {url!r}", "Use file:/// or s3://.")
     name = place.get("secret")
     if name is not None and name not in secrets:
-        raise Failure("denied", f"the credential for {url} ({name}) is not here")
+        raise Failure("denied", f"the credential for {url} ({name}) is not available")
     credential = _credential(secrets[name], str(name)) if name is not None else {}
     # It imports http and ssl, which few calls need.
     s3 = import_module("trainctl.base.checkpoints.s3_store")
@@ -92,8 +92,8 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
     if not valid:
         raise Failure(
             "denied",
-            f"secret {name} is no credential of a bucket",
-            "It holds JSON: aws_access_key_id, aws_secret_access_key, and where needed aws_region and aws_session_token.",
+            f"secret {name} is not a credential of a bucket",
+            "Use JSON: aws_access_key_id, aws_secret_access_key, and if needed aws_region and aws_session_token.",
         )
     return cast(Mapping[str, Any], found)
 

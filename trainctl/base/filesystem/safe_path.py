@@ -12,7 +12,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\]")
 _MAX_NAME = 255
 _MAX_PATH = 4000
 _UNUSABLE = "unusable:"
-DENIED = "may not be read by this user"
+DENIED = "is not readable by this user"
 
 
 def unusable_file(path: str, problem: str) -> SourceFile:
@@ -51,7 +51,7 @@ def display_path(path: str) -> str:
 
 def _problem(path: str) -> str | None:
     if _FORBIDDEN.search(path):
-        return "holds a control character, a backslash or text that is not UTF-8"
+        return "contains a control character, a backslash or text that is not UTF-8"
     if path.startswith("/"):
         return "is an absolute path"
     parts = path.split("/")
@@ -61,7 +61,7 @@ def _problem(path: str) -> str | None:
         return "has an empty component"
     encoded = [len(part.encode()) for part in parts]
     if max(encoded) > _MAX_NAME or sum(encoded) + len(parts) > _MAX_PATH:
-        return f"is longer than a file name can be ({_MAX_NAME} bytes)"
+        return f"is longer than the limit of file names ({_MAX_NAME} bytes)"
     return None
 
 
@@ -70,11 +70,11 @@ def _unusable_error(source: str, file: SourceFile) -> SourceError:
     summary = f"{source}: {display_path(file.path)} {problem}"
     if problem == DENIED:
         return SourceDenied(
-            summary, "Give this user the right to read it, or leave it out with ignore_patterns."
+            summary, "Give this user read access, or exclude it with ignore_patterns."
         )
     return SourceError(
         summary,
-        "Put the content itself into the directory, take it out, or leave it out with ignore_patterns.",
+        "Replace it with the file itself, remove it, or exclude it with ignore_patterns.",
         code="unsafe-link",
     )
 
@@ -82,7 +82,6 @@ def _unusable_error(source: str, file: SourceFile) -> SourceError:
 def _unsafe_error(source: str, path: str, problem: str) -> SourceError:
     return SourceError(
         f"{source}: the file name '{display_path(path)}' {problem}",
-        "It could be written outside its place or over another file, so nothing of the source is taken. "
-        "Leave the file out with ignore_patterns, or have it renamed upstream.",
+        "Exclude the file with ignore_patterns, or have it renamed upstream: it could overwrite other files. Nothing was stored.",
         code="unsafe-file-name",
     )

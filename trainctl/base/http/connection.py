@@ -35,10 +35,7 @@ class Proxy(NamedTuple):
     @property
     def advice(self) -> str:
         """The remedy if the proxy doesn't respond."""
-        return (
-            f"Check {self.variable}; write http://USER:PASSWORD@HOST:PORT for a proxy that requires a login. "
-            "List hosts to reach without it in NO_PROXY."
-        )
+        return f"Check {self.variable}; use http://USER:PASSWORD@HOST:PORT for a proxy that requires a login. List hosts to reach without it in NO_PROXY."
 
 
 class HttpConnection(http.client.HTTPConnection):
@@ -151,7 +148,7 @@ def _parse_proxy(text: str, variable: str) -> Proxy:
         problem = f"a {scheme} proxy, which is not supported" if scheme else "an invalid proxy URL"
         raise UnusableProxy(
             f"{variable} names {problem}",
-            "Write http://HOST:PORT there, or list the hosts to reach without a proxy in NO_PROXY.",
+            "Use http://HOST:PORT, or list the hosts to reach without a proxy in NO_PROXY.",
         )
     return Proxy(host, port or PORTS["http"], _login(parts), variable)
 

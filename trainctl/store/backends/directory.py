@@ -232,7 +232,9 @@ class DirectoryObjects:
             except OSError as error:
                 error.filename = path
                 raise
-        raise FileNotFoundError(errno.ENOENT, "its directory is removed again and again", path)
+        raise FileNotFoundError(
+            errno.ENOENT, "its directory is deleted repeatedly by another process", path
+        )
 
     def _prepare(self) -> None:
         """Make the root and the directory for temporary files; delete what dead writers left there."""
@@ -283,8 +285,8 @@ def _check_format(root: Path) -> None:
     """StorageError for a mirror whose files have other names: it would look empty, and all of its content unused."""
     if os.path.isdir(root / _OLD_FORMAT_DIRECTORY):  # noqa: PTH112 - False where this user may not look
         raise StorageError(
-            f"{root} is a mirror of an older version of trainctl",
-            f"Delete it, and the next apply fetches everything again: rm -r {shlex.quote(str(root))}",
+            f"{root} is a mirror of an incompatible older version of trainctl",
+            f"Delete it; the next apply downloads everything again: rm -r {shlex.quote(str(root))}",
         )
 
 
@@ -316,25 +318,24 @@ def _storage_error(root: Path, error: OSError) -> StorageError:
     if error.errno in _DISK_FULL:
         return StorageError(
             f"the disk of the mirror {root} {_disk_full_text(root, error)}",
-            "Free some space, or name another place in mirror: {url: …}. "
-            "The next apply resumes the transfer.",
+            "Free disk space, or use another location in mirror: {url: …}. The next apply resumes the transfer.",
             code="disk-full",
         )
     if error.errno == errno.EROFS:
         return StorageError(
             f"the mirror {root} is on a read-only file system",
-            "Mount it writable, or name another place in mirror: {url: …}.",
+            "Mount it writable, or use another location in mirror: {url: …}.",
         )
     if error.errno in _FORBIDDEN:
         path = str(error.filename or root)
         done = "written" if is_readable(path) else "used"
         return StorageError(
-            f"the mirror {root} may not be {done} by this user ({path})",
-            f"Give this user the right to, or name another place in mirror: {{url: …}}. {SHARING_ADVICE}",
+            f"permission denied: the mirror {root} can't be {done} by this user ({path})",
+            f"Give this user access, or use another location in mirror: {{url: …}}. {SHARING_ADVICE}",
         )
     return StorageError(
         f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
-        "Check the disk. Nothing incomplete was given a final name.",
+        "Check the disk. No incomplete blob was stored.",
     )
 
 
@@ -343,4 +344,4 @@ def _disk_full_text(root: Path, error: OSError) -> str:
     if error.errno == errno.EDQUOT:
         return "has no space left for this user (disk quota)"
     free = free_bytes(root)
-    return f"is full ({format_bytes(free)} free)" if free < SPARE_BYTES else "can hold no more files"  # fmt: skip
+    return f"is full ({format_bytes(free)} free)" if free < SPARE_BYTES else "has no free inodes"  # fmt: skip

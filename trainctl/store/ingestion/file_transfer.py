@@ -142,8 +142,8 @@ class FileTransfer:
                 offset += len(piece)
                 if offset > file.size:
                     raise SourceMismatch(
-                        f"{source}: {display_path(file.path)} has more than the {file.size} bytes that upstream announced",
-                        "It changed upstream since it was resolved. Plan again.",
+                        f"{source}: {display_path(file.path)} has more than the expected {file.size} bytes",
+                        "It has changed upstream since it was resolved. Plan again.",
                     )
                 self.arrived(len(piece))
                 yield piece
@@ -151,7 +151,7 @@ class FileTransfer:
                     return
         if offset < file.size:
             raise SourceInterrupted(
-                f"{source}: {display_path(file.path)} ended {file.size - offset} bytes early"
+                f"{source}: {display_path(file.path)}: connection closed with {file.size - offset} bytes missing"
             )
 
 

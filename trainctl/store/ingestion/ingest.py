@@ -243,7 +243,7 @@ def _require_space(objects: ObjectStore, missing: int) -> None:
     free = free_bytes(objects.root)
     if missing + SPARE_BYTES > free:
         raise StorageError(
-            f"the mirror {objects.root} needs {format_bytes(missing + SPARE_BYTES)} and its disk has {format_bytes(free)} free",
-            "Free some space, or name another place in mirror: {url: …}. Nothing was transferred.",
+            f"no space left for the mirror {objects.root}: it needs {format_bytes(missing + SPARE_BYTES)}, and {format_bytes(free)} is free",
+            "Free disk space, or use another location in mirror: {url: …}. Nothing was transferred.",
             code="disk-full",
         )

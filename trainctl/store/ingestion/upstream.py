@@ -93,11 +93,10 @@ def _mismatch_error(
     source: str, file: SourceFile, kind: str, expected: str, found: str
 ) -> SourceMismatch:
     declared = kind == "sha256" and source.startswith("https:")
-    said = "its declared sha256 says" if declared else "upstream announced"
+    said = "declared" if declared else "announced upstream"
     return SourceMismatch(
-        f"{source}: {display_path(file.path)} arrived with other content than {said}",
-        f"Its {_NAMES[kind]} should be {expected} and is {found}. Nothing of it was kept. If it happens again, the file is "
-        f"damaged upstream or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
+        f"{source}: content of {display_path(file.path)} differs from the digest {said}",
+        f"Expected {_NAMES[kind]} {expected}, got {found}. The file was not stored. If the error persists, the file is corrupt upstream or a proxy modifies it{', or the declared digest is wrong' if declared else ''}.",
     )
 
 

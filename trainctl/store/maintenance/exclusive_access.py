@@ -52,7 +52,7 @@ def hold_writer_lease(
                 # Collections that begin from now on see this lease and delete nothing.
                 first = other = read_live(objects, keys.GC_LEASE, liveness)
                 while first and other and other.nonce == first.nonce:
-                    wait.once("waits until garbage is collected in the mirror")
+                    wait.once("waits for garbage collection in the mirror")
                     other = read_live(objects, keys.GC_LEASE, liveness)
                 if first is None or lease.is_mine():
                     yield lease
@@ -60,7 +60,7 @@ def hold_writer_lease(
                 continue
         other = read_live(objects, key, liveness)
         if other is not None:
-            wait.once(f"waits for {_holder_label(other)} brings the same")
+            wait.once(f"waits for {_holder_label(other)}, which mirrors the same source")
 
 
 def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
@@ -68,7 +68,7 @@ def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
     if lease.late:
         raise StorageError(
             f"this process was suspended while mirroring {resolved.source}",
-            "Apply again: what arrived is used.",
+            "Apply again: data transferred so far is reused.",
         )
 
 
@@ -94,14 +94,14 @@ class ExclusiveAccess:
     def description(self) -> str:
         """Why nothing can be deleted."""
         sources = {str(writer.document.get("source", "a source")) for writer in self.writers.values()}  # fmt: skip
-        return f"{', '.join(sorted(sources))} is being copied into the mirror."
+        return f"{', '.join(sorted(sources))} is being mirrored."
 
     def require(self) -> None:
         """StorageError if others may have taken the lease over, as this process was suspended."""
         if self._lease is not None and self._lease.late:
             raise StorageError(
-                "this process was suspended while it deleted from the mirror",
-                "Nothing that is needed was deleted. Run it again.",
+                "this process was suspended while deleting from the mirror",
+                "Run it again. No referenced blob was deleted.",
             )
 
 
@@ -117,17 +117,18 @@ def hold_exclusive_access(
     watch = _LeaseWatcher(notify, sleep)
     with ObjectLease(objects, keys.GC_LEASE, {}) as lease:
         while not lease.try_acquire(liveness):
-            if watch.find_live(lambda: _gc_lease(objects, liveness), "another process that collects garbage"):  # fmt: skip
+            if watch.find_live(lambda: _gc_lease(objects, liveness), "another garbage collection"):  # fmt: skip
                 raise LockHeld(
-                    f"another process deletes from {objects.url}", "Try again when it has ended."
+                    f"another garbage collection of {objects.url} is running",
+                    "Try again when it has finished.",
                 )
         stat = objects.stat(keys.GC_LEASE)
         if stat is None:
             raise StorageError(
-                f"{objects.url} doesn't show what was stored just now",
-                "Nothing was deleted. Try again.",
+                f"{objects.url} doesn't list an object that was just stored",
+                "Try again. Nothing was deleted.",
             )
-        writers = watch.find_live(lambda: list_live(objects, liveness), "a process that copies into the mirror")  # fmt: skip
+        writers = watch.find_live(lambda: list_live(objects, liveness), "a process that mirrors a source")  # fmt: skip
         if not writers:
             ended = [stat.key for stat in objects.list(keys.LEASES) if stat.key != keys.GC_LEASE]
             objects.delete(ended)
@@ -163,7 +164,7 @@ class _LeaseWatcher:
             if not all(signs) or not found or any(held.is_alive for held in found.values()):
                 return found
             if not is_reported:
-                self._notify(f"Waiting for a sign of life from {holder}.")
+                self._notify(f"Waiting for a heartbeat of {holder}.")
                 is_reported = True
             self._sleep(_WATCH_SECONDS)
 
@@ -188,5 +189,5 @@ def _holder_label(other: StoredLease) -> str:
     if holder == holder_name():
         return f"{other.document.get('address')}, which"
     process = holder.rpartition("-")[0].rpartition("-")[2]
-    owner = other.document.get("owner") or "somebody"
+    owner = other.document.get("owner") or "another user"
     return f"{owner} (process {process or '?'}), who"

@@ -180,8 +180,7 @@ def _mark_listing(
         listing = documents.load_incomplete(objects, listing_id)
     if listing is None:
         raise StorageError(
-            f"{objects.url}/{keys.listing(listing_id)} is missing: cannot determine what "
-            f"{stored.record['address']} of {stored.record['project']} needs",
+            f"{objects.url}/{keys.listing(listing_id)} not found: cannot determine which blobs {stored.record['address']} of {stored.record['project']} needs",
             f"Apply again in {stored.record['project']}, or delete {stored.key} if that project no longer exists.",
             code=documents.DAMAGED,
         )

@@ -23,7 +23,7 @@ from trainctl.store.maintenance.exclusive_access import (
 T = TypeVar("T")
 _MAX_CONCURRENT = 3
 """Objects of up to 16 MiB that are in memory."""
-_NEXT_APPLY = "The next apply copies what is missing."
+_NEXT_APPLY = "The next apply downloads what is missing."
 
 
 class FindingOutcome(str, Enum):
@@ -245,7 +245,7 @@ class _StoreRepair:
         """The findings, with what became of them."""
         if self._access.writers:
             for finding in findings:
-                yield replace(finding, detail=f"{self._access.description} Run it again later.")
+                yield replace(finding, detail=f"{self._access.description} Try again later.")
             return
         for key in [key for key in self._wrong if key.startswith(f"{keys.BLOBS}/")]:
             if is_intact(self._objects, key):  # it was written again since
