@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -12,6 +13,26 @@ from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plugin_api.provider import Node
+
+JOB_VARIABLES: Mapping[str, str] = {
+    "BT_TRAINING_JOB_ID": "ID of the run",
+    "BT_TRAINING_JOB_NAME": "Name of the job",
+    "BT_TRAINING_PROJECT_ID": "ID of the project",
+    "BT_TRAINING_PROJECT_NAME": "Name of the project",
+    "BT_NUM_GPUS": "GPUs of this node that the job may use",
+    "BT_GROUP_SIZE": "Number of nodes of the run",
+    "BT_NODE_RANK": "Rank of this node, from 0",
+    "BT_LEADER_ADDR": "Address of rank 0",
+    "BT_RETRY_COUNT": "Earlier attempts of the run",
+    "BT_WORKING_DIR": "Directory with the job's code, where its commands start",
+    "BT_SCRATCH_DIR": "Directory that is deleted when the run ends",
+    "BT_LOAD_CHECKPOINT_DIR": "Checkpoints that the run starts from",
+    "BT_CHECKPOINT_DIR": "Directory for checkpoints, if `checkpointing_config` is enabled",
+    "BT_PROJECT_CACHE_DIR": "Training cache of the project, if `cache_config` is enabled",
+    "BT_RW_CACHE_DIR": "Same as `BT_PROJECT_CACHE_DIR`",
+    "BT_TEAM_CACHE_DIR": "Training cache that all projects share, if `cache_config` is enabled",
+}
+"""The variables of every run and what they hold, for the reference."""
 
 _SHORT = 7
 _IN_CONTAINER = "/tmp/loaded_checkpoints"  # noqa: S108 - the hosted service's place

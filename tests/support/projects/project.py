@@ -61,7 +61,7 @@ class ProjectHarness:
         """Have the node program compiled once for all tests of this process, not by each."""
         link = self.directory.parent / "cache" / "trainctl" / "bytecode"
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(_bytecode())
+        link.symlink_to(shared_bytecode())
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
         """Write files below the directory."""
@@ -150,7 +150,8 @@ class ProjectHarness:
 
 
 @functools.cache
-def _bytecode() -> Path:
+def shared_bytecode() -> Path:
+    """A directory for the compiled node program, the same for all projects of this process."""
     folder = Path(tempfile.mkdtemp(prefix="trainctl-test-bytecode-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import runpy
 from typing import get_type_hints
 
 import pytest
 
-from tests.support.projects.program import ROOT
 from trainctl.base.protocol.methods import METHODS
 from trainctl.node import __main__ as program
 
@@ -28,8 +26,3 @@ def test_a_verb_takes_and_returns_what_the_protocol_says(name: str) -> None:
     assert hints["return"] is (type(None) if method.answer is bytes else method.answer)
     assert (name in program._RAW_METHODS) is (method.answer is bytes)
 
-
-def test_the_page_of_the_protocol_is_the_generated_one() -> None:
-    """``python docs/generate_protocol.py`` writes it."""
-    generator = runpy.run_path(str(ROOT / "docs" / "generate_protocol.py"))
-    assert generator["PAGE"].read_text(encoding="utf-8") == generator["page"]()

@@ -107,7 +107,7 @@ def _print_codes(session: CliSession, *, whole: bool, form: ExplainFormat) -> No
 
 
 def _explain_field(session: CliSession, name: str, codes: list[str]) -> None:
-    known = fields(_manifest_schema())
+    known = fields(manifest_schema())
     found = find(name, known)
     if not found:
         meant = nearest(name, codes) or nearest_path(name, known)
@@ -120,7 +120,7 @@ def _explain_field(session: CliSession, name: str, codes: list[str]) -> None:
         session.output.prose(*([""] if number else []), *lines)
 
 
-def _manifest_schema() -> dict[str, Any]:
+def manifest_schema() -> dict[str, Any]:
     """The manifest's schema, with the cluster settings of installed providers."""
     from trainctl_schemas import schema
 

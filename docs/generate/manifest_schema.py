@@ -1,4 +1,4 @@
-"""Write ``schemas/trainctl_schemas/v1/manifest.json`` from the types of the manifest."""
+"""``schemas/trainctl_schemas/v1/manifest.json``, from the types of the manifest."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import inspect
 import json
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import Manifest
 
-SCHEMA = Path(__file__).parents[1] / "schemas" / "trainctl_schemas" / "v1" / "manifest.json"
 _ID = "https://trainctl.dev/schemas/v1/manifest.json"
 
 
@@ -104,7 +102,3 @@ def _expression(schema: dict[str, Any]) -> dict[str, Any] | None:
     if schema.get("type") == "string" and "pattern" in schema:
         return {"type": "string", "pattern": r"\$\{\{"}
     return None
-
-
-if __name__ == "__main__":
-    SCHEMA.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Generated files are what ``python -m docs.generate`` writes; their sources are complete and right."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.generate import GENERATED, environment, stale_files
+from docs.generate.manifest import examples
+from docs.generate.markdown import text_of
+from tests.support.projects.program import ROOT
+from trainctl import errors
+from trainctl.base.json import JsonObject
+from trainctl.cli.app import COMMANDS, CommandGroup
+from trainctl.cli.app import build as build_commands
+from trainctl.cli.arguments import normalize_arguments
+from trainctl.cli.command_notes import EXIT_CODES, NOTES
+from trainctl.cli.commands.plan import CHANGES
+from trainctl.desired.build import build
+from trainctl.jobs.environment import JOB_VARIABLES
+from trainctl.manifest.read import read
+from trainctl.plugin_api import discovery
+
+
+def test_generated_files_are_current() -> None:
+    """``python -m docs.generate --check`` finds nothing stale."""
+    assert stale_files() == []
+
+
+def test_a_stale_file_is_found(tmp_path: Path) -> None:
+    """A changed file and a missing one are named."""
+    (tmp_path / "llms.txt").write_text(text_of(["changed"]))
+    assert stale_files(tmp_path) == list(GENERATED)
+
+
+@pytest.mark.parametrize("section", examples())
+def test_examples_of_the_manifest_are_valid(tmp_path: Path, section: str) -> None:
+    """Each is a manifest without errors, and is shown on the page."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / "trainctl.yaml").write_text(examples()[section])
+    build(read(tmp_path), provider_schema=_settings, providers=_PROVIDERS)
+    assert f"\n## {section}\n" in (ROOT / "docs" / "reference" / "manifest.md").read_text()
+
+
+_PROVIDERS = discovery.plugin_names(discovery.PROVIDERS)
+
+
+def _settings(provider: str) -> JsonObject:
+    return discovery.load_provider(provider).schema()
+
+
+def test_every_command_has_examples_that_can_be_parsed() -> None:
+    """The notes name each command, and options in examples exist."""
+    names = [
+        f"{row.name} {below.name}" if below else row.name
+        for row in COMMANDS
+        for below in (row.commands if isinstance(row, CommandGroup) else (None,))
+    ]
+    assert sorted(NOTES) == sorted(names)
+    for name, notes in NOTES.items():
+        for example in notes.examples:
+            words = shlex.split(example.partition(" > ")[0])
+            assert words[: 1 + len(name.split())] == ["trainctl", *name.split()]
+            _parse(normalize_arguments(words[1:], build_commands()))
+
+
+def _parse(words: list[str]) -> None:
+    """Read the words as the program does; typer raises an error for a wrong one."""
+    command: Any = build_commands()
+    context = command.make_context("trainctl", words)
+    while rest := [*context._protected_args, *context.args]:
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+        if not hasattr(command, "resolve_command"):
+            return
+
+
+def test_every_exit_code_is_explained() -> None:
+    """The table has the exit code of every error class, success, and the code for changes."""
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    codes = {one.exit_code for one in classes if issubclass(one, errors.TrainctlError)}
+    assert EXIT_CODES.keys() == codes | {0, CHANGES}
+    assert all(notes.exit_codes.keys() <= EXIT_CODES.keys() for notes in NOTES.values())
+
+
+_VARIABLE = re.compile(
+    r"""["']((?:BT|TRAINCTL|AWS|AZURE|GOOGLE|GCE|HF|HUGGING_FACE|R2|XDG|ACTIONS)_[A-Z0-9_]+)["']"""
+)
+_OTHERS = {
+    "AWS_ASSUME_ROLE", "AWS_IAM", "AWS_OIDC", "GCP_OIDC", "GOOGLE_REGISTRY",  # methods and kinds
+    "TRAINCTL_SECRETS",  # between programs of trainctl
+    "TRAINCTL_WEIGHTS_",  # the beginning of a name
+    "ACTIONS_ID_TOKEN_REQUEST_",
+}  # fmt: skip
+
+
+def test_every_variable_is_documented() -> None:
+    """Each name of a variable in the code is on the page."""
+    documented = {*JOB_VARIABLES, *environment.INSIDE_JOBS}
+    for group in environment.GROUPS.values():
+        documented |= group.keys()
+    used = {
+        name
+        for folder in ("trainctl", "providers", "state")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in _VARIABLE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert used - documented == _OTHERS & used
