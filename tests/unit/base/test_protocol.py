@@ -25,4 +25,3 @@ def test_a_verb_takes_and_returns_what_the_protocol_says(name: str) -> None:
     assert hints["request"] is method.request
     assert hints["return"] is (type(None) if method.answer is bytes else method.answer)
     assert (name in program._RAW_METHODS) is (method.answer is bytes)
-
