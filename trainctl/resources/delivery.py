@@ -54,7 +54,7 @@ class DeliveryProgress:
                 self._step.tell(str(event["log"]))
                 return
             with self._lock:
-                self._received[rank, address] = int(event["came"])
+                self._received[rank, address] = int(event["received"])
                 self._remaining[rank, address] = int(event["total"]) - int(event["done"])
                 self._report(address)
 

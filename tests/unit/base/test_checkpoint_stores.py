@@ -135,7 +135,7 @@ def test_parts_of_a_killed_upload_are_taken_up(bucket: BucketServer) -> None:
     client, key = store._client, "resumed/a/big"
     abandoned = _MultipartUpload(client, "resumed/a/other", PART_BYTES)
     first = _MultipartUpload(client, key, PART_BYTES)
-    first._part(1, BIG[:PART_BYTES], RateLimiter())
+    first._upload_part(1, BIG[:PART_BYTES], RateLimiter())
 
     again = _MultipartUpload(client, key, PART_BYTES)
     sent = len(again._uploaded_parts)

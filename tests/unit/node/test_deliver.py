@@ -230,7 +230,7 @@ def test_progress_tells_what_had_to_come(node: NodeHarness) -> None:
 
     node.deliver()
 
-    told = [(event["done"], event["came"]) for event in node.events]
+    told = [(event["done"], event["received"]) for event in node.events]
     assert told[0] == (5, 0)
     assert told[-1] == (len(BIG) + 5, len(BIG) - 2 * CHUNK_BYTES)
 

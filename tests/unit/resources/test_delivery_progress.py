@@ -33,7 +33,7 @@ class Watched:
 
     def heard(self, address: str, here: int, came: int) -> None:
         """The node reports: so much had it before, and so much has come."""
-        event = {"done": here + came, "came": came, "total": SIZES[address], "files": 1}
+        event = {"done": here + came, "received": came, "total": SIZES[address], "files": 1}
         self.progress.of(0, address)(event)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in a directory."""
+"""Checkpoint store in a directory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from trainctl.base.throughput import RateLimiter
 
 _BLOCK = 2**18
 _MAX_BYTES = 64 * 2**20
-"""Most bytes of an object that is read whole: manifests of a million files are smaller."""
+"""Limit of ``get``; manifests of a million files are smaller."""
 
 
 class DirectoryCheckpointStore:
-    """A ``CheckpointStore`` whose objects are files, each written beside its place, made durable, and renamed."""
+    """A ``CheckpointStore`` whose objects are files, written atomically."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -47,7 +47,7 @@ class DirectoryCheckpointStore:
             raise
 
     def get(self, key: str) -> Optional[bytes]:
-        """A small object; None if there is none, or a directory."""
+        """Return a small object; None if it is missing or a directory."""
         try:
             with self._path(key).open("rb") as stream:
                 return stream.read(_MAX_BYTES)
@@ -55,7 +55,7 @@ class DirectoryCheckpointStore:
             return None
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """Pass an object's bytes to ``write``, from an offset on."""
+        """Pass an object's bytes from ``offset`` to ``write``."""
         try:
             with os.fdopen(self._open(self._path(key)), "rb") as stream:
                 stream.seek(offset)
@@ -65,7 +65,7 @@ class DirectoryCheckpointStore:
             raise Failure("missing", f"{key!r} no longer exists") from None
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
-        """The objects below a prefix; links are neither followed nor listed."""
+        """Yield the objects below a prefix, without symlinks."""
         top = self._root / prefix.rpartition("/")[0]
         for directory, inner, names in os.walk(str(top)):
             inner.sort()
@@ -73,36 +73,36 @@ class DirectoryCheckpointStore:
                 path = Path(directory, name)
                 key = path.relative_to(self._root).as_posix()
                 with contextlib.suppress(FileNotFoundError):
-                    found = path.lstat()
+                    status = path.lstat()
                     if key.startswith(prefix) and not path.is_symlink():
-                        yield ObjectStat(key, found.st_size, found.st_mtime)
+                        yield ObjectStat(key, status.st_size, status.st_mtime)
 
     def delete(self, key: str) -> None:
-        """Remove an object, and the directories that are empty then."""
+        """Remove an object and its then empty directories."""
         path = self._path(key)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
         for above in path.parents:
             if above == self._root or list_names(above):
                 return
-            with contextlib.suppress(OSError):  # another process has put a file there
+            with contextlib.suppress(OSError):  # another process may have added a file
                 above.rmdir()
 
     def abandon(self, prefix: str) -> None:
         """Remove temporary files of killed uploads."""
-        for found in list(self.list(prefix)):
-            if is_temporary(found.key.rpartition("/")[2]):
-                self.delete(found.key)
+        for stored in list(self.list(prefix)):
+            if is_temporary(stored.key.rpartition("/")[2]):
+                self.delete(stored.key)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing; no files are kept open."""
 
     def url(self, key: str, seconds: int) -> str:
-        """A ``file:`` URL."""
+        """Return a ``file:`` URL."""
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
     def _open(self, path: Path) -> int:
-        """A descriptor for reading. A link is a job's own, in a checkpoint that is stored where it was saved."""
+        """Open for reading; jobs may have stored symlinks in checkpoints, which must stay inside."""
         if path.is_symlink() and resolve_within(path, self._root) is None:
             raise FileNotFoundError(errno.ENOENT, "the symlink leaves the directory", str(path))
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,6 +1,6 @@
-"""Which of several complete checkpoints is the newest, and which retention deletes: one rule for nodes and operators.
+"""Find the newest of complete checkpoints, and those that retention deletes.
 
-Directories with a step come before other directories, and those before loose files; then the time of the last write decides.
+Directories with a step rank above other directories, and those above loose files; then the later write wins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import (
 )
 
 LOOSE = "."
-"""The name of the checkpoint that the files beside all directories make."""
+"""Name of the checkpoint made of the files outside all directories."""
 
 TRAINER_STATE = "trainer_state.json"
 _LOG_OR_TEXT = re.compile(
@@ -35,68 +35,70 @@ _RunT = TypeVar("_RunT")
 
 
 class Retention(NamedTuple):
-    """Which checkpoints to keep: the newest ``keep_last``, and those whose step ``keep_every`` divides; all without rules."""
+    """Checkpoints to keep: the newest ``keep_last``, and steps divisible by ``keep_every``; without both, all."""
 
     keep_last: Optional[int] = None
     keep_every: Optional[int] = None
 
     def keeps(self, step: int) -> bool:
-        """Whether a checkpoint is kept for its step."""
+        """Return whether a checkpoint is kept because of its step."""
         return self.keep_every is not None and step % self.keep_every == 0
 
 
 def is_loadable(files: Collection[str]) -> bool:
-    """Whether a trainer could resume from such files: one of them at least is neither a log nor text."""
+    """Return whether a trainer could resume from these files: not only logs and text."""
     return any(path.endswith(TRAINER_STATE) or not _LOG_OR_TEXT.search(path) for path in files)
 
 
 def checkpoint_class(row: CheckpointRow) -> int:
-    """2 for a directory with a step, 1 for another directory, 0 for loose files."""
+    """Return 2 for a directory with a step, 1 for another directory, 0 for loose files."""
     return 0 if row["name"] == LOOSE else 1 if row.get("step") is None else 2
 
 
 def recency_key(row: CheckpointRow) -> Tuple[int, float, int, str]:
-    """Sort key of the checkpoints of one job, the newest last."""
+    """Return a sort key for checkpoints of one job, the newest last."""
     return (checkpoint_class(row), *age_key(row))
 
 
 def age_key(row: CheckpointRow) -> Tuple[float, int, str]:
-    """Sort key by time alone: of the last write, then step and name."""
+    """Return a sort key by time of the last write, step and name."""
     return float(row["created_at"]), int(row.get("step") or 0), str(row["name"])
 
 
 def _newest_common(rows: Sequence[CheckpointRow]) -> Optional[str]:
-    """Name of the newest checkpoint that all ranks have which have any of the best kind.
+    """Return the newest checkpoint of the highest class that all ranks with such checkpoints have.
 
-    A rank that was killed while it wrote may lack what the others have completed.
+    A rank that was killed while writing may lack the newest of the others.
     """
     ordered = sorted(rows, key=recency_key)
     best = [row for row in ordered if checkpoint_class(row) == checkpoint_class(ordered[-1])]
     ranks = {int(row["rank"]) for row in best}
-    of_name: Dict[str, Set[int]] = {}
+    ranks_by_name: Dict[str, Set[int]] = {}
     for row in best:
-        of_name.setdefault(row["name"], set()).add(int(row["rank"]))
-    return next((row["name"] for row in reversed(best) if of_name[row["name"]] == ranks), None)
+        ranks_by_name.setdefault(row["name"], set()).add(int(row["rank"]))
+    return next(
+        (row["name"] for row in reversed(best) if ranks_by_name[row["name"]] == ranks), None
+    )
 
 
 def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_RunT, List[_RowT]]]:
-    """Of the checkpoints of a job's runs the newest: its run, and each rank's part of it; None if there are none."""
-    some = {run: rows for run, rows in runs.items() if rows}
-    if not some:
+    """Return the run with a job's newest checkpoint and the rows of its ranks; None without checkpoints."""
+    runs = {run: rows for run, rows in runs.items() if rows}
+    if not runs:
         return None
-    run = max(some, key=lambda one: max(map(recency_key, some[one])))
-    name = _newest_common(some[run]) or max(some[run], key=recency_key)["name"]
-    ranks = [row for row in some[run] if row["name"] == name]
-    return run, sorted(ranks, key=lambda row: int(row["rank"]))
+    newest, rows = max(runs.items(), key=lambda item: max(map(recency_key, item[1])))
+    name = _newest_common(rows) or max(rows, key=recency_key)["name"]
+    ranks = [row for row in rows if row["name"] == name]
+    return newest, sorted(ranks, key=lambda row: int(row["rank"]))
 
 
 def expired_checkpoints(
     rows: Sequence[_RowT], retention: Retention, leased: Collection[Tuple[int, str]] = ()
 ) -> List[_RowT]:
-    """Of the complete checkpoints of a run those that retention deletes, rank by rank.
+    """Return the complete checkpoints of a run that retention deletes, rank by rank.
 
-    Only checkpoints with a step are ever deleted: others may be logs, exports or copies. The newest, the newest that all
-    ranks have, and ``leased`` ones are kept in any case.
+    Only checkpoints with a step expire: others may be logs, exports or copies. The newest, the newest that all ranks
+    have, and ``leased`` checkpoints are always kept.
     """
     if retention == Retention():
         return []

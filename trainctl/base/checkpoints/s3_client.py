@@ -1,4 +1,4 @@
-"""Signed requests to an S3-compatible server, retried where that may help. Path style addresses."""
+"""Client of an S3-compatible server: signed requests, retries, path-style URLs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLOCK_SKEW_CODE = "RequestTimeTooSkewed"
 
 
 class S3Response(NamedTuple):
-    """What the server said, but for errors."""
+    """A response that is not an error."""
 
     status: int
     headers: Mapping[str, str]
@@ -42,7 +42,7 @@ class S3Response(NamedTuple):
 
 
 class S3Client:
-    """One bucket. Safe to use from many threads."""
+    """Client of one bucket; thread-safe."""
 
     def __init__(self, bucket: str, endpoint: Optional[str], credential: Mapping[str, Any]) -> None:
         self._bucket = bucket
@@ -71,48 +71,47 @@ class S3Client:
         rate_limiter: RateLimiter = _NO_RATE_LIMIT,
         absent: bool = False,
     ) -> S3Response:
-        """One request. With ``absent``, 404 is an answer and not a Failure."""
+        """Send a request; with ``absent``, return a 404 instead of raising Failure."""
         target = self._target(method, key, query)
         digest = hashlib.sha256(body).hexdigest() if body else _EMPTY_SHA256
 
         def once() -> S3Response:
-            with self._send(target, digest, _NO_HEADERS, body, rate_limiter) as response:
-                answer = S3Response(
-                    response.status, response.headers, response.read_all(_MAX_BYTES)
-                )
-            self._raise_for_status(answer, target, absent)
-            return answer
+            with self._send(target, digest, _NO_HEADERS, body, rate_limiter) as raw:
+                response = S3Response(raw.status, raw.headers, raw.read_all(_MAX_BYTES))
+            self._raise_for_status(response, target, absent)
+            return response
 
         return self._with_retry(once)
 
     def stream(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """Hand over an object from an offset on; a connection that is cut is taken up where it was."""
+        """Pass an object's bytes from ``offset`` to ``write``, resuming broken connections."""
         target = self._target("GET", key, ())
         done = offset
         version: Optional[str] = None
 
         def once() -> None:
             nonlocal done, version
-            wanted = {"range": f"bytes={done}-"} if done else {}
-            with self._send(target, _EMPTY_SHA256, wanted, b"", _NO_RATE_LIMIT) as response:
+            range_header = {"range": f"bytes={done}-"} if done else {}
+            with self._send(target, _EMPTY_SHA256, range_header, b"", _NO_RATE_LIMIT) as response:
                 headers = response.headers
                 if response.status >= 300:
-                    answer = S3Response(response.status, headers, response.read_all(_MAX_BYTES))
+                    body = response.read_all(_MAX_BYTES)
                     if response.status != 416:
-                        self._raise_for_status(answer, target)
+                        self._raise_for_status(S3Response(response.status, headers, body), target)
                     return
                 if version not in (None, headers.get("etag")):
                     raise Failure("changed", f"{key!r} was replaced while it was read")
                 version = headers.get("etag")
-                begun = (headers.get("content-range") or "").startswith(f"bytes {done}-")
-                for data in _blocks(response, skipped=0 if begun else done):  # rclone's are 200
+                is_partial = (headers.get("content-range") or "").startswith(f"bytes {done}-")
+                # rclone answers 200 with the complete object
+                for data in _blocks(response, skipped=0 if is_partial else done):
                     write(data)
                     done += len(data)
 
         self._with_retry(once)
 
     def presigned(self, key: str, seconds: int) -> str:
-        """A presigned URL, valid for so many seconds."""
+        """Return a presigned URL that is valid for ``seconds``."""
         target = self._target("GET", key, ())
         url = f"{self._scheme()}://{target.host}{sigv4.quote_path(target.path)}"
         if self._credential is None:
@@ -171,38 +170,39 @@ class S3Client:
         query = sigv4.quote_query(target.query)
         path = sigv4.quote_path(target.path) + (f"?{query}" if query else "")
         url = f"{self._scheme()}://{target.host}{path}"
-        sent = _ThrottledBody(body, rate_limiter) if body else None
-        return self._http.request(target.method, url, headers, body=sent, follow=False)
+        throttled = _ThrottledBody(body, rate_limiter) if body else None
+        return self._http.request(target.method, url, headers, body=throttled, follow=False)
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
     def _raise_for_status(
-        self, answer: S3Response, target: sigv4.RequestTarget, absent: bool = False
+        self, response: S3Response, target: sigv4.RequestTarget, absent: bool = False
     ) -> None:
-        """Raise what an error means: again at once, later, or a matter for a person."""
-        if answer.status < 300 or (absent and answer.status == 404):
+        """Raise SourceUnavailable for an error that a retry may fix, else Failure."""
+        status, headers, body = response
+        if status < 300 or (absent and status == 404):
             return
-        code = element_text(answer.body, "Code") or str(answer.status)
-        region = answer.headers.get("x-amz-bucket-region") or element_text(answer.body, "Region")
-        if answer.status in (301, 307, 400) and region and region != self._region:
+        code = element_text(body, "Code") or str(status)
+        region = headers.get("x-amz-bucket-region") or element_text(body, "Region")
+        if status in (301, 307, 400) and region and region != self._region:
             self._region = region
             raise SourceUnavailable(f"the bucket is in {region}")
-        if code == _CLOCK_SKEW_CODE and answer.headers.get("date"):
-            self._skew = parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()
+        if code == _CLOCK_SKEW_CODE and headers.get("date"):
+            self._skew = parsedate_to_datetime(headers["date"]).timestamp() - time.time()
             raise SourceUnavailable(code)
-        if answer.status in _TRANSIENT_STATUSES:
-            raise SourceUnavailable(code, retry_after=retry_after(answer.headers))
-        said = element_text(answer.body, "Message")
-        if answer.status == 404 and code != "NoSuchBucket":
-            raise Failure("missing", f"{target.path!r} not found in the bucket", said)
+        if status in _TRANSIENT_STATUSES:
+            raise SourceUnavailable(code, retry_after=retry_after(headers))
+        message = element_text(body, "Message")
+        if status == 404 and code != "NoSuchBucket":
+            raise Failure("missing", f"{target.path!r} not found in the bucket", message)
         summary = f"{target.method} in bucket {self._bucket} failed: {code}"
-        raise Failure("denied", summary, said)
+        raise Failure("denied", summary, message)
 
 
 class _ThrottledBody:
-    """The body of a request in blocks, sent no faster than its pace."""
+    """A request body that is sent in blocks, as fast as the rate limiter allows."""
 
     def __init__(self, data: bytes, rate_limiter: RateLimiter) -> None:
         self._data = data
@@ -217,13 +217,13 @@ class _ThrottledBody:
 
 
 def element_text(body: bytes, tag: str) -> str:
-    """The text of the first element of that name in an answer; empty if there is none."""
+    """Return the text of the first XML element of that name; empty if there is none."""
     match = re.search(f"<{tag}>([^<]*)</{tag}>".encode(), body)
     return html.unescape(match[1].decode(errors="replace")) if match else ""
 
 
 def _blocks(response: Response, skipped: int) -> Iterator[bytes]:
-    """The body without its first ``skipped`` bytes; an error if it ends before its length."""
+    """Yield the body without its first ``skipped`` bytes."""
     for data in iter(lambda: response.read(_BLOCK * 4), b""):
         if skipped < len(data):
             yield data[skipped:]

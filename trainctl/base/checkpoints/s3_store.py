@@ -1,4 +1,4 @@
-"""Checkpoints in an S3-compatible bucket: whole objects, and big ones in parts that a later attempt takes up."""
+"""Checkpoint store in an S3-compatible bucket, with resumable multipart uploads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_PARTS = 10_000
 """https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _THREADS = 4
 _Page = Tuple[bytes, Optional[sigv4.Query]]
-"""A page's body, and what asks for the next one."""
+"""A page's body, and the query of the next page."""
 
 
 class S3CheckpointStore:
@@ -38,11 +38,11 @@ class S3CheckpointStore:
         self._part_bytes = int(place.get("part_bytes") or PART_BYTES)
 
     def put(self, key: str, data: bytes) -> None:
-        """One request."""
+        """Create or replace a small object, by one request."""
         self._client.request("PUT", self._prefix + key, (), data)
 
     def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """One request, or parts: in memory are at most six of them."""
+        """Create or replace an object by one request or in parts, at most six of them in memory."""
         part = max(self._part_bytes, -(-size // _MAX_PARTS))
         if size <= part:
             self._client.request(
@@ -58,18 +58,18 @@ class S3CheckpointStore:
             )
 
     def get(self, key: str) -> Optional[bytes]:
-        """One request."""
-        answer = self._client.request("GET", self._prefix + key, absent=True)
-        if answer.status == 404 and element_text(answer.body, "Code") == "NoSuchBucket":
+        """Return a small object; None if it is missing."""
+        response = self._client.request("GET", self._prefix + key, absent=True)
+        if response.status == 404 and element_text(response.body, "Code") == "NoSuchBucket":
             raise Failure("denied", "bucket of the checkpoints not found")
-        return None if answer.status == 404 else answer.body
+        return None if response.status == 404 else response.body
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """As it comes."""
+        """Pass an object's bytes from ``offset`` to ``write``."""
         self._client.stream(self._prefix + key, offset, write)
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
-        """A thousand a request."""
+        """Yield the objects below a prefix, a thousand per request."""
         query = [("list-type", "2"), ("prefix", self._prefix + prefix), ("encoding-type", "url")]
 
         def request(after: Optional[sigv4.Query]) -> _Page:
@@ -86,11 +86,11 @@ class S3CheckpointStore:
                     yield ObjectStat(key[len(self._prefix) :], size, when)
 
     def delete(self, key: str) -> None:
-        """One request."""
+        """Remove an object, if it exists."""
         self._client.request("DELETE", self._prefix + key, absent=True)
 
     def abandon(self, prefix: str) -> None:
-        """Abort every multipart upload under the prefix, as unfinished parts are billed."""
+        """Abort the multipart uploads under the prefix; their parts are billed."""
         for key, upload in _uploads(self._client, self._prefix + prefix):
             self._client.request("DELETE", key, [("uploadId", upload)], absent=True)
 
@@ -99,12 +99,12 @@ class S3CheckpointStore:
         self._client.close()
 
     def url(self, key: str, seconds: int) -> str:
-        """A presigned URL."""
+        """Return a presigned URL."""
         return self._client.presigned(self._prefix + key, seconds)
 
 
 class _MultipartUpload:
-    """One object in parts. An unfinished attempt's parts are kept where their content is the same."""
+    """Upload of one object in parts; reuses identical parts of an unfinished attempt."""
 
     def __init__(self, client: S3Client, key: str, part_bytes: int) -> None:
         self._client = client
@@ -113,7 +113,7 @@ class _MultipartUpload:
         self._upload, self._uploaded_parts = self._find_unfinished_upload()
 
     def send(self, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """Read, hash and send the parts, several at once, and put them together."""
+        """Upload the parts, several at a time, and complete the object."""
         tags: Dict[int, str] = {}
         pending: Deque[Tuple[int, Future[str]]] = deque()
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -123,7 +123,9 @@ class _MultipartUpload:
                     if len(pending) > _THREADS:
                         done, future = pending.popleft()
                         tags[done] = future.result()
-                    pending.append((number, pool.submit(self._part, number, data, rate_limiter)))
+                    pending.append(
+                        (number, pool.submit(self._upload_part, number, data, rate_limiter))
+                    )
                 for done, future in pending:
                     tags[done] = future.result()
             finally:
@@ -131,10 +133,10 @@ class _MultipartUpload:
                     future.cancel()
         self._complete(tags)
 
-    def _part(self, number: int, data: bytes, rate_limiter: RateLimiter) -> str:
-        known = self._uploaded_parts.get(number)
-        if known is not None and known.strip('"') == _md5(data):
-            return known
+    def _upload_part(self, number: int, data: bytes, rate_limiter: RateLimiter) -> str:
+        uploaded = self._uploaded_parts.get(number)
+        if uploaded is not None and uploaded.strip('"') == _md5(data):
+            return uploaded
         query = [("partNumber", str(number)), ("uploadId", self._upload)]
         return self._client.request(
             "PUT", self._key, query, data, rate_limiter=rate_limiter
@@ -147,44 +149,47 @@ class _MultipartUpload:
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         query = [("uploadId", self._upload)]
-        answer = self._client.request("POST", self._key, query, body)
-        if b"<Error>" in answer.body:  # with status 200: the server began to answer before it knew
-            code = element_text(answer.body, "Code")
+        response = self._client.request("POST", self._key, query, body)
+        if (
+            b"<Error>" in response.body
+        ):  # with status 200, which is sent before the outcome is known
+            code = element_text(response.body, "Code")
             raise Failure("store", f"cannot complete the multipart upload of {self._key!r}: {code}")
 
     def _find_unfinished_upload(self) -> Tuple[str, Dict[int, str]]:
-        """An attempt to go on with, and the parts it has; others of this key are aborted."""
-        found = [upload for key, upload in _uploads(self._client, self._key) if key == self._key]
-        for upload in found[:-1]:
+        """Return an upload to resume, or a new one, and its parts; abort other uploads of this key."""
+        uploads = [upload for key, upload in _uploads(self._client, self._key) if key == self._key]
+        for upload in uploads[:-1]:
             self._client.request("DELETE", self._key, [("uploadId", upload)], absent=True)
-        if found:
-            parts = self._parts(found[-1])
+        if uploads:
+            parts = self._parts(uploads[-1])
             if parts is not None:
-                return found[-1], parts
+                return uploads[-1], parts
         body = self._client.request("POST", self._key, [("uploads", "")]).body
         return element_text(body, "UploadId"), {}
 
     def _parts(self, upload: str) -> Optional[Dict[int, str]]:
+        """Return the tags of an upload's parts; None if the upload no longer exists."""
         tags: Dict[int, str] = {}
-        gone = False
+        is_missing = False
 
         def request(after: Optional[sigv4.Query]) -> _Page:
-            nonlocal gone
+            nonlocal is_missing
             query = [("uploadId", upload), *(after or ())]
-            answer = self._client.request("GET", self._key, query, absent=True)
-            gone = answer.status == 404
-            marker = element_text(answer.body, "NextPartNumberMarker")
-            is_more = element_text(answer.body, "IsTruncated") == "true" and marker
-            return answer.body, [("part-number-marker", marker)] if is_more else None
+            response = self._client.request("GET", self._key, query, absent=True)
+            is_missing = response.status == 404
+            marker = element_text(response.body, "NextPartNumberMarker")
+            is_more = element_text(response.body, "IsTruncated") == "true" and marker
+            return response.body, [("part-number-marker", marker)] if is_more else None
 
         for body in _list_pages(request):
             for entry in _elements(body, "Part"):
                 tags[int(element_text(entry, "PartNumber"))] = element_text(entry, "ETag")
-        return None if gone else tags
+        return None if is_missing else tags
 
 
 def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
-    """Unfinished uploads under a prefix: key and id, the oldest first for each key."""
+    """Yield key and id of unfinished uploads under a prefix, for each key the oldest first."""
     query = [("uploads", ""), ("prefix", prefix), ("encoding-type", "url")]
 
     def request(after: Optional[sigv4.Query]) -> _Page:
@@ -201,7 +206,7 @@ def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
 
 
 def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[bytes]:
-    """The bodies of a list's pages. Failure where they go in a circle."""
+    """Yield the bodies of a list's pages; Failure if they repeat."""
     try:
         yield from pages(request)
     except PaginationCycle:
@@ -226,9 +231,9 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def _md5(data: bytes) -> Optional[str]:
-    """What a server calls a part; None where the machine's rules forbid to compute it, and parts are sent again."""
+    """Return the ETag of a part; None if FIPS mode forbids MD5, and parts are sent again."""
     try:
-        return hashlib.md5(data).hexdigest()  # noqa: S324 - names a part; nothing is proved by it
+        return hashlib.md5(data).hexdigest()  # noqa: S324 - an identifier, no security
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""Stores of checkpoints: objects by key, in a directory or below a prefix of a bucket. See DESIGN.md, "Checkpoints"."""
+"""Checkpoint stores: interface and opening; see DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainctl.base.throughput import RateLimiter
 
 
 class CheckpointStore(Protocol):
-    """Objects under names that jobs choose; readers see all of an object or none of it.
+    """Objects under names that jobs choose, written atomically.
 
-    Errors are Failure: ``store`` for what may pass, ``denied`` for what a person must fix, ``name`` for a key that can't be
-    stored, ``missing``; and OSError from a disk.
+    Errors are Failure: ``store`` (transient), ``denied`` (needs a person), ``name`` (invalid key), ``missing``; and
+    OSError from a disk.
     """
 
     def put(self, key: str, data: bytes) -> None:
@@ -28,42 +28,42 @@ class CheckpointStore(Protocol):
         ...
 
     def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """Create or replace an object with the next ``size`` bytes of a stream, which is read once, in order."""
+        """Create or replace an object with the next ``size`` bytes of a stream, read once."""
         ...
 
     def get(self, key: str) -> Optional[bytes]:
-        """A small object; None if there is none."""
+        """Return a small object; None if it is missing."""
         ...
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """Pass an object's bytes to ``write``, from an offset on."""
+        """Pass an object's bytes from ``offset`` to ``write``."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
-        """The objects whose keys begin with the prefix."""
+        """Yield the objects whose keys begin with the prefix."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; no error if there is none."""
+        """Remove an object, if it exists."""
         ...
 
     def abandon(self, prefix: str) -> None:
-        """Remove what unfinished uploads under the prefix have left; none of them may be under way."""
+        """Remove remains of unfinished uploads under the prefix; none may be active."""
         ...
 
     def close(self) -> None:
-        """Close connections; the store may be used again."""
+        """Close connections; the store stays usable."""
         ...
 
     def url(self, key: str, seconds: int) -> str:
-        """URL of an object; that of a bucket works for anybody, for so many seconds."""
+        """Return a URL of an object; in a bucket a presigned one, valid for ``seconds``."""
         ...
 
 
 def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> CheckpointStore:
-    """The store that ``{url, endpoint_url, secret}`` names; ``secret`` is a key of ``secrets``, None for anonymous.
+    """Open the store ``{url, endpoint_url, secret}``; ``secret`` is a key of ``secrets``, None for anonymous.
 
-    The path of a ``file:`` URL may be percent-encoded; a bucket's prefix is taken as it is.
+    The path of a ``file:`` URL may be percent-encoded, a bucket's prefix may not.
     """
     url = str(place["url"])
     scheme, _, rest = url.partition("://")
@@ -76,17 +76,17 @@ def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) 
     if name is not None and name not in secrets:
         raise Failure("denied", f"the credential for {url} ({name}) is not available")
     credential = _credential(secrets[name], str(name)) if name is not None else {}
-    # It imports http and ssl, which few calls need.
+    # imported on demand: it needs http and ssl
     s3 = import_module("trainctl.base.checkpoints.s3_store")
     return cast(CheckpointStore, s3.S3CheckpointStore(bucket, prefix.strip("/"), place, credential))
 
 
 def _credential(text: str, name: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(text)
-        found["aws_access_key_id"], found["aws_secret_access_key"]
-        # A region becomes part of a server's name.
-        valid = re.fullmatch("[A-Za-z0-9_-]*", found.get("aws_region") or "") is not None
+        credential = json.loads(text)
+        credential["aws_access_key_id"], credential["aws_secret_access_key"]
+        # the region becomes part of a host name
+        valid = re.fullmatch("[A-Za-z0-9_-]*", credential.get("aws_region") or "") is not None
     except (ValueError, KeyError, TypeError):
         valid = False
     if not valid:
@@ -95,17 +95,19 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
             f"secret {name} is not a credential of a bucket",
             "Use JSON: aws_access_key_id, aws_secret_access_key, and if needed aws_region and aws_session_token.",
         )
-    return cast(Mapping[str, Any], found)
+    return cast(Mapping[str, Any], credential)
 
 
 @contextlib.contextmanager
 def store_errors(place: Mapping[str, Any]) -> Iterator[None]:
-    """Turn errors of the store at ``place`` into a Failure ``checkpoints`` that names it; without a store they pass."""
+    """Convert errors of the store at ``place`` to a Failure ``checkpoints`` that names it."""
     url = place.get("url")
     try:
         yield
     except (Failure, OSError) as error:
         if url is None or (isinstance(error, Failure) and error.kind not in ("store", "denied")):
             raise
-        why = error if isinstance(error, Failure) else from_os_error(error, str(url))
-        raise Failure("checkpoints", f"checkpoint store {url}: {why.summary}", why.detail) from None
+        cause = error if isinstance(error, Failure) else from_os_error(error, str(url))
+        raise Failure(
+            "checkpoints", f"checkpoint store {url}: {cause.summary}", cause.detail
+        ) from None

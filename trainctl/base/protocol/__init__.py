@@ -1,7 +1,12 @@
-"""How the operator's side and programs on nodes speak: lines, frames, rows, requests and answers."""
+"""Protocol between the client and the node program.
+
+Begin with ``method``: a call has a name, a typed request and a typed response. ``host``, ``code``, ``weights``, ``runs``,
+``checkpoints``, ``caches`` and ``mirrors`` define the methods, ``spec`` the specification of a run. ``wire`` has lines,
+frames and rows, ``callbacks`` requests from the node to the client, ``call_server`` many calls by one process.
+"""
 
 WAITS_FOR_SECRETS = "waits for secrets"
-"""What a run waits for whose supervisor is gone, with the secrets that it had, before the first command was begun."""
+"""``waiting`` of a run whose supervisor ended, and lost its secrets, before the first command."""
 
 WAITS_FOR_RESUME = "waiting for apply or reconcile to resume it"
-"""What such a run waits for whose secrets this node keeps on its disk."""
+"""``waiting`` of such a run whose secrets are stored on the node's disk."""

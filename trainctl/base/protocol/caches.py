@@ -1,4 +1,4 @@
-"""Verbs about training caches."""
+"""Training caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _LineageCacheRequest(TrainingCacheRequest):
 
 
 class CacheOwnerRequest(_LineageCacheRequest, total=False):
-    """``owner``: name of the cache in the lineage; absent: all owners of the lineage."""
+    """``owner``: name of the cache in the lineage; absent: all of them."""
 
     owner: str
 
@@ -26,11 +26,11 @@ CacheStatesRequest = TypedDict(
 TrainingCacheUsage = TypedDict(
     "TrainingCacheUsage", {"bytes": int, "files": int, "at": float, "whole": bool}
 )
-"""What a cache held ``at`` a time, in Unix seconds; ``whole``: all of it was counted."""
+"""Usage of a cache, measured ``at`` Unix seconds; ``whole``: everything was counted."""
 
 
 class TrainingCacheState(TrainingCacheUsage):
-    """``others``: ``LINEAGE+OWNER`` of other users. ``ours``: the directory goes with its last owner."""
+    """``others``: ``LINEAGE+OWNER`` of other users. ``ours``: removed with its last owner."""
 
     directory: str
     others: List[str]
@@ -48,14 +48,14 @@ MakeCacheResponse = TypedDict("MakeCacheResponse", {"directory": str})
 RemoveCacheResponse = TypedDict(
     "RemoveCacheResponse", {"directory": str, "bytes": int, "removed": bool}
 )
-"""``removed``: nothing else refers to the directory, and trainctl made it. ``bytes``: freed."""
+"""``removed``: trainctl created the directory and it has no other owner. ``bytes``: freed."""
 
 CacheStatesResponse = TypedDict("CacheStatesResponse", {"caches": List[TrainingCacheState]})
 ClearCacheResponse = TypedDict("ClearCacheResponse", {"files": int, "bytes": int, "left": int})
 """``left``: files that could not be removed."""
 
 MAKE_CACHE = Method(
-    "make_cache", CacheOwnerRequest, MakeCacheResponse, "Make a training cache, or find it."
+    "make_cache", CacheOwnerRequest, MakeCacheResponse, "Create a training cache if it is missing."
 )
 REMOVE_CACHE = Method(
     "remove_cache",
@@ -67,7 +67,7 @@ CACHE_STATE = Method(
     "cache_state",
     CacheStatesRequest,
     CacheStatesResponse,
-    "Report what training caches held when last counted.",
+    "Report the last measured usage of training caches.",
 )
 CLEAR_CACHE = Method(
     "clear_cache",
@@ -79,5 +79,5 @@ READ_CACHE = Method(
     "read_cache",
     TrainingCacheRequest,
     bytes,
-    "Return JSON lines: `[path, bytes, mtime, mode]` each, then `Held`.",
+    "Return JSON lines: `[path, bytes, mtime, mode]` each, then a `TrainingCacheUsage`.",
 )

@@ -1,4 +1,4 @@
-"""Many calls by one process that has loaded what they need: each is a fork of it.
+"""Serve many calls from one process, each in a fork.
 
 The frames are in ``trainctl/remote/DESIGN.md``, "Sessions". One thread, so that forking is safe.
 """
@@ -21,13 +21,13 @@ LoadFn = Callable[[str], object]
 
 
 def serve(once: Callable[[], int], load: LoadFn) -> int:
-    """Do the calls that standard input asks for, until it ends: each by ``once``, which finds its verb as the last argument.
+    """Serve the calls that arrive on standard input until it ends; return the exit code.
 
-    ``load`` imports what a verb needs, so that the next call finds it there.
+    ``once`` runs one call, of the method in ``sys.argv[-1]``. ``load`` imports the code of a method, once for all forks.
     """
     method = _CallServer(load).serve()
     if method is None:
-        os._exit(0)  # skip tidying up, which takes as long as a call
+        os._exit(0)  # skip cleanup at exit, which takes as long as a call
     sys.argv[-1] = method
     code = 1
     try:
@@ -43,7 +43,7 @@ def serve(once: Callable[[], int], load: LoadFn) -> int:
 class _ForkedCall(NamedTuple):
     number: int
     streams: Dict[int, int]
-    """Where its streams are read, and which they are: 1, output, or 2, errors."""
+    """By descriptor the stream read from it: 1, output, or 2, errors."""
 
 
 class _CallServer:
@@ -54,11 +54,11 @@ class _CallServer:
         self._outputs = FrameDecoder()
         self._input_ended = False
         self._to_load: List[str] = []
-        """Verbs to load while no call is waiting."""
+        """Methods to load while no call is waiting."""
         self._selector = selectors.PollSelector()  # without a descriptor that forks would share
 
     def serve(self) -> Optional[str]:
-        """None when the caller is gone; in a fork the verb to perform."""
+        """Return None when the client has disconnected; in a fork the method to run."""
         self._selector.register(0, selectors.EVENT_READ, self._listen)
         self._selector.register(_child_exit_descriptor(), selectors.EVENT_READ, self._reap)
         while not self._input_ended:
@@ -86,11 +86,11 @@ class _CallServer:
         return None
 
     def _load_method(self, method: str) -> None:
-        with contextlib.suppress(ImportError):  # the call itself will say so
+        with contextlib.suppress(ImportError):  # the call itself reports it
             self._load(method)
 
     def _start_call(self, number: int, method: str, request: bytes) -> Optional[str]:
-        """Fork; the verb in the fork, None here."""
+        """Fork; return the method in the fork, None in this process."""
         self._load_method(method)
         pipes: List[Tuple[int, int]] = []
         try:
@@ -98,11 +98,9 @@ class _CallServer:
             pipes += [os.pipe()]
             pid = os.fork()
         except OSError as error:
-            for descriptor in (one for pipe in pipes for one in pipe):
+            for descriptor in (end for pipe in pipes for end in pipe):
                 os.close(descriptor)
-            self._write_frame(
-                {"call": number, "stream": 2}, f"no process for it: {error}\n".encode()
-            )
+            self._write_frame({"call": number, "stream": 2}, f"cannot fork: {error}\n".encode())
             self._write_frame({"call": number, "exit": 1})
             return None
         if pid == 0:
@@ -118,7 +116,7 @@ class _CallServer:
         return None
 
     def _run_call(self, output: int, errors: int, request: bytes) -> None:
-        """Be a process of its own, with what one call has, that ends with the session."""
+        """Set up this fork: own session, own streams, killed with the server."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -136,9 +134,9 @@ class _CallServer:
                 _kill(pid)
 
     def _forward_output(self, descriptor: int) -> None:
-        """What a call says; at its end that stream is closed."""
-        call = next((one for one in self._calls.values() if descriptor in one.streams), None)
-        if call is None:  # it has ended in between
+        """Forward output of a call; close the stream at its end."""
+        call = next((call for call in self._calls.values() if descriptor in call.streams), None)
+        if call is None:  # it has ended meanwhile
             return
         with contextlib.suppress(BlockingIOError):
             data = os.read(descriptor, _READ_BYTES)
@@ -151,8 +149,8 @@ class _CallServer:
         """Report calls that have ended, even if other processes hold their streams open."""
         os.read(descriptor, _READ_BYTES)
         for pid in list(self._calls):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 call = self._calls[pid]
                 for stream in list(call.streams):
                     self._drain(call, stream)
@@ -176,12 +174,12 @@ class _CallServer:
         try:
             while left:
                 left = left[os.write(1, left) :]
-        except OSError:  # the caller is gone
+        except OSError:  # the client has disconnected
             self._input_ended = True
 
 
 def _child_exit_descriptor() -> int:
-    """A descriptor that can be read when a child has ended."""
+    """Return a descriptor that is readable when a child has ended."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -190,7 +188,7 @@ def _child_exit_descriptor() -> int:
 
 
 def _kill(pid: int) -> None:
-    """End a call with what it started; it may not have its own group yet."""
-    for end in (os.killpg, os.kill):
+    """Kill a call and its children; it may not have its own process group yet."""
+    for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            end(pid, signal.SIGKILL)
+            kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Verbs about checkpoints."""
+"""Checkpoints."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from trainctl.base.protocol.method import Method, RunRequest
 from trainctl.base.protocol.runs import RemoveResponse, UploadStatus
 
 CheckpointManifestDocument = Dict[str, Any]
-"""Of one complete checkpoint of one rank, as its store keeps it."""
+"""Manifest of a complete checkpoint of one rank, as stored."""
 
 CheckpointStoreLocation = Mapping[str, Any]
 """A store, ``{url, endpoint_url, secret}``. ``url`` null: the data directory of the node."""
 
 
 class CheckpointsRequest(RunRequest):
-    """``prefix``: ``PROJECT/JOB/NUMBER-ID``. ``place`` null: the store is not asked. ``brief``: count files, don't list them."""
+    """``prefix``: ``PROJECT/JOB/NUMBER-ID``. ``place`` null: skip the store. ``brief``: count files only."""
 
     data: str
     prefix: str
@@ -24,7 +24,7 @@ class CheckpointsRequest(RunRequest):
 
 
 class IncompleteCheckpoint(TypedDict):
-    """A checkpoint that is not complete. ``skipped_links``: links that lead to no file of the job. ``created_at``: Unix seconds."""
+    """An incomplete checkpoint. ``skipped_links``: symlinks that lead to no file of the job. ``created_at``: Unix seconds."""
 
     rank: int
     name: str
@@ -35,7 +35,7 @@ class IncompleteCheckpoint(TypedDict):
 
 
 class CheckpointsResponse(TypedDict):
-    """``pending``: names of those not uploaded yet. ``live``: whether the run goes on."""
+    """``pending``: names of checkpoints not yet uploaded. ``live``: whether the run is active."""
 
     complete: List[CheckpointManifestDocument]
     unfinished: List[IncompleteCheckpoint]
@@ -44,7 +44,7 @@ class CheckpointsResponse(TypedDict):
 
 
 class UploadCheckpointsRequest(RunRequest):
-    """``secrets``: what opens the store."""
+    """``secrets``: credentials of the store."""
 
     data: str
     secrets: Mapping[str, str]
@@ -54,7 +54,7 @@ UploadCheckpointsResponse = TypedDict("UploadCheckpointsResponse", {"sync": Uplo
 
 
 class RemoveCheckpointsRequest(TypedDict):
-    """``directory``: of the run, below ``data``. ``place`` null: nothing is removed from a store."""
+    """``directory``: of the run, below ``data``. ``place`` null: remove nothing from a store."""
 
     directory: str
     data: str
@@ -80,7 +80,7 @@ UPLOAD_CHECKPOINTS = Method(
     "upload_checkpoints",
     UploadCheckpointsRequest,
     UploadCheckpointsResponse,
-    "Upload what an ended run left on the node.",
+    "Upload checkpoints that a finished run left on the node.",
 )
 REMOVE_CHECKPOINTS = Method(
     "remove_checkpoints",

@@ -1,4 +1,4 @@
-"""Verbs about what a run needs besides weights: code, environments, images."""
+"""Code trees, virtual environments and container images."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CodeRequest = TypedDict("CodeRequest", {"root": str, "digest": str})
 
 
 class HasCodeRequest(CodeRequest):
-    """``lineage``: for which the code is kept for an hour."""
+    """``lineage``: the state for which the code is kept for an hour."""
 
     lineage: str
 
 
 CodeResponse = TypedDict("CodeResponse", {"present": bool, "sha256": Optional[str]})
-"""``sha256``: of the archive, which another caller may have packed."""
+"""``sha256``: of the archive, which another client may have packed."""
 
 EnvironmentRequest = TypedDict(
     "EnvironmentRequest", {"root": str, "code": str, "requirements": str}
@@ -28,7 +28,7 @@ RegistryLogin = TypedDict("RegistryLogin", {"registry": str, "username": str, "p
 
 
 class PullImageRequest(TypedDict):
-    """``engine`` null: whichever works."""
+    """``engine`` null: the first that works."""
 
     root: str
     lineage: str
@@ -42,7 +42,7 @@ EngineInfo = TypedDict("EngineInfo", {"name": str, "version": str, "root_is_user
 
 
 class PullImageResponse(TypedDict):
-    """``id``: what the engine runs. ``digest``: of the manifest in the registry. ``note``: for the user, may be empty."""
+    """``id``: image id in the engine. ``digest``: of the registry's manifest. ``note``: for the user, may be empty."""
 
     engine: EngineInfo
     id: str
@@ -63,11 +63,11 @@ BUILD_ENVIRONMENT = Method(
     "build_environment",
     EnvironmentRequest,
     EnvironmentResponse,
-    "Build a virtual environment, once for each content of a requirements file. Events: `{line}`.",
+    "Build the virtual environment of a requirements file if it is missing. Events: `{line}`.",
 )
 PULL_IMAGE = Method(
     "pull_image",
     PullImageRequest,
     PullImageResponse,
-    "Pull a container image unless the one that its name means is here. Events: `{line}`.",
+    "Pull a container image unless it is present. Events: `{line}`.",
 )

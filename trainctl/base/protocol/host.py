@@ -1,4 +1,4 @@
-"""Verbs about the host itself."""
+"""The host: facts, free resources, inspection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainctl.base.protocol.method import Method, NodeCacheRequest, RootRequest
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 
 HostRequirement = TypedDict("HostRequirement", {"venv": Optional[str], "program": str})
-"""What a job without a container runs, in its virtual environment."""
+"""The program that a job without a container runs, in its virtual environment."""
 
 ImageQuery = TypedDict("ImageQuery", {"image": str, "engine": Optional[str]})
 
@@ -19,9 +19,9 @@ class _FreeResourcesRequest(RootRequest):
 
 
 class FreeResourcesRequest(_FreeResourcesRequest, total=False):
-    """``declared``: how many GPUs jobs may use, null: all. ``accelerators``: kinds of GPUs to recognize.
+    """``declared``: number of GPUs that jobs may use, null: all. ``accelerators``: kinds of GPUs to recognize.
 
-    ``key``: a run that may have been started here. ``replaced_key``: a run that makes way.
+    ``key``: a run that may have been started here. ``replaced_key``: a run that it replaces.
     """
 
     key: Optional[str]
@@ -30,7 +30,7 @@ class FreeResourcesRequest(_FreeResourcesRequest, total=False):
 
 
 class FactsRequest(NodeCacheRequest):
-    """``mounts``: absolute places where something will be mounted. ``sources``: directories of the host to mount."""
+    """``mounts``: absolute mount points. ``sources``: directories of the host to mount."""
 
     data: str
     mounts: List[str]
@@ -43,18 +43,18 @@ class FactsRequest(NodeCacheRequest):
 
 
 ServingFacts = TypedDict("ServingFacts", {"tls": bool, "why": str, "loopback": str})
-"""How weights are served to other hosts, or ``why`` not; ``loopback``: the network within which it is done by loopback."""
+"""How weights are served to other hosts, or ``why`` not; ``loopback``: id of the network that reaches it by loopback."""
 
 LogoutPolicy = TypedDict("LogoutPolicy", {"survives": bool, "why": str, "fix": str})
 """Whether a run survives the logout of its user."""
 
 MissingHostRequirements = TypedDict("MissingHostRequirements", {"lacks": List[str]})
-"""In sentences."""
+"""Missing requirements, in sentences."""
 
 ImageAvailability = TypedDict(
     "ImageAvailability", {"engine": Optional[str], "present": bool, "why": str}
 )
-"""``why``: no engine would run it."""
+"""``why``: reason if no engine can run it."""
 
 BlockedMount = TypedDict("BlockedMount", {"path": str, "why": str})
 HostGpuFacts = TypedDict("HostGpuFacts", {"name": str, "is": List[str]})
@@ -62,7 +62,7 @@ FreeGpu = TypedDict("FreeGpu", {"name": str, "is": List[str], "free": bool})
 
 
 class FreeResources(TypedDict):
-    """``live``: keys of runs that go on. ``nodes``: by rank, of the run ``key`` if it was started here. ``memory``: bytes."""
+    """``live``: keys of active runs. ``nodes``: by rank, of the run ``key`` if it was started here. ``memory``: bytes."""
 
     gpus: List[FreeGpu]
     live: List[str]
@@ -73,13 +73,13 @@ class FreeResources(TypedDict):
 
 
 AddressesResponse = TypedDict("AddressesResponse", {"addresses": List[str]})
-"""Where others reach the host."""
+"""Addresses by which other hosts reach this one."""
 
 
 class Facts(TypedDict):
-    """``mount``: namespace; link where nothing can be mounted for a job alone. ``disk_free``: bytes that weights may take, null: unknown.
+    """``mount``: ``namespace``, or ``link`` without private mounts. ``disk_free``: bytes that weights may take, null: unknown.
 
-    ``unusable``: why the directories can't be made. ``absent``: of ``sources``. ``gpus``: each with the kinds that it ``is``.
+    ``unusable``: why the directories can't be created. ``absent``: missing ``sources``. ``gpus``: ``is`` lists matching kinds.
     """
 
     serving: ServingFacts
@@ -101,13 +101,13 @@ class Facts(TypedDict):
 
 
 class InspectNodeRequest(NodeCacheRequest):
-    """``gpus``: how many jobs may use; null: those reported."""
+    """``gpus``: number that jobs may use; null: all reported."""
 
     gpus: Optional[int]
 
 
 class GpuUsage(TypedDict):
-    """``claimed_by`` and ``used_by``: in words."""
+    """``claimed_by`` and ``used_by``: texts for people."""
 
     index: int
     uuid: str
@@ -119,11 +119,11 @@ class GpuUsage(TypedDict):
 
 
 NodeDiskUsage = TypedDict("NodeDiskUsage", {"total": Optional[int], "free": Optional[int]})
-"""Bytes of the file system of ``root``."""
+"""Bytes of the file system that holds ``root``."""
 
 
 class ListingUsage(TypedDict):
-    """``leased_by``: live runs in words, ``projects``: theirs. ``last_used``: Unix seconds."""
+    """``leased_by``: names of live runs, ``projects``: their projects. ``last_used``: Unix seconds."""
 
     id: str
     source: str
@@ -137,7 +137,7 @@ WeightsCacheUsage = TypedDict("WeightsCacheUsage", {"used": int, "listings": Lis
 
 
 class NodeLiveRun(TypedDict):
-    """A run that goes on."""
+    """An active run."""
 
     key: str
     id: str
@@ -150,7 +150,7 @@ class NodeLiveRun(TypedDict):
 
 
 class NodeInspection(TypedDict):
-    """What a node has and what uses it."""
+    """Resources of a node and their use."""
 
     addresses: List[str]
     gpus: List[GpuUsage]
@@ -160,13 +160,11 @@ class NodeInspection(TypedDict):
     runs: List[NodeLiveRun]
 
 
-ADDRESSES = Method(
-    "addresses", RootRequest, AddressesResponse, "Report where others reach the host."
-)
-FACTS = Method("facts", FactsRequest, Facts, "Report what matters before anything moves.")
+ADDRESSES = Method("addresses", RootRequest, AddressesResponse, "Report the addresses of the host.")
+FACTS = Method("facts", FactsRequest, Facts, "Report the facts that a plan needs.")
 FREE_RESOURCES = Method(
-    "free_resources", FreeResourcesRequest, FreeResources, "Report what is free now."
+    "free_resources", FreeResourcesRequest, FreeResources, "Report free GPUs, CPUs and memory."
 )
 INSPECT = Method(
-    "inspect", InspectNodeRequest, NodeInspection, "Report what the node has and what uses it."
+    "inspect", InspectNodeRequest, NodeInspection, "Report the node's resources and their use."
 )

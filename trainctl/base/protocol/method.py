@@ -1,4 +1,4 @@
-"""Keys that many requests have in common."""
+"""Methods of the node program, and keys that many requests share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class Method(Generic[RequestT, ResponseT]):
-    """A verb with the types of its request and answer; the answer of one that streams raw output is ``bytes``."""
+    """A method with the types of its request and response; ``bytes`` for raw output."""
 
     def __init__(
         self, name: str, request: Type[RequestT], answer: Type[ResponseT], summary: str
@@ -24,7 +24,7 @@ UntypedMethod = Method[Mapping[str, Any], Dict[str, Any]]
 
 
 def untyped_method(name: str) -> UntypedMethod:
-    """A verb of a program whose requests have no types here."""
+    """Return a method with an untyped request and response."""
     return UntypedMethod(name, dict, dict, "")
 
 
@@ -32,7 +32,7 @@ EmptyResponse = TypedDict("EmptyResponse", {})
 
 
 class RootRequest(TypedDict):
-    """``root``: the directory of the node program on the host."""
+    """``root``: the node program's directory on the host."""
 
     root: str
 
@@ -44,11 +44,11 @@ class RunRequest(RootRequest):
 
 
 TierConfig = TypedDict("TierConfig", {"dir": Optional[str], "size": Optional[int]})
-"""A cache of weights. ``dir`` null: ``ROOT/cache``. ``size``: in bytes, null: no limit but the disk."""
+"""A cache of weights. ``dir`` null: ``ROOT/cache``. ``size`` in bytes, null: limited by the disk only."""
 
 
 class NodeCacheRequest(RootRequest, total=False):
-    """``cache``: of this node. ``shared``: of all nodes of the cluster. ``max_rate``: from the mirror, in bytes a second."""
+    """``cache``: the node's. ``shared``: the cluster's. ``max_rate``: limit of reads from the mirror, in bytes a second."""
 
     cache: TierConfig
     shared: TierConfig
@@ -56,6 +56,6 @@ class NodeCacheRequest(RootRequest, total=False):
 
 
 class LineageRequest(NodeCacheRequest):
-    """``lineage``: the id of the state in whose name references are kept."""
+    """``lineage``: the state's id, which owns the references."""
 
     lineage: str

@@ -1,4 +1,4 @@
-"""The verbs of the node program, by name."""
+"""All methods of the node program, by name."""
 
 from __future__ import annotations
 

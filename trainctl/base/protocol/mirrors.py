@@ -1,4 +1,4 @@
-"""Verbs on a mirror in a directory of a host: on its objects, and what would take many requests for these."""
+"""Mirrors in a directory of a host: objects, and operations on all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ObjectGetRequest(MirrorRequest):
 
 
 class ObjectPutRequest(MirrorRequest):
-    """``if_absent``: don't replace an object."""
+    """``if_absent``: don't replace an existing object."""
 
     key: str
     durable: bool
@@ -37,7 +37,7 @@ class ObjectPutRequest(MirrorRequest):
 
 
 class ObjectListRequest(MirrorRequest):
-    """``after``: keys after this one."""
+    """``after``: list only keys greater than this one."""
 
     prefix: str
     after: str
@@ -51,7 +51,7 @@ class ObjectKeysRequest(MirrorRequest):
 
 ObjectGetResponse = TypedDict("ObjectGetResponse", {"exists": bool})
 ObjectPutResponse = TypedDict("ObjectPutResponse", {"created": bool})
-"""False: there was an object, and ``if_absent``."""
+"""False: ``if_absent``, and the object exists."""
 
 ObjectStatResponse = TypedDict("ObjectStatResponse", {"stats": List[Optional[ObjectStatRow]]})
 
@@ -59,7 +59,7 @@ OBJECT_GET = Method(
     "object_get",
     ObjectGetRequest,
     ObjectGetResponse,
-    "Read an object, or some bytes of it. Events: `{data}`, the next piece in base64.",
+    "Read an object or a range of it. Events: `{data}`, the next bytes in base64.",
 )
 OBJECT_PUT = Method(
     "object_put",
@@ -68,7 +68,7 @@ OBJECT_PUT = Method(
     "Create or replace an object; its bytes follow the request.",
 )
 OBJECT_STAT = Method(
-    "object_stat", ObjectKeysRequest, ObjectStatResponse, "Report size and age of objects."
+    "object_stat", ObjectKeysRequest, ObjectStatResponse, "Return size and age of objects."
 )
 OBJECT_LIST = Method(
     "object_list", ObjectListRequest, EmptyResponse, "List objects. Events: `{rows}`."
@@ -78,7 +78,7 @@ OBJECT_SYNC = Method("object_sync", ObjectKeysRequest, EmptyResponse, "Make obje
 
 
 class SourceDocument(TypedDict):
-    """A ``ResolvedSource`` without its files. ``known_as``: its pin, if the files are not those upstream announced."""
+    """A ``ResolvedSource`` without its files. ``known_as``: its upstream pin, if the files come from a listing."""
 
     source: str
     endpoint: Optional[str]
@@ -96,7 +96,7 @@ class ReferenceDocument(TypedDict):
 
 
 class MirrorSurveyRequest(MirrorRequest):
-    """``lineage``: whose references are checked, empty: all."""
+    """``lineage``: check its references only; empty: all."""
 
     sources: List[SourceDocument]
     listings: List[str]
@@ -104,9 +104,9 @@ class MirrorSurveyRequest(MirrorRequest):
 
 
 class MirrorSurveyResponse(TypedDict):
-    """``complete``: the listing of each source that is complete; ``arrived``: of each the bytes of files of which the rest is missing.
+    """``complete``: for each source its listing, if complete; ``arrived``: bytes present of its incomplete files.
 
-    ``serving``: how the host serves other nodes.
+    ``damaged``: corrupt references. ``serving``: how the host serves other nodes.
     """
 
     complete: List[Optional[str]]
@@ -119,7 +119,7 @@ class MirrorSurveyResponse(TypedDict):
 
 
 class MirrorIngestRequest(MirrorRequest):
-    """The caller answers questions `{want: links, paths}` by `{links: [{url, token, relayed}]}`."""
+    """The client answers requests `{method: links, paths}` with `{links: [{url, token, relayed}]}`."""
 
     source: SourceDocument
     reference: ReferenceDocument
@@ -129,27 +129,27 @@ MirrorIngestResponse = TypedDict("MirrorIngestResponse", {"listing": str})
 
 
 class MirrorVerifyRequest(MirrorRequest):
-    """``repair``: delete what is corrupt."""
+    """``repair``: delete corrupt blobs."""
 
     repair: bool
 
 
 class MirrorGcRequest(MirrorRequest):
-    """``unused_seconds``: also drop references that were not renewed for so long."""
+    """``unused_seconds``: also remove references not renewed for this long."""
 
     dry_run: bool
     unused_seconds: Optional[float]
 
 
 class MirrorVerifyResponse(TypedDict):
-    """What was hashed."""
+    """Number and bytes of the blobs hashed."""
 
     blobs: int
     bytes: int
 
 
 class MirrorGcResponse(TypedDict):
-    """A ``GcReport``; its listings and references as rows."""
+    """A ``GcReport`` with listings and references as rows."""
 
     dry_run: bool
     bytes: int
@@ -175,32 +175,32 @@ MIRROR_SURVEY = Method(
     "mirror_survey",
     MirrorSurveyRequest,
     MirrorSurveyResponse,
-    "Report what is known of sources, whose files follow as rows. Events: rows `[sha256, size, is here]`.",
+    "Report what the mirror holds of sources, whose files follow as rows. Events: rows `[sha256, size, present]`.",
 )
 MIRROR_INGEST = Method(
     "mirror_ingest",
     MirrorIngestRequest,
     MirrorIngestResponse,
-    "Copy in a source, whose files follow as rows. Events: `{done, total, files}`, `{waiting}`, `{say}`, `{ask}`.",
+    "Mirror a source, whose files follow as rows. Events: `{done, total, files}`, `{waiting}`, `{log}`, `{request}`.",
 )
 MIRROR_GC = Method(
     "mirror_gc",
     MirrorGcRequest,
     MirrorGcResponse,
-    "Delete what no reference needs. Events: `{say}`.",
+    "Delete unreferenced blobs. Events: `{log}`.",
 )
 MIRROR_VERIFY = Method(
     "mirror_verify",
     MirrorVerifyRequest,
     MirrorVerifyResponse,
-    "Hash all content. Events: `{done, total, files}`, `{say}` and `{rows}` of findings.",
+    "Hash all blobs. Events: `{done, total, files}`, `{log}` and `{rows}` of findings.",
 )
 MIRROR_INVENTORY = Method(
     "mirror_inventory",
     MirrorRequest,
     MirrorInventoryResponse,
-    "Report what is stored, and its references.",
+    "List stored listings and their references.",
 )
 MIRROR_SIZE = Method(
-    "mirror_size", MirrorRequest, MirrorSizeResponse, "Report the bytes of all content."
+    "mirror_size", MirrorRequest, MirrorSizeResponse, "Report the bytes of all blobs."
 )

@@ -1,4 +1,4 @@
-"""Verbs about runs and their logs."""
+"""Runs and their logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ RootCause = TypedDict(
     "RootCause",
     {"rank": int, "status": str, "exit_code": Optional[int], "error": Optional[str]},
 )
-"""The rank whose end ended its gang."""
+"""The rank whose end stopped its gang."""
 
 UploadStatus = TypedDict(
     "UploadStatus", {"state": str, "error": Optional[str], "pending": List[str]}, total=False
 )
-"""Upload of a run's checkpoints; empty for a run that keeps none. ``pending``: names of those not uploaded yet."""
+"""Upload of a run's checkpoints; empty if it keeps none. ``pending``: names of checkpoints not yet uploaded."""
 
 
 class _RunReport(TypedDict):
@@ -26,11 +26,11 @@ class _RunReport(TypedDict):
 
 
 class RunReport(_RunReport, total=False):
-    """Status of one rank of a run; no more than the required keys for a run that was never started here. Times are Unix seconds.
+    """Status of one rank of a run; only the required keys if it was never started here. Times are Unix seconds.
 
-    ``status``: a ``TRAINING_JOB_*`` name. ``cause``: kind of the failure that kept it from starting. ``waiting``: what a pending
-    run waits for, with its place, or what a deploying run does. ``gpus``: ids of those it claimed. ``loaded``: the checkpoints
-    it began with, ``{run, rank, name, step, version}``. ``pid``: of its supervisor.
+    ``status``: a ``TRAINING_JOB_*`` name. ``cause``: kind of the failure that prevented its start. ``waiting``: what a pending
+    run waits for, with its position, or the step of a deploying run. ``gpus``: ids of claimed GPUs. ``loaded``: the
+    checkpoints it started with, ``{run, rank, name, step, version}``. ``pid``: of its supervisor.
     """
 
     id: str
@@ -56,7 +56,7 @@ class RunReport(_RunReport, total=False):
 
 
 RendezvousInfo = TypedDict("RendezvousInfo", {"port": int, "token": str})
-"""Where rank 0 of a gang listens, and what opens it."""
+"""Port on which rank 0 of a gang listens, and the token to connect."""
 
 
 class _StartRequest(RootRequest):
@@ -78,30 +78,30 @@ class StartResponse(RunReport):
 
 
 class SetSecretsRequest(RunRequest):
-    """``secrets``: values by name; null: those that the node keeps."""
+    """``secrets``: values by name; null: those stored on the node."""
 
     data: str
     secrets: Optional[Mapping[str, str]]
 
 
 class StopRequest(RunRequest):
-    """``grace_seconds``: how long the job may take to end; null: as its specification says."""
+    """``grace_seconds``: time that the job gets to exit; null: that of its specification."""
 
     grace_seconds: Optional[float]
 
 
 class SetQueueOrderRequest(RunRequest, QueueOrder):
-    """A run and its new order."""
+    """A run and its new order in the queue."""
 
 
 class RunCacheRequest(NodeCacheRequest):
-    """``key``: of a run whose weights are leased in ``cache``."""
+    """``key``: a run whose weights are leased in ``cache``."""
 
     key: str
 
 
 class LogLinesQuery(TypedDict):
-    """Lines of a log. Times: ``{at}`` in Unix seconds or ``{ago}`` in seconds. ``prepare``: of the stage before the job."""
+    """Selects lines of a log. Times: ``{at}`` in Unix seconds or ``{ago}`` in seconds. ``prepare``: the prepare stage."""
 
     since: Optional[Mapping[str, float]]
     until: Optional[Mapping[str, float]]
@@ -111,7 +111,7 @@ class LogLinesQuery(TypedDict):
 
 
 class LogStreamQuery(LogLinesQuery):
-    """``offset``: in bytes. ``follow``: until the run ends. ``open_end``: with the last line, though it isn't finished."""
+    """``offset``: in bytes. ``follow``: until the run ends. ``open_end``: include an unterminated last line."""
 
     offset: int
     follow: bool
@@ -126,58 +126,58 @@ class ReadLinesRequest(RunRequest, LogStreamQuery):
 
 StatusRequest = TypedDict("StatusRequest", {"root": str, "keys": List[str]})
 StatusResponse = TypedDict("StatusResponse", {"runs": Dict[str, Optional[RunReport]]})
-"""By key; null: not on this node."""
+"""Reports by key; null: not on this node."""
 
 MetricsRequest = TypedDict("MetricsRequest", {"root": str, "key": str, "since": float})
 MetricsResponse = TypedDict("MetricsResponse", {"samples": List[Dict[str, Any]]})
-"""The oldest first, each with ``time`` in Unix seconds and what was measured."""
+"""Samples, the oldest first, each with ``time`` in Unix seconds."""
 
 RunInputsResponse = TypedDict(
     "RunInputsResponse", {"code": str, "code_present": bool, "run_inputs": RunInputs}
 )
 RemoveResponse = TypedDict("RemoveResponse", {"removed": bool})
 ReleaseResponse = TypedDict("ReleaseResponse", {"released": bool})
-"""False if the run was started: its leases end with it."""
+"""False if the run was started; its leases end with it."""
 
 START = Method(
     "start",
     StartRequest,
     StartResponse,
-    "Start a run unless it was started before, and wait until it runs, waits or has ended. Events: `{waiting}`.",
+    "Start a run unless already started; wait until it is running, pending or ended. Events: `{waiting}`.",
 )
 SET_SECRETS = Method(
     "set_secrets",
     SetSecretsRequest,
     RunReport,
-    "Restart a run that waits for its secrets or to be carried on; leave any other as it is.",
+    "Resume a run that waits for its secrets or for a resume; ignore any other.",
 )
 STATUS = Method("status", StatusRequest, StatusResponse, "Report the status of runs.")
 STOP = Method(
     "stop",
     StopRequest,
     RunReport,
-    "End a run and wait for its end; an unknown run can't be started any more. "
-    "Events, each second: `{seconds, grace, processes}`, the last how many are left.",
+    "Stop a run and wait for its end; prevent an unknown run from starting. "
+    "Events, each second: `{seconds, grace, processes}`, where `processes` are left.",
 )
 SET_QUEUE_ORDER = Method(
-    "set_queue_order", SetQueueOrderRequest, RunReport, "Change the order of a run that may wait."
+    "set_queue_order", SetQueueOrderRequest, RunReport, "Change a run's order in the queue."
 )
 REMOVE = Method(
     "remove",
     RunCacheRequest,
     RemoveResponse,
-    "Remove an ended run and its leases, not its checkpoints.",
+    "Remove an ended run and its leases, but not its checkpoints.",
 )
 RELEASE = Method(
-    "release", RunCacheRequest, ReleaseResponse, "Drop the leases of a run that was never started."
+    "release", RunCacheRequest, ReleaseResponse, "Release the leases of a run that never started."
 )
 GET_RUN_INPUTS = Method(
-    "get_run_inputs", RunRequest, RunInputsResponse, "Report what a run was made of."
+    "get_run_inputs", RunRequest, RunInputsResponse, "Return the inputs of a run."
 )
-METRICS = Method("metrics", MetricsRequest, MetricsResponse, "Return the samples taken of a run.")
+METRICS = Method("metrics", MetricsRequest, MetricsResponse, "Return the samples of a run.")
 READ_LINES = Method(
     "read_lines",
     ReadLinesRequest,
     bytes,
-    "Return lines of a log as frames: JSON `{time, bytes, next, open}` on a line, then as many bytes.",
+    "Return lines of a log as frames: a line of JSON `{time, bytes, next, open}`, then `bytes` bytes.",
 )

@@ -1,4 +1,4 @@
-"""The specification of a run: what one node needs to know to run one rank, except secret values."""
+"""The specification of one rank of a run, without secret values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PersistentDirectory = TypedDict("_PersistentDirectory", {"path": str, "target":
 
 
 class PersistentDirectory(_PersistentDirectory, total=False):
-    """A directory that outlives the run, where the job looks for it.
+    """A directory that outlives the run.
 
-    A relative ``path`` is a symlink in the working directory, an absolute one is bound for the job alone, ``~/…`` is below its
-    home; where nothing can be mounted there, ``variable`` names the target.
+    A relative ``path`` becomes a symlink in the working directory, an absolute one a private bind mount, ``~/…`` is below
+    the job's home. Without mounts, the environment variable ``variable`` holds the target.
     """
 
     read_only: bool
@@ -24,25 +24,25 @@ class PersistentDirectory(_PersistentDirectory, total=False):
 RunMount = TypedDict("RunMount", {"host_path": str, "mount_location": str, "read_only": bool})
 RunHost = TypedDict("RunHost", {"venv": Optional[str]})
 RunGpus = TypedDict("RunGpus", {"count": Optional[int], "kind": str, "declared": Optional[int]})
-"""``count`` null: all. ``declared``: how many the host has by the manifest, null: what its tools report."""
+"""``count`` null: all. ``declared``: the host's GPUs by the manifest, null: as its tools report."""
 
 SweepSlots = TypedDict("SweepSlots", {"name": str, "count": int})
 RunRetry = TypedDict("RunRetry", {"max_attempts": int, "delay_seconds": float})
 RunDependency = TypedDict("RunDependency", {"key": str, "address": str})
 ApplyPosition = TypedDict("ApplyPosition", {"apply": str, "index": int})
-"""Place of the run among those of its apply, which queue in this order."""
+"""Position of the run in its apply, the order in the queue."""
 
 PrepareStage = TypedDict("PrepareStage", {"commands": List[str], "directory": str})
-"""Commands that are run once for a training cache."""
+"""Commands that run once for a training cache."""
 
 RunInputs = TypedDict("RunInputs", {"attributes": Mapping[str, Any], "listings": Mapping[str, str]})
-"""Attributes of the job, and listings by weights address, for a run that repeats this one."""
+"""Attributes of the job, and listings by weights address, to repeat the run."""
 
 
 class GangSpec(TypedDict, total=False):
     """How ranks reach rank 0: ``addresses``, the preferred first, and ``ports``, ``FIRST-LAST`` or empty: any.
 
-    ``silence_timeout``, ``disconnect_timeout``: after which silence a rank counts as lost, the latter with a closed connection.
+    A rank counts as lost ``silence_timeout`` seconds after its last message, ``disconnect_timeout`` once disconnected.
     """
 
     addresses: List[str]
@@ -63,9 +63,9 @@ class RunContainer(TypedDict):
 
 
 class CheckpointStoreSpec(TypedDict, total=False):
-    """Where checkpoints of the run are kept, and which. ``url`` null: the data directory. ``secret``: name of what opens it.
+    """The checkpoint store and retention. ``url`` null: the data directory. ``secret``: name of its credential.
 
-    ``max_rate``: bytes a second. ``enabled``: whether the run keeps any. Durations are in seconds.
+    ``max_rate``: bytes a second. ``enabled``: whether the run stores checkpoints. Durations are in seconds.
     """
 
     url: Optional[str]
@@ -82,7 +82,7 @@ class CheckpointStoreSpec(TypedDict, total=False):
 
 
 class CheckpointLoad(TypedDict):
-    """A reference to checkpoints that a run begins with; null: any, the newest first."""
+    """Checkpoints that a run starts with; null: any, the newest first."""
 
     project: str
     job: Optional[str]
@@ -92,16 +92,17 @@ class CheckpointLoad(TypedDict):
 
 
 class QueueOrder(TypedDict):
-    """What may change while a run waits. The highest ``priority`` goes first; ``slots``: how many of a sweep go on at once."""
+    """Order in the queue. The highest ``priority`` starts first; ``slots``: concurrent runs of a sweep."""
 
     priority: int
     slots: Optional[SweepSlots]
 
 
 class DeploymentSpec(TypedDict):
-    """Keys of a specification that don't follow from the job.
+    """Keys of a specification that depend on the deployment.
 
-    ``cache``: of the weights on the node; null: ``ROOT/cache``. ``gang`` null: the run has one rank.
+    ``cache``: the node's cache of weights; null: ``ROOT/cache``. ``follows``: runs to wait for. ``turn``: order within
+    the apply. ``gang`` null: the run has one rank.
     """
 
     cache: Optional[str]
@@ -116,9 +117,9 @@ class DeploymentSpec(TypedDict):
 class RunSpec(QueueOrder, DeploymentSpec):
     """Specification of one rank of a run.
 
-    ``nodes``: ids, by rank. ``code``: digest. ``environment``: variables without secrets; ``secret_environment``: names of secrets by
-    variable; ``persist_secrets``: the node keeps their values on its disk until the run begins. ``caches``: directories of training
-    caches that the run uses.
+    ``nodes``: ids, by rank. ``code``: digest. ``environment``: variables without secrets; ``secret_environment``: names of
+    secrets by variable; ``persist_secrets``: store their values on the node's disk until the run starts. ``links``:
+    persistent directories. ``caches``: directories of training caches that the run uses.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Verbs about the cache of weights of a node."""
+"""Weights on nodes: delivery, serving, caches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheReque
 
 MirrorOrigin = Mapping[str, Any]
 """The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
-``fingerprint`` of a server, or with neither if it is in a bucket, of whose objects the caller signs URLs.
+``fingerprint`` of a server, or with neither for a bucket, whose objects' URLs the client presigns.
 """
 
 
 class CacheQueryRequest(NodeCacheRequest):
-    """``room``: report the room, too."""
+    """``room``: report disk space, too."""
 
     listings: List[str]
     blobs: List[str]
@@ -24,7 +24,7 @@ _CacheQueryResponse = TypedDict("_CacheQueryResponse", {"trees": List[str], "blo
 
 
 class CacheQueryResponse(_CacheQueryResponse, total=False):
-    """``trees`` and ``blobs`` that are here.
+    """``trees`` and ``blobs`` that are present.
 
     ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run. ``leases``, ``leased``:
     listings and blobs that live runs need.
@@ -38,7 +38,7 @@ class CacheQueryResponse(_CacheQueryResponse, total=False):
 
 
 class PeerSpec(TypedDict, total=False):
-    """A node that serves what it has. ``holds``: by listing, a bit for each content, in hex."""
+    """A node that serves its blobs. ``holds``: by listing, a bit for each blob, in hex."""
 
     node: str
     urls: List[str]
@@ -54,9 +54,9 @@ class _DeliverRequest(LineageRequest):
 
 
 class DeliverRequest(_DeliverRequest, total=False):
-    """``listing``: id; its rows follow the request. ``lease``: key of the run. ``source``: for people. ``verify``: check every file. ``node``: which of ``peers`` this is.
+    """``listing``: id; its rows follow the request. ``lease``: key of the run. ``source``: shown to people.
 
-    ``patience``: with peers, in seconds.
+    ``verify``: check every file. ``node``: which of ``peers`` this is. ``patience``: timeout of peers, in seconds.
     """
 
     owner: str
@@ -69,7 +69,7 @@ class DeliverRequest(_DeliverRequest, total=False):
 
 
 class DeliverResponse(TypedDict):
-    """Bytes that were here, and that came from the shared cache, from peers and from the mirror."""
+    """Bytes that were present, and bytes from the shared cache, peers and the mirror."""
 
     listing: str
     tree: str
@@ -105,14 +105,14 @@ class ServeMirrorRequest(_ServeMirrorRequest, total=False):
 
 
 class CacheEvictRequest(NodeCacheRequest):
-    """``listings``: ids or beginnings of them; null: all."""
+    """``listings``: ids or prefixes of ids; null: all."""
 
     listings: Optional[List[str]]
     dry_run: bool
 
 
 class CacheListingRow(TypedDict, total=False):
-    """A listing. ``outcome``: evicted, leased or busy; of a verification whole, dropped or wrong."""
+    """A listing and the ``outcome`` of an eviction or verification."""
 
     id: str
     source: str
@@ -129,29 +129,29 @@ ServeResponse = TypedDict("ServeResponse", {"sent": int})
 CacheListingsResponse = TypedDict(
     "CacheListingsResponse", {"listings": List[CacheListingRow], "bytes": int, "freed": int}
 )
-"""``bytes``: that were hashed."""
+"""``bytes``: hashed."""
 
 ForgetCacheResponse = TypedDict("ForgetCacheResponse", {"freed": int})
 ForgetResponse = TypedDict("ForgetResponse", {"freed": int, "empty": bool})
-"""``empty``: nothing of anybody is left."""
+"""``empty``: no lineage has anything left on the node."""
 
 DELIVER = Method(
     "deliver",
     DeliverRequest,
     DeliverResponse,
-    "Make the tree of a listing present. Events: `{done, came, total, files}`, `{say}`, `{ask}`.",
+    "Provide the tree of a listing. Events: `{done, received, total, files}`, `{log}`, `{request}`.",
 )
 SERVE = Method(
     "serve",
     ServeRequest,
     ServeResponse,
-    "Serve listings while the caller is there. Events: `{urls, loopback, why, holds}`, `{sent}`, `{ask}`.",
+    "Serve listings while the client is connected. Events: `{urls, loopback, why, holds}`, `{sent}`, `{request}`.",
 )
 SERVE_MIRROR = Method(
     "serve_mirror",
     ServeMirrorRequest,
     ServeResponse,
-    "Serve a mirror while the caller is there. Events: `{urls, loopback, why}`, `{sent}`, `{ask}`.",
+    "Serve a mirror while the client is connected. Events: `{urls, loopback, why}`, `{sent}`, `{request}`.",
 )
 CACHE_EVICT = Method(
     "cache_evict",
@@ -163,14 +163,14 @@ CACHE_VERIFY = Method(
     "cache_verify",
     NodeCacheRequest,
     CacheListingsResponse,
-    "Hash every listing; remove those with wrong files. Events: `{done, total}`.",
+    "Hash every listing; remove those with corrupt files. Events: `{done, total}`.",
 )
 FORGET_CACHE = Method(
     "forget_cache",
     LineageRequest,
     ForgetCacheResponse,
-    "Drop the references of a lineage to weights in one cache.",
+    "Remove the references of a lineage to weights in one cache.",
 )
 FORGET = Method(
-    "forget", LineageRequest, ForgetResponse, "Drop the references and ended runs of a lineage."
+    "forget", LineageRequest, ForgetResponse, "Remove the references and ended runs of a lineage."
 )

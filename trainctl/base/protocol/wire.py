@@ -1,4 +1,4 @@
-"""What goes between a program on a node and its caller: lines, frames of a session, rows of long lists, and errors."""
+"""Encoding of calls: lines of JSON, frames of a session, rows of long lists, errors."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ Frame = Tuple[Mapping[str, Any], bytes]
 
 
 def encode_frame(head: Mapping[str, Any], data: bytes = b"") -> bytes:
-    """One frame."""
+    """Encode a frame."""
     sized = {**head, "size": len(data)} if data else head
     return json.dumps(sized).encode() + b"\n" + data
 
 
 class FrameDecoder:
-    """Takes a stream in pieces and gives its frames."""
+    """Splits a stream into frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._head: Optional[Dict[str, Any]] = None
 
     def feed(self, data: bytes) -> List[Frame]:
-        """The frames that this piece completes. ValueError, with the line, where something else was said."""
+        """Return the frames that these bytes complete; ValueError, with the line, for anything else."""
         self._rest += data
-        found: List[Frame] = []
+        frames: List[Frame] = []
         while True:
-            if self._head is None and not self._line():
-                return found
+            if self._head is None and not self._parse_head():
+                return frames
             assert self._head is not None  # noqa: S101
             size = self._head.get("size", 0)
             if len(self._rest) < size:
-                return found
-            found.append((self._head, bytes(self._rest[:size])))
+                return frames
+            frames.append((self._head, bytes(self._rest[:size])))
             del self._rest[:size]
             self._head = None
 
-    def _line(self) -> bool:
-        """Take the next line, if all of it is there."""
+    def _parse_head(self) -> bool:
+        """Parse the next line, if it is complete."""
         end = self._rest.find(b"\n")
         line = bytes(self._rest[: end if end >= 0 else _MAX_LINE])
         if end < 0 and len(line) < _MAX_LINE:
@@ -55,30 +55,30 @@ class FrameDecoder:
         except ValueError:
             head = None
         if not isinstance(head, dict) or not isinstance(head.get("call"), int):
-            raise ValueError(line.decode(errors="replace"))  # noqa: TRY004 - of what was said
+            raise ValueError(line.decode(errors="replace"))  # noqa: TRY004
         del self._rest[: end + 1]
         self._head = head
         return True
 
 
 def read_request(stream: BinaryIO) -> Dict[str, Any]:
-    """The request, which is the first line; Failure where it is none."""
+    """Read the request from the first line; Failure if it is malformed."""
     try:
-        found = json.loads(stream.readline())
+        request = json.loads(stream.readline())
     except ValueError:
-        raise Failure("request", "the request is not a line of JSON, or only part of one") from None
-    if not isinstance(found, dict):
+        raise Failure("request", "the request is not a complete line of JSON") from None
+    if not isinstance(request, dict):
         raise Failure("request", "the request is not an object")
-    return found
+    return request
 
 
 def emit(event: Mapping[str, Any]) -> None:
-    """Tell the caller something before the end."""
+    """Send an event to the client."""
     write_line({"event": event})
 
 
 def write_line(message: Mapping[str, Any], *, raw: bool = False) -> None:
-    """Print one line; a caller that has gone is no reason to stop."""
+    """Print a line; continue if the client has disconnected."""
     stream = sys.stderr if raw else sys.stdout
     try:
         stream.write(json.dumps(message) + "\n")
@@ -94,26 +94,26 @@ Rows = Iterable[Sequence[Any]]
 
 
 def row_blocks(lists: Iterable[Rows]) -> Iterator[Dict[str, Any]]:
-    """The blocks of some lists."""
+    """Split lists into blocks, at least one for each list."""
     for number, rows in enumerate(lists):
         rows = iter(rows)
-        some = list(islice(rows, _ROWS_PER_BLOCK))
-        yield {"of": number, "rows": some}
-        while some := list(islice(rows, _ROWS_PER_BLOCK)):
-            yield {"of": number, "rows": some}
+        block = list(islice(rows, _ROWS_PER_BLOCK))
+        yield {"of": number, "rows": block}
+        while block := list(islice(rows, _ROWS_PER_BLOCK)):
+            yield {"of": number, "rows": block}
 
 
 def encode_rows(lists: Iterable[Rows]) -> Iterator[bytes]:
-    """What follows a request."""
+    """Encode the lists that follow a request."""
     for block in row_blocks(lists):
         yield json.dumps(block).encode() + b"\n"
     yield _END
 
 
 def decode_rows(stream: BinaryIO) -> Iterator[Iterator[List[Any]]]:
-    """The lists that follow a request; each is to be read before the next. Failure where they are cut off."""
-    for _, some in groupby(_blocks(stream), key=itemgetter(0)):
-        yield (row for _, rows in some for row in rows)
+    """Yield the lists that follow a request, each to be read before the next; Failure if cut off."""
+    for _, blocks in groupby(_blocks(stream), key=itemgetter(0)):
+        yield (row for _, rows in blocks for row in rows)
 
 
 def _blocks(stream: BinaryIO) -> Iterator[Tuple[int, List[Any]]]:
@@ -126,11 +126,11 @@ def _block(line: bytes) -> Tuple[int, List[Any]]:
         block = json.loads(line)
         return block["of"], block["rows"]
     except (ValueError, KeyError, TypeError):
-        raise Failure("request", "what should follow the request doesn't, or is cut off") from None
+        raise Failure("request", "the rows after the request are missing or cut off") from None
 
 
 def error_to_json(error: TrainctlError) -> Dict[str, Any]:
-    """The form that travels."""
+    """Return an error as it is sent to the client."""
     return {
         "kind": type(error).__name__,
         "summary": error.summary,
@@ -141,7 +141,7 @@ def error_to_json(error: TrainctlError) -> Dict[str, Any]:
 
 
 def error_from_json(value: Mapping[str, Any]) -> TrainctlError:
-    """Read what ``error_to_json`` returned; an unknown class becomes TrainctlError."""
+    """Rebuild an error of ``error_to_json``; an unknown class becomes TrainctlError."""
     kind = error_class(str(value.get("kind"))) or TrainctlError
     more = {"retry_after": value.get("retry_after")} if issubclass(kind, SourceUnavailable) else {}
     return kind(str(value["summary"]), str(value["detail"]), code=value.get("code"), **more)

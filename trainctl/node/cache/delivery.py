@@ -39,7 +39,7 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverRes
     layout = layout_of(request)
     (listing,) = receive_listings([request["listing"]], caller)
     callbacks = callback_client(request, caller, emit)
-    emit = callbacks.tell if callbacks else emit
+    emit = callbacks.send if callbacks else emit
     names.check_name(request["lineage"], "lineage")
     lease = names.check_name(request["lease"], "lease") if request.get("lease") else ""
     try:
@@ -181,7 +181,12 @@ class DeliveryTask:
             now = time.monotonic()
             if now - self._reported_at >= _EVENT_SECONDS or self._done >= total:
                 self._reported_at = now
-                told = {"done": self._done, "came": self._received, "total": total, "files": count}
+                told = {
+                    "done": self._done,
+                    "received": self._received,
+                    "total": total,
+                    "files": count,
+                }
                 self._emit(told)
 
         return report

@@ -164,9 +164,9 @@ def _serve(
     ports = parse_port_range(request.get("ports"))
     with serve_in_thread(ObjectServer(content, token, addresses, ports=ports, tls=tls)) as server:
         loopback = shared_loopback_network(addresses)
-        callbacks.tell({"urls": server.urls, "loopback": loopback, "why": why, **more})
+        callbacks.send({"urls": server.urls, "loopback": loopback, "why": why, **more})
         while not callbacks.gone.wait(_REPORT_SECONDS):
-            callbacks.tell({"sent": server.sent})
+            callbacks.send({"sent": server.sent})
         return {"sent": server.sent}
 
 

@@ -45,15 +45,15 @@ def mirror_ingest(
     limit_malloc_arenas()  # threads come and go with the parts of a source, and each would keep memory of its own
     callbacks = CallbackClient(caller, emit)
     store = MirrorStore(
-        open_objects(request), RetryPolicy(notify=lambda text: callbacks.tell({"log": text}))
+        open_objects(request), RetryPolicy(notify=lambda text: callbacks.send({"log": text}))
     )
     listing = store.ingest(
         resolved,
         UrlUpstream(resolved, SourceUrlCache(callbacks, resolved.files)),
         Reference(**request["reference"]),
-        progress=throttle_progress(callbacks.tell),
+        progress=throttle_progress(callbacks.send),
         cancelled=callbacks.gone,
-        waiting=lambda text: callbacks.tell({"waiting": text}),
+        waiting=lambda text: callbacks.send({"waiting": text}),
     )
     return {"listing": listing.id}
 
