@@ -26,7 +26,9 @@ from typing import (  # fmt: skip
 from urllib.parse import SplitResult, urlsplit
 
 from trainctl.base.http.connection import HttpConnection, Proxy, proxy_for
-from trainctl.base.http.errors import (
+from trainctl.base.http.limits import HostLimits
+from trainctl.base.http.urls import Origin, host_of, origin_of, resolve_reference
+from trainctl.base.network.http_errors import (
     HttpError,
     HttpInterrupted,
     HttpStalled,
@@ -34,8 +36,6 @@ from trainctl.base.http.errors import (
     UnsafeRedirect,
     UnusableProxy,
 )
-from trainctl.base.http.limits import HostLimits
-from trainctl.base.http.urls import Origin, host_of, origin_of, resolve_reference
 from trainctl.base.throughput import StalledError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from base64 import b64encode
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from trainctl.base.http.errors import UnusableProxy
 from trainctl.base.http.urls import PORTS
+from trainctl.base.network.http_errors import UnusableProxy
 from trainctl.base.throughput import ThroughputMonitor
 
 _BUFFER_BYTES = 2**16

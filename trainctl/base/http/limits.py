@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Callable, Dict, Iterator, Mapping, Optional
 
-from trainctl.base.http.errors import HostThrottled
 from trainctl.base.http.urls import Origin
+from trainctl.base.network.http_errors import HostThrottled
 from trainctl.base.retry import MAX_PAUSE_SECONDS
 
 MAX_CONCURRENT = 32

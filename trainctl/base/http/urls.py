@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Tuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from trainctl.base.http.errors import UnsafeRedirect
+from trainctl.base.network.http_errors import UnsafeRedirect
 
 PORTS = {"http": 80, "https": 443}
 _URL_CHARACTERS = "!#$%&'()*+,/:;=?@[]~"

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Mapping, Optional
 
 from trainctl.base.failure import PeerAuthError
-from trainctl.base.http.errors import UntrustedCertificate
+from trainctl.base.network.http_errors import UntrustedCertificate
 from trainctl.errors import SourceError
 
 
