@@ -169,7 +169,7 @@ def download_checkpoint(
     chosen = select_checkpoint(client.rows(brief=False, of=rank), run, name, rank)
     checkpoint_from(chosen, run)
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
-    require_absent(place, "--target")
+    require_absent(place)
     unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)

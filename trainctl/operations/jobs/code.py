@@ -17,12 +17,12 @@ from trainctl.operations.streams import iterate_callbacks
 from trainctl.operations.workspace import Workspace
 
 
-def require_absent(place: Path, flag: str) -> None:
+def require_absent(place: Path) -> None:
     """UsageError if there is something already."""
     if place.exists() or place.is_symlink():
         raise UsageError(
             f"{place} already exists",
-            f"Move it, or use another directory: {flag} DIR.",
+            "Move it, or use another directory: --output-dir DIR.",
             code="target-exists",
         )
 
@@ -88,7 +88,7 @@ def download_code(workspace: Workspace, run: JobRun, target: Path) -> Path:
     record = run.record
     what = f"the code of run {record.number} ({record.id})"
     place = target / f"{run.project}_{file_name(run.job.address)}_{record.id}"
-    require_absent(place, "--target-directory")
+    require_absent(place)
     code = record.code
     if code is None or not record.ranks:
         raise TrainctlError(
