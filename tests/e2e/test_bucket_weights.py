@@ -216,7 +216,7 @@ def test_what_is_locked_is_what_is_used(
         in lost
     )
     assert "plan --upgrade" in lost
-    assert "trainctl.lock pins it" in refused
+    assert "no longer available upstream" in refused
     assert quiet["diagnostics"] == []
 
 
@@ -297,7 +297,7 @@ def test_one_uri_at_two_servers_is_two_sources(fresh: ProjectHarness) -> None:
     assert logs == ["first", "other"]
     assert "No changes" in again.stdout
     assert ": 2 removed." in repaired
-    assert "all right" in whole
+    assert "no problems found" in whole
 
 
 @one_day_in(4)
@@ -325,7 +325,7 @@ def test_the_usual_credentials_open_a_bucket(fresh: ProjectHarness, tmp_path: Pa
     assert (row["files"], repeated["files"]) == (2, 2)
     assert "the credential of AWS_ACCESS_KEY_ID is not sent to http://127.0.0.1" in told
     assert "AWS_ENDPOINT_URL_S3" in told
-    assert "none was sent" in nothing
+    assert "no credential was sent" in nothing
 
 
 @one_day_in(7)

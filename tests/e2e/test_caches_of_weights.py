@@ -107,7 +107,9 @@ def test_what_does_not_fit_is_found_while_planning(fresh: ProjectHarness) -> Non
     fresh.run("stop", "a", "--grace", "0")
     fresh.run("plan")
 
-    assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free beside" in waits.stdout + waits.stderr
+    assert (
+        "job.c: lab/lab-0 has 20.0 kB of 100 kB free in addition to" in waits.stdout + waits.stderr
+    )
     assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free but needs 120 kB for weights" in (
         refused.stdout + refused.stderr
     )

@@ -278,10 +278,10 @@ best.mkdir()
     }  # fmt: skip
     assert weights.read_bytes()[-16:] == b"\x02" * 16
     assert weights.stat().st_size == rows["best"][2]
-    assert "complete, 1 link left out" in table
-    assert re.search(r"checkpoint-2, rank 0, .*, complete, 1 link left out", status)
+    assert "complete, 1 symlink skipped" in table
+    assert re.search(r"checkpoint-2, rank 0, .*, complete, 1 symlink skipped", status)
     assert "left out" not in best.stderr
-    assert "1 link left out" in newest.stderr
+    assert "1 symlink skipped" in newest.stderr
 
 
 @one_day_in(7)
@@ -371,7 +371,7 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
 def test_bad_references_are_told_with_the_manifest(fresh: ProjectHarness) -> None:
     """Where, and what to write instead."""
     for config, said in (
-        ("checkpoints: [{typ: latest, job_id: stf}]", "no job is called 'stf'"),
+        ("checkpoints: [{typ: latest, job_id: stf}]", "'stf' is neither a job nor a run ID"),
         ("checkpoints: [{typ: newest}]", "latest"),
         ("checkpoints: [{typ: named, job_id: sft}]", "checkpoint_name"),
         ("checkpoints: []", "checkpoints"),

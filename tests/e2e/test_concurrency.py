@@ -215,7 +215,7 @@ def test_leaving_a_run_that_was_waited_for(fresh: ProjectHarness) -> None:
     code, _, err = end(process)
 
     assert code == 130
-    assert "job.a: run 1 goes on" in err
+    assert "job.a: run 1 continues" in err
     assert fresh.run("logs", "a", "--follow").stdout == "begun\ndone\n"
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
 
@@ -234,7 +234,7 @@ def test_a_lease_can_be_ended_by_hand(slow: ProjectHarness, hub: Hub) -> None:
     hub.closing.set()
     code, _, err = end(first)
 
-    assert "weights.m: released; " in said
+    assert "Released the lock on weights.m" in said
     assert code == 12
     assert "weights.m" in err
     assert slow.json("show")["serial"] == serial

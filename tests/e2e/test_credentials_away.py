@@ -116,7 +116,7 @@ def _stands_in(work: ProjectHarness, code: str) -> tuple[str, str]:
     assert plan["weights"][0]["bytes_upstream"] == 0
     assert logs == "{}\n"
     assert kept == lock
-    assert "It is in trainctl.lock" not in unlocked
+    assert "The source is in trainctl.lock" not in unlocked
     assert (
         "The source is in trainctl.lock. The mirror doesn't contain the locked version."
         in unmirrored

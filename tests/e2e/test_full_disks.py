@@ -51,7 +51,7 @@ def test_a_mirror_without_room_says_so_before_anything_moves(
             f"error: weights.model: no space left for the mirror {place.as_uri()}: it needs 67.4 MB, and"
             in done.stderr
         )
-        assert "or name another location in mirror: {url: …}." in done.stderr
+        assert "or use another location in mirror: {url: …}." in done.stderr
         assert work.json("plan", code=1)["errored"]
         assert not hub.asked("/model.safetensors")
         assert_nothing_half_done(work)
@@ -111,7 +111,7 @@ def test_a_read_only_mirror_is_named(work: ProjectHarness) -> None:
     with small_disk(work.mirror, "200m", "ro") as place:
         done = apply(work, 1)
         assert f"{place} lies on a read-only file system" in done.stderr
-        assert "Have a directory there that may be written, or name another place" in done.stderr
+        assert "Make the directory writable, or use another location" in done.stderr
         remount(place, "rw")
         assert_recovers(work)
 

@@ -30,7 +30,7 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: ProjectHarness) ->
     assert "gone.py not found in the code" in err
     assert "directory /no/such/place to mount not found" in err
     assert err.count("Install or create it there, or correct the manifest") == 2
-    assert err.count("Add the file, or correct its name") == 1
+    assert err.count("Add the file, or correct the name") == 1
     assert not fresh.mirror.exists()
 
 

@@ -296,7 +296,7 @@ def test_what_opens_the_runners_own_server_goes_to_no_platform(
 
     told = runner.work.run("plan", code=13).stderr
 
-    assert "which only the manifest names" in told
+    assert "only the manifest names this host" in told
     assert runner.leaks() == []
 
 

@@ -105,7 +105,7 @@ def test_other_content_than_declared_is_not_kept(work: ProjectHarness, web: WebS
     wants(work, web, f"    sha256: '{wrong}'\n")
     done = apply(work, 12)
     assert "model.bin differs from the digest declared" in done.stderr
-    assert f"should be {wrong} and is {DIGEST}. The file was not stored" in done.stderr
+    assert f"{wrong}, got {DIGEST}. The file was not stored" in done.stderr
     assert "job.sft: skipped, as weights.model failed" in done.stdout
     assert_nothing_half_done(work)
     assert list(work.mirror.glob("blobs/*/*/*")) == []
@@ -122,7 +122,7 @@ def test_a_change_between_plan_and_apply_is_refused(work: ProjectHarness, web: W
     after = web.pages["/model.bin"].identity("strong")["ETag"]
     done = work.run("apply", "saved.plan", code=12)
     assert f"{web.url}/model.bin has changed since the plan was made" in done.stderr
-    assert f"It had at etag:{before} and now has at etag:{after}." in done.stderr
+    assert f"It was at etag:{before} and is now at etag:{after}." in done.stderr
     assert "changed: model.bin" in done.stderr
     assert_nothing_half_done(work)
 
@@ -151,7 +151,7 @@ def test_a_server_that_tells_nothing_is_warned_of(work: ProjectHarness, web: Web
     web.tells = NOTHING
     done = work.run("plan")
     assert "reports neither ETag nor Last-Modified" in done.stderr
-    assert "Declare its sha256" in done.stderr
+    assert "Declare a sha256" in done.stderr
     run_all(work)
     assert work.run("logs", "sft").stdout.split()[0] == DIGEST
 

@@ -113,7 +113,7 @@ def test_what_is_gone_is_named(lived: ProjectHarness) -> None:
 
     assert "weights.tiny of that run was deleted from the mirror" in weights
     assert "its code was deleted from local/local-0" in lost
-    assert "gone from local/local-0" in not_there
+    assert "not found on local/local-0" in not_there
     assert lived.json("status", "sft")["number"] == number
     assert (
         "has no run 99" in lived.run("run", "sft", "--run", "99", "--auto-approve", code=64).stderr
@@ -229,7 +229,7 @@ def test_metrics_of_a_run(fresh: ProjectHarness) -> None:
     assert [json.loads(line) for line in lines] == history["samples"]
     assert history["status"] == "TRAINING_JOB_COMPLETED"
     assert len(rows) == len(lines) + 1
-    assert "the most that it used" in table
+    assert "peak usage" in table
     assert "up to" in table
     fresh.run("metrics", "sft", "--plot", "--format", "json", code=64)
     fresh.run("metrics", "sft", "--follow", "--format", "csv", code=64)

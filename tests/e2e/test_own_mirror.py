@@ -86,7 +86,7 @@ def test_a_plan_tells_of_it_and_destroy_does_not(fresh: ProjectHarness) -> None:
     fresh.run("destroy", "--auto-approve")
 
     assert "No changes" in again
-    assert "which would change it whenever it is mirrored" in told
+    assert "so that mirroring changes the source" in told
     assert 'Exclude the mirror with ignore_patterns: ["/mir/"]' in told
 
 

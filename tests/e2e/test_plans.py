@@ -59,7 +59,7 @@ def test_a_machine_that_is_too_small_is_told(fresh: ProjectHarness) -> None:
     (one,) = plan["diagnostics"]
 
     assert (one["code"], one["address"]) == ("machine-too-small", "job.a")
-    assert f"{cpus + 1} processors and 10Ti of memory are wanted" in one["summary"]
+    assert f"{cpus + 1} processors and 10Ti of memory needed per node" in one["summary"]
     assert f"local/local-0 has {cpus} processors" in one["detail"]
     write_manifest(fresh, {"a": job("true", compute={"memory": "1Gi", "cpu_count": cpus})})
     fresh.run("plan")
@@ -109,7 +109,7 @@ def test_a_plan_file_that_is_none_is_refused(fresh: ProjectHarness) -> None:
     for name, words in {
         "garbage": "is not a plan file",
         "text": "is not a plan file",
-        "cut": "cut short",
+        "cut": "truncated",
         "forged": "corrupt",
         "newer": "newer trainctl",
         "none": "no plan file",
@@ -168,7 +168,7 @@ def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: ProjectHarne
 
     assert begun
     assert "job.a" not in begun
-    assert "applied already" in over.stderr
+    assert "already applied" in over.stderr
     assert ledger.read_text().split() == [fresh.json("status", "a")["run"]]
     fresh.run("plan", "--detailed-exitcode", code=0)
 
@@ -260,7 +260,7 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) ->
     only = fresh.json("plan", "--refresh-only")
     assert [one["address"] for one in only["resource_drift"]] == ["weights.tiny"]
     assert {one["change"]["actions"][0] for one in only["resource_changes"]} == {"no-op"}
-    assert "weights.tiny is gone" in fresh.run("plan", "-refresh-only").stdout
+    assert "weights.tiny not found" in fresh.run("plan", "-refresh-only").stdout
 
     fresh.write({"trainctl.yaml": "jobs: {a: {}}"})
     fresh.run("plan", "-detailed-exitcode", code=1)
@@ -449,5 +449,5 @@ def test_what_the_manifest_does_not_name_is_not_locked(fresh: ProjectHarness) ->
     assert part == ["one", "three", "two"]
     assert one == [["one", "three", "two"], ["one"]]
     assert last == ["one"]
-    assert "too many levels of nesting" in told
+    assert "nesting is too deep" in told
     assert "[invalid-lock-file]" in told

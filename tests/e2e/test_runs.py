@@ -218,7 +218,7 @@ def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
     assert "Apply complete" not in out
     assert state_of(fresh, "sft") == "LOST"
     assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}
-    assert "the supervisor or the machine of its last run was lost" in fresh.run("plan").stdout
+    assert "the supervisor or node of its last run was lost" in fresh.run("plan").stdout
     gate.touch()
     fresh.run(*WAIT)
     assert fresh.run("logs", "sft").stdout == "done\n"

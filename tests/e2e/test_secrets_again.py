@@ -95,7 +95,7 @@ def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
     assert "pending: waits for secrets" in told
     assert changed == {}
     assert f"{lost['address']}: run 1 ({lost['run']}) pending: waits for one of 1 slots" in pushed
-    assert again == "No run waits for secrets.\n"
+    assert again == "No runs wait for secrets.\n"
     assert (after["run"], after["status"]) == (lost["run"], "TRAINING_JOB_COMPLETED")
     logs = queued.run("logs", lost["address"]).stdout
     assert hashlib.sha256(NEW.encode()).hexdigest() in logs

@@ -74,7 +74,7 @@ def test_a_value_goes_to_the_keyring(work: ProjectHarness) -> None:
     assert "Stored secret 'corp' in the keyring" in said
     assert "secrets.corp.version: 4" in said
     assert readable(work)["corp"] is True
-    assert "Secret 'corp' has this value already" in push(work, "corp", OLD)
+    assert "Secret 'corp' already has this value" in push(work, "corp", OLD)
     refused = push(work, "corp", NEW, code=64)
     assert "cannot ask for confirmation: standard input is not a terminal" in refused
     push(work, "corp", NEW, "--auto-approve")
@@ -99,7 +99,7 @@ def test_a_value_goes_to_aws(work: ProjectHarness) -> None:
     first = push(work, "cloud", "", "--from-env", "VALUE").split()
     work.variables["VALUE"] = NEW
     again = push(work, "cloud", "", "--from-env", "VALUE", "--auto-approve").split()
-    assert again[again.index("place") + 2] == first[first.index("version") + 1]
+    assert again[again.index("replacing") + 2] == first[first.index("version") + 1]
     assert readable(work)["cloud"] is True
     client = boto3.client(
         "secretsmanager",
@@ -117,8 +117,8 @@ def test_a_value_goes_to_aws(work: ProjectHarness) -> None:
     [
         ("plain", OLD, (), 64, "is read from env, where trainctl can't store it"),
         ("crop", OLD, (), 64, "Did you mean 'corp'?"),
-        ("corp", "", (), 64, "standard input is empty"),
-        ("corp", "", ("--from-env", "NOT_SET"), 64, "environment variable NOT_SET is empty"),
+        ("corp", "", (), 64, "is empty (standard input)"),
+        ("corp", "", ("--from-env", "NOT_SET"), 64, "is empty (environment variable NOT_SET)"),
         ("corp", "short", (), 1, "has fewer than 8 characters"),
         ("corp", "x" * 65537, (), 64, "longer than 64 KiB"),
     ],

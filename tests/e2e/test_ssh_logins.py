@@ -346,7 +346,7 @@ def test_the_first_python_that_will_do_is_found(lab: Lab) -> None:
     found = find_host_paths(
         transport, SshHost("gpu", SshLogin("x"), python="~/miniconda3/bin/python"), "lab/gpu"
     )
-    with pytest.raises(NodeError, match=r"no Python of 3\.8") as raised:
+    with pytest.raises(NodeError, match=r"is not Python 3\.8") as raised:
         find_host_paths(
             transport, SshHost("gpu", SshLogin("x"), python="~/nothing/python"), "lab/gpu"
         )

@@ -114,7 +114,9 @@ def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: ProjectHarness)
 
     assert fresh.run("logs", "sft").stdout == ""
     assert (cache / "data").read_text() == "kept\n"
-    assert "Choose: --cluster NAME" in fresh.run("cache", "summarize", "one", code=64).stderr
+    assert (
+        "Choose a cluster with --cluster" in fresh.run("cache", "summarize", "one", code=64).stderr
+    )
     assert fresh.json("cache", "summarize", "one", "--cluster", "a")["total_files"] == 1
     assert codes(fresh) == []
 

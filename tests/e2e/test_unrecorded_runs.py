@@ -124,7 +124,7 @@ def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Projec
 
     assert log == "preparing\n"
     assert "run 1" in shown
-    assert "interrupted; the next one goes on with it" in shown
+    assert "interrupted; the next apply resumes it" in shown
     assert "is stopped" in stopped
     assert "is already stopped" in again
     assert sleeping(fresh) == set()

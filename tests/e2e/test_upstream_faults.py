@@ -86,14 +86,14 @@ TRANSFERS = [
     Broken("damaged", "flip", "differs from the digest announced upstream", "The file was not stored"),
     Broken("damaged-git", "flip", "differs from the digest", "Expected git blob id", file="config.json"),
     Broken("longer", "longer", "300001 bytes, expected 300000", "Plan again"),
-    Broken("e404", "status", "does not have it at", "ignore_patterns", 404, {"X-Error-Code": "EntryNotFound"}),
+    Broken("e404", "status", "doesn't have it at", "ignore_patterns", 404, {"X-Error-Code": "EntryNotFound"}),
     Broken("e401", "status", "requires authentication (401)", NO_TOKEN, 401),
     Broken("e403", "status", "requires authentication (403)", NO_TOKEN, 403),
     Broken("e429", "status", "rate limited by", GIVEN_UP, 429),
     Broken("hour", "status", "(429)", "The server asks to wait 1h. Run the same", 429, {"Retry-After": "3600"}),
     Broken("e500", "status", "is unavailable (500)", GIVEN_UP, 500),
     Broken("e503", "status", "is unavailable (503)", GIVEN_UP, 503),
-    Broken("e418", "status", "answered 418", "may not be the server", 418),
+    Broken("e418", "status", "answered 418", "are those of the right server", 418),
 ]  # fmt: skip
 
 
@@ -315,8 +315,8 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(
     work.variables["HF_TOKEN"] = hub.token
     work.run("plan")
 
-    assert "the repository is gated and no token was sent" in none.stderr
-    assert "Accept its licence on its Hugging Face page" in none.stderr
+    assert "the repository is gated, and no token was sent" in none.stderr
+    assert "Accept the licence on the Hugging Face page" in none.stderr
     assert "the token's account has no access" in wrong.stderr
     assert "The token was read from HF_TOKEN." in wrong.stderr
     assert_recovers(work)
@@ -386,9 +386,9 @@ HOSTILE = [
     ("../../evil", "'../../evil' leaves its directory"),
     ("a/../../evil", "'a/../../evil' leaves its directory"),
     ("/etc/evil", "'/etc/evil' is an absolute path"),
-    ("two\nlines", r"'two\nlines' holds a control character"),
-    ("\x1b[31mred", r"'\x1b[31mred' holds a control character"),
-    ("back\\slash", r"'back\\slash' holds a control character, a backslash"),
+    ("two\nlines", r"'two\nlines' contains a control character"),
+    ("\x1b[31mred", r"'\x1b[31mred' contains a control character"),
+    ("back\\slash", r"'back\\slash' contains a control character, a backslash"),
     ("a//b", "'a//b' has an empty component"),
 ]
 
@@ -403,7 +403,7 @@ def test_hostile_file_names_are_refused(work: ProjectHarness, hub: Hub) -> None:
 
     for number, (_, says) in enumerate(HOSTILE):
         assert f"error: weights.w{number}: hf://acme/r{number}: the file name {says}" in done.stderr
-    advice = "Leave the file out with ignore_patterns, or have it renamed upstream."
+    advice = "Exclude the file with ignore_patterns, or have it renamed upstream."
     assert done.stderr.count(advice) == len(HOSTILE)
     assert "\x1b" not in done.stderr
     assert not work.mirror.exists()
@@ -446,7 +446,7 @@ def test_mounts_outside_reason_are_refused(work: ProjectHarness, hub: Hub) -> No
     for number, ((_, says), problem) in enumerate(zip(MOUNTS, found, strict=True)):
         assert says in problem["summary"]
         assert (problem["line"], problem["address"]) == (number + 2, f"weights.w{number}")
-        assert "Write for example /app/models/NAME" in problem["detail"]
+        assert "Use for example /app/models/NAME" in problem["detail"]
         assert f"trainctl.yaml:{number + 2}:{problem['column']}: error:" in done.stderr
         assert says in done.stderr
     assert hub.seen == []
@@ -459,7 +459,7 @@ def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: ProjectHarness) 
     kept = work.run("apply", "--lockfile=readonly", "--auto-approve").stderr
 
     assert "To pin the revision, apply" in " ".join(planned.split())
-    assert "apply writes" not in kept
+    assert "To pin the revision, apply" not in kept
     assert "the revision is not recorded" in " ".join(kept.split())
     assert not (work.directory / "trainctl.lock").exists()
 
@@ -482,5 +482,5 @@ def test_what_is_mirrored_already_is_not_written_into_a_lock_that_is_only_read(
 def test_a_lock_that_is_only_read_is_not_upgraded(work: ProjectHarness) -> None:
     """What would be used is nowhere written down, and the next plan would want to go back."""
     done = work.run("apply", "--upgrade", "--lockfile=readonly", "--auto-approve", code=64)
-    assert "--lockfile=readonly leaves it" in done.stderr
+    assert "--lockfile=readonly can't be used together" in done.stderr
     assert not work.mirror.exists()

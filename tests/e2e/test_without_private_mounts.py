@@ -57,7 +57,7 @@ def test_an_absolute_mount_is_refused_in_the_plan(poor: ProjectHarness) -> None:
 
     assert done.returncode == 1
     assert "job.sft: /app/models/tiny cannot be created on local/local-0" in done.stderr
-    assert "Write a relative mount_location" in done.stderr
+    assert "Use a relative mount_location" in done.stderr
     assert not poor.mirror.exists()
 
 
@@ -70,6 +70,6 @@ def test_a_relative_mount_becomes_a_link_and_the_plan_says_so(poor: ProjectHarne
     applied = _poorly(poor, "apply", "--auto-approve", "--wait")
     log = poor.run("logs", "sft").stdout
 
-    assert "read-only by agreement, nothing enforces it" in planned.stdout
+    assert "read-only access is not enforced" in planned.stdout
     assert applied.returncode == 0, applied.stderr
     assert "weights ['config.json', 'model.bin']" in log

@@ -179,7 +179,7 @@ def test_unknown_repositories_and_revisions_are_gone(hub: Hub) -> None:
 def test_a_gated_repository_is_refused_when_planning(hub: Hub) -> None:
     """File names of a gated repository are public; that its files are not is found out by resolving already."""
     hub.add("acme/gated", FILES, gated=True)
-    with pytest.raises(SourceDenied, match="gated and no token"):
+    with pytest.raises(SourceDenied, match="gated, and no token"):
         resolved_from(hub, "hf://acme/gated")
     with pytest.raises(SourceDenied, match="has no access"):
         resolved_from(hub, "hf://acme/gated", SourceCredential("hf_other", "test"))

@@ -73,7 +73,7 @@ def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
     begin(ledger_on(open_directory(url)))
     if os.getuid() != 0:
         (tmp_path / "state" / "log").chmod(0)
-        with pytest.raises(StateError, match="may not use"):
+        with pytest.raises(StateError, match="permission denied"):
             open_directory(url).read()
         (tmp_path / "state" / "log").chmod(0o700)
         return
@@ -83,6 +83,6 @@ def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
         try:
             open_directory(url).read()
         except StateError as error:
-            os._exit(17 if "may not use" in str(error) else 1)
+            os._exit(17 if "permission denied" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17

@@ -158,7 +158,7 @@ def test_content_that_is_not_the_declared_one_is_refused(
         web.put("/w.bin", OTHER)
     with pytest.raises(SourceMismatch, match="other content than declared") as caught:
         mirrored(web, tmp_path, found)
-    assert f"should be {DIGEST} and is " in caught.value.detail
+    assert f"{DIGEST}, got " in caught.value.detail
     assert list(tmp_path.glob("listings/*")) == []
     assert leftovers(tmp_path) == []
 

@@ -366,4 +366,4 @@ def test_nobody_is_said_to_pin_a_source_where_the_lock_stays_as_it_is() -> None:
     (told,) = make_plan(replace(inputs, lock_readonly=True)).diagnostics
 
     assert "the revision is not recorded" in told.detail
-    assert "apply writes" not in told.detail
+    assert "To pin the revision, apply" not in told.detail
