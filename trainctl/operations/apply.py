@@ -18,9 +18,9 @@ from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.approvals import approval_digests
 from trainctl.plan.placement import planned_runs
-from trainctl.plan.validation.policies import policy_violations
+from trainctl.plan.plan_file import approval_digests
+from trainctl.plan.validation.checks import policy_violations
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import deferral_reason
 from trainctl.resources.registry import handlers

@@ -21,7 +21,7 @@ from trainctl.operations.jobs.runs import JobRun, newest_runs, refresh_runs
 from trainctl.operations.plan import create_plan
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.approvals import is_lost_run_retry, resumable_changes
+from trainctl.plan.plan_file import is_lost_run_retry, resumable_changes
 from trainctl.plan.transfers.disk_space import WAITING_FOR_SPACE
 from trainctl.plan.values import Change, Plan, PlanOptions, RerunRequest
 from trainctl.resources.jobs import deferral_reason

@@ -1,4 +1,4 @@
-"""Training caches in a plan: which stay, what goes with one, which are too full, and jobs that leave theirs behind."""
+"""Training caches in a plan: removal of their directories, and warnings."""
 
 from __future__ import annotations
 
@@ -15,62 +15,65 @@ from trainctl.plan.placement import rank_placements, starting_changes
 from trainctl.plan.resource_context import ResourceContext
 from trainctl.plan.values import CacheFacts, Change, PlanInputs
 
-_GOES = frozenset({Action.DELETE, Action.REPLACE})
+_REMOVES_DIRECTORY = frozenset({Action.DELETE, Action.REPLACE})
 
 
-def outlives_its_jobs(inputs: PlanInputs, one: ResourceContext) -> bool:
-    """Whether a recorded cache that no block declares stays: it came with a job, and goes with its project or cluster."""
-    if one.address.kind is not Kind.CACHE or one.destroying or one.recorded is None:
+def outlives_its_jobs(inputs: PlanInputs, context: ResourceContext) -> bool:
+    """Whether a recorded, undeclared cache belongs to a declared project and cluster."""
+    if context.address.kind is not Kind.CACHE or context.destroying or context.recorded is None:
         return False
-    of = one.recorded.cache_spec
-    named = one.address.name == f"{of.project}-{of.cluster}"
-    declared = of.dir or of.size or not named
-    needs = (Address(Kind.PROJECT, str(of.project)), of.cluster_address)
-    return not declared and all(address in inputs.desired.resources for address in needs)
+    cache = context.recorded.cache_spec
+    has_default_name = context.address.name == f"{cache.project}-{cache.cluster}"
+    declared = cache.dir or cache.size or not has_default_name
+    owners = (Address(Kind.PROJECT, str(cache.project)), cache.cluster_address)
+    return not declared and all(address in inputs.desired.resources for address in owners)
 
 
-def keep_cache(one: ResourceContext) -> Change:
-    """No change of such a cache."""
-    found = one.remove(Action.NOOP, note="no job uses it; deleted with its project")
-    return replace(found, after=one.before, outputs_after=one.outputs)
+def keep_cache(context: ResourceContext) -> Change:
+    """Plan a no-op for such a cache."""
+    change = context.remove(Action.NOOP, note="no job uses it; deleted with its project")
+    return replace(change, after=context.before, outputs_after=context.outputs)
 
 
 def describe_removals(inputs: PlanInputs, changes: Iterable[Change]) -> list[Change]:
-    """The changes, those of caches that go with what goes with them."""
-    found = list(changes)
-    going = [one for one in found if one.address.kind is Kind.CACHE and one.action in _GOES]
-    names = frozenset(f"{inputs.state.lineage}+{one.address.name}" for one in going)
-    addresses = {one.address for one in going}
+    """Add notes about deleted and kept directories to removals of caches."""
+    changes = list(changes)
+    removals = {
+        change.address
+        for change in changes
+        if change.address.kind is Kind.CACHE and change.action in _REMOVES_DIRECTORY
+    }
+    names = frozenset(f"{inputs.state.lineage}+{address.name}" for address in removals)
     return [
-        _describe_removal(inputs, one, names) if one.address in addresses else one for one in found
+        _describe_removal(inputs, change, names) if change.address in removals else change
+        for change in changes
     ]
 
 
-def _describe_removal(inputs: PlanInputs, change: Change, going: frozenset[str]) -> Change:
-    lines = [_fate(facts, going) for facts in inputs.caches.get(change.address, ())]
-    note = "; ".join(line for line in (*lines, change.note) if line)
-    return replace(change, note=note)
+def _describe_removal(inputs: PlanInputs, change: Change, removed: frozenset[str]) -> Change:
+    notes = [_fate(facts, removed) for facts in inputs.caches.get(change.address, ())]
+    return replace(change, note="; ".join(filter(None, (*notes, change.note))))
 
 
 def content_text(facts: CacheFacts) -> str:
-    """What a cache holds, in words: ``1.2 GB in 34 files``."""
+    """Describe the content of a cache: ``1.2 GB in 34 files``."""
     files = f"{facts.files} file{'' if facts.files == 1 else 's'}"
-    return f"{'' if facts.whole else 'more than '}{format_bytes(facts.bytes)} in {files}"
+    return f"{'' if facts.is_complete else 'more than '}{format_bytes(facts.bytes)} in {files}"
 
 
 def cache_full_warning(address: Address, size: str | int | None, facts: CacheFacts) -> str | None:
-    """What is said of a cache that holds more than it is meant to."""
+    """Return a warning if a cache exceeds its size."""
     if size is None or facts.bytes <= parse_size(size):
         return None
     return f"{address} contains {content_text(facts)}, more than its size limit of {size}"
 
 
 def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """Caches that hold more than they are meant to; starting jobs that would not find theirs."""
-    found = list(changes)
+    """Report caches above their size, and new runs without access to their cache."""
+    changes = list(changes)
     if not inputs.options.destroy:
-        yield from _cache_full_warnings(inputs, found)
-    for job in starting_changes(found):
+        yield from _cache_full_warnings(inputs, changes)
+    for job in starting_changes(changes):
         config = job.job_spec.runtime.cache_config
         if config.enabled:
             yield from _cache_on_other_cluster(inputs, job, must_stay=config.require_cache_affinity)
@@ -78,13 +81,13 @@ def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
             yield from _no_mount_at_home(inputs, job)
 
 
-def _fate(facts: CacheFacts, going: frozenset[str]) -> str:
-    others = len(frozenset(facts.others) - going)
+def _fate(facts: CacheFacts, removed: frozenset[str]) -> str:
+    others = len(frozenset(facts.others) - removed)
     if others:
         return f"{facts.directory} is kept for {others} other{'s' if others > 1 else ''}"
     if not facts.ours:
         return f"{facts.directory} is kept: trainctl did not create it"
-    if not facts.files and facts.whole:
+    if not facts.files and facts.is_complete:
         return ""
     return f"{facts.directory} is deleted with {content_text(facts)}"
 
@@ -106,31 +109,30 @@ def _cache_full_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
         )
 
 
-def _clear_command(of: CacheSpec) -> str:
-    """The command that deletes old files from a cache."""
-    if of.scope == "team":
-        return f"trainctl cache clear PROJECT --team --cluster {of.cluster} --older-than 30d"
-    return f"trainctl cache clear {of.project} --older-than 30d"
+def _clear_command(cache: CacheSpec) -> str:
+    if cache.scope == "team":
+        return f"trainctl cache clear PROJECT --team --cluster {cache.cluster} --older-than 30d"
+    return f"trainctl cache clear {cache.project} --older-than 30d"
 
 
 def _cache_on_other_cluster(
     inputs: PlanInputs, job: Change, *, must_stay: bool
 ) -> Iterator[Diagnostic]:
-    """A job that starts where its project has no cache yet, though it has one elsewhere that holds something."""
+    """Report a job whose project has a filled cache only on another cluster."""
     project, cluster = job.job_spec.project, job.job_spec.cluster
     caches = _caches_of(inputs, project)
     if not caches or any(cache.cache_spec.cluster == cluster for cache in caches):
         return
     cache = caches[0]
     facts = next(iter(inputs.caches.get(cache.address, ())), None)
-    if facts is not None and facts.whole and not facts.files:
+    if facts is not None and facts.is_complete and not facts.files:
         return
     where = f"{cache.address} on cluster.{cache.cache_spec.cluster}"
-    what = f"{content_text(facts)} in {facts.directory}" if facts else "size unknown"
+    content = f"{content_text(facts)} in {facts.directory}" if facts else "size unknown"
     moved = job.before is not None and job.before.get("cluster") != cluster
     if moved and must_stay:
         yield error(
-            f"{job.address} would not use the training cache of {project}: {where} ({what})",
+            f"{job.address} would not use the training cache of {project}: {where} ({content})",
             f"To start with an empty cache on cluster.{cluster}, set runtime.cache_config.require_cache_affinity: false. To move the cache, declare a cache of {project} for {cluster} under 'caches', apply it with --target, and copy the files there.",
             code="cache-on-other-cluster",
             address=str(job.address),
@@ -138,7 +140,7 @@ def _cache_on_other_cluster(
     else:
         yield warning(
             f"the training cache of {project} will be empty on cluster.{cluster}",
-            f"The existing cache is kept in {where} ({what}).",
+            f"The existing cache is kept in {where} ({content}).",
             code="cache-empty",
             address=str(job.address),
         )
@@ -153,10 +155,10 @@ def _caches_of(inputs: PlanInputs, project: str) -> list[RecordedResource]:
 
 
 def _no_mount_at_home(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
-    for seat in rank_placements(inputs, job):
-        if seat.facts and seat.facts.mount == "link":
+    for placement in rank_placements(inputs, job):
+        if placement.facts and placement.facts.mount == "link":
             yield warning(
-                f"~/.cache/huggingface can't be mounted on {seat.node}: HF_HOME is set to the cache directory instead",
+                f"~/.cache/huggingface can't be mounted on {placement.node}: HF_HOME is set to the cache directory instead",
                 "Programs that ignore HF_HOME use the home directory there.",
                 code="no-home-mount",
                 address=str(job.address),

@@ -1,7 +1,4 @@
-"""Values as JSON: which of them differ, and the digest of all that a plan would do.
-
-The only user of deepdiff, which is heavy: it is loaded when the first difference is asked about.
-"""
+"""Differences of JSON values, and the digest of a plan."""
 
 from __future__ import annotations
 
@@ -18,49 +15,49 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(value: Any) -> Any:
-    """The value with every mapping as a dict and every sequence as a list, as it comes back from JSON."""
-    # Most values are atoms, in dicts: asking for exact types first keeps planning fast where much is unchanged.
+    """Convert mappings to dicts and sequences to lists, as JSON does."""
+    # Most values are atoms in dicts; checking exact types first is much faster.
     kind = type(value)
     if kind in _ATOMS:
         return value
     if kind is dict:
-        return {key: one if type(one) in _ATOMS else plain(one) for key, one in value.items()}
+        return {key: item if type(item) in _ATOMS else plain(item) for key, item in value.items()}
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return value
 
 
 def changed_paths(before: Any, after: Any) -> tuple[Path, ...]:
-    """The paths of the values that differ, sorted; of a list, the places where it does."""
+    """Return the sorted paths of all values that differ."""
     if before == after:
         return ()
-    from deepdiff import DeepDiff  # heavy
+    from deepdiff import DeepDiff  # slow to load
 
-    found = DeepDiff(before, after, view="tree")
-    paths = {tuple(level.path(output_format="list")) for kind in found.values() for level in kind}
+    diff = DeepDiff(before, after, view="tree")
+    paths = {tuple(level.path(output_format="list")) for kind in diff.values() for level in kind}
     return tuple(sorted(paths, key=lambda path: [str(part) for part in path]))
 
 
-def keep_recorded(recorded: Any, wanted: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """``wanted`` with the recorded values at these dotted paths; a path that either side lacks changes nothing."""
-    result = plain(wanted) if paths else wanted
+def keep_recorded(recorded: Any, desired: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Use the recorded values at these dotted paths if both values exist."""
+    merged = plain(desired) if paths else desired
     for path in paths:
-        _keep_recorded_at(recorded, result, path.split("."))
-    return result
+        _keep_recorded_at(recorded, merged, path.split("."))
+    return merged
 
 
-def _keep_recorded_at(recorded: Any, wanted: Any, parts: Sequence[str]) -> None:
+def _keep_recorded_at(recorded: Any, target: Any, parts: Sequence[str]) -> None:
     for part in parts[:-1]:
-        recorded, wanted = _at(recorded, part), _at(wanted, part)
-    kept = _at(recorded, parts[-1], missing=_MISSING)
-    if kept is _MISSING:
+        recorded, target = _at(recorded, part), _at(target, part)
+    value = _at(recorded, parts[-1], missing=_MISSING)
+    if value is _MISSING:
         return
-    if isinstance(wanted, dict):
-        wanted[parts[-1]] = kept
-    elif isinstance(wanted, list) and _at(wanted, parts[-1], missing=_MISSING) is not _MISSING:
-        wanted[int(parts[-1])] = kept
+    if isinstance(target, dict):
+        target[parts[-1]] = value
+    elif isinstance(target, list) and _at(target, parts[-1], missing=_MISSING) is not _MISSING:
+        target[int(parts[-1])] = value
 
 
 def _at(value: Any, part: str, missing: Any = None) -> Any:
@@ -75,7 +72,7 @@ _MISSING = object()
 
 
 def plan_digest(changes: Iterable[Change]) -> str:
-    """The digest of the changes that do something, whatever their order."""
+    """Return the digest of all changes but no-ops, independent of their order."""
     acting = [change for change in changes if change.action is not Action.NOOP]
     return digest(
         [

@@ -1,4 +1,4 @@
-"""Order and reach: which resource needs which, and in what order changes can be made."""
+"""Dependencies between resources: selection of addresses and order of changes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ REMOVES = frozenset({Action.DELETE, Action.FORGET})
 
 
 def closure(start: Iterable[Address], edges: Edges) -> set[Address]:
-    """Everything that can be reached from the start, the start included."""
+    """Return all addresses reachable from the start, including the start."""
     reached: set[Address] = set()
-    todo = list(start)
-    while todo:
-        address = todo.pop()
+    pending = list(start)
+    while pending:
+        address = pending.pop()
         if address not in reached:
             reached.add(address)
-            todo.extend(edges.get(address, ()))
+            pending.extend(edges.get(address, ()))
     return reached
 
 
 def reverse(edges: Edges) -> dict[Address, list[Address]]:
-    """The same edges, walked the other way."""
-    turned: dict[Address, list[Address]] = {}
-    for address, needed in edges.items():
-        for one in needed:
-            turned.setdefault(one, []).append(address)
-    return turned
+    """Return the edges in the opposite direction."""
+    reversed_edges: dict[Address, list[Address]] = {}
+    for address, targets in edges.items():
+        for target in targets:
+            reversed_edges.setdefault(target, []).append(address)
+    return reversed_edges
 
 
 def order_changes(
     changes: Iterable[Change], recorded: Mapping[Address, RecordedResource]
 ) -> tuple[Change, ...]:
-    """The changes so that each comes after what it needs, and each removal after what needed it; else as they are given, removals last."""
+    """Sort changes by dependencies, else in the given order, with removals last."""
     by_address = {change.address: change for change in changes}
     waits = change_dependencies(by_address, recorded)
     ranks = {
@@ -55,7 +55,7 @@ def order_changes(
     waiting = iter(sorted(ranks.values()))
     order: dict[Address, Change] = {}
     while len(order) < len(by_address):
-        # Nothing ready and something left: records that point in a circle. The first address breaks it.
+        # If nothing is ready, recorded dependencies have a cycle; the first address breaks it.
         *_, address = heapq.heappop(ready) if ready else next(waiting)
         if address in order:
             continue
@@ -70,7 +70,10 @@ def order_changes(
 def change_dependencies(
     changes: Mapping[Address, Change], recorded: Mapping[Address, RecordedResource]
 ) -> dict[Address, set[Address]]:
-    """For each change, the changes that come first: what it needs is made before it, what needed it goes before it."""
+    """Return the changes to apply before each change.
+
+    Dependencies come before a change, dependants before a removal.
+    """
     waits: dict[Address, set[Address]] = {address: set() for address in changes}
     for address, change in changes.items():
         if change.action not in REMOVES:
@@ -90,72 +93,71 @@ def change_dependencies(
 def planned_addresses(
     desired: DesiredState, state: State, options: PlanOptions
 ) -> frozenset[Address]:
-    """What a plan will speak of, known before anything is looked at: what it leaves alone needs no look."""
+    """Return the addresses that a plan includes, and so need to be refreshed."""
     inputs = PlanInputs(desired=desired, state=state, options=options)
     return frozenset(select_addresses(replace(inputs, options=expand_matrix_names(inputs))))
 
 
 def expand_matrix_names(inputs: PlanInputs) -> PlanOptions:
-    """The options with the name of a job that has a matrix standing for all of its jobs."""
+    """Expand names of matrices in the options to all of their jobs."""
     options, state = inputs.options, inputs.state
     known = {*inputs.desired.resources, *state.resources, *state.open_intents}
-    many: dict[Address, list[Address]] = {}
-    for address in sorted((one for one in known if one.key is not None), key=Address.rank):
-        many.setdefault(address.group, []).append(address)
+    jobs: dict[Address, list[Address]] = {}
+    for address in sorted(filter(lambda address: address.key is not None, known), key=Address.rank):
+        jobs.setdefault(address.group, []).append(address)
 
-    def all_of(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
-        found = (
-            [address] if address in known else many.get(address, [address]) for address in addresses
-        )
-        return tuple(dict.fromkeys(one for each in found for one in each))
+    def expand(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+        expanded: list[Address] = []
+        for address in addresses:
+            expanded += [address] if address in known else jobs.get(address, [address])
+        return tuple(dict.fromkeys(expanded))
 
     return replace(
         options,
-        targets=all_of(options.targets),
-        excludes=all_of(options.excludes),
-        replace=all_of(options.replace),
-        run=all_of(options.run),
+        targets=expand(options.targets),
+        excludes=expand(options.excludes),
+        replace=expand(options.replace),
+        run=expand(options.run),
     )
 
 
 def select_addresses(inputs: PlanInputs) -> list[Address]:
-    """The addresses to plan, sorted; the jobs of a matrix in the order in which it was written, and then those that it has no more."""
+    """Return the sorted addresses to plan; jobs of a matrix in their declared order."""
     options, state = inputs.options, inputs.state
-    wanted = {} if options.destroy else dict(inputs.desired.resources)
-    everything = (
-        set(wanted) | set(state.resources) | set(state.open_intents) | set(state.orphaned_intents)
-    )
+    desired = {} if options.destroy else dict(inputs.desired.resources)
+    everything = {*desired, *state.resources, *state.open_intents, *state.orphaned_intents}
     if options.refresh_only:
         everything = set(state.resources)
     if not options.targets and not options.excludes:
         return _sorted(everything, inputs.desired)
-    needs = {address: resource.depends_on for address, resource in wanted.items()}
-    leaving = {
+    dependencies = {address: resource.depends_on for address, resource in desired.items()}
+    removed = {
         address: recorded.depends_on
         for address, recorded in state.resources.items()
-        if address not in wanted
+        if address not in desired
     }
-    chosen = everything
+    selected = everything
     if options.targets:
-        chosen = closure(options.targets, needs) | _with_dependants(options.targets, leaving)
+        selected = closure(options.targets, dependencies)
+        selected |= _with_dependants(options.targets, removed)
     if options.excludes:
-        chosen -= closure(options.excludes, reverse(needs))
-        chosen -= closure(options.excludes, leaving)
-    return _sorted(chosen & everything, inputs.desired)
+        selected -= closure(options.excludes, reverse(dependencies))
+        selected -= closure(options.excludes, removed)
+    return _sorted(selected & everything, inputs.desired)
 
 
 def _sorted(addresses: Iterable[Address], desired: DesiredState) -> list[Address]:
-    places = {address: place for place, address in enumerate(desired.resources)}
+    positions = {address: position for position, address in enumerate(desired.resources)}
 
     def rank(address: Address) -> tuple[int, str, int, str]:
         kind, name, key = address.rank()
-        return kind, name, places.get(address, len(places)), key
+        return kind, name, positions.get(address, len(positions)), key
 
     return sorted(addresses, key=rank)
 
 
 def _with_dependants(
-    targets: tuple[Address, ...], leaving: dict[Address, tuple[Address, ...]]
+    targets: tuple[Address, ...], removed: dict[Address, tuple[Address, ...]]
 ) -> set[Address]:
-    """Of what is to go, the targets and whatever has to go before them."""
-    return closure([target for target in targets if target in leaving], reverse(leaving))
+    """Return the removed targets and their dependants."""
+    return closure([target for target in targets if target in removed], reverse(removed))

@@ -1,4 +1,4 @@
-"""When a job runs again. The order of the cases is the rule; DESIGN.md lists them."""
+"""Changes of jobs: decides when a job runs again; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -27,79 +27,79 @@ _REASONS = {
     "code": ActionReason.CODE_CHANGED,
     "weights": ActionReason.WEIGHTS_CHANGED,
 }
-_WORDS = {"config": "configuration", "code": "code", "weights": "weights"}
+_LABELS = {"config": "configuration", "code": "code", "weights": "weights"}
 
 
 def desired_job_attributes(
-    subject: ResourceContext, code: CodeTree | None, pins: dict[str, Any]
+    context: ResourceContext, code: CodeTree | None, pins: dict[str, Any]
 ) -> dict[str, Any]:
-    """A job's attributes with its code and the pins of its weights, as of today."""
-    job = subject.resource.job_spec if subject.resource else JobSpec()
+    """Return the desired attributes with current code and pins."""
+    job = context.resource.job_spec if context.resource else JobSpec()
     weights = [str(item.address) for item in job.weights]
-    return subject.wanted(
+    return context.desired(
         {
-            "code": _code(subject, job.code.path, code),
+            "code": _code(context, job.code.path, code),
             "weight_pins": {address: pins.get(address) for address in weights},
         }
     )
 
 
-def plan_job(subject: ResourceContext, today: dict[str, Any]) -> Change:
-    """What happens to a wanted job; ``today`` is what a new run would run."""
-    run = subject.newest_run
-    if subject.recorded is None or run is None:
-        return subject.make(Action.CREATE, today, after_unknown={"runs": True})
-    verdict = _RunComparison(subject, today, run)
-    found = verdict.new_run()
-    if found is not None:
-        reason, paths = found
-        return subject.make(
+def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
+    """Plan a desired job; ``today`` are the attributes of a new run."""
+    run = context.newest_run
+    if context.recorded is None or run is None:
+        return context.make(Action.CREATE, today, after_unknown={"runs": True})
+    comparison = _RunComparison(context, today, run)
+    cause = comparison.new_run()
+    if cause is not None:
+        reason, paths = cause
+        return context.make(
             Action.REPLACE,
             today,
             reason,
             after_unknown={"runs": True},
             replace_paths=paths,
-            stops=live_run(subject),
-            note=run_end_note(subject, run),
+            stops=live_run(context),
+            note=run_end_note(context, run),
         )
-    return verdict.same_run()
+    return comparison.same_run()
 
 
-def plan_rerun(subject: ResourceContext, today: dict[str, Any], start: RerunRequest) -> Change:
-    """One new run that begins from an earlier one, because the user asked for it."""
-    kept = subject.wanted({}) if start.as_recorded else today
-    known = subject.recorded is not None  # a job that was forgotten is made once more
-    return subject.make(
-        Action.REPLACE if known else Action.CREATE,
-        {**{name: kept[name] for name in kept if name not in _STARTS}, **start.attributes},
-        ActionReason.BY_REQUEST if known else None,
+def plan_rerun(context: ResourceContext, today: dict[str, Any], start: RerunRequest) -> Change:
+    """Plan a requested run that starts from an earlier one."""
+    base = context.desired({}) if start.as_recorded else today
+    is_recorded = context.recorded is not None
+    return context.make(
+        Action.REPLACE if is_recorded else Action.CREATE,
+        {**{name: base[name] for name in base if name not in _STARTS}, **start.attributes},
+        ActionReason.BY_REQUEST if is_recorded else None,
         after_unknown={"runs": True},
-        stops=live_run(subject),
+        stops=live_run(context),
         note=start.note,
     )
 
 
 @dataclass(frozen=True)
 class _RunComparison:
-    """What was recorded against what is wanted today, and how the newest run stands."""
+    """Comparison of the newest run and its attributes with today's attributes."""
 
-    subject: ResourceContext
+    context: ResourceContext
     today: dict[str, Any]
     run: RunRecord
 
     @cached_property
     def before(self) -> dict[str, Any]:
-        return self.subject.before
+        return self.context.before
 
     @cached_property
     def causes(self) -> list[str]:
-        """Which of ``config``, ``code`` and ``weights`` changed since the newest run."""
+        """Those of ``config``, ``code`` and ``weights`` that changed since the newest run."""
         changed = {
             "config": self._configuration_changed,
             "code": _digest(self.before) != _digest(self.today),
             "weights": bool(self._moved_pins()),
         }
-        return [cause for cause, yes in changed.items() if yes]
+        return [cause for cause, is_changed in changed.items() if is_changed]
 
     @property
     def _configuration_changed(self) -> bool:
@@ -108,46 +108,42 @@ class _RunComparison:
 
     @cached_property
     def known(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Both with the keys of this release, so that one that knows more or fewer plans no new run."""
-        both = (JobSpec.from_attributes(one) for one in (self.before, self.today))
-        before, today = (one.to_attributes() for one in both)
-        return before, today
+        """Attributes with the keys of this release, so that upgrades plan no new run."""
+        return (
+            JobSpec.from_attributes(self.before).to_attributes(),
+            JobSpec.from_attributes(self.today).to_attributes(),
+        )
 
     def new_run(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
-        """Why a new run is due and which paths force it, or None."""
-        lost = self.run.status is RunStatus.LOST or (self.subject.gone and self.run.status.live)
+        """Return the reason for a new run and the paths that force it, or None."""
+        lost = self.run.status is RunStatus.LOST or (
+            self.context.is_missing and self.run.status.live
+        )
         if lost and not self.run.stop_requested:
             return ActionReason.RUN_LOST, ()
         if self.run.status is RunStatus.DEPLOY_FAILED:
             return ActionReason.DEPLOY_FAILED, ()
-        if self.subject.replace:
+        if self.context.replace:
             return ActionReason.BY_REQUEST, ()
         return self._changed() or self._interrupted()
 
     def same_run(self) -> Change:
-        """What remains to be done without a new run: the record of the last one stays, but for what is updated in place."""
-        subject, kept = self.subject, dict(self.before)
+        """Plan without a new run: update attributes that can change in place."""
+        context, after = self.context, dict(self.before)
         for key in _IN_PLACE:
-            if self.today.get(key) != kept.get(key) and self.today.get(key) != self.known[0].get(
-                key
-            ):
-                kept[key] = self.today[key]
-        cause = self.causes[0] if self.causes else None
-        reason = _REASONS[cause] if cause else None
+            value = self.today.get(key)
+            if value not in (after.get(key), self.known[0].get(key)):
+                after[key] = self.today[key]
+        reason = _REASONS[self.causes[0]] if self.causes else None
         note = self._note()
-        if kept != self.before:
-            return subject.make(
-                Action.UPDATE, kept, reason, note=note, outputs_after=subject.outputs
-            )
-        if subject.intent is not None:
+        if after == self.before:
+            if context.intent is None:
+                return plan_noop(context, after, reason=reason, note=note)
             reason, note = ActionReason.INTERRUPTED, UNDOES_ATTEMPT
-            return subject.make(
-                Action.UPDATE, kept, reason, note=note, outputs_after=subject.outputs
-            )
-        return plan_noop(subject, kept, reason=reason, note=note)
+        return context.make(Action.UPDATE, after, reason, note=note, outputs_after=context.outputs)
 
     def _changed(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
-        rerun_on = self.subject.lifecycle.rerun_on
+        rerun_on = self.context.lifecycle.rerun_on
         if "config" in self.causes and "config" in rerun_on:
             return ActionReason.CANNOT_UPDATE, self._paths(["config"])
         if self.causes and self.run.status is RunStatus.FAILED:
@@ -156,17 +152,17 @@ class _RunComparison:
         return (ActionReason.BY_TRIGGERS, self._paths(triggers)) if triggers else None
 
     def _interrupted(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
-        intent = self.subject.intent
+        intent = self.context.intent
         if intent and intent.action in _NEW_RUN and is_attempt_at(intent, self.today):
             return ActionReason.INTERRUPTED, ()
         return None
 
     def _note(self) -> str:
-        ended = run_end_note(self.subject, self.run)
+        ended = run_end_note(self.context, self.run)
         if not self.causes:
             return ended
-        words = " and ".join(_WORDS[cause] for cause in self.causes)
-        changed = f"{words} changed since run {self.run.number}"
+        labels = " and ".join(_LABELS[cause] for cause in self.causes)
+        changed = f"{labels} changed since run {self.run.number}"
         return f"{ended}; {changed}" if ended else changed
 
     def _paths(self, causes: list[str]) -> tuple[Path, ...]:
@@ -180,7 +176,7 @@ class _RunComparison:
         return tuple(paths)
 
     def _moved_pins(self) -> list[str]:
-        """Weights whose pin is another one; a pin that nobody could tell has not moved."""
+        """Return the weights with a changed pin; unknown pins count as unchanged."""
         before = self.before.get("weight_pins") or {}
         return [
             address
@@ -201,14 +197,9 @@ def _digest(attributes: dict[str, Any]) -> Any:
     return (attributes.get("code") or {}).get("digest")
 
 
-def _code(subject: ResourceContext, path: str, code: CodeTree | None) -> dict[str, Any]:
-    """The code as far as it could be read; what could not be is taken to be as recorded."""
+def _code(context: ResourceContext, path: str, code: CodeTree | None) -> dict[str, Any]:
+    """Return the code's attributes, the recorded ones if it could not be read."""
     if code is not None:
-        return {
-            "path": path,
-            "digest": code.digest,
-            "files": code.files,
-            "bytes": code.bytes,
-        }
-    recorded = subject.before.get("code")
+        return {"path": path, "digest": code.digest, "files": code.files, "bytes": code.bytes}
+    recorded = context.before.get("code")
     return recorded or {"path": path, "digest": None, "files": None, "bytes": None}

@@ -1,4 +1,4 @@
-"""Which runs start, and which nodes of its cluster each gets: the same values give the same nodes."""
+"""Placement of new runs on nodes; deterministic."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ _NOMINAL = 0.9
 
 
 class SpaceAvailability(IntEnum):
-    """When a node has room for a run's weights: now, once other runs have ended, or never."""
+    """Whether a node has disk space for the weights of a run; LATER: after other runs."""
 
     NOW = 0
     LATER = 1
     NEVER = 2
 
     @classmethod
-    def of(cls, missing: int, total: int, room: int | None, most: int | None) -> SpaceAvailability:
-        """By the bytes of weights that no live run has there, all their bytes, and what weights may take now and ``most`` (None: not known)."""
-        if most is not None and total > most:
+    def of(
+        cls, missing: int, total: int, space: int | None, space_max: int | None
+    ) -> SpaceAvailability:
+        """Compare sizes of weights with the space now and at most (None: unknown).
+
+        ``missing`` are bytes of the weights that no live run uses on the node, ``total`` all of them.
+        """
+        if space_max is not None and total > space_max:
             return cls.NEVER
-        return cls.LATER if room is not None and missing > room else cls.NOW
+        return cls.LATER if space is not None and missing > space else cls.NOW
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What one node has for it: GPUs that jobs may use, live runs, and bytes of the wanted weights that are there already;
-    and when there is room for them. ``planned_runs``: the plan has the run there.
+    """Resources of one node for a new run.
 
-    ``gpus`` is None where nobody asked the nodes: then none is refused. ``cpus`` and ``memory`` are 0 where they are not known.
+    ``gpus`` are those that jobs may use, None if unknown; ``runs`` counts live runs; ``bytes_there`` are cached bytes of
+    the run's weights; ``cpus`` and ``memory`` are 0 if unknown. ``planned``: the plan placed the run there.
     """
 
     node: str
@@ -44,62 +49,70 @@ class NodeOffer:
     bytes_there: int = 0
     cpus: int = 0
     memory: int = 0
-    room: SpaceAvailability = SpaceAvailability.NOW
+    space: SpaceAvailability = SpaceAvailability.NOW
     planned: bool = False
 
     def usable(self, kind: str) -> int:
-        """How many GPUs of a kind jobs may ever use there."""
-        return sum(1 for one in self.gpus or () if one.matches(kind))
+        """Count the GPUs of a kind that jobs may use."""
+        return sum(1 for gpu in self.gpus or () if gpu.matches(kind))
 
     def free(self, kind: str) -> int:
-        """How many of these nobody uses now."""
-        return sum(1 for one in self.gpus or () if one.matches(kind) and one.free)
+        """Count the free GPUs of a kind."""
+        return sum(1 for gpu in self.gpus or () if gpu.matches(kind) and gpu.free)
 
-    def can_hold(self, wanted: ComputeSpec) -> bool:
-        """Whether the GPUs that are wanted exist there, and the machine is large enough."""
-        seated = self.gpus is None or self.usable(wanted.gpu_kind) >= (wanted.gpus or 0)
-        return seated and is_large_enough(wanted, self.cpus, self.memory)
+    def can_hold(self, compute: ComputeSpec) -> bool:
+        """Whether the node has enough GPUs, processors and memory."""
+        has_gpus = self.gpus is None or self.usable(compute.gpu_kind) >= (compute.gpus or 0)
+        return has_gpus and is_large_enough(compute, self.cpus, self.memory)
 
-    def can_start_now(self, wanted: ComputeSpec) -> bool:
-        """Whether they are free now."""
-        count = self.usable(wanted.gpu_kind) if wanted.gpus is None else wanted.gpus
-        return self.free(wanted.gpu_kind) >= count
-
-
-def is_large_enough(wanted: ComputeSpec, cpus: int, memory: int) -> bool:
-    """Whether a machine has the processors and memory; 0: not known. A machine sold with 64Gi has a little less that can be used."""
-    enough = not memory or memory >= (wanted.memory_bytes or 0) * _NOMINAL
-    return enough and (not cpus or cpus >= (wanted.cpu_count or 0))
+    def can_start_now(self, compute: ComputeSpec) -> bool:
+        """Whether enough GPUs are free."""
+        count = self.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
+        return self.free(compute.gpu_kind) >= count
 
 
-def assign_nodes(wanted: ComputeSpec, offers: Sequence[NodeOffer]) -> tuple[str, ...]:
-    """The nodes of a run by rank: fewer than it wants if there are not as many that could ever hold it.
+def is_large_enough(compute: ComputeSpec, cpus: int, memory: int) -> bool:
+    """Whether a machine has enough processors and memory (0: unknown).
 
-    Those that never have room for the weights come last. Of the others, in their declared order, those whose GPUs are free come
-    first, then those with room now, then those of the plan, then those that have most of the weights' bytes, then those with the
-    fewest live runs. Ranks are then numbered in the declared order.
+    Usable memory may be 10 % below its nominal size.
     """
-    numbered = [(at, one) for at, one in enumerate(offers) if one.can_hold(wanted)]
-
-    def preference(numbered: tuple[int, NodeOffer]) -> tuple[int, ...]:
-        at, one = numbered
-        waits = (one.room is SpaceAvailability.NEVER, not one.can_start_now(wanted), one.room)
-        return (*waits, not one.planned, -one.bytes_there, one.runs, at)
-
-    chosen = sorted(numbered, key=preference)[: wanted.node_count]
-    return tuple(one.node for _, one in sorted(chosen, key=lambda numbered: numbered[0]))
+    enough_memory = not memory or memory >= (compute.memory_bytes or 0) * _NOMINAL
+    return enough_memory and (not cpus or cpus >= (compute.cpu_count or 0))
 
 
-def reserve(offer: NodeOffer, wanted: ComputeSpec) -> NodeOffer:
-    """The offer once such a run has begun there, as far as there is room for it."""
-    left = offer.usable(wanted.gpu_kind) if wanted.gpus is None else wanted.gpus
+def assign_nodes(compute: ComputeSpec, offers: Sequence[NodeOffer]) -> tuple[str, ...]:
+    """Choose the nodes of a run by rank; fewer than required if too few are suitable.
+
+    Preference: not forever out of disk space, free GPUs, disk space now, planned nodes, most cached bytes, fewest
+    live runs, declared order. Ranks are numbered in the declared order.
+    """
+    candidates = [(index, offer) for index, offer in enumerate(offers) if offer.can_hold(compute)]
+
+    def preference(candidate: tuple[int, NodeOffer]) -> tuple[int, ...]:
+        index, offer = candidate
+        return (
+            offer.space is SpaceAvailability.NEVER,
+            not offer.can_start_now(compute),
+            offer.space,
+            not offer.planned,
+            -offer.bytes_there,
+            offer.runs,
+            index,
+        )
+
+    chosen = sorted(candidates, key=preference)[: compute.node_count]
+    return tuple(offer.node for _, offer in sorted(chosen, key=lambda candidate: candidate[0]))
+
+
+def reserve(offer: NodeOffer, compute: ComputeSpec) -> NodeOffer:
+    """Return the offer after the start of such a run."""
+    missing = offer.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
     gpus = []
-    for one in offer.gpus or ():
-        taken = left > 0 and one.free and one.matches(wanted.gpu_kind)
-        left -= taken
-        gpus.append(replace(one, free=False) if taken else one)
-    kept = None if offer.gpus is None else tuple(gpus)
-    return replace(offer, gpus=kept, runs=offer.runs + 1)
+    for gpu in offer.gpus or ():
+        claimed = missing > 0 and gpu.free and gpu.matches(compute.gpu_kind)
+        missing -= claimed
+        gpus.append(replace(gpu, free=False) if claimed else gpu)
+    return replace(offer, gpus=None if offer.gpus is None else tuple(gpus), runs=offer.runs + 1)
 
 
 NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
@@ -107,7 +120,7 @@ NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Where one rank will run: the node's id, and what the node said of itself if it could be asked."""
+    """Planned node of a rank, with its facts if it could be queried."""
 
     rank: int
     node: str | None
@@ -115,12 +128,14 @@ class RankPlacement:
 
 
 def starting_changes(changes: Iterable[Change]) -> list[Change]:
-    """The changes that start a run, in the order in which they will be: that of the plan."""
-    return [c for c in changes if c.address.kind is Kind.JOB and c.action in NEW_RUN]
+    """Return the changes that start a run, in their order."""
+    return [
+        change for change in changes if change.address.kind is Kind.JOB and change.action in NEW_RUN
+    ]
 
 
 def rank_placements(inputs: PlanInputs, job: Change) -> Iterator[RankPlacement]:
-    """The nodes of a job by rank, as ``likely_nodes`` found them; None where there are not enough."""
+    """Yield the placement of each rank from ``likely_nodes``; the node may be None."""
     by_id = {facts.id: facts for facts in inputs.nodes.get(job.job_spec.cluster_address, ())}
     chosen = inputs.rank_placements.get(job.address, ())
     for rank in range(job.job_spec.compute.node_count):
@@ -130,18 +145,18 @@ def rank_placements(inputs: PlanInputs, job: Change) -> Iterator[RankPlacement]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A new run of a plan: what it asks for, and its nodes as far as the plan tells them."""
+    """A new run of a plan with its planned nodes, as far as known."""
 
-    wanted: ComputeSpec
+    compute: ComputeSpec
     nodes: frozenset[str]
 
 
 def planned_runs(plan: Plan) -> dict[Address, PlannedRun]:
-    """The new runs of a plan, also of one that was saved: nodes are told of those that get weights."""
+    """Return the new runs of a plan; nodes are known for runs with weights."""
     nodes: dict[Address, set[str]] = {}
-    for line in plan.deliveries:
-        if line.node is not None:
-            nodes.setdefault(line.job, set()).add(line.node)
+    for row in plan.deliveries:
+        if row.node is not None:
+            nodes.setdefault(row.job, set()).add(row.node)
     return {
         job.address: PlannedRun(job.job_spec.compute, frozenset(nodes.get(job.address, ())))
         for job in starting_changes(plan.changes)
@@ -149,65 +164,65 @@ def planned_runs(plan: Plan) -> dict[Address, PlannedRun]:
 
 
 def note_claimed_gpus(inputs: PlanInputs, change: Change) -> Change:
-    """The change, with a word on what a new run gets whose job names no accelerator: all GPUs of its nodes."""
+    """Add a note if a new run claims all GPUs because its job names no accelerator."""
     if not starting_changes([change]) or change.job_spec.compute.accelerator:
         return change
-    most = max(
-        (seat.facts.usable_gpus for seat in rank_placements(inputs, change) if seat.facts),
-        default=0,
-    )
-    said = f"claims all GPUs of its node: {most}" if most else ""
-    return replace(change, note="; ".join(line for line in (change.note, said) if line))
+    facts = (placement.facts for placement in rank_placements(inputs, change))
+    count = max((node.usable_gpus for node in facts if node), default=0)
+    note = f"claims all GPUs of its node: {count}" if count else ""
+    return replace(change, note="; ".join(filter(None, (change.note, note))))
 
 
 def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address, tuple[str, ...]]:
-    """The nodes that each new run would get if all were placed now, one after another by address."""
-    offers: dict[Address, dict[str, NodeOffer]] = {}
-    found: dict[Address, tuple[str, ...]] = {}
+    """Choose nodes for all new runs as if all were placed now, in order."""
+    offers_by_cluster: dict[Address, dict[str, NodeOffer]] = {}
+    nodes: dict[Address, tuple[str, ...]] = {}
     for job in starting_changes(changes):
-        cluster, wanted = job.job_spec.cluster_address, job.job_spec.compute
-        if cluster not in offers:
-            offers[cluster] = {offer.node: offer for offer in _offers(inputs, cluster)}
-        there = offers[cluster]
+        cluster, compute = job.job_spec.cluster_address, job.job_spec.compute
+        if cluster not in offers_by_cluster:
+            offers_by_cluster[cluster] = {offer.node: offer for offer in _offers(inputs, cluster)}
+        offers = offers_by_cluster[cluster]
         weights = [item.address for item in job.job_spec.weights]
-        seen = [_with_weights(inputs, cluster, one, weights) for one in there.values()]
-        chosen = assign_nodes(wanted, seen)
-        there.update({node: reserve(there[node], wanted) for node in chosen})
-        found[job.address] = chosen
-    return found
+        chosen = assign_nodes(
+            compute, [_with_weights(inputs, cluster, offer, weights) for offer in offers.values()]
+        )
+        offers.update({node: reserve(offers[node], compute) for node in chosen})
+        nodes[job.address] = chosen
+    return nodes
 
 
 def _offers(inputs: PlanInputs, cluster: Address) -> Iterator[NodeOffer]:
-    """What is known of each node that could be asked, in the order in which the provider plans them; where none was asked, nothing but that."""
-    facts = {one.id: one for one in inputs.nodes.get(cluster, ())}
+    """Yield offers of reachable nodes in the provider's order; of all if unqueried."""
+    by_id = {facts.id: facts for facts in inputs.nodes.get(cluster, ())}
     names = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
-    for node in [name for name in names if name in facts] or names or facts:
-        seen = facts.get(node)
-        if seen is None or seen.free_resources is None:
+    for node in [name for name in names if name in by_id] or names or by_id:
+        facts = by_id.get(node)
+        if facts is None or facts.free_resources is None:
             yield NodeOffer(node, gpus=None)
         else:
-            free = seen.free_resources
-            yield NodeOffer(node, free.gpus, free.runs, cpus=seen.cpus, memory=seen.memory)
+            free = facts.free_resources
+            yield NodeOffer(node, free.gpus, free.runs, cpus=facts.cpus, memory=facts.memory)
 
 
 def _with_weights(
     inputs: PlanInputs, cluster: Address, offer: NodeOffer, weights: Sequence[Address]
 ) -> NodeOffer:
-    facts = next((one for one in inputs.nodes.get(cluster, ()) if one.id == offer.node), None)
+    facts = next((node for node in inputs.nodes.get(cluster, ()) if node.id == offer.node), None)
     if facts is None:
         return offer
     weights = _without_duplicates(inputs, weights)
-    there = sum(facts.tiers[item].node for item in weights if item in facts.tiers)
+    tiers = [facts.tiers[item] for item in weights if item in facts.tiers]
     claims = sum(facts.claims.get(item, 0) for item in weights)
-    total = sum(facts.tiers[item].total for item in weights if item in facts.tiers)
-    room = SpaceAvailability.of(claims, total, facts.room, facts.most)
-    return replace(offer, bytes_there=there, room=room)
+    total = sum(tier.total for tier in tiers)
+    space = SpaceAvailability.of(claims, total, facts.weights_space, facts.weights_space_max)
+    return replace(offer, bytes_there=sum(tier.node for tier in tiers), space=space)
 
 
 def _without_duplicates(inputs: PlanInputs, weights: Sequence[Address]) -> list[Address]:
-    """Of those that name one source at one version the first: a node has it once."""
-    found: dict[str, Address] = {}
+    """Keep the first of weights with equal content, which a node stores once."""
+    unique: dict[str, Address] = {}
     for item in weights:
-        seen = inputs.weights.get(item)
-        found.setdefault(content_key(seen.resolved) if seen and seen.resolved else str(item), item)
-    return list(found.values())
+        facts = inputs.weights.get(item)
+        key = content_key(facts.resolved) if facts and facts.resolved else str(item)
+        unique.setdefault(key, item)
+    return list(unique.values())

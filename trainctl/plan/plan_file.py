@@ -1,20 +1,22 @@
-"""A saved plan: everything that applying it needs of the plan and of its manifest, as JSON text."""
+"""Saved plans as JSON files, checks for stale plans, and approvals."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from trainctl.base.json import digest
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
-from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.action import Action, ActionReason
+from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
-from trainctl.plan.diff import plan_digest
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.diff import plain, plan_digest
 from trainctl.plan.values import Change, Plan
 
 _MAGIC = "trainctl_plan"
@@ -24,7 +26,7 @@ _MINOR = 0
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A plan as it was reviewed, and what of its manifest it needs; ``written_by`` is the version that saved it."""
+    """A saved plan with the desired state; ``written_by`` is the version of trainctl."""
 
     plan: Plan
     desired: DesiredState
@@ -32,25 +34,28 @@ class SavedPlan:
 
 
 def write_plan(plan: Plan, desired: DesiredState, version: str) -> str:
-    """The text of a plan file. It names hosts, paths and commands but holds no secret; keep it 0600 all the same.
+    """Return the text of a plan file, which contains no secrets.
 
-    A source of very many files is not in it with each of them: its revision and pin are, and apply resolves it again.
+    Sources with very many files are saved without them and resolved again by apply.
     """
-    short = {key: one for key, one in plan.resolved.items() if isinstance(one.files, tuple)}
-    clusters = {resource for resource in desired.resources if resource.kind is Kind.CLUSTER}
-    kept = clusters.union(
-        change.address for change in plan.changes
-    )  # one of them may keep the mirror
+    resolved = {
+        address: source
+        for address, source in plan.resolved.items()
+        if isinstance(source.files, tuple)
+    }
+    # All clusters, because the mirror may be on one without changes.
+    clusters = {address for address in desired.resources if address.kind is Kind.CLUSTER}
+    included = clusters.union(change.address for change in plan.changes)
     body = {
-        "plan": to_json(replace(plan, resolved=short)),
-        "desired": desired_to_json(desired, kept),
+        "plan": to_json(replace(plan, resolved=resolved)),
+        "desired": desired_to_json(desired, included),
     }
     head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
     return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
 
 
 def read_plan(text: str, name: str) -> SavedPlan:
-    """Read a plan file called ``name``. TrainctlError if it is no plan file, a newer one, or damaged."""
+    """Parse a plan file called ``name``; raise TrainctlError if invalid or newer."""
     document = _document(text, name)
     try:
         saved = SavedPlan(
@@ -59,13 +64,13 @@ def read_plan(text: str, name: str) -> SavedPlan:
             document["written_by"],
         )
         body = {"plan": document["plan"], "desired": document["desired"]}
-        sound = digest(body) == document["checksum"] and (
+        valid = digest(body) == document["checksum"] and (
             plan_digest(saved.plan.changes) == saved.plan.digest
         )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise _damaged(name, "corrupt") from problem
-    if not sound:
-        raise _damaged(name, "corrupt")
+        raise _invalid(name, "corrupt") from problem
+    if not valid:
+        raise _invalid(name, "corrupt")
     return saved
 
 
@@ -73,14 +78,14 @@ def _document(text: str, name: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError:
-        cut = text.startswith('{"' + _MAGIC)
-        raise (_damaged(name, "truncated") if cut else _not_a_plan_file(name)) from None
+        truncated = text.startswith('{"' + _MAGIC)
+        raise (_invalid(name, "truncated") if truncated else _not_a_plan_file(name)) from None
     if not isinstance(document, dict):
         raise _not_a_plan_file(name)
-    form = document.get(_MAGIC)
-    if not isinstance(form, dict) or not isinstance(form.get("major"), int):
+    version = document.get(_MAGIC)
+    if not isinstance(version, dict) or not isinstance(version.get("major"), int):
         raise _not_a_plan_file(name)
-    if form["major"] > _MAJOR:
+    if version["major"] > _MAJOR:
         raise TrainctlError(
             f"{name} was saved by a newer trainctl ({document.get('written_by')})",
             f"This version reads plan files of format version {_MAJOR}. Apply the plan with the version that saved it.",
@@ -89,7 +94,7 @@ def _document(text: str, name: str) -> dict[str, Any]:
     return document
 
 
-def _damaged(name: str, how: str) -> TrainctlError:
+def _invalid(name: str, how: str) -> TrainctlError:
     return TrainctlError(
         f"{name} is {how}",
         "Save a new plan: trainctl plan --out FILE.",
@@ -107,59 +112,105 @@ def _not_a_plan_file(name: str) -> TrainctlError:
 
 @dataclass(frozen=True, slots=True)
 class StaleReason:
-    """One thing that isn't as the plan saw it; ``address`` is None where it is the whole state."""
+    """A reason why a plan is stale; ``address`` None is the complete state."""
 
     address: Address | None
-    what: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.address}: {self.what}" if self.address else self.what
+        return f"{self.address}: {self.reason}" if self.address else self.reason
 
 
 def staleness(plan: Plan, state: State) -> tuple[StaleReason, ...]:
-    """What a saved plan was made for and is not so any more; empty if it may be applied.
+    """Return the reasons why a saved plan can't be applied; empty if it can.
 
-    A plan made before its state was born has no lineage, and fits any state that has none of its addresses.
+    A plan made before its state was created has no lineage and fits any state.
     """
     if plan.lineage and plan.lineage != state.lineage:
         return (StaleReason(None, "the plan was made for a different state"),)
-    moved = tuple(_moved(plan, state))
-    if not moved and plan.has_changes and not _undone_by_state(plan, state):
+    reasons = tuple(_changed_since(plan, state))
+    if not reasons and plan.has_changes and not _has_remaining(plan, state):
         return (StaleReason(None, "the plan is already applied"),)
-    return moved
+    return reasons
 
 
 def remaining(plan: Plan, state: State) -> tuple[Change, ...]:
-    """The plan's changes without those that an earlier, interrupted apply of the same plan finished."""
+    """Return the changes not yet finished by an earlier apply of the same plan."""
     return tuple(
         change
         for change in plan.changes
-        if change.action is Action.NOOP or not _done(plan, state, change.address, change.seen)
+        if change.action is Action.NOOP
+        or state.plans.get(change.address) != (plan.digest, change.seen)
     )
 
 
-def _moved(plan: Plan, state: State) -> Iterator[StaleReason]:
-    seen = {change.address: change.seen for change in plan.changes}
-    matters = _relevant_addresses(plan)
-    for address in sorted(matters & seen.keys()):
-        if not state.moved(address, seen[address], plan.digest):
+def _changed_since(plan: Plan, state: State) -> Iterator[StaleReason]:
+    versions = {change.address: change.seen for change in plan.changes}
+    for address in sorted(_relevant_addresses(plan) & versions.keys()):
+        if not state.moved(address, versions[address], plan.digest):
             continue
-        times = state.versions.get(address, 0) - seen[address]
+        times = state.versions.get(address, 0) - versions[address]
         often = "once" if times == 1 else f"{times} times"
         yield StaleReason(address, f"changed {often} since the plan was made")
 
 
 def _relevant_addresses(plan: Plan) -> set[Address]:
-    """What the plan changes, and what those changes read."""
-    changed = [change for change in plan.changes if change.action is not Action.NOOP]
-    return {one.address for one in changed} | {
-        needed for one in changed for needed in one.depends_on
+    """Return the addresses of the plan's changes and their dependencies."""
+    changes = [change for change in plan.changes if change.action is not Action.NOOP]
+    return {address for change in changes for address in (change.address, *change.depends_on)}
+
+
+def _has_remaining(plan: Plan, state: State) -> bool:
+    return any(change.action is not Action.NOOP for change in remaining(plan, state))
+
+
+_NEEDS_APPROVAL = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})
+
+
+def approval_digests(plan: Plan) -> dict[Address, str]:
+    """Return the digests of new values; none for requested runs and state-only kinds."""
+    return {
+        change.address: _values_digest(change.after)
+        for change in plan.changes
+        if change.action in _NEEDS_APPROVAL
+        and change.address.kind not in STATE_ONLY_KINDS
+        and change.reason is not ActionReason.BY_REQUEST
     }
 
 
-def _done(plan: Plan, state: State, address: Address, seen: int) -> bool:
-    return state.plans.get(address) == (plan.digest, seen)
+def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
+    """Return changes that need no approval: resumed, approved, or retries of lost runs.
+
+    Never those that stop a live run or that differ from the approved values, including code.
+    """
+    return tuple(
+        change
+        for change in plan.changes
+        if change.action in _NEEDS_APPROVAL and change.stops is None and _can_resume(change, state)
+    )
 
 
-def _undone_by_state(plan: Plan, state: State) -> bool:
-    return any(change.action is not Action.NOOP for change in remaining(plan, state))
+def is_lost_run_retry(change: Change) -> bool:
+    """Whether the change repeats a lost run with the same values and code."""
+    return change.reason is ActionReason.RUN_LOST and _values_digest(
+        change.before
+    ) == _values_digest(change.after)
+
+
+def _can_resume(change: Change, state: State) -> bool:
+    if change.resumes is not None:
+        return True
+    if state.approved.get(change.address) == _values_digest(change.after):
+        return True
+    return is_lost_run_retry(change) and _may_retry(change)
+
+
+def _may_retry(change: Change) -> bool:
+    """Count consecutive lost runs as attempts of the job's ``retry``."""
+    runs = map(RunRecord.from_json, reversed(change.outputs.get("runs", ())))
+    lost = sum(1 for _ in takewhile(lambda run: run.status is RunStatus.LOST, runs))
+    return max(lost, 1) < change.job_spec.retry.max_attempts
+
+
+def _values_digest(values: Mapping[str, Any] | None) -> str:
+    return digest(plain(values or {}))

@@ -1,4 +1,4 @@
-"""From values to a plan. DESIGN.md beside this file says what must hold."""
+"""The planner; see DESIGN.md for its invariants."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from trainctl.plan.transfers.deliveries import delivery_problems, delivery_rows
 from trainctl.plan.transfers.routes import relay_warnings
 from trainctl.plan.transfers.weights import desired_weights_attributes, pins, weights_rows
 from trainctl.plan.validation import checks
+from trainctl.plan.validation.checks import policy_violations
 from trainctl.plan.validation.hosts import host_problems, image_problems, image_rows
-from trainctl.plan.validation.policies import policy_violations
 from trainctl.plan.values import Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
 from trainctl.plugin_api.provider import ResourceStatus
 
 
 def make_plan(inputs: PlanInputs) -> Plan:
-    """What has to change so that the world is as desired. Problems are in the plan's diagnostics; nothing is raised."""
+    """Plan all changes. Problems are in the plan's diagnostics and never raised."""
     inputs = replace(inputs, options=expand_matrix_names(inputs))
-    subjects = [resource_context(inputs, address) for address in select_addresses(inputs)]
+    contexts = [resource_context(inputs, address) for address in select_addresses(inputs)]
     changes = (
-        _record_observations(subjects)
+        _record_observations(contexts)
         if inputs.options.refresh_only
-        else _decide_all(inputs, subjects)
+        else _decide_all(inputs, contexts)
     )
     changes = list(order_changes(changes, inputs.state.resources))
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
@@ -47,7 +47,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         serial=inputs.state.serial,
         manifest_digest=inputs.desired.manifest_digest,
         changes=tuple(changes),
-        drift=tuple(find_drift(subjects)),
+        drift=tuple(find_drift(contexts)),
         weights=weights,
         deliveries=deliveries,
         images=image_rows(inputs, changes),
@@ -63,7 +63,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         },
         hourly_cost=cost,
         diagnostics=(
-            *_diagnostics(inputs, subjects, changes, weights, deliveries),
+            *_diagnostics(inputs, contexts, changes, weights, deliveries),
             *policy_violations(inputs.policies, inputs.desired.resources, cost),
         ),
         options=inputs.options,
@@ -72,127 +72,124 @@ def make_plan(inputs: PlanInputs) -> Plan:
 
 
 def is_complete(plan: Plan) -> bool:
-    """Whether the world will be as desired once the plan is applied, as far as anyone can know now."""
-    narrowed = plan.options.targets or plan.options.excludes or plan.options.refresh_only
-    return plan.usable and not narrowed
+    """Whether the plan covers all resources and can be applied."""
+    partial = plan.options.targets or plan.options.excludes or plan.options.refresh_only
+    return plan.usable and not partial
 
 
 def is_applyable(plan: Plan) -> bool:
-    """Whether there is something to apply and nothing forbids it."""
+    """Whether the plan has changes and can be applied."""
     records_drift = plan.options.refresh_only and bool(plan.drift)
     return plan.usable and (plan.has_changes or records_drift)
 
 
-def _record_observations(subjects: Iterable[ResourceContext]) -> list[Change]:
+def _record_observations(contexts: Iterable[ResourceContext]) -> list[Change]:
     return [
-        replace(subject.remove(Action.NOOP), after=subject.before, outputs_after=subject.outputs)
-        for subject in subjects
-        if subject.recorded is not None
+        replace(context.remove(Action.NOOP), after=context.before, outputs_after=context.outputs)
+        for context in contexts
+        if context.recorded is not None
     ]
 
 
-def _decide_all(inputs: PlanInputs, subjects: Iterable[ResourceContext]) -> list[Change]:
-    found = list(subjects)
+def _decide_all(inputs: PlanInputs, contexts: Iterable[ResourceContext]) -> list[Change]:
+    contexts = list(contexts)
     values_by_address = {
-        one.address: desired_weights_attributes(one, inputs.weights.get(one.address))
-        for one in found
-        if one.address.kind is Kind.WEIGHTS and one.resource is not None
+        context.address: desired_weights_attributes(context, inputs.weights.get(context.address))
+        for context in contexts
+        if context.address.kind is Kind.WEIGHTS and context.resource is not None
     }
-    known = pins(inputs, values_by_address)
+    planned_pins = pins(inputs, values_by_address)
     changes = [
-        with_resumed_attempt(one, change)
-        for one in found
-        if (change := _decide(inputs, one, values_by_address, known)) is not None
+        with_resumed_attempt(context, change)
+        for context in contexts
+        if (change := _decide(inputs, context, values_by_address, planned_pins)) is not None
     ]
     return caches.describe_removals(inputs, changes)
 
 
 def _decide(
     inputs: PlanInputs,
-    one: ResourceContext,
+    context: ResourceContext,
     values_by_address: Mapping[Address, DesiredValues],
-    known: dict[str, object],
+    planned_pins: dict[str, object],
 ) -> Change | None:
-    if one.resource is None:
-        if caches.outlives_its_jobs(inputs, one):
-            return caches.keep_cache(one)
-        if one.recorded is not None:
-            return plan_removal(one)
-        return plan_cleanup(one)
-    if one.address.kind is Kind.JOB:
-        today = desired_job_attributes(one, inputs.code.get(one.address), known)
-        start = inputs.starts.get(one.address)
-        return plan_rerun(one, today, start) if start else plan_job(one, today)
-    desired_values = values_by_address.get(one.address) or DesiredValues(one.wanted({}))
-    return plan_resource(one, desired_values)
+    address = context.address
+    if context.resource is None:
+        if caches.outlives_its_jobs(inputs, context):
+            return caches.keep_cache(context)
+        return plan_removal(context) if context.recorded is not None else plan_cleanup(context)
+    if address.kind is Kind.JOB:
+        today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
+        start = inputs.starts.get(address)
+        return plan_rerun(context, today, start) if start else plan_job(context, today)
+    values = values_by_address.get(address) or DesiredValues(context.desired({}))
+    return plan_resource(context, values)
 
 
 def _diagnostics(
     inputs: PlanInputs,
-    subjects: list[ResourceContext],
+    contexts: list[ResourceContext],
     changes: list[Change],
     weights: tuple[WeightsRow, ...],
     deliveries: tuple[DeliveryRow, ...],
 ) -> tuple[Diagnostic, ...]:
-    """Each once: what came with the inputs, then what planning found."""
     by_address = {change.address: change for change in changes}
-    planned = [subject for subject in subjects if subject.address in by_address]
-    given = (*inputs.desired.warnings, *inputs.diagnostics)
-    found: list[Diagnostic] = []
-    found += checks.unknown_addresses(inputs)
-    found += checks.unobserved(inputs, planned)
+    planned = [context for context in contexts if context.address in by_address]
+    problems = [*inputs.desired.warnings, *inputs.diagnostics]
+    problems += checks.unknown_addresses(inputs)
+    problems += checks.unobserved_warnings(inputs, planned)
     if not inputs.options.refresh_only:
-        found += checks.protection_errors(inputs, changes)
-        found += checks.displaced_run_errors(inputs, changes)
-        found += checks.source_problems(inputs, changes)
-        found += checks.failed_run_warnings(planned, by_address)
-        found += checks.dependency_problems(inputs, planned, by_address)
-        found += checks.cycle_errors(inputs, planned, by_address)
-        found += relay_warnings(weights)
-        found += delivery_problems(inputs, changes, deliveries)
-        found += host_problems(inputs, changes)
-        found += image_problems(inputs, changes)
-        found += caches.cache_problems(inputs, changes)
-    return tuple(dict.fromkeys(_with_position(inputs, one) for one in (*given, *found)))
+        problems += checks.protection_errors(inputs, changes)
+        problems += checks.displaced_run_errors(inputs, changes)
+        problems += checks.source_problems(inputs, changes)
+        problems += checks.failed_run_warnings(planned, by_address)
+        problems += checks.dependency_problems(planned, by_address)
+        problems += checks.cycle_errors(planned, by_address)
+        problems += relay_warnings(weights)
+        problems += delivery_problems(inputs, changes, deliveries)
+        problems += host_problems(inputs, changes)
+        problems += image_problems(inputs, changes)
+        problems += caches.cache_problems(inputs, changes)
+    return tuple(dict.fromkeys(_with_position(inputs, problem) for problem in problems))
 
 
-def _with_position(inputs: PlanInputs, one: Diagnostic) -> Diagnostic:
-    """With the place in the manifest of the resource that it is about."""
-    if one.address is None or one.where is not None:
-        return one
-    resources = inputs.desired.resources.items()
-    where = next((found.where for name, found in resources if str(name) == one.address), None)
-    return replace(one, where=where)
+def _with_position(inputs: PlanInputs, problem: Diagnostic) -> Diagnostic:
+    """Add the position of the problem's resource in the manifest."""
+    if problem.address is None or problem.where is not None:
+        return problem
+    resources = inputs.desired.resources.values()
+    positions = (item.where for item in resources if str(item.address) == problem.address)
+    return replace(problem, where=next(positions, None))
 
 
-def plan_removal(subject: ResourceContext) -> Change:
-    """Delete; a job whose block is gone and whose run has ended is forgotten, as nothing of it can be undone."""
-    stops = live_run(subject) or unrecorded_run(subject)
-    reason = None if subject.destroying else ActionReason.NO_CONFIG
-    if subject.address.kind is Kind.JOB and stops is None and not subject.destroying:
-        return subject.remove(Action.FORGET, ActionReason.ENDED)
-    return subject.remove(Action.DELETE, reason, stops=stops)
+def plan_removal(context: ResourceContext) -> Change:
+    """Plan a deletion; undeclared jobs without a live run are forgotten."""
+    stops = live_run(context) or unrecorded_run(context)
+    reason = None if context.destroying else ActionReason.NO_CONFIG
+    if context.address.kind is Kind.JOB and stops is None and not context.destroying:
+        return context.remove(Action.FORGET, ActionReason.ENDED)
+    return context.remove(Action.DELETE, reason, stops=stops)
 
 
-def find_drift(subjects: Iterable[ResourceContext]) -> Iterator[Drift]:
-    """What is not as recorded. Of jobs only those that vanished: that a run goes on and ends is its nature."""
-    for resource in subjects:
-        found, recorded = resource.observed, resource.recorded
-        if found is None or recorded is None:
+def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:
+    """Report observed resources that differ from recorded ones; only missing jobs."""
+    for context in contexts:
+        observed, recorded = context.observed, context.recorded
+        if observed is None or recorded is None:
             continue
-        before = {**resource.before, **plain(recorded.outputs)}
-        if found.status is ResourceStatus.MISSING:
-            yield Drift(resource.address, before, None, found.detail)
-        elif found.status is ResourceStatus.PRESENT and resource.address.kind is not Kind.JOB:
-            after = {**before, **plain(found.outputs)}
+        before = {**context.before, **plain(recorded.outputs)}
+        if observed.status is ResourceStatus.MISSING:
+            yield Drift(context.address, before, None, observed.detail)
+        elif observed.status is ResourceStatus.PRESENT and context.address.kind is not Kind.JOB:
+            after = {**before, **plain(observed.outputs)}
             if after != before:
-                yield Drift(resource.address, before, after, found.detail)
+                yield Drift(context.address, before, after, observed.detail)
 
 
 def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
-    """Price per hour of the nodes that new runs use, in the currency of the manifest; a node is paid for once.
+    """Sum up the hourly prices of all nodes of new runs, each node once.
 
-    A rank whose node isn't known yet counts as the cheapest of those that are left.
+    For ranks without a known node, the cheapest remaining nodes count.
     """
     used: dict[Address, set[str]] = {}
     unknown: dict[Address, int] = {}
@@ -200,15 +197,15 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
         cluster = job.job_spec.cluster_address
         rank_placements = inputs.rank_placements.get(job.address, ())
         used.setdefault(cluster, set()).update(rank_placements)
-        more = job.job_spec.compute.node_count - len(rank_placements)
-        unknown[cluster] = unknown.get(cluster, 0) + more
-    return round(sum(_of_cluster(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
+        missing = job.job_spec.compute.node_count - len(rank_placements)
+        unknown[cluster] = unknown.get(cluster, 0) + missing
+    return round(sum(_cluster_cost(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
 
 
-def _of_cluster(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:
+def _cluster_cost(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:
     resource = inputs.desired.resources.get(cluster)
-    usual = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
+    default = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
     nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
-    left = sorted(inputs.prices.get(node, usual) for node in nodes if node not in used)
-    known = sum(inputs.prices.get(node, usual) for node in used)
-    return known + (sum(left[:unknown]) if nodes else usual * unknown)
+    unused = sorted(inputs.prices.get(node, default) for node in nodes if node not in used)
+    known = sum(inputs.prices.get(node, default) for node in used)
+    return known + (sum(unused[:unknown]) if nodes else default * unknown)

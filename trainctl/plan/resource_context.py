@@ -1,4 +1,4 @@
-"""Everything that is known of one address, side by side."""
+"""Planning context of one address: desired, recorded and observed resource."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from trainctl.plugin_api.provider import ResourceStatus
 
 @dataclass(frozen=True)
 class ResourceContext:
-    """One address: wanted (``resource``), recorded, observed, interrupted (``intent``), asked for (``replace``).
+    """All that is known of one address; ``resource`` is the desired one.
 
-    ``attempts`` are all that may have left something: the interrupted one, then those that failed, the newest first; ``unrecorded_runs``
-    the runs that a look found of these.
-    ``destroying`` tells a resource that goes with everything from one whose block is gone.
+    ``intent``: the interrupted attempt. ``attempts``: all that may have left something, that one, then failed ones, the
+    newest first. ``unrecorded_runs``: observed runs of these. ``replace``: requested by the user. ``destroying``: the
+    plan destroys everything.
     """
 
     address: Address
@@ -39,41 +39,41 @@ class ResourceContext:
     destroying: bool = False
 
     @property
-    def gone(self) -> bool:
-        """Whether a look found that the recorded resource isn't there any more."""
+    def is_missing(self) -> bool:
+        """Whether the recorded resource was observed to be missing."""
         return self.observed is not None and self.observed.status is ResourceStatus.MISSING
 
     @property
     def other_mirror(self) -> str:
-        """Of weights, the mirror that they are in, if the manifest wants another."""
+        """The current mirror of weights, if it is not the desired one."""
         return self.observed.other_mirror if self.observed else ""
 
     @cached_property
     def outputs(self) -> dict[str, Any]:
-        """The recorded outputs, as observed where something was."""
+        """Recorded outputs, updated by observed ones."""
         return merge_observed_outputs(self.recorded, self.observed)
 
     @cached_property
     def newest_run(self) -> RunRecord | None:
-        """Of a job, its newest run as last seen."""
+        """The newest run of a job."""
         runs = self.outputs.get("runs")
         return RunRecord.from_json(runs[-1]) if runs else None
 
     @cached_property
     def before(self) -> dict[str, Any]:
-        """The recorded attributes."""
+        """Recorded attributes."""
         return dict(plain(self.recorded.attributes)) if self.recorded else {}
 
-    def wanted(self, added: dict[str, Any]) -> dict[str, Any]:
-        """The desired attributes with what planning adds, and recorded values where changes are to be ignored."""
+    def desired(self, added: dict[str, Any]) -> dict[str, Any]:
+        """Return desired and added attributes with ``ignore_changes`` applied."""
         attributes = plain(self.resource.attributes) if self.resource else {}
         return keep_recorded(self.before, {**attributes, **added}, self.lifecycle.ignore_changes)
 
     def make(
         self, action: Action, after: dict[str, Any], reason: ActionReason | None = None, **more: Any
     ) -> Change:
-        """A change of something that is wanted; of a creation there is no before."""
-        assert self.resource is not None  # noqa: S101  (callers look first)
+        """Create a change of a desired resource."""
+        assert self.resource is not None  # noqa: S101  (checked by callers)
         created = action is Action.CREATE
         return self._change(
             action,
@@ -86,8 +86,8 @@ class ResourceContext:
         )
 
     def remove(self, action: Action, reason: ActionReason | None = None, **more: Any) -> Change:
-        """A change that takes a recorded resource away."""
-        assert self.recorded is not None  # noqa: S101  (callers look first)
+        """Create a change that removes a recorded resource."""
+        assert self.recorded is not None  # noqa: S101  (checked by callers)
         return self._change(
             action,
             self.recorded,
@@ -114,13 +114,13 @@ class ResourceContext:
 def merge_observed_outputs(
     recorded: RecordedResource | None, observed: Observation | None
 ) -> dict[str, Any]:
-    """Recorded outputs with what a look found; a run's record takes the place of its older one."""
-    known = recorded.outputs if recorded else {}
-    return dict(plain(merge_outputs(known, observed.outputs) if observed else known))
+    """Update recorded outputs with observed ones, runs by their ids."""
+    outputs = recorded.outputs if recorded else {}
+    return dict(plain(merge_outputs(outputs, observed.outputs) if observed else outputs))
 
 
 def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
-    """What the inputs say about an address."""
+    """Collect the context of an address."""
     options, state = inputs.options, inputs.state
     declared = inputs.desired.resources.get(address)
     recorded = state.resources.get(address)
@@ -142,15 +142,15 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
 
 
 def _observed(inputs: PlanInputs, address: Address) -> Observation | None:
-    """What a look found; a job that can't be asked about is gone where its only machine is."""
-    found = inputs.observed.get(address)
+    """Return the observation; a job is missing if its cluster's only node is."""
+    observed = inputs.observed.get(address)
     recorded = inputs.state.resources.get(address)
-    unreachable = found is not None and found.status is ResourceStatus.UNREACHABLE
-    if found is None or recorded is None or address.kind is not Kind.JOB or not unreachable:
-        return found
-    cluster = recorded.job_spec.cluster_address
-    seen, machine = inputs.observed.get(cluster), inputs.state.resources.get(cluster)
-    only_one = machine is not None and len(machine.outputs.get("nodes") or ()) == 1
-    if seen is not None and seen.status is ResourceStatus.MISSING and only_one:
-        return replace(found, status=ResourceStatus.MISSING)
-    return found
+    unreachable = observed is not None and observed.status is ResourceStatus.UNREACHABLE
+    if observed is None or recorded is None or address.kind is not Kind.JOB or not unreachable:
+        return observed
+    address = recorded.job_spec.cluster_address
+    cluster, status = inputs.state.resources.get(address), inputs.observed.get(address)
+    single_node = cluster is not None and len(cluster.outputs.get("nodes") or ()) == 1
+    if status is not None and status.status is ResourceStatus.MISSING and single_node:
+        return replace(observed, status=ResourceStatus.MISSING)
+    return observed

@@ -1,4 +1,4 @@
-"""A job's newest run, and attempts whose end nobody recorded: they are resumed if the same is still wanted, else undone."""
+"""Runs that changes stop; interrupted attempts to resume or roll back."""
 
 from __future__ import annotations
 
@@ -24,24 +24,23 @@ ENDED = {
     RunStatus.STOPPED: "was stopped",
     RunStatus.LOST: "was lost",
 }
-"""How a run ended, in words that follow "run 3"."""
+"""Predicates for "run 3"."""
 
 
-def live_run(subject: ResourceContext) -> AffectedRun | None:
-    """The run that a change of this job would stop, if there is one."""
-    run = subject.newest_run if subject.address.kind is Kind.JOB else None
+def live_run(context: ResourceContext) -> AffectedRun | None:
+    """Return the live run that a change of this job would stop."""
+    run = context.newest_run if context.address.kind is Kind.JOB else None
     if run is None or not run.status.live:
         return None
-    return _describe_run(run, JobSpec.from_attributes(subject.before))
+    return _describe_run(run, JobSpec.from_attributes(context.before))
 
 
-def unrecorded_run(subject: ResourceContext, resumed_key: str = "") -> AffectedRun | None:
-    """The newest live run of attempts that nobody recorded, but for the one with the key that a change carries on: any other
-    change of this job would stop it."""
-    live = [run for run in subject.unrecorded_runs if run.status.live and run.key != resumed_key]
+def unrecorded_run(context: ResourceContext, resumed_key: str = "") -> AffectedRun | None:
+    """Return the newest live, unrecorded run, except that of a resumed attempt."""
+    live = [run for run in context.unrecorded_runs if run.status.live and run.key != resumed_key]
     if not live:
         return None
-    attempts = (attempt.attributes for attempt in subject.attempts if attempt.key == live[-1].key)
+    attempts = (attempt.attributes for attempt in context.attempts if attempt.key == live[-1].key)
     return _describe_run(live[-1], JobSpec.from_attributes(next(attempts, {})))
 
 
@@ -51,9 +50,9 @@ def _describe_run(run: RunRecord, job: JobSpec) -> AffectedRun:
     return AffectedRun(run.id, run.number, run.started_at or run.created_at, ranks, gpus)
 
 
-def run_end_note(subject: ResourceContext, run: RunRecord) -> str:
-    """One line if the run has ended since it was recorded, else nothing."""
-    recorded = subject.recorded.outputs.get("runs") if subject.recorded else None
+def run_end_note(context: ResourceContext, run: RunRecord) -> str:
+    """Return a note if the run ended since it was recorded, else an empty text."""
+    recorded = context.recorded.outputs.get("runs") if context.recorded else None
     if not recorded or run.status not in ENDED:
         return ""
     if RunStatus(recorded[-1].get("status", RunStatus.CREATED)) is run.status:
@@ -67,51 +66,48 @@ RESUMES_ATTEMPT = "resumes an earlier attempt"
 
 
 def is_attempt_at(intent: Intent | None, after: Mapping[str, Any]) -> bool:
-    """Whether the interrupted attempt was one to make these very values so."""
+    """Whether the interrupted attempt had these values as its goal."""
     if intent is None or intent.action in _REMOVING:
         return False
     return digest(plain(intent.inputs.get("attributes"))) == digest(plain(after))
 
 
-def with_resumed_attempt(subject: ResourceContext, change: Change) -> Change:
-    """The change, with the key of an earlier attempt at the same, if there was one, and with the live run that it would stop
-    as another attempt began it."""
+def with_resumed_attempt(context: ResourceContext, change: Change) -> Change:
+    """Add the key of an earlier attempt to resume, and the unrecorded run to stop."""
     if change.action is Action.NOOP:
         return change
-    same = next((attempt for attempt in subject.attempts if has_same_effect(attempt, change)), None)
-    undone = unrecorded_run(subject, same.key if same else "")
+    same = next((attempt for attempt in context.attempts if has_same_effect(attempt, change)), None)
+    undone = unrecorded_run(context, same.key if same else "")
     change = replace(change, stops=undone or change.stops)
     if same is None:
-        return replace(change, note=change.note or UNDOES_ATTEMPT) if subject.intent else change
+        return replace(change, note=change.note or UNDOES_ATTEMPT) if context.intent else change
     reason = ActionReason.INTERRUPTED if change.action is Action.CREATE else None
     note = change.note or RESUMES_ATTEMPT
     return replace(change, resumes=same.key, reason=change.reason or reason, note=note)
 
 
-def plan_cleanup(subject: ResourceContext) -> Change | None:
-    """The removal of what earlier attempts may have left of something that nobody wants and nobody recorded."""
-    if not subject.attempts:
+def plan_cleanup(context: ResourceContext) -> Change | None:
+    """Plan the removal of leftovers of an unrecorded resource that isn't desired."""
+    if not context.attempts:
         return None
-    intent = subject.attempts[0]
+    intent = context.attempts[0]
     return Change(
-        address=subject.address,
+        address=context.address,
         action=Action.DELETE,
         provider=intent.provider,
         reason=ActionReason.INTERRUPTED,
         before=plain(intent.attributes),
         depends_on=intent.depends_on,
-        seen=subject.seen,
+        seen=context.seen,
         note="leftovers of an interrupted attempt are removed",
     )
 
 
 def has_same_effect(intent: Intent, change: Change) -> bool:
-    """Whether an attempt was one at this very change, so that making it with the attempt's key has one effect in all."""
+    """Whether an attempt was at the same change, so that its key can be reused."""
     if change.action in REMOVES:
         return intent.action in _REMOVING
     starts_run, started_run = change.action is not Action.UPDATE, intent.action != "update"
     if change.address.kind is Kind.JOB and starts_run is not started_run:
-        return (
-            False  # a run that may have been started is not carried on by a change that starts none
-        )
+        return False
     return is_attempt_at(intent, change.after or {})

@@ -1,4 +1,4 @@
-"""A plan and what it is made from, as plain values. Nothing here reads, writes or knows the time."""
+"""Value types of planning: inputs, changes and the plan."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from trainctl.plugin_api.provider import ResourceStatus
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
+    """Observation of a recorded resource, with outputs that change without apply.
 
-    Of a job: ``run``, its newest run's record as the node tells it, or ``runs``, several of them.
-    Of a cluster: ``unobserved``, the ids of nodes of which nobody could tell, and ``recovered_nodes``, the names of those that were away when it
-    was made and can be reached now.
-    Of weights: ``other_mirror``, the mirror that they are in, where the manifest wants another.
+    Jobs: outputs are ``run``, the record of the newest run, or ``runs``, several. Clusters: ``unobserved`` are ids of
+    nodes without a result, ``recovered_nodes`` names of nodes that are reachable again. Weights: ``other_mirror`` is the
+    mirror that has them, if it isn't the desired one.
     """
 
     status: ResourceStatus
@@ -42,7 +41,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class CodeTree:
-    """The code a job would ship: its digest, how much it is, and what was left out by the built-in list."""
+    """Source code of a job; ``excluded`` by the built-in list."""
 
     digest: str
     files: int
@@ -52,16 +51,16 @@ class CodeTree:
 
 @dataclass(frozen=True, slots=True)
 class WeightsFacts:
-    """A weights resource after resolving. ``mirrored`` in bytes, None where the mirror was not asked; ``listing`` where it is known already.
+    """Facts about weights; ``mirrored`` in bytes, None if the mirror was not queried.
 
-    ``resolved`` is None when upstream was not asked; ``locked_as`` is then what the lock file says, if it says anything:
-    ``revision``, ``pin``, ``files``, ``bytes``. ``locked`` says that the lock file names it, or will before it is relied on.
+    ``resolved`` is None if upstream was not queried; ``locked_as`` then has ``revision``, ``pin``, ``files`` and
+    ``bytes`` of the lock file. ``locked``: in the lock file, or added before apply.
     """
 
     resolved: ResolvedSource | None
     mirrored: int | None = 0
     relayed_bytes: int = 0
-    """What is missing in a mirror on a host or in a bucket, and can only come through the operator's machine, in bytes."""
+    """Bytes that a remote mirror lacks and only the client can copy there."""
     listing: str | None = None
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
@@ -70,7 +69,7 @@ class WeightsFacts:
 
 @dataclass(frozen=True, slots=True)
 class TierFacts:
-    """Where one weights' bytes are, seen from one node; the sum is the listing's size."""
+    """Bytes of weights by tier, seen from a node; the sum is the size of the listing."""
 
     node: int = 0
     cluster: int = 0
@@ -79,20 +78,20 @@ class TierFacts:
 
     @property
     def total(self) -> int:
-        """All bytes of the listing."""
+        """Size of the listing."""
         return self.node + self.cluster + self.mirror + self.upstream
 
     @property
     def missing(self) -> int:
-        """Those that are not on the node."""
+        """Bytes that are not on the node."""
         return self.total - self.node
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU as its host reports it; ``kinds`` are those asked-for accelerators that it is.
+    """One GPU; ``kinds`` are the matching accelerators of the manifest.
 
-    ``free``: no job holds it and nobody computes on it, as far as anyone asked.
+    ``free``: not claimed by a job and without processes, as far as known.
     """
 
     name: str
@@ -100,13 +99,13 @@ class GpuFacts:
     free: bool = True
 
     def matches(self, kind: str) -> bool:
-        """Whether it is an accelerator that was asked for; any is, where none is named."""
+        """Whether it is an accelerator of this kind; empty matches any."""
         return not kind or kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """An image as the manifest writes it, and the engine that is to run it; None for whichever works."""
+    """An image and the engine for it; None means any that works."""
 
     image: str
     engine: str | None
@@ -114,7 +113,7 @@ class ImageSelection:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What a node says of an image: which engine would run it (None: none works, and ``why``), and whether it has it."""
+    """Facts about an image on a node; engine None: none works, for the reason ``why``."""
 
     engine: str | None
     present: bool
@@ -123,7 +122,7 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What of a node is free now: the GPUs that jobs may use there, and how many runs go on."""
+    """GPUs of a node that jobs may use, and the number of its live runs."""
 
     gpus: tuple[GpuFacts, ...] = ()
     runs: int = 0
@@ -131,15 +130,13 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
+    """Facts about a node; sizes in bytes.
 
-    ``cpus`` and bytes of ``memory`` are the machine's; 0: not known.
-    ``room`` is what weights may take beside those that live runs have, in bytes, and ``most`` what they may when none is
-    live (None: not known); ``limit`` what its cache may hold, if there is a limit; ``claims`` what of each weights no live
-    run has there already.
-    ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, and by the last hop onto the node.
-    ``max_rate``: how many bytes a second each node of its cluster takes from the mirror, if there is a limit.
-    ``near``: whether it sees the mirror's directory; ``shared_cache``: whether its cluster has a cache in a directory.
+    ``mount`` is namespace, container or link. ``cpus`` and ``memory``: 0 if unknown.
+    ``weights_space``: space for weights next to those of live runs; ``weights_space_max``: without live runs (None:
+    unknown); ``limit``: size limit of the cache; ``claims``: bytes of weights that no live run uses there.
+    ``rates``: recorded bytes per second, ``upstream`` into the mirror, else by last hop; ``max_rate``: download limit.
+    ``sees_mirror``: has access to the mirror's directory; ``shared_cache``: the cluster has a shared cache directory.
     """
 
     id: str
@@ -151,56 +148,56 @@ class NodeFacts:
     memory: int = 0
     detail: str = ""
     unusable: str = ""
-    """Why its directories can't be made; empty where they can, or are there."""
+    """Why its directories can't be created; else empty."""
     missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Of each job, what it needs of this host and isn't there, in sentences."""
+    """Missing requirements of each job, as sentences."""
     logout: str = ""
-    """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
+    """Why runs end when the user logs out, with advice; else empty."""
     gpus: tuple[GpuFacts, ...] = ()
     gpus_problem: str = ""
-    """Why nobody can say which GPUs it has; empty where its tools do, or where there is no tool."""
+    """Why its GPUs can't be listed; else empty."""
     usable_gpus: int = 0
-    """How many of them jobs may claim; where none is reported, how many are declared."""
+    """GPUs that jobs may claim; if none is reported, declared ones."""
     images: Mapping[ImageSelection, ImageFacts] = field(default_factory=dict)
-    room: int | None = None
-    most: int | None = None
+    weights_space: int | None = None
+    weights_space_max: int | None = None
     limit: int | None = None
     claims: Mapping[Address, int] = field(default_factory=dict)
-    near: bool = True
+    sees_mirror: bool = True
     mirror_on: str = ""
-    """The host that keeps the mirror, by its id, or the bucket's URL; empty where that is a directory of the operator's machine."""
-    unserved: str = ""
-    """Why that host can't hand this node weights; empty where it can."""
+    """Id of the host or URL of the bucket with the mirror; empty for the client."""
+    unserved_reason: str = ""
+    """Why that host can't serve weights to this node; else empty."""
     mirror_tls: bool = False
-    """Whether that host hands them out over TLS, as it has no private address."""
+    """Whether that host serves over TLS, because it has no private address."""
     serving: ServingCapability = SERVES_ALL
-    """How this node hands weights to its peers."""
+    """How this node serves its peers."""
     shared_cache: bool = False
     max_rate: int | None = None
     free_resources: NodeCapacity | None = None
-    """Asked only where there are nodes to choose from."""
+    """None if there is no choice of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """One directory of a training cache, by the newest walk through it (``at``, Unix seconds).
+    """Usage of one directory of a training cache at a time ``at`` (Unix seconds).
 
-    ``whole`` is False where there is more than was counted; ``others`` who else refers to it, as ``LINEAGE+NAME`` of a
-    cache; ``ours`` says that it would go with the last of them.
+    ``is_complete`` is False if it has more files than counted. ``others``: other caches that use it, as
+    ``LINEAGE+NAME``; ``ours``: created by trainctl, and deleted with the last of them.
     """
 
     directory: str
     bytes: int
     files: int
     at: float
-    whole: bool = True
+    is_complete: bool = True
     others: tuple[str, ...] = ()
     ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What the user asked of the planner."""
+    """Options of the user."""
 
     destroy: bool = False
     refresh_only: bool = False
@@ -209,16 +206,16 @@ class PlanOptions:
     replace: tuple[Address, ...] = ()
     upgrade: bool = False
     run: tuple[Address, ...] = ()
-    """Jobs that get one new run whatever has changed: ``trainctl run``."""
+    """Jobs to run again (``trainctl run``)."""
     delete_checkpoints: bool = False
-    """Whether the runs of jobs that go take their checkpoints along."""
+    """Delete checkpoints of removed jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """How a run that the user asked for begins from an earlier one.
+    """Request for a run based on an earlier one.
 
-    ``attributes`` are recorded with the job's; ``as_recorded`` says that nothing of today's manifest counts.
+    ``attributes`` are added to those of the job; ``as_recorded``: use recorded instead of current attributes.
     """
 
     attributes: Mapping[str, Any]
@@ -228,56 +225,55 @@ class RerunRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """All that planning looks at."""
+    """All inputs of planning."""
 
     desired: DesiredState
     state: State
     observed: Mapping[Address, Observation] = field(default_factory=dict)
     unrecorded_runs: Mapping[Address, tuple[RunRecord, ...]] = field(default_factory=dict)
-    """Of each job, the runs that attempts have begun and nobody has recorded, as their nodes tell them."""
+    """Runs of each job that attempts started without recording them."""
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     weights: Mapping[Address, WeightsFacts] = field(default_factory=dict)
     nodes: Mapping[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
-    """Of each cluster, its nodes in rank order, as far as they could be asked."""
+    """Reachable nodes of each cluster, in rank order."""
     node_names: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Of each cluster, the names its provider plans, in rank order."""
+    """Names of all nodes of each cluster, in rank order."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Of each node that has a price of its own, by id."""
+    """Prices of nodes by id, if they differ from the cluster's."""
     missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Of each job, what its own code lacks, in sentences."""
+    """Missing files in the code of each job, as sentences."""
     caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)
-    """Of each recorded training cache that could be asked about, its directories: its own, then the team's."""
+    """Directories of recorded training caches: the project's, then the team's."""
     options: PlanOptions = PlanOptions()
     lock_readonly: bool = False
-    """Whether nobody writes down what unlocked sources resolved to."""
     diagnostics: tuple[Diagnostic, ...] = ()
     unreachable_nodes: frozenset[str] = frozenset()
-    """The ids of nodes of which the diagnostics say why they could not be asked."""
+    """Ids of unreachable nodes that the diagnostics report."""
     policies: tuple[PlanPolicy, ...] = ()
     starts: Mapping[Address, RerunRequest] = field(default_factory=dict)
     rank_placements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Of each job that gets a run, the ids of the nodes that it is likely to get, by rank: worked out while planning."""
+    """Node ids of new runs by rank; computed while planning."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedRun:
-    """A run that a change would stop, as the plan shows it."""
+    """A run that a change stops."""
 
     id: str
     number: int
     started_at: float | None
     ranks: int
     gpus: int = 0
-    """Of all ranks together; 0 where the job names no accelerator."""
+    """Total of all ranks; 0 if the job names no accelerator."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to one resource.
+    """Change of one resource.
 
-    ``before`` and ``after`` are the values side by side; ``after_unknown`` has True where a value is known only
-    after apply; ``replace_paths`` are the paths that force a replacement. ``seen`` is the address's version in the
-    state when the plan was made. ``note`` is one line for people, such as "changed since run 3".
+    ``before`` and ``after`` are attributes; ``after_unknown`` has True for values known only after apply;
+    ``replace_paths`` force a replacement. ``seen`` is the version of the address in the state when the plan was made.
+    ``note`` is a short text such as "changed since run 3".
     """
 
     address: Address
@@ -295,19 +291,19 @@ class Change:
     stops: AffectedRun | None = None
     outputs: Mapping[str, Any] = field(default_factory=dict)
     outputs_after: Mapping[str, Any] = field(default_factory=dict)
-    """Outputs as far as they are known, before and after; ``attributes`` to record are in ``after`` alone."""
+    """Known outputs after the change; ``outputs`` are those before."""
     resumes: str | None = None
-    """The key of an interrupted attempt at this very change, which apply carries on instead of starting anew."""
+    """Key of an interrupted attempt at the same change, which apply resumes."""
 
     @cached_property
     def job_spec(self) -> JobSpec:
-        """Of a job, the values after the change, or before it if it goes."""
+        """The job after the change, or before its removal."""
         return JobSpec.from_attributes(self.after or self.before or {})
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A recorded resource that is not as recorded."""
+    """Difference between an observed and a recorded resource."""
 
     address: Address
     before: Mapping[str, Any]
@@ -317,7 +313,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class WeightsRow:
-    """One row of the plan's ``weights``; numbers are None when they could not be known."""
+    """Row of the plan's ``weights``; None means unknown."""
 
     address: Address
     source: str
@@ -328,14 +324,13 @@ class WeightsRow:
     bytes_mirrored: int | None
     bytes_upstream: int | None
     bytes_through_client: int | None = 0
-    """Those of ``bytes_upstream`` that a mirror on a host or in a bucket can't fetch itself."""
+    """Part of ``bytes_upstream`` that a remote mirror can't download itself."""
     listing: str | None = None
-    """What is missing and comes with other weights of the plan, or with another file of its own: it is in none of the others."""
     forecast_seconds: float | None = None
 
     @property
     def path(self) -> str | None:
-        """How what has to be fetched gets into the mirror; None where that isn't known."""
+        """Route of missing bytes into the mirror, None if unknown."""
         if self.bytes_upstream is None:
             return None
         if not self.bytes_upstream:
@@ -345,7 +340,7 @@ class WeightsRow:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
-    """One row of the plan's ``deliveries``: what one rank of a job needs of one weights, and how it gets it."""
+    """Row of the plan's ``deliveries``: one rank and weights; ``path`` is the route."""
 
     job: Address
     rank: int
@@ -357,23 +352,23 @@ class DeliveryRow:
     mount_location: str
     forecast_seconds: float | None
     why: str = ""
-    """Why the path is that one; empty for the usual."""
-    room: int | None = None
-    """Bytes that weights may still take on the node; None where nobody could tell."""
+    """Reason for the route; empty for the default."""
+    weights_space: int | None = None
+    """Bytes available for weights on the node; None if unknown."""
     last_hop_seconds: float | None = None
-    """What of the forecast is the delivery itself, as the run's record measures it."""
+    """Part of the forecast for the delivery itself, as measured in the run's record."""
     source: str = ""
-    """What is the same for weights that name one source at one version; empty where nobody told."""
+    """Key that is equal for weights with the same content; empty if unknown."""
 
     @property
     def content(self) -> str:
-        """What takes room on a node once, however many weights or jobs name it."""
+        """Key of the content, which takes disk space on a node once."""
         return self.source or str(self.weights)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One row of the plan's ``images``: what one rank of a job runs in. ``present`` is None where nobody could tell."""
+    """Row of the plan's ``images``: one rank; ``present`` None means unknown."""
 
     job: Address
     rank: int
@@ -385,7 +380,7 @@ class ImageRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference, in an order in which it can be applied. ``digest`` binds a review to an apply."""
+    """A plan; ``changes`` are in order of apply, ``digest`` identifies them."""
 
     lineage: str
     serial: int
@@ -397,7 +392,7 @@ class Plan:
     images: tuple[ImageRow, ...] = ()
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
-    """Of each job that gets a run, the code it would ship."""
+    """Source code of new runs, by job."""
     hourly_cost: float = 0.0
     diagnostics: tuple[Diagnostic, ...] = ()
     options: PlanOptions = PlanOptions()
@@ -405,20 +400,21 @@ class Plan:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be applied: no error stands in it."""
-        return all(diagnostic.severity is not Severity.ERROR for diagnostic in self.diagnostics)
+        """Whether the plan has no errors."""
+        return not self._errors
 
     @property
     def exit_code(self) -> int:
-        """What a command ends with that was to use the plan: 0 where it is usable."""
-        wrong = [
-            diagnostic for diagnostic in self.diagnostics if diagnostic.severity is Severity.ERROR
-        ]
-        if any(one.forbids for one in wrong):
+        """Exit code of commands with this plan: 0 if it has no errors."""
+        if any(problem.forbids for problem in self._errors):
             return PermissionDenied.exit_code
-        return TrainctlError.exit_code if wrong else 0
+        return TrainctlError.exit_code if self._errors else 0
+
+    @property
+    def _errors(self) -> list[Diagnostic]:
+        return [problem for problem in self.diagnostics if problem.severity is Severity.ERROR]
 
     @property
     def has_changes(self) -> bool:
-        """Whether applying it does anything."""
+        """Whether an apply does anything."""
         return any(change.action not in (Action.NOOP, Action.READ) for change in self.changes)

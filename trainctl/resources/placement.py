@@ -109,7 +109,7 @@ class RunPlacer:
         placed = {job, *(placed_run.job for placed_run in self._placed_runs)}
         for address, planned in self._planned.items():
             if address not in placed and offer.node in planned.nodes:
-                offer = reserve(offer, planned.wanted)
+                offer = reserve(offer, planned.compute)
         own = self._planned.get(job)
         return replace(offer, planned=own is not None and offer.node in own.nodes)
 

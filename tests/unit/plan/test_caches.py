@@ -107,7 +107,7 @@ def test_an_empty_cache_holds_nobody() -> None:
     """There is nothing to be near to; unless files that could not be counted may be in it."""
     empty = replace(HERE, bytes=0, files=0)
     assert of_caches(plan_of_move(affinity=True, facts=(empty,))) == []
-    (found,) = of_caches(plan_of_move(affinity=True, facts=(replace(empty, whole=False),)))
+    (found,) = of_caches(plan_of_move(affinity=True, facts=(replace(empty, is_complete=False),)))
     assert found.code == "cache-on-other-cluster"
 
 
@@ -126,7 +126,7 @@ def test_a_cache_that_is_too_full_is_a_warning(bytes_: int, whole: bool, said: s
             "cache.work", cache.attributes, "cluster.lab", "project.demo", provider="local"
         ),
     }
-    facts = {cache.address: (replace(HERE, bytes=bytes_, whole=whole),)}
+    facts = {cache.address: (replace(HERE, bytes=bytes_, is_complete=whole),)}
     plan = make_plan(
         replace(inputs, desired=replace(inputs.desired, resources=wanted), caches=facts)
     )

@@ -99,7 +99,7 @@ def test_weights_that_fill_a_node_exactly_fit(missing: int, fits: bool) -> None:
     world = PlanScenario()
     size = world.resolved.size
     tiers = {at("weights.qwen3"): TierFacts(upstream=size)}
-    node = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, room=size - missing)
+    node = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, weights_space=size - missing)
 
     plan = make_plan(world.inputs(nodes={at("cluster.lab"): (node,)}))
 
@@ -111,7 +111,7 @@ def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
     world = PlanScenario()
     weights = at("weights.qwen3")
     tiers = {weights: TierFacts(upstream=world.resolved.size)}
-    seen = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, room=10**9, limit=5 * 10**9)
+    seen = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, weights_space=10**9, limit=5 * 10**9)
     lab = at("cluster.lab")
 
     full = make_plan(world.inputs(nodes={lab: (replace(seen, claims={weights: 1_500_000_000}),)}))
@@ -128,12 +128,18 @@ def test_weights_that_fit_once_others_have_ended_wait() -> None:
     weights, lab = at("weights.qwen3"), at("cluster.lab")
     tiers = {weights: TierFacts(upstream=world.resolved.size)}
     seen = NodeFacts(
-        "lab/lab-0", "namespace", 10**12, tiers, room=10**9, limit=2 * 10**9, most=2 * 10**9
+        "lab/lab-0",
+        "namespace",
+        10**12,
+        tiers,
+        weights_space=10**9,
+        limit=2 * 10**9,
+        weights_space_max=2 * 10**9,
     )
     full = replace(seen, claims={weights: world.resolved.size})
 
     waits = make_plan(world.inputs(nodes={lab: (full,)}))
-    never = make_plan(world.inputs(nodes={lab: (replace(full, most=10**9),)}))
+    never = make_plan(world.inputs(nodes={lab: (replace(full, weights_space_max=10**9),)}))
 
     assert [(one.code, one.address) for one in waits.diagnostics] == [
         ("waiting-for-disk-space", "job.sft")
@@ -207,7 +213,7 @@ def _far(
                 10**12,
                 {weights: TierFacts(mirror=size)},
                 rates,
-                near=False,
+                sees_mirror=False,
                 max_rate=max_rate,
             )
             for n in range(2)
@@ -287,7 +293,7 @@ def _on_a_host(count: int, **of_others: str) -> dict[Address, tuple[NodeFacts, .
     tiers = {at("weights.qwen3"): TierFacts(mirror=2 * 10**9)}
     first = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, mirror_on="lab/lab-0")
     others = [
-        replace(first, id=f"lab/lab-{n}", near=False, **of_others)  # type: ignore[arg-type]
+        replace(first, id=f"lab/lab-{n}", sees_mirror=False, **of_others)  # type: ignore[arg-type]
         for n in range(1, count)
     ]
     return {at("cluster.lab"): (first, *others)}
@@ -325,7 +331,7 @@ def test_a_host_with_a_global_address_serves_nobody() -> None:
     names = {at("cluster.lab"): ("lab-0", "lab-1")}
 
     plan = make_plan(
-        world.inputs(nodes=_on_a_host(2, unserved="192.0.2.1 is global"), node_names=names)
+        world.inputs(nodes=_on_a_host(2, unserved_reason="192.0.2.1 is global"), node_names=names)
     )
 
     assert errors(alone) == []

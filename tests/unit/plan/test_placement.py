@@ -69,10 +69,10 @@ def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
 
 def test_weights_go_where_there_is_room_for_them() -> None:
     """A node that has none now comes after those that have, and before one whose GPUs are busy; one that never has comes last."""
-    crowded = NodeOffer("crowded", gpus("H100"), bytes_there=9, room=SpaceAvailability.LATER)
+    crowded = NodeOffer("crowded", gpus("H100"), bytes_there=9, space=SpaceAvailability.LATER)
     idle = NodeOffer("idle", gpus("H100"), runs=3)
     busy = NodeOffer("busy", gpus("H100", busy=1))
-    small = NodeOffer("small", gpus("H100"), room=SpaceAvailability.NEVER)
+    small = NodeOffer("small", gpus("H100"), space=SpaceAvailability.NEVER)
     wanted = wanting(1, "H100:1")
     assert assign_nodes(wanted, [crowded, idle]) == ("idle",)
     assert assign_nodes(wanted, [busy, crowded]) == ("crowded",)

@@ -9,7 +9,7 @@ import pytest
 from trainctl.model.address import Address, Kind
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.model.trust import PlanPolicy
-from trainctl.plan.validation.policies import policy_violations
+from trainctl.plan.validation.checks import policy_violations
 
 
 def resources(

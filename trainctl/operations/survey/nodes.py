@@ -60,18 +60,23 @@ class _MirrorProximity:
     def of(self, provider: str, node: Node, serving: ServingCapability) -> dict[str, Any]:
         """The facts about the mirror as seen from a node; one in a bucket, or that can't be located, is near to no node."""
         if self._mirror.in_a_bucket:
-            return {"near": False, "mirror_on": self._mirror.url}
+            return {"sees_mirror": False, "mirror_on": self._mirror.url}
         try:
             place = self._mirror.place
         except NodeError:
-            return {"near": False, "mirror_on": "the mirror's host"}
+            return {"sees_mirror": False, "mirror_on": "the mirror's host"}
         near = self._agents.sees(provider, node, place)
         on = place.node.id if place else ""
         if near:
-            return {"near": True, "mirror_on": on}
+            return {"sees_mirror": True, "mirror_on": on}
         unserved = self._seen.serving.blocked_reason(serving)
         tls = self._seen.serving.tls
-        return {"near": False, "mirror_on": on, "unserved": unserved, "mirror_tls": tls}
+        return {
+            "sees_mirror": False,
+            "mirror_on": on,
+            "unserved_reason": unserved,
+            "mirror_tls": tls,
+        }
 
 
 @dataclass(slots=True)
@@ -301,8 +306,8 @@ def _query_node(
         memory=facts["memory"],
         tiers={address: one.tiers for address, one in counted.items()},
         rates=question.rates,
-        room=seen.get("room"),
-        most=seen.get("most"),
+        weights_space=seen.get("room"),
+        weights_space_max=seen.get("most"),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node, serving) if question.weights else {}),

@@ -1,6 +1,5 @@
-"""How weights get to the nodes of new runs: how many bytes, by which route, in what time, and whether they fit.
+"""Forecasts for the delivery of weights to new runs.
 
-Begin with ``deliveries``, one row for each rank of each new run. ``routes`` chooses and explains the way from the mirror
-or from upstream, ``disk_space`` compares sizes with what nodes have free, and ``weights`` is what is known of each
-source before anything is transferred.
+Begin with ``deliveries``: a row for each rank and weights of each new run. ``routes`` chooses and explains routes,
+``disk_space`` compares sizes with free space, and ``weights`` summarizes the resolved sources.
 """

@@ -1,4 +1,4 @@
-"""What each rank of each new run needs on its node: bytes by tier, the way they take, how they appear, how long it takes."""
+"""Planned deliveries of weights to new runs, and their problems."""
 
 from __future__ import annotations
 
@@ -31,118 +31,121 @@ from trainctl.plan.values import (
 def delivery_rows(
     inputs: PlanInputs, changes: Iterable[Change], weights: Iterable[WeightsRow]
 ) -> tuple[DeliveryRow, ...]:
-    """A row for each new run, rank and weights."""
-    lines = {line.address: line for line in weights}
-    found: list[DeliveryRow] = []
+    """Return a row for each new run, rank and weights."""
+    weights_by_address = {row.address: row for row in weights}
+    rows: list[DeliveryRow] = []
     for job in starting_changes(changes):
-        places = list(rank_placements(inputs, job))
-        known = [seat.facts for seat in places if seat.facts]
-        near = sum(1 for facts in known if facts.mirror_on and facts.near)
-        far = _remote_nodes(known, job.job_spec.compute.node_count - near)
-        found += [line for seat in places for line in _rank_row(job, seat, lines, far)]
+        placements = list(rank_placements(inputs, job))
+        known = [placement.facts for placement in placements if placement.facts]
+        local = sum(1 for facts in known if facts.mirror_on and facts.sees_mirror)
+        remote = _remote_nodes(known, job.job_spec.compute.node_count - local)
+        for placement in placements:
+            rows += _rank_rows(job, placement, weights_by_address, remote)
     sources = {
-        one: content_key(seen.resolved) for one, seen in inputs.weights.items() if seen.resolved
+        address: content_key(facts.resolved)
+        for address, facts in inputs.weights.items()
+        if facts.resolved
     }
-    return tuple(replace(line, source=sources.get(line.weights, "")) for line in found)
+    return tuple(replace(row, source=sources.get(row.weights, "")) for row in rows)
 
 
 def _remote_nodes(known: Iterable[NodeFacts], count: int) -> RemoteNodes:
-    """Of so many nodes that don't see the mirror's directory those that could be asked are known."""
-    serving = {facts.id: facts.serving for facts in known if not facts.near}
-    alone = isolated_hosts(serving) if count > 1 else {}
-    return RemoteNodes(count - len(alone), any(one.tls for one in serving.values()), alone)
+    """Summarize the ``count`` nodes without access to the mirror."""
+    serving = {facts.id: facts.serving for facts in known if not facts.sees_mirror}
+    isolated = isolated_hosts(serving) if count > 1 else {}
+    tls = any(capability.tls for capability in serving.values())
+    return RemoteNodes(count - len(isolated), tls, isolated)
 
 
 def delivery_problems(
-    inputs: PlanInputs, changes: Iterable[Change], lines: Iterable[DeliveryRow]
+    inputs: PlanInputs, changes: Iterable[Change], rows: Iterable[DeliveryRow]
 ) -> Iterator[Diagnostic]:
-    """Mounts that can't be made, disks that are too small, and ranks that have no node."""
+    """Report impossible mounts, missing disk space and missing nodes."""
     facts = {node.id: node for nodes in inputs.nodes.values() for node in nodes}
     changes = starting_changes(changes)
     for job in changes:
         yield from _too_few_nodes(inputs, job)
         yield from _impossible_mounts(inputs, job)
-    lines = tuple(lines)
-    yield from space_problems(facts, changes, lines)
-    here = [line for line in lines if not _mirror_on(facts, line)]
-    yield from client_transfer_warnings(here)
-    yield from _unserved(facts, lines)
+    rows = tuple(rows)
+    yield from space_problems(facts, changes, rows)
+    on_host = {node.id for node in facts.values() if node.mirror_on}
+    from_client = [row for row in rows if row.node not in on_host]
+    yield from client_transfer_warnings(from_client)
+    yield from _unserved_nodes(facts, rows)
 
 
-def _mirror_on(facts: Mapping[str, NodeFacts], line: DeliveryRow) -> str:
-    """The host that keeps the mirror; empty where this machine does."""
-    seen = facts.get(line.node or "")
-    return seen.mirror_on if seen else ""
-
-
-def _unserved(facts: Mapping[str, NodeFacts], lines: Iterable[DeliveryRow]) -> Iterator[Diagnostic]:
-    """Jobs on nodes that the mirror's host can't hand what they lack."""
-    found = ((line, facts.get(line.node or "")) for line in lines if line.path != "none")
-    jobs = {line.job: seen for line, seen in found if seen is not None and seen.unserved}
-    for job, seen in sorted(jobs.items(), key=lambda item: item[0]):
+def _unserved_nodes(
+    facts: Mapping[str, NodeFacts], rows: Iterable[DeliveryRow]
+) -> Iterator[Diagnostic]:
+    """Report jobs on nodes that the mirror's host can't serve."""
+    nodes = ((row, facts.get(row.node or "")) for row in rows if row.path != "none")
+    jobs = {row.job: node for row, node in nodes if node is not None and node.unserved_reason}
+    for job, node in sorted(jobs.items(), key=lambda item: item[0]):
         yield error(
-            f"{seen.id} cannot download its weights from {seen.mirror_on}: {seen.unserved}",
+            f"{node.id} cannot download its weights from {node.mirror_on}: {node.unserved_reason}",
             "Give the node an address that others can reach, in a private network or with a Python that has TLS (`python:`). Or change the mirror: {url: node://CLUSTER/DIRECTORY}, or on this machine: {url: file:///DIRECTORY}.",
             address=str(job),
             code="private-address-missing",
         )
 
 
-def _rank_row(
-    job: Change, seat: RankPlacement, lines: Mapping[Address, WeightsRow], far: RemoteNodes
+def _rank_rows(
+    job: Change, placement: RankPlacement, rows: Mapping[Address, WeightsRow], remote: RemoteNodes
 ) -> Iterator[DeliveryRow]:
-    for wanted in job.job_spec.weights:
-        address = wanted.address
-        line = lines.get(address)
-        tiers = _tiers(seat.facts, line, address)
-        way = choose_route(tiers, seat.facts, far)
-        sharing = far.count if way.path == "peers" else job.job_spec.compute.node_count
-        seconds = forecast(tiers, way.path, seat.facts, sharing)
+    for weights in job.job_spec.weights:
+        address = weights.address
+        row = rows.get(address)
+        tiers = _tiers(placement.facts, row, address)
+        route = choose_route(tiers, placement.facts, remote)
+        sharing = remote.count if route.path == "peers" else job.job_spec.compute.node_count
+        seconds = forecast(tiers, route.path, placement.facts, sharing)
         yield DeliveryRow(
             job=job.address,
-            rank=seat.rank,
-            node=seat.node,
+            rank=placement.rank,
+            node=placement.node,
             weights=address,
             tiers=tiers,
-            path=way.path,
-            why=way.why,
-            mount=_mount(job, seat),
-            mount_location=wanted.mount_location,
-            forecast_seconds=seconds.whole,
+            path=route.path,
+            why=route.why,
+            mount=_mount(job, placement),
+            mount_location=weights.mount_location,
+            forecast_seconds=seconds.total,
             last_hop_seconds=seconds.last_hop,
-            room=available_space(seat.facts) if seat.facts else None,
+            weights_space=available_space(placement.facts) if placement.facts else None,
         )
 
 
-def _mount(job: Change, seat: RankPlacement) -> str:
+def _mount(job: Change, placement: RankPlacement) -> str:
     if job.job_spec.in_container:
         return "container"
-    return seat.facts.mount if seat.facts else ""
+    return placement.facts.mount if placement.facts else ""
 
 
-def _tiers(facts: NodeFacts | None, line: WeightsRow | None, address: Address) -> TierFacts | None:
+def _tiers(facts: NodeFacts | None, row: WeightsRow | None, address: Address) -> TierFacts | None:
     if facts and address in facts.tiers:
         return facts.tiers[address]
-    return expected_tiers(line) if line else None
+    return expected_tiers(row) if row else None
 
 
 def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
-    cluster, wanted = job.job_spec.cluster_address, job.job_spec.compute.node_count
+    cluster, count = job.job_spec.cluster_address, job.job_spec.compute.node_count
     names = inputs.node_names.get(cluster)
-    if names is not None and wanted > len(names):
+    if names is not None and count > len(names):
         have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
         yield error(
-            f"{job.address} needs {wanted} nodes, but {cluster} has {have}",
+            f"{job.address} needs {count} nodes, but {cluster} has {have}",
             f"Lower compute.node_count, or add nodes to {cluster}.",
             address=str(job.address),
             code="too-few-nodes",
         )
-    elif names and len(inputs.rank_placements.get(job.address, ())) < wanted:
-        said = {one.id for one in inputs.nodes.get(cluster, ())}
-        away = [node for name in names if (node := f"{cluster.name}/{name}") not in said]
-        if said and away:
+    elif names and len(inputs.rank_placements.get(job.address, ())) < count:
+        reachable = {facts.id for facts in inputs.nodes.get(cluster, ())}
+        unreachable = [
+            node for name in names if (node := f"{cluster.name}/{name}") not in reachable
+        ]
+        if reachable and unreachable:
             yield warning(
-                f"{job.address} will wait: it needs {wanted} nodes, and {', '.join(away)} can't be reached",
+                f"{job.address} will wait: it needs {count} nodes, and {', '.join(unreachable)} can't be reached",
                 "Apply again when the nodes are reachable.",
                 address=str(job.address),
                 code="waiting-for-node",
@@ -165,8 +168,8 @@ def _impossible_mounts(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
 
 
 def _absolute_mounts(job: JobSpec) -> set[str]:
-    return {place for place in job.mount_locations if place.startswith("/")}
+    return {location for location in job.mount_locations if location.startswith("/")}
 
 
-def _relative(place: str) -> str:
-    return f"weights/{place.rstrip('/').rpartition('/')[2]}"
+def _relative(location: str) -> str:
+    return f"weights/{location.rstrip('/').rpartition('/')[2]}"

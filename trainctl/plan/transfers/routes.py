@@ -1,4 +1,4 @@
-"""Which way weights take to a node, why, how long that takes, and when it leads through the operator's machine."""
+"""Routes of weights to nodes, their forecasts, and warnings about large transfers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.plan.values import DeliveryRow, NodeFacts, TierFacts, WeightsRow
 
 LARGE_TRANSFER_BYTES = 10**9
-"""Bytes from which on it is worth a warning that they cross the operator's machine."""
+"""Warn if more bytes than this are transferred through the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path as the contract names it, and the reason for it in words; none for the usual one."""
+    """A route as in plan JSON and the reason for it, empty for the default."""
 
     path: str
     why: str = ""
@@ -26,63 +26,62 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RemoteNodes:
-    """The nodes of a job that don't see the mirror's directory: how many can hand others what they have, whether some do so over TLS, and why others can't, by id."""
+    """Nodes of a job without access to the mirror's directory.
+
+    ``count``: nodes that can serve others; ``tls``: whether over TLS; ``isolated``: reasons of the others by node id.
+    """
 
     count: int
     tls: bool = False
-    cut_off: Mapping[str, str] = field(default_factory=dict)
+    isolated: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose_route(tiers: TierFacts | None, facts: NodeFacts | None, far: RemoteNodes) -> Route:
-    """How a node gets what it lacks, of those of its job."""
+def choose_route(tiers: TierFacts | None, facts: NodeFacts | None, remote: RemoteNodes) -> Route:
+    """Choose the route of missing bytes to a node."""
     if tiers is not None and tiers.node == tiers.total:
         return Route("none")
-    way = _available_route(facts, far)
-    limit = facts.max_rate if facts else None
-    if not limit:
-        return way
-    return Route(way.path, "; ".join(filter(None, [way.why, _limited(limit)])))
+    route = _available_route(facts, remote)
+    if not facts or not facts.max_rate:
+        return route
+    rate = format_bytes(facts.max_rate)
+    limit = f"each node downloads at most {rate} per second from the mirror (max_rate)"
+    return Route(route.path, "; ".join(filter(None, [route.why, limit])))
 
 
-def _limited(rate: int) -> str:
-    return f"each node downloads at most {format_bytes(rate)} per second from the mirror (max_rate)"
-
-
-def _available_route(facts: NodeFacts | None, far: RemoteNodes) -> Route:
+def _available_route(facts: NodeFacts | None, remote: RemoteNodes) -> Route:
     if facts is not None and facts.shared_cache:
         return Route(
             "shared-cache", "the nodes share a directory; one node downloads what is missing"
         )
-    if facts is None or facts.near:
-        on = facts.mirror_on if facts else ""
-        return Route("mirror-to-node", f"the mirror is on {on}" if on else "")
-    alone = far.cut_off.get(facts.id, "")
-    if far.count > 1 and not alone:
-        place = facts.mirror_on or "this machine"
-        over = ", over TLS" if far.tls or facts.mirror_tls else ""
-        return Route("peers", f"{far.count} nodes share one download{over}: {place} sends one copy")
+    if facts is None or facts.sees_mirror:
+        host = facts.mirror_on if facts else ""
+        return Route("mirror-to-node", f"the mirror is on {host}" if host else "")
+    isolated = remote.isolated.get(facts.id, "")
+    if remote.count > 1 and not isolated:
+        sender = facts.mirror_on or "this machine"
+        over = ", over TLS" if remote.tls or facts.mirror_tls else ""
+        return Route(
+            "peers", f"{remote.count} nodes share one download{over}: {sender} sends one copy"
+        )
     if facts.mirror_on:
         over = " over TLS" if facts.mirror_tls else ""
         why = f"{facts.mirror_on} serves the mirror{over}"
-        return Route("mirror-to-node", "; ".join(filter(None, [why, alone])))
+        return Route("mirror-to-node", "; ".join(filter(None, [why, isolated])))
     why = f"{facts.id} has no access to the mirror's directory"
-    return Route("through-client", "; ".join(filter(None, [why, alone])))
+    return Route("through-client", "; ".join(filter(None, [why, isolated])))
 
 
 class Forecast(NamedTuple):
-    """Seconds; None where a rate that matters was never measured."""
+    """Seconds of all hops together and of the last alone; None if no rate is recorded."""
 
-    whole: float | None
-    """Over all hops, one after another."""
+    total: float | None
     last_hop: float | None
-    """Of the delivery alone, from the mirror or from who passes it on."""
 
 
 def forecast(tiers: TierFacts | None, path: str, facts: NodeFacts | None, sharing: int) -> Forecast:
-    """How long weights take to a node.
+    """Forecast the duration of a delivery.
 
-    What comes from the mirror takes as long as the cluster's ``max_rate`` has it take, if that is longer, or all that is known;
-    ``sharing`` nodes that pass it on to each other take it together.
+    ``max_rate`` of the cluster is a lower bound, shared by the ``sharing`` nodes that pass blobs on to each other.
     """
     if tiers is None:
         return Forecast(None, None)
@@ -96,8 +95,8 @@ def forecast(tiers: TierFacts | None, path: str, facts: NodeFacts | None, sharin
         onto_node = max(onto_node or 0.0, limited)
     if onto_node is None:
         return Forecast(None, None)
-    whole = None if into_mirror is None else round(into_mirror + onto_node, 1)
-    return Forecast(whole, round(onto_node, 1))
+    total = None if into_mirror is None else round(into_mirror + onto_node, 1)
+    return Forecast(total, round(onto_node, 1))
 
 
 def _seconds(count: int, rate: float | None) -> float | None:
@@ -107,9 +106,9 @@ def _seconds(count: int, rate: float | None) -> float | None:
 
 
 def relay_warnings(weights: Iterable[WeightsRow]) -> Iterator[Diagnostic]:
-    """A warning for each weights of which much goes through the operator's machine into a mirror elsewhere."""
-    for line in weights:
-        size, address = line.bytes_through_client or 0, line.address
+    """Warn about large transfers through the client to a remote mirror."""
+    for row in weights:
+        size, address = row.bytes_through_client or 0, row.address
         if size > LARGE_TRANSFER_BYTES:
             yield warning(
                 f"{format_bytes(size)} of {address} are transferred via this machine into the mirror",
@@ -119,24 +118,22 @@ def relay_warnings(weights: Iterable[WeightsRow]) -> Iterator[Diagnostic]:
             )
 
 
-def client_transfer_warnings(lines: Iterable[DeliveryRow]) -> Iterator[Diagnostic]:
-    """A warning for each job that sends much through the operator's machine: one copy to peers, one each to others.
+def client_transfer_warnings(rows: Iterable[DeliveryRow]) -> Iterator[Diagnostic]:
+    """Warn about large transfers through the client to the nodes of a job.
 
-    What another job has brought to a node isn't sent there again.
+    Peers get one copy, other nodes one each. Weights of several jobs are sent to a node once.
     """
     copies: dict[Address, dict[str, int]] = {}
     sent: set[tuple[str | None, str]] = set()
-    for line in lines:
-        if line.path in ("peers", "through-client") and line.tiers is not None:
-            if line.node is not None and (line.node, line.content) in sent:
+    for row in rows:
+        if row.path in ("peers", "through-client") and row.tiers is not None:
+            if row.node is not None and (row.node, row.content) in sent:
                 continue
-            sent.add((line.node, line.content))
-            missing = line.tiers.missing
-            of_job = copies.setdefault(line.job, {})
-            before = of_job.get(line.content, 0)
-            of_job[line.content] = (
-                max(before, missing) if line.path == "peers" else before + missing
-            )
+            sent.add((row.node, row.content))
+            missing = row.tiers.missing
+            of_job = copies.setdefault(row.job, {})
+            before = of_job.get(row.content, 0)
+            of_job[row.content] = max(before, missing) if row.path == "peers" else before + missing
     for job, weights in sorted(copies.items()):
         size = sum(weights.values())
         if size > LARGE_TRANSFER_BYTES:

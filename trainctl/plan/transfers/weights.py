@@ -1,4 +1,4 @@
-"""What is known of each source before a byte of it moves, and how fast weights moved before."""
+"""Planned attributes and rows of weights, and recorded transfer rates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _SELECTION = ("source", "allow_patterns", "ignore_patterns", "sha256")
 
 
 def desired_weights_attributes(
-    subject: ResourceContext, facts: WeightsFacts | None
+    context: ResourceContext, facts: WeightsFacts | None
 ) -> DesiredValues:
-    """The attributes with revision, pin, files and bytes; those are unknown where nobody could tell them."""
+    """Return the desired attributes with revision, pin, files and bytes if known."""
     known = _known(facts)
     if known is not None:
         listing = {"listing": facts.listing} if facts and facts.listing else {}
-        return DesiredValues(subject.wanted(known), known_outputs=listing)
-    before, wanted = subject.before, subject.wanted({})
-    if subject.recorded and all(before.get(key) == wanted.get(key) for key in _SELECTION):
-        return DesiredValues(subject.wanted({name: before.get(name) for name in _NAMES}))
-    return DesiredValues(subject.wanted(dict.fromkeys(_NAMES)), unknown=dict.fromkeys(_NAMES, True))
+        return DesiredValues(context.desired(known), known_outputs=listing)
+    before, desired = context.before, context.desired({})
+    if context.recorded and all(before.get(key) == desired.get(key) for key in _SELECTION):
+        return DesiredValues(context.desired({name: before.get(name) for name in _NAMES}))
+    return DesiredValues(
+        context.desired(dict.fromkeys(_NAMES)), unknown=dict.fromkeys(_NAMES, True)
+    )
 
 
 def _known(facts: WeightsFacts | None) -> dict[str, Any] | None:
@@ -45,48 +47,43 @@ def _known(facts: WeightsFacts | None) -> dict[str, Any] | None:
 
 
 def content_key(resolved: ResolvedSource) -> str:
-    """What weights are, the same for all that name one source at one version."""
+    """Return a key that is equal for weights with the same content."""
     return f"{resolved.identity} {resolved.pin}"
 
 
 def pins(inputs: PlanInputs, values_by_address: Mapping[Address, DesiredValues]) -> dict[str, Any]:
-    """The pin of every weights as it will be, by address as text; what this plan leaves alone keeps its recorded one."""
-    found = {
-        str(address): recorded.attributes.get("pin")
-        for address, recorded in inputs.state.resources.items()
+    """Return all pins after the plan, by address as text."""
+    recorded = {
+        str(address): resource.attributes.get("pin")
+        for address, resource in inputs.state.resources.items()
         if address.kind is Kind.WEIGHTS
     }
-    return {
-        **found,
-        **{
-            str(address): desired_values.after["pin"]
-            for address, desired_values in values_by_address.items()
-        },
-    }
+    planned = {str(address): values.after["pin"] for address, values in values_by_address.items()}
+    return {**recorded, **planned}
 
 
 def weights_rows(inputs: PlanInputs, changes: Iterable[Change]) -> tuple[WeightsRow, ...]:
-    """A row for each weights that stays or comes, by address."""
+    """Return a row for all weights that are not removed, sorted by address."""
+    rate = mirroring_rate(inputs.state)
     kept = [
         change
         for change in changes
         if change.address.kind is Kind.WEIGHTS and change.action not in REMOVES
     ]
-    rate = mirroring_rate(inputs.state)
     return tuple(
-        _line(change, inputs.weights.get(change.address), rate)
+        _row(change, inputs.weights.get(change.address), rate)
         for change in sorted(kept, key=lambda change: change.address)
     )
 
 
-def expected_tiers(line: WeightsRow) -> TierFacts | None:
-    """Where the bytes are for a node that has none of them and could not be asked."""
-    if line.bytes is None or line.bytes_mirrored is None:
+def expected_tiers(row: WeightsRow) -> TierFacts | None:
+    """Return the tiers for a node with an empty cache."""
+    if row.bytes is None or row.bytes_mirrored is None:
         return None
-    return TierFacts(mirror=line.bytes_mirrored, upstream=line.bytes - line.bytes_mirrored)
+    return TierFacts(mirror=row.bytes_mirrored, upstream=row.bytes - row.bytes_mirrored)
 
 
-def _line(change: Change, facts: WeightsFacts | None, rate: float | None) -> WeightsRow:
+def _row(change: Change, facts: WeightsFacts | None, rate: float | None) -> WeightsRow:
     after = change.after or {}
     size = after.get("bytes")
     mirrored = _mirrored(change, facts, size)
@@ -122,31 +119,31 @@ def _mirrored(change: Change, facts: WeightsFacts | None, size: int | None) -> i
         return None
     if facts is not None and facts.resolved is not None and facts.mirrored is not None:
         return min(facts.mirrored, size)
-    # Nobody looked: what is recorded and stays as it is was mirrored, of the rest nothing is known to be.
+    # The mirror was not queried: assume that recorded weights without changes are mirrored.
     return size if change.action is Action.NOOP else 0
 
 
 _LARGE = 16 * 10**6
 _LONG_SECONDS, _MIN_BYTES = 1.0, 10**6
-"""What takes as long tells a rate of a slow line from this size on; what is smaller took its time for something else."""
+"""Smaller transfers count from this duration and size on; otherwise overhead dominates."""
 
 
 def transfer_rate(transfers: Iterable[tuple[int, float]]) -> float | None:
-    """Bytes a second, as the largest of the transfers (bytes, seconds) showed; None where none was large, or slow."""
-    telling = (
+    """Return the rate, bytes per second, of the largest transfer (bytes, seconds).
+
+    Returns None if none was large or slow enough to measure.
+    """
+    measurable = (
         (size, seconds)
         for size, seconds in transfers
         if seconds and (size >= _LARGE or (size >= _MIN_BYTES and seconds >= _LONG_SECONDS))
     )
-    size, seconds = max(telling, default=(0, 0.0))
+    size, seconds = max(measurable, default=(0, 0.0))
     return size / seconds if size else None
 
 
 def mirroring_rate(state: State) -> float | None:
-    """The rate from upstream into the mirror."""
-    fetched = (
-        resource.outputs["fetched"]
-        for resource in state.resources.values()
-        if "fetched" in resource.outputs
-    )
-    return transfer_rate((one["bytes"], one["seconds"]) for one in fetched)
+    """Return the recorded rate from upstream into the mirror."""
+    outputs = (resource.outputs for resource in state.resources.values())
+    records = (output["fetched"] for output in outputs if "fetched" in output)
+    return transfer_rate((record["bytes"], record["seconds"]) for record in records)

@@ -1,5 +1,5 @@
-"""Whether a plan may be applied, and what in it deserves a warning. Pure, as all of planning is.
+"""Validation of plans: errors that forbid an apply, and warnings.
 
-``checks`` are those of the product, ``hosts`` what jobs need of the machines that they are placed on, and ``policies``
-the limits that users declare. Each takes planned values and returns diagnostics; ``plan.planner`` calls them last.
+``checks`` has general checks and the policies of users, ``hosts`` the requirements of jobs on their nodes. The
+functions take planned values and yield diagnostics; ``plan.planner`` calls them last.
 """

@@ -1,15 +1,19 @@
-"""What a plan must not do, and what in it deserves a warning."""
+"""General checks of a plan, and the policies of the user's trust file."""
 
 from __future__ import annotations
 
 import difflib
+import fnmatch
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 
 from trainctl.desired.values import find_cycle
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.diagnostics import Diagnostic, Severity, error, warning
 from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.specs.resource import DesiredResource
+from trainctl.model.trust import PlanPolicy
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.resource_context import ResourceContext, merge_observed_outputs
 from trainctl.plan.runs import ENDED
@@ -20,7 +24,7 @@ _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 
 def unknown_addresses(inputs: PlanInputs) -> Iterator[Diagnostic]:
-    """Addresses that the user named and that nothing has."""
+    """Report unknown addresses in the options."""
     options = inputs.options
     declared = set(inputs.desired.resources)
     known = declared | set(inputs.state.resources) | set(inputs.state.open_intents)
@@ -43,26 +47,26 @@ def unknown_addresses(inputs: PlanInputs) -> Iterator[Diagnostic]:
 
 
 def protection_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """Changes that would destroy what ``prevent_destroy`` protects, also where its block is gone."""
+    """Report changes that destroy resources protected by ``prevent_destroy``."""
     for change in changes:
         if not change.lifecycle.prevent_destroy or not _destroys(change):
             continue
         declared = inputs.desired.resources.get(change.address)
-        how = (
+        advice = (
             f"Exclude it with --exclude '{change.address}', or set lifecycle.prevent_destroy to false."
             if declared
             else f"It was removed from the manifest, but its protection is in the state. To destroy it, restore its block with lifecycle.prevent_destroy: false and apply; to keep it, use --exclude '{change.address}'."
         )
         yield error(
             f"{change.address} is protected and would be {_fate(change)}",
-            how,
+            advice,
             address=str(change.address),
             code="prevent-destroy",
         )
 
 
 def displaced_run_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """Live runs whose machine would be taken from under them, by a change that is not theirs."""
+    """Report live runs whose nodes would be removed by a change of the cluster."""
     by_address = {change.address: change for change in changes}
     for address, run in _live_runs(inputs):
         if not run.ranks or (by_address[address].stops if address in by_address else None):
@@ -78,64 +82,66 @@ def displaced_run_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
             )
 
 
-def unobserved(inputs: PlanInputs, subjects: Iterable[ResourceContext]) -> Iterator[Diagnostic]:
-    """Recorded resources that could not be looked at, but for those of which it was said why: clusters by their nodes, weights by the mirror."""
-    said = {diagnostic.summary for diagnostic in inputs.diagnostics}
-    for subject in subjects:
-        found = subject.observed
-        if found is None or found.status in (ResourceStatus.PRESENT, ResourceStatus.MISSING):
+def unobserved_warnings(
+    inputs: PlanInputs, contexts: Iterable[ResourceContext]
+) -> Iterator[Diagnostic]:
+    """Warn about recorded resources that could not be refreshed."""
+    reported = {diagnostic.summary for diagnostic in inputs.diagnostics}
+    for context in contexts:
+        observed = context.observed
+        if observed is None or observed.status in (ResourceStatus.PRESENT, ResourceStatus.MISSING):
             continue
-        if found.unobserved and inputs.unreachable_nodes.issuperset(found.unobserved):
+        if observed.unobserved and inputs.unreachable_nodes.issuperset(observed.unobserved):
             continue
-        if subject.address.kind is Kind.WEIGHTS and found.detail in said:
+        if context.address.kind is Kind.WEIGHTS and observed.detail in reported:
             continue
-        summary, detail = f"{subject.address} is {found.status.value}", found.detail
-        if subject.address.kind is Kind.CLUSTER and detail:
+        summary, detail = f"{context.address} is {observed.status.value}", observed.detail
+        if context.address.kind is Kind.CLUSTER and detail:
             summary, detail = detail, ""
         yield warning(
             summary,
             f"{detail.rstrip('.') + '. ' if detail else ''}The plan uses the recorded state.",
-            address=str(subject.address),
+            address=str(context.address),
             code="node-not-observed",
         )
 
 
 def failed_run_warnings(
-    subjects: Iterable[ResourceContext], changes: Mapping[Address, Change]
+    contexts: Iterable[ResourceContext], changes: Mapping[Address, Change]
 ) -> Iterator[Diagnostic]:
-    """Jobs whose newest run failed and that would not run again by themselves."""
-    for subject in subjects:
-        change = changes[subject.address]
-        if subject.address.kind is not Kind.JOB or change.action not in (
+    """Warn about jobs whose newest run failed and that won't run again automatically."""
+    for context in contexts:
+        change = changes[context.address]
+        if context.address.kind is not Kind.JOB or change.action not in (
             Action.NOOP,
             Action.UPDATE,
         ):
             continue
-        run = subject.newest_run
+        run = context.newest_run
         if run is not None and run.status is RunStatus.FAILED:
             why = f": {run.error}" if run.error else ""
             yield warning(
-                f"run {run.number} of {subject.address} failed{why}",
-                f"Nothing has changed since. To see its output: trainctl logs '{subject.address}'. To run it again: trainctl run '{subject.address}'.",
-                address=str(subject.address),
+                f"run {run.number} of {context.address} failed{why}",
+                f"Nothing has changed since. To see its output: trainctl logs '{context.address}'. To run it again: trainctl run '{context.address}'.",
+                address=str(context.address),
                 code="failed-run",
             )
 
 
 def dependency_problems(
-    inputs: PlanInputs, subjects: Iterable[ResourceContext], changes: Mapping[Address, Change]
+    contexts: Iterable[ResourceContext], changes: Mapping[Address, Change]
 ) -> Iterator[Diagnostic]:
-    """New runs that this plan can't start, as what they follow won't have completed on their node."""
-    by_address = {subject.address: subject for subject in subjects}
-    told: set[tuple[Address, Address]] = set()
+    """Warn about new runs that must wait for runs outside of their node."""
+    by_address = {context.address: context for context in contexts}
+    reported: set[tuple[Address, Address]] = set()
     for change in changes.values():
         if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
             continue
         for needed in change.depends_on:
             pair = (change.address.group, needed.group)
             why = _unmet_dependency(change, by_address.get(needed), changes.get(needed))
-            if why and pair not in told:
-                told.add(pair)
+            if why and pair not in reported:
+                reported.add(pair)
                 yield warning(
                     f"{change.address} will wait: {why}",
                     "Apply again after that run has completed.",
@@ -145,35 +151,36 @@ def dependency_problems(
 
 
 def cycle_errors(
-    inputs: PlanInputs, subjects: Iterable[ResourceContext], changes: Mapping[Address, Change]
+    contexts: Iterable[ResourceContext], changes: Mapping[Address, Change]
 ) -> Iterator[Diagnostic]:
-    """New runs that would wait for each other for ever, as where jobs begin with each other's checkpoints and none has any."""
-    lacking = {
-        subject.address
-        for subject in subjects
-        if subject.address.kind is Kind.JOB
-        and changes[subject.address].action in _NEW_RUN
-        and not _has_newest_run(subject.newest_run)
+    """Report new runs that wait for each other, for example for checkpoints."""
+    pending = {
+        context.address
+        for context in contexts
+        if context.address.kind is Kind.JOB
+        and changes[context.address].action in _NEW_RUN
+        and not _has_usable_run(context.newest_run)
     }
-    edges = {one: [to for to in changes[one].depends_on if to in lacking] for one in lacking}
-    way = find_cycle({address: edges[address] for address in sorted(edges)})
-    if way:
-        steps = " \u2192 ".join(map(str, way))
+    edges = {
+        address: [needed for needed in changes[address].depends_on if needed in pending]
+        for address in sorted(pending)
+    }
+    if cycle := find_cycle(edges):
+        steps = " \u2192 ".join(map(str, cycle))
         yield error(
             f"runs would wait for each other: {steps}",
             "Each run needs a checkpoint of another, and none has one yet. Remove load_checkpoint_config from one of the jobs until it has run.",
-            address=str(way[0]),
+            address=str(cycle[0]),
             code="dependency-cycle",
         )
 
 
-def _has_newest_run(run: RunRecord | None) -> bool:
-    """Whether who follows a job has its newest run to begin after."""
+def _has_usable_run(run: RunRecord | None) -> bool:
     return run is not None and (run.status.live or run.status is RunStatus.COMPLETED)
 
 
 def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Change | None) -> str:
-    """Why a job that has to come first neither has completed nor will be waited for on the node."""
+    """Return why a dependency is neither complete nor waited for on the node."""
     if needed is None or its is None or needed.address.kind is not Kind.JOB:
         return ""
     run, new = needed.newest_run, its.action in _NEW_RUN
@@ -188,7 +195,7 @@ def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Chang
 
 
 def source_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """Patterns that match nothing, and sources that nothing pins yet."""
+    """Warn about patterns without match and unpinned sources."""
     unpinned: list[Address] = []
     for change in changes:
         facts = inputs.weights.get(change.address)
@@ -205,15 +212,15 @@ def source_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[D
         if facts.resolved is not None and not facts.locked:
             unpinned.append(change.address)
     if unpinned:
-        names = ", ".join(str(address) for address in unpinned)
-        then = (
+        names = ", ".join(map(str, unpinned))
+        advice = (
             "With --lockfile=readonly the revision is not recorded: the next apply uses the latest revision at that time."
             if inputs.lock_readonly
             else "To pin the revision, apply."
         )
         yield warning(
             f"not pinned in trainctl.lock yet: {names}",
-            f"The upstream revision may change before the apply. {then}",
+            f"The upstream revision may change before the apply. {advice}",
             address=str(unpinned[0]) if len(unpinned) == 1 else None,
             code="not-locked",
         )
@@ -231,31 +238,31 @@ def _fate(change: Change) -> str:
     return "removed from the state" if change.action is Action.FORGET else "destroyed"
 
 
-def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnostic:
-    names = {str(one) for each in known for one in (each, each.group)}
-    near = difflib.get_close_matches(str(address), sorted(names), n=1)
+def _unknown(address: Address, label: str, known: Iterable[Address]) -> Diagnostic:
+    names = {str(name) for address in known for name in (address, address.group)}
+    similar = difflib.get_close_matches(str(address), sorted(names), n=1)
     hint = (
-        f"Did you mean {near[0]}?"
-        if near
+        f"Did you mean {similar[0]}?"
+        if similar
         else "Run trainctl state list for the resources in the state."
     )
-    return error(f"{what}: resource not found", hint, address=str(address), code="unknown-address")
+    return error(f"{label}: resource not found", hint, address=str(address), code="unknown-address")
 
 
 def _live_runs(inputs: PlanInputs) -> Iterator[tuple[Address, RunRecord]]:
-    """The newest run of each recorded job and all that attempts have begun, as far as they are live."""
-    jobs = {resource for resource in inputs.state.resources if resource.kind is Kind.JOB}
+    """Yield live runs: the newest of each recorded job and all unrecorded ones."""
+    jobs = {address for address in inputs.state.resources if address.kind is Kind.JOB}
     for address in sorted(jobs | inputs.unrecorded_runs.keys()):
         recorded, observed = inputs.state.resources.get(address), inputs.observed.get(address)
-        known = merge_observed_outputs(recorded, observed).get("runs") or ()
-        newest = [RunRecord.from_json(one) for one in known[-1:]]
+        records = merge_observed_outputs(recorded, observed).get("runs") or ()
+        newest = map(RunRecord.from_json, records[-1:])
         for run in (*newest, *inputs.unrecorded_runs.get(address, ())):
             if run.status.live:
                 yield address, run
 
 
 def _lost_nodes(inputs: PlanInputs, change: Change | None) -> set[str]:
-    """The ids of the recorded nodes that a change of a cluster takes away."""
+    """Return the ids of recorded nodes that a change of the cluster removes."""
     if change is None or change.action is Action.NOOP:
         return set()
     name = change.address.name
@@ -263,4 +270,61 @@ def _lost_nodes(inputs: PlanInputs, change: Change | None) -> set[str]:
     if change.action is not Action.UPDATE:
         return recorded
     names = inputs.node_names.get(change.address)
-    return set() if names is None else recorded - {f"{name}/{one}" for one in names}
+    return set() if names is None else recorded - {f"{name}/{node}" for node in names}
+
+
+def policy_violations(
+    policies: Iterable[PlanPolicy], resources: Mapping[Address, DesiredResource], hourly_cost: float
+) -> Iterator[Diagnostic]:
+    """Report an error for each violated policy."""
+    for policy in policies:
+        limit = policy.max_hourly_cost
+        if limit is not None and hourly_cost > limit:
+            yield _violation(
+                policy, f"the plan costs {hourly_cost:.2f} per hour", f"at most {limit:.2f}"
+            )
+        for resource in resources.values():
+            for label, value, patterns in _limited_values(policy, resource):
+                if not any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns):
+                    allowed = " or ".join(patterns)
+                    yield _violation(policy, f"{label} {value!r} is not allowed", allowed, resource)
+
+
+def _limited_values(
+    policy: PlanPolicy, resource: DesiredResource
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield label, value and allowed patterns of each limited value."""
+    if resource.address.kind is Kind.WEIGHTS and policy.sources is not None:
+        yield "the source", _plain(resource.weights_spec.source), policy.sources
+    if resource.address.kind is not Kind.CLUSTER:
+        return
+    if policy.providers is not None:
+        yield "the provider", resource.provider, policy.providers
+    region = resource.attributes.get("region")
+    if policy.regions is not None and region is not None:
+        yield "the region", str(region), policy.regions
+
+
+def _plain(source: str) -> str:
+    """Normalize the path of a ``file:`` source, so that patterns can't be evaded."""
+    scheme, _, path = source.partition(":")
+    if scheme != "file":
+        return source
+    absolute = path.startswith("/")
+    normal = posixpath.normpath(f"/{path.lstrip('/')}" if absolute else path)
+    return f"file://{normal}" if absolute else f"file:./{normal.removeprefix('./')}"
+
+
+def _violation(
+    policy: PlanPolicy, summary: str, allowed: str, resource: DesiredResource | None = None
+) -> Diagnostic:
+    name = f" {policy.name!r}" if policy.name else ""
+    return Diagnostic(
+        Severity.ERROR,
+        code="policy",
+        summary=summary,
+        detail=f"Policy{name} at {policy.where}: {allowed}.",
+        address=str(resource.address) if resource else None,
+        where=resource.where if resource else None,
+        forbids=True,
+    )

@@ -1,4 +1,4 @@
-"""What jobs that are to start need of their hosts: programs, files, container engines; whether they survive a logout."""
+"""Requirements of new runs on their hosts: files, programs, container engines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _INSTALL = "Install or create it there, or correct the manifest. Nothing was tra
 
 
 def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """What each starting job lacks, and a warning for each node whose logout rules would end it."""
-    told = set[str]()
+    """Report missing requirements, and nodes where a logout would end runs."""
+    reported = set[str]()
     for job in starting_changes(changes):
         address = str(job.address)
         for text in inputs.missing_requirements.get(job.address, ()):
@@ -24,15 +24,15 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
                 address=address,
                 code="missing-on-host",
             )
-        for seat in rank_placements(inputs, job):
-            facts = seat.facts
+        for placement in rank_placements(inputs, job):
+            facts = placement.facts
             for lack in facts.missing_requirements.get(job.address, ()) if facts else ():
-                said = f"{seat.node}: {lack}"
-                yield error(said, _INSTALL, address=address, code="missing-on-host")
+                summary = f"{placement.node}: {lack}"
+                yield error(summary, _INSTALL, address=address, code="missing-on-host")
             if facts and facts.mount == "link":
                 yield from _writable_mount_warnings(job)
-            if facts and facts.logout and facts.id not in told:
-                told.add(facts.id)
+            if facts and facts.logout and facts.id not in reported:
+                reported.add(facts.id)
                 yield warning(
                     f"runs on {facts.id} would end when the user logs out",
                     facts.logout,
@@ -41,7 +41,7 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
 
 
 def _writable_mount_warnings(job: Change) -> Iterator[Diagnostic]:
-    """Directories of the host that a job could write to although they are meant to be read-only."""
+    """Warn about read-only directories of the host that a job can write to."""
     for mount in job.job_spec.mounts:
         if mount.read_only and not mount.mount_location.startswith("/"):
             yield warning(
@@ -56,47 +56,47 @@ _WITHOUT_SHM_SIZE = ("apptainer",)
 
 
 def image_of(job: JobSpec) -> ImageSelection | None:
-    """The image that a job runs in, and the engine it insists on; None for a job that runs on the host."""
+    """Return the image and engine of a job, None if it runs on the host."""
     if job.image is None or not job.in_container:
         return None
     return ImageSelection(job.image.base_image, job.runtime.engine)
 
 
 def image_rows(inputs: PlanInputs, changes: Iterable[Change]) -> tuple[ImageRow, ...]:
-    """A row for each rank of each new run in a container."""
+    """Return a row for each rank of each new run in a container."""
     return tuple(
-        _line(job, selection, seat)
+        _image_row(job, selection, placement)
         for job in starting_changes(changes)
         if (selection := image_of(job.job_spec)) is not None
-        for seat in rank_placements(inputs, job)
+        for placement in rank_placements(inputs, job)
     )
 
 
 def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """Jobs that need a container on a node where no engine works, or where it can't be as they want it."""
+    """Report nodes without a working container engine, and unsupported settings."""
     for job in starting_changes(changes):
         selection = image_of(job.job_spec)
         if selection is None and job.job_spec.runtime.shm_size:
             yield _on_the_host(job)
-        for seat in rank_placements(inputs, job) if selection is not None else ():
-            found = seat.facts.images.get(selection) if seat.facts and selection else None
-            problem = _problem(job, seat, found) if found else None
+        for placement in rank_placements(inputs, job) if selection is not None else ():
+            facts = placement.facts.images.get(selection) if placement.facts and selection else None
+            problem = _problem(job, placement, facts) if facts else None
             if problem is not None:
                 yield problem
                 break
 
 
-def _problem(job: Change, seat: RankPlacement, found: ImageFacts) -> Diagnostic | None:
-    if found.engine is None:
+def _problem(job: Change, placement: RankPlacement, facts: ImageFacts) -> Diagnostic | None:
+    if facts.engine is None:
         return error(
-            f"{job.address} needs a container engine, but on {seat.node} {found.why}",
+            f"{job.address} needs a container engine, but on {placement.node} {facts.why}",
             "Install podman, docker or apptainer there, or set runtime.engine: host.",
             code="no-engine",
             address=str(job.address),
         )
-    if found.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
+    if facts.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
         return warning(
-            f"shm_size of {job.address} is ignored: {found.engine} on {seat.node} doesn't support it",
+            f"shm_size of {job.address} is ignored: {facts.engine} on {placement.node} doesn't support it",
             "Shared memory is half of the node's memory there. Remove shm_size, or use another engine.",
             code="no-shm-size",
             address=str(job.address),
@@ -113,13 +113,13 @@ def _on_the_host(job: Change) -> Diagnostic:
     )
 
 
-def _line(job: Change, selection: ImageSelection, seat: RankPlacement) -> ImageRow:
-    found = seat.facts.images.get(selection) if seat.facts else None
+def _image_row(job: Change, selection: ImageSelection, placement: RankPlacement) -> ImageRow:
+    facts = placement.facts.images.get(selection) if placement.facts else None
     return ImageRow(
         job=job.address,
-        rank=seat.rank,
-        node=seat.node,
+        rank=placement.rank,
+        node=placement.node,
         image=selection.image,
-        engine=found.engine if found else selection.engine,
-        present=found.present if found else None,
+        engine=facts.engine if facts else selection.engine,
+        present=facts.present if facts else None,
     )

@@ -113,9 +113,9 @@ def _space_lines(lines: Sequence[DeliveryRow]) -> list[str]:
     gets: dict[str, dict[str, int]] = {}
     rooms: dict[str, int] = {}
     for line in lines:
-        if line.node is not None and line.tiers is not None and line.room is not None:
+        if line.node is not None and line.tiers is not None and line.weights_space is not None:
             gets.setdefault(line.node, {})[line.content] = line.tiers.missing
-            rooms[line.node] = line.room
+            rooms[line.node] = line.weights_space
     sizes = {node: sum(one.values()) for node, one in gets.items() if any(one.values())}
     scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))
     told = [
