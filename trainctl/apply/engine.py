@@ -324,7 +324,7 @@ class ApplyEngine:
             seconds_of=lambda address: self._seconds.get(address, 0.0),
             cancelled=self._interrupt.cancelled,
             forecasts=self._forecasts.get(change.address, {}),
-            tell=lambda text: self._emit(Event(EventType.DIAGNOSTIC, text, change.address)),
+            notify=lambda text: self._emit(Event(EventType.DIAGNOSTIC, text, change.address)),
         )
 
 

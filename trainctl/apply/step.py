@@ -50,7 +50,7 @@ class ApplyStep(ResourceAttributes):
     """Whether an earlier attempt had this key, and may have had its effect."""
     forecasts: Mapping[tuple[int, str], TransferForecast] = field(default_factory=dict)
     """What the plan says of each delivery, by rank and weights."""
-    tell: Callable[[str], None] = lambda _: None
+    notify: Callable[[str], None] = lambda _: None
     """Prints a note on the work."""
 
     def needed(self, address: Address) -> RecordedResource:

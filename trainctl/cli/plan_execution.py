@@ -79,7 +79,7 @@ def execute_plan(
     options = ApplyOptions(permit, parallelism, execution_flags.lockfile_readonly)
     if execution_flags.format is OutputFormat.JSON:
         emit = JsonEventPrinter(session.output)
-        workspace.tell = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
+        workspace.notify = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
         with Interrupt(session.output.note) as interrupt:
             result, followed, code = _apply_and_follow(
                 workspace, plan, options, execution_flags, emit, interrupt
@@ -88,7 +88,7 @@ def execute_plan(
             emit(summary_event(result, code, followed))
         return code
     with ProgressDisplay(session.output) as progress, Interrupt(progress.note) as interrupt:
-        workspace.tell = progress.note
+        workspace.notify = progress.note
         result, followed, code = _apply_and_follow(
             workspace,
             plan,

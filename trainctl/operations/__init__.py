@@ -1,1 +1,8 @@
-"""Use cases: each takes what it needs, tells events, returns values and prints nothing. See DESIGN.md beside this file."""
+"""Operations of the commands: return values, emit events, print nothing.
+
+Every operation works on a `workspace.Workspace`: manifest, state, mirror, secrets and nodes,
+each opened on first use. Begin with `plan.create_plan` and `apply.apply`.
+`survey` gathers the facts of a plan; `reconcile` resumes approved work; `jobs` has operations
+on jobs and runs; `nodes`, `caches`, `secrets` and `mirrors` those on nodes, caches, secrets
+and the location of the mirror.
+"""

@@ -1,4 +1,4 @@
-"""Apply a plan: checks and the lock file first, then the engine."""
+"""Apply a plan: check it, update the lock file, run the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainctl.weights.lock import LockEntry, LockFile, LockKey
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """What the user allowed and asked for."""
+    """Permissions and limits of an apply."""
 
     permit: ApplyPermissions = ApplyPermissions()
     parallelism: int = 10
@@ -40,14 +40,14 @@ class ApplyOptions:
 def apply(
     workspace: Workspace, plan: Plan, options: ApplyOptions, emit: Emit, interrupt: Interrupt
 ) -> ApplyResult:
-    """Carry out a plan that was consented to. Nothing is begun if something it needs is known to be missing."""
+    """Apply an approved plan; refuse it first if anything it needs is missing."""
     _refuse_ephemeral_state(workspace, plan)
     _refuse_forbidden(workspace, plan)
     _require_secrets(workspace, plan)
     if not options.lockfile_readonly:
         _lock_mirrored(workspace, plan)
     if not workspace.ledger.state().lineage:
-        # This gives the state its lineage, which names everything that is made from here on.
+        # The first entry gives the state its lineage, which all names contain.
         workspace.ledger.note("a new state")
     approved = approval_digests(plan)
     if approved:
@@ -56,10 +56,9 @@ def apply(
     services = replace(services, planned=planned_runs(plan))
     if not options.lockfile_readonly:
         services = replace(services, lock=_lock_writer(workspace, plan))
-    made = handlers(services)
     engine = ApplyEngine(
         workspace.ledger,
-        made,
+        handlers(services),
         emit,
         interrupt,
         workspace.agents.close,
@@ -69,7 +68,7 @@ def apply(
     _resume_waiting_runs(workspace, plan, emit)
     if plan.options.refresh_only:
         workspace.ledger.observe_many(
-            {one.address: one.after for one in plan.drift if one.after is not None}
+            {change.address: change.after for change in plan.drift if change.after is not None}
         )
     result = engine.run(plan, options.permit)
     workspace.ledger.flush()
@@ -77,16 +76,16 @@ def apply(
 
 
 def _resume_waiting_runs(workspace: Workspace, plan: Plan, emit: Emit) -> None:
-    """Runs that this plan leaves as they are and that only wait for their secrets were approved once."""
-    kept = {change.address for change in plan.changes if change.action is Action.NOOP}
-    waiting = [run for run in runs_waiting_for_secrets(workspace) if run.job.address in kept]
+    """Send secrets to waiting runs that the plan does not change."""
+    unchanged = {change.address for change in plan.changes if change.action is Action.NOOP}
+    waiting = [run for run in runs_waiting_for_secrets(workspace) if run.job.address in unchanged]
     send_secrets(workspace, waiting, emit)
 
 
 def _require_secrets(workspace: Workspace, plan: Plan) -> None:
-    """Read every secret that the plan will use, so that a missing one is reported before anything is begun.
+    """Read the plan's secrets, so that a missing one is reported at the start.
 
-    Weights that are mirrored already need none.
+    Mirrored weights need none.
     """
     mirrored = {line.address for line in plan.weights if line.listing and not line.bytes_upstream}
     for change in effective_changes(plan.changes).values():
@@ -110,83 +109,79 @@ def _read_secrets(workspace: Workspace, change: Change) -> None:
 
 
 def _secrets_of_job(workspace: Workspace, job: JobSpec) -> set[str]:
-    """The secrets that a run is given, that pull its image and that open its checkpoints' store."""
+    """Return the secrets of a run, its image registry and checkpoint store."""
     login = job.image.docker_auth if job.image else None
     names = {*job.runtime.secret_environment.values(), *(login.secrets if login else ())}
-    keeps = job.runtime.checkpointing_config.enabled or job.runtime.loads
+    uses_store = job.runtime.checkpointing_config.enabled or job.runtime.loads
     store = workspace.desired.checkpoints.secret
-    return names | {store} if keeps and store else names
+    return names | {store} if uses_store and store else names
 
 
 _UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
-"""Sources that have only their present version."""
+"""Schemes whose sources have only a current version."""
 
 
 def _lock_writer(workspace: Workspace, plan: Plan) -> Callable[[LockEntry], None]:
-    """Note in the lock file what a source resolved to, but only once all of it is mirrored.
+    """Return a function that records a mirrored source in the lock file.
 
-    A source without versions is noted once, until ``--upgrade``.
+    The entry of an unversioned source is replaced only with ``--upgrade``.
     """
-    lock, turn = LockFile(workspace.settings.directory), threading.Lock()
+    lock_file, mutex = LockFile(workspace.settings.directory), threading.Lock()
 
-    def note(entry: LockEntry) -> None:
+    def put(entry: LockEntry) -> None:
         replaces = plan.options.upgrade or not entry.source.startswith(_UNVERSIONED)
-        with turn:
-            lock.put([entry], replace=replaces)
+        with mutex:
+            lock_file.put([entry], replace=replaces)
 
-    return note
+    return put
 
 
 def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
-    """Note what is mirrored already, and drop entries that the manifest doesn't name any more.
+    """Record mirrored sources in the lock file, and drop undeclared entries.
 
-    An unwritable lock file is found out here, before anything is begun.
+    An unwritable lock file fails here, before the apply starts.
     """
     lock, directory = LockFile(workspace.settings.directory), workspace.settings.directory
     weights = [
         change for change in plan.changes if change.address.kind is Kind.WEIGHTS and change.after
     ]
-    wanted = _declared_keys(workspace, plan)
-    if weights or (wanted is not None and lock.path.exists()):
+    declared = _declared_keys(workspace, plan)
+    if weights or (declared is not None and lock.path.exists()):
         mirrored = (item.after for item in weights if item.action is Action.NOOP)
         specs = [WeightsSpec.from_attributes(after) for after in mirrored if after]
         entries = (lock_entry(spec, directory) for spec in specs if spec.pin)
-        lock.put(entries, wanted=wanted)
+        lock.put(entries, wanted=declared)
 
 
 def _declared_keys(workspace: Workspace, plan: Plan) -> set[LockKey] | None:
-    """What the manifest names, as keys of the lock file; None if it may name more: by expressions, or as the plan is partial."""
+    """Return the lock keys of all declared sources; None if that is unknown."""
     desired, options = workspace.desired, plan.options
-    part = options.targets or options.excludes or options.destroy or options.refresh_only
-    if part or desired.sources_vary:
+    partial = options.targets or options.excludes or options.destroy or options.refresh_only
+    if partial or desired.sources_vary:
         return None
-    weights = (
-        resource for resource in desired.resources.values() if resource.address.kind is Kind.WEIGHTS
-    )
     return {
-        source_request_of(item.weights_spec, workspace.settings.directory).key for item in weights
+        source_request_of(resource.weights_spec, workspace.settings.directory).key
+        for resource in desired.resources.values()
+        if resource.address.kind is Kind.WEIGHTS
     }
 
 
 def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:
-    """A saved plan may have been made where another trust holds."""
+    """Check policies and trust again: they may differ from those of the plan."""
     if plan.options.destroy:
         return
-    wishes, policies = workspace.desired.resources, workspace.trust.policies
-    for policy_violation in (
-        *policy_violations(policies, wishes, plan.hourly_cost),
+    resources, policies = workspace.desired.resources, workspace.trust.policies
+    for violation in (
+        *policy_violations(policies, resources, plan.hourly_cost),
         *trust_violations(workspace),
     ):
         raise PermissionDenied(
-            policy_violation.summary,
-            policy_violation.detail,
-            address=policy_violation.address,
-            code=policy_violation.code,
+            violation.summary, violation.detail, address=violation.address, code=violation.code
         )
 
 
 def _refuse_ephemeral_state(workspace: Workspace, plan: Plan) -> None:
-    """A new local state on a CI runner is lost with the runner, and with it the knowledge of what was made."""
+    """Refuse a new local state on a CI runner, which would be lost with it."""
     if plan.lineage or not workspace.settings.environ.get("CI") or not workspace.state_is_default:
         return
     clusters = [change for change in plan.changes if change.address.kind is Kind.CLUSTER]

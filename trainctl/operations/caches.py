@@ -1,4 +1,4 @@
-"""Caches of weights on nodes, verified and evicted; training caches, summarized and cleared."""
+"""Verify and evict weights caches; summarize and clear training caches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheSelection:
-    """Which caches: a cluster by name, and of its nodes those named, all by default."""
+    """A cluster, and the names of some of its nodes; none means all."""
 
     cluster: str
     nodes: tuple[str, ...] = ()
@@ -56,64 +56,63 @@ class CacheSelection:
 def evict(
     workspace: Workspace, selection: CacheSelection, names: Sequence[str], *, dry_run: bool = False
 ) -> CacheReport:
-    """Evict listings, by id or as the weights that they are of, or all; what live runs lease stays."""
+    """Evict listings, by id or weights address, or all; keep leased ones."""
     state = workspace.ledger.state()
     listings = [_listing(state, name) for name in names] or None
 
-    def ask(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
+    def call(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
         agent = workspace.agents.ephemeral_agent(cluster.provider, node)
-        where = cache_target(node, cluster.cluster_spec)
-        return agent.call(
-            CACHE_EVICT, CacheEvictRequest(**where, listings=listings, dry_run=dry_run)
-        )
+        target = cache_target(node, cluster.cluster_spec)
+        request = CacheEvictRequest(**target, listings=listings, dry_run=dry_run)
+        return agent.call(CACHE_EVICT, request)
 
-    return _ask_nodes(state, selection, ask)
+    return _call_nodes(state, selection, call)
 
 
 def verify(
-    workspace: Workspace, selection: CacheSelection, tell: OnProgress | None = None
+    workspace: Workspace, selection: CacheSelection, progress: OnProgress | None = None
 ) -> CacheReport:
-    """Hash everything in the caches; listings with wrong files are removed and fetched by the next delivery."""
+    """Hash all cached files; listings with corrupt files are evicted."""
 
-    def ask(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
+    def call(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
         def on_event(event: Mapping[str, Any]) -> None:
-            if tell is not None:
-                tell(node.id, int(event["done"]), int(event["total"]))
+            if progress is not None:
+                progress(node.id, int(event["done"]), int(event["total"]))
 
         agent = workspace.agents.ephemeral_agent(cluster.provider, node)
         return agent.call(CACHE_VERIFY, cache_target(node, cluster.cluster_spec), on_event=on_event)
 
-    return _ask_nodes(workspace.ledger.state(), selection, ask)
+    return _call_nodes(workspace.ledger.state(), selection, call)
 
 
-def _ask_nodes(
+def _call_nodes(
     state: State,
     selection: CacheSelection,
-    ask: Callable[[Node, RecordedResource], CacheListingsResponse],
+    call: Callable[[Node, RecordedResource], CacheListingsResponse],
 ) -> CacheReport:
     cluster = _cluster(state, selection.cluster)
 
-    def answer(node: Node) -> CacheListingsResponse | TrainctlError:
+    def try_call(node: Node) -> CacheListingsResponse | TrainctlError:
         try:
-            return ask(node, cluster)
+            return call(node, cluster)
         except (NodeError, StorageError) as error:
             return error
 
     nodes = _nodes(cluster, selection)
-    asked = list(zip(nodes, each(answer, nodes, _AT_ONCE), strict=True))
-    failed = [(node, error) for node, error in asked if isinstance(error, TrainctlError)]
-    answers = [(node, found) for node, found in asked if not isinstance(found, TrainctlError)]
-    if failed and not answers:
-        raise failed[0][1]
+    replies = list(zip(nodes, each(try_call, nodes, _AT_ONCE), strict=True))
+    errors = [(node, error) for node, error in replies if isinstance(error, TrainctlError)]
+    responses = [(node, reply) for node, reply in replies if not isinstance(reply, TrainctlError)]
+    if errors and not responses:
+        raise errors[0][1]
     return CacheReport(
         tuple(
             from_json(CachedListingReport, {"node": node.id, **row})
-            for node, found in answers
-            for row in found["listings"]
+            for node, response in responses
+            for row in response["listings"]
         ),
-        sum(found["freed"] for _, found in answers),
-        sum(found["bytes"] for _, found in answers),
-        tuple((node.id, error.summary) for node, error in failed),
+        sum(response["freed"] for _, response in responses),
+        sum(response["bytes"] for _, response in responses),
+        tuple((node.id, error.summary) for node, error in errors),
     )
 
 
@@ -137,15 +136,12 @@ def _listing(state: State, name: str) -> str:
 
 def _cluster(state: State, text: str) -> RecordedResource:
     name = text.removeprefix("cluster.")
-    found = {
-        address.name: one
-        for address, one in state.resources.items()
-        if address.kind is Kind.CLUSTER
-    }
-    if name not in found:
-        known = ", ".join(sorted(found)) or "no cluster"
+    cluster = state.resources.get(Address(Kind.CLUSTER, name))
+    if cluster is None:
+        names = sorted(address.name for address in state.resources if address.kind is Kind.CLUSTER)
+        known = ", ".join(names) or "no cluster"
         raise UsageError(f"cluster {name} is not in the state", f"In the state: {known}.")
-    return found[name]
+    return cluster
 
 
 def _nodes(cluster: RecordedResource, selection: CacheSelection) -> list[Node]:
@@ -162,7 +158,7 @@ def _nodes(cluster: RecordedResource, selection: CacheSelection) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class SelectedCache:
-    """A recorded cache and its directory on a node; ``others`` are asked if that node is unreachable."""
+    """A cache, its directory on a node, and the other nodes to query instead."""
 
     cache: RecordedResource
     location: CacheLocation
@@ -172,7 +168,7 @@ class SelectedCache:
 
 @dataclass(frozen=True, slots=True)
 class CacheSummary:
-    """The contents of a cache, and the unreachable nodes. ``same``: the node that answered shares their directory."""
+    """Contents of a cache; ``same`` if the unreachable nodes share them."""
 
     content: CacheUsage
     unreachable: tuple[UnreachableNode, ...] = ()
@@ -182,7 +178,7 @@ class CacheSummary:
 def select_cache(
     state: State, project: str, cluster: str | None = None, *, team: bool = False
 ) -> SelectedCache | None:
-    """The cache of a project, or of the team on its cluster; None if it has none. UsageError says what there is."""
+    """Select the cache of a project, or the team cache on its cluster."""
     name = project.removeprefix("project.")
     projects = sorted(
         resource.name for resource in state.resources if resource.kind is Kind.PROJECT
@@ -194,57 +190,43 @@ def select_cache(
         )
     cache = _require_one_cluster(_caches(state, name), name, cluster)
     if cache is not None and team:
-        declared = (
-            one
-            for one in _caches(state, None)
-            if one.cache_spec.cluster == cache.cache_spec.cluster
-        )
-        shared = next(declared, None)
-        location = find_cache_location(shared or cache, state.resources.get)
-        others = other_cache_locations(shared or cache, state.resources.get)
-        return (
-            SelectedCache(shared or cache, location, location.directories[-1], tuple(others))
-            if location
-            else None
-        )
+        on_cluster = cache.cache_spec.cluster
+        declared = [item for item in _caches(state, None) if item.cache_spec.cluster == on_cluster]
+        cache = declared[0] if declared else cache
     location = find_cache_location(cache, state.resources.get) if cache is not None else None
     if cache is None or location is None:
         return None
-    return SelectedCache(
-        cache,
-        location,
-        location.directories[0],
-        tuple(other_cache_locations(cache, state.resources.get)),
-    )
+    # The last directory of a project's cache is the team's.
+    directory = location.directories[-1 if team else 0]
+    others = other_cache_locations(cache, state.resources.get)
+    return SelectedCache(cache, location, directory, tuple(others))
 
 
 def summarize(workspace: Workspace, chosen: SelectedCache) -> CacheSummary:
-    """The contents of the cache, from the first reachable node. NodeUnreachable if none is."""
-    failures: list[tuple[CacheLocation, NodeUnreachable]] = []
+    """Read the contents from the first reachable node."""
+    unreachable: list[UnreachableNode] = []
+    errors: list[NodeUnreachable] = []
     for location in (chosen.location, *chosen.others):
         try:
             content = _read_content(workspace, chosen, location)
         except NodeUnreachable as error:
-            failures.append((location, error))
+            errors.append(error)
+            unreachable.append(UnreachableNode(location.node.id, (), error.summary))
         else:
-            unreachable = tuple(
-                UnreachableNode(one.node.id, (), why.summary) for one, why in failures
-            )
-            return CacheSummary(
-                content, unreachable, not unreachable or bool(chosen.cache.cache_spec.dir)
-            )
-    raise failures[0][1]
+            same = not unreachable or bool(chosen.cache.cache_spec.dir)
+            return CacheSummary(content, tuple(unreachable), same)
+    raise errors[0]
 
 
 def _read_content(
     workspace: Workspace, chosen: SelectedCache, location: CacheLocation
 ) -> CacheUsage:
-    selection = chosen.location.directories.index(chosen.directory)
-    directory, own = location.directories[selection], selection == 0
+    index = chosen.location.directories.index(chosen.directory)
+    directory = location.directories[index]
     agent = workspace.agents.ephemeral_agent(location.provider, location.node)
     request = TrainingCacheRequest(root=location.node.root, directory=directory)
     *rows, total = _lines(iterate_callbacks(lambda take: agent.read(READ_CACHE, request, take)))
-    size = chosen.cache.cache_spec.size if own else None
+    size = chosen.cache.cache_spec.size if index == 0 else None
     return CacheUsage(
         address=str(chosen.cache.address),
         directory=directory,
@@ -260,7 +242,7 @@ def _read_content(
 def clear(
     workspace: Workspace, chosen: SelectedCache, older_than: float | None, *, dry_run: bool
 ) -> CacheClearResult:
-    """Remove what was last modified so many seconds ago or earlier; all of it for None. Busy while a run uses it."""
+    """Delete files not modified for ``older_than`` seconds; None: all files."""
     location = chosen.location
     request = ClearCacheRequest(
         root=location.node.root,
@@ -268,20 +250,21 @@ def clear(
         older_than_seconds=older_than,
         dry_run=dry_run,
     )
-    found = workspace.agents.of(location.provider, location.node).call(CLEAR_CACHE, request)
+    agent = workspace.agents.of(location.provider, location.node)
+    response = agent.call(CLEAR_CACHE, request)
     return CacheClearResult(
-        chosen.directory, found["files"], found["bytes"], found["left"], dry_run
+        chosen.directory, response["files"], response["bytes"], response["left"], dry_run
     )
 
 
 def _caches(state: State, project: str | None) -> list[RecordedResource]:
-    """The recorded caches of a project; for None those that were declared for the team."""
+    """Return the recorded caches of a project; None: those of the team."""
     scope = "team" if project is None else "project"
     return [
-        one
-        for address, one in sorted(state.resources.items())
+        cache
+        for address, cache in sorted(state.resources.items())
         if address.kind is Kind.CACHE
-        and (one.cache_spec.scope, one.cache_spec.project) == (scope, project)
+        and (cache.cache_spec.scope, cache.cache_spec.project) == (scope, project)
     ]
 
 
@@ -290,11 +273,11 @@ def _require_one_cluster(
 ) -> RecordedResource | None:
     places = ", ".join(cache.cache_spec.cluster for cache in caches)
     if cluster is not None:
-        wanted = cluster.removeprefix("cluster.")
-        caches = [cache for cache in caches if cache.cache_spec.cluster == wanted]
+        cluster = cluster.removeprefix("cluster.")
+        caches = [cache for cache in caches if cache.cache_spec.cluster == cluster]
         if not caches:
             raise UsageError(
-                f"{project} has no training cache on {wanted}",
+                f"{project} has no training cache on {cluster}",
                 f"It has a training cache on: {places or 'none'}.",
                 code="cache-not-found",
             )
@@ -309,8 +292,8 @@ def _require_one_cluster(
 
 def _lines(data: Iterator[bytes]) -> Iterator[Any]:
     rest = b""
-    for piece in data:
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from map(json.loads, whole)
+    for buffer in data:
+        *lines, rest = (rest + buffer).split(b"\n")
+        yield from map(json.loads, lines)
     if rest:
         raise NodeError("truncated response from the node about the cache", "Try again.")

@@ -1,4 +1,4 @@
-"""The mirror that is used: the manifest's, else on the first host of its first cluster of hosts, else a directory here."""
+"""Locate and open the mirror: declared, on the first host, or local."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainctl.resources.agents import nodes_of, recorded_or_planned
 from trainctl.resources.clusters import provider_cluster
 from trainctl.weights.mirrors import HostMirrorLocation
 
-if TYPE_CHECKING:  # heavy
+if TYPE_CHECKING:  # slow to import
     from trainctl.plugin_api.sources import SourceCredential
     from trainctl.weights.mirrors import Mirror
 
@@ -43,7 +43,7 @@ RecordLookup = Callable[[Address], RecordedResource | None]
 def mirror_url(
     desired: DesiredState | None, providers: Providers, environ: Mapping[str, str]
 ) -> str:
-    """Where the mirror is: ``file:///DIRECTORY``, a bucket, or ``node://CLUSTER/DIRECTORY``, without a directory for the usual one."""
+    """Return the mirror's URL: ``file:``, a bucket, or ``node://CLUSTER[/PATH]``."""
     if desired is not None and desired.mirror.url:
         return desired.mirror.url
     hosts = _first_host_cluster(desired, providers) if desired is not None else None
@@ -53,13 +53,13 @@ def mirror_url(
 
 
 def _first_host_cluster(desired: DesiredState, providers: Providers) -> DesiredResource | None:
-    """The cluster declared first whose machines exist already and don't share the operator's disk."""
+    """Return the first declared cluster of existing hosts."""
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
     for name in desired.clusters:
         cluster = desired.resources.get(Address(Kind.CLUSTER, name))
         if cluster is not None and cluster.provider in installed:
-            can = providers(cluster.provider).capabilities
-            if not (can.shares_disk_with_client or can.creates_machines):
+            capabilities = providers(cluster.provider).capabilities
+            if not (capabilities.shares_disk_with_client or capabilities.creates_machines):
                 return cluster
     return None
 
@@ -72,7 +72,10 @@ def locate_host(
     *,
     asks: bool = True,
 ) -> HostMirrorLocation:
-    """The host and the directory of a ``node:`` URL. The host is asked only if it isn't a node yet; NodeError if it would have to be and not ``asks``."""
+    """Return the host and directory of a ``node:`` URL.
+
+    Queries the host if it is not a node yet; with ``asks=False`` raises NodeError instead.
+    """
     name, slash, path = url.removeprefix("node://").partition("/")
     directory = f"{slash}{unquote(path)}".rstrip("/") or None
     address = Address(Kind.CLUSTER, name)
@@ -108,7 +111,7 @@ def locate_host(
 def mirror_host_site(
     url: str, desired: DesiredState | None, providers: Providers, recorded: RecordLookup
 ) -> MirrorSite:
-    """Where a ``node:`` URL leads as far as manifest and state tell: to no directory where only its host does."""
+    """Return the site of a ``node:`` URL without querying the host."""
     with contextlib.suppress(TrainctlError):
         return MirrorSite(locate_host(url, desired, providers, recorded, asks=False).url)
     return MirrorSite(unquote(url).rstrip("/"))
@@ -124,19 +127,20 @@ def is_in_bucket(url: str) -> bool:
     return url.partition("://")[0] in SCHEMES
 
 
-def credentials_at(site: MirrorSite, kept: StoreLocation) -> StoreLocation:
-    """The same for another place: a bucket of that scheme is opened by the same secret, if that may go to its server."""
-    alike = (kept.url or "").partition("://")[0] == site.scheme
-    return StoreLocation(site.url, site.endpoint or None, kept.secret if alike else None)
+def credentials_at(site: MirrorSite, declared: StoreLocation) -> StoreLocation:
+    """Return the store at another site, with its secret for the same scheme."""
+    same_scheme = (declared.url or "").partition("://")[0] == site.scheme
+    secret = declared.secret if same_scheme else None
+    return StoreLocation(site.url, site.endpoint or None, secret)
 
 
 def normalize_endpoint(endpoint: str | None) -> str:
-    """A server as it is compared with others."""
+    """Normalize an endpoint URL for comparison."""
     return (endpoint or "").strip().rstrip("/")
 
 
 def is_present(url: str) -> bool:
-    """False for a directory that isn't on this machine, or is empty, as where a disk isn't mounted; of others only asking tells."""
+    """Return False for a missing or empty directory on this machine."""
     if is_on_host(url) or is_in_bucket(url):
         return True
     try:
@@ -146,7 +150,7 @@ def is_present(url: str) -> bool:
 
 
 def directory_mirror(directory: Path, retry: RetryPolicy) -> Mirror:
-    """The mirror in a directory of this machine."""
+    """Open the mirror in a local directory."""
     from trainctl.store.backends.directory import DirectoryObjects
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import DirectMirror
@@ -155,40 +159,40 @@ def directory_mirror(directory: Path, retry: RetryPolicy) -> Mirror:
 
 
 def bucket_mirror(
-    kept: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str], retry: RetryPolicy
+    location: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str], retry: RetryPolicy
 ) -> Mirror:
-    """The mirror in a bucket. Its own secret opens it when it is first used, else its platform's usual credential."""
+    """Open the mirror in a bucket, with its secret or default credentials."""
     from trainctl.objects.bucket_store import open_bucket_store
     from trainctl.store.keys import is_store_key
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import DirectMirror
 
-    access = _BucketAccess(kept, secrets)
+    access = _BucketAccess(location, secrets)
     objects = open_bucket_store(
         access.url,
-        kept.endpoint_url,
+        location.endpoint_url,
         access.credential,
         retry,
         environ=environ,
         is_own=is_store_key,
         refusal=access.refusal,
     )
-    return DirectMirror(MirrorStore(objects, retry), normalize_endpoint(kept.endpoint_url))
+    return DirectMirror(MirrorStore(objects, retry), normalize_endpoint(location.endpoint_url))
 
 
 class _BucketAccess:
-    """The credential that opens a mirror's bucket."""
+    """Credential of a mirror's bucket."""
 
-    def __init__(self, kept: StoreLocation, secrets: SecretResolver) -> None:
-        self.url = str(kept.url).rstrip("/")
-        method = "CUSTOM_SECRET" if kept.secret else None
-        auth = SourceAuthSpec(method, kept.secret, endpoint_url=kept.endpoint_url)
+    def __init__(self, location: StoreLocation, secrets: SecretResolver) -> None:
+        self.url = str(location.url).rstrip("/")
+        method = "CUSTOM_SECRET" if location.secret else None
+        auth = SourceAuthSpec(method, location.secret, endpoint_url=location.endpoint_url)
         self._place = WeightsSpec(self.url, auth=auth)
         self._secrets = secrets
         self._used: SourceCredential | None = None
 
     def credential(self) -> SourceCredential | None:
-        """Forbidden if the declared secret may not go to this bucket."""
+        """Return the credential; PermissionDenied if trust forbids the secret."""
         try:
             declared = self._secrets.declared_credential(self._place)
         except PermissionDenied as error:
@@ -197,9 +201,9 @@ class _BucketAccess:
         return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:
-        """See ``bucket_credentials.refusal``."""
-        refused = explain_denial(error, self._used)
-        return refused if refused is error else self._mirror_error(refused)
+        """See ``bucket_credentials.explain_denial``."""
+        explained = explain_denial(error, self._used)
+        return explained if explained is error else self._mirror_error(explained)
 
     def _mirror_error(self, error: TrainctlError) -> PermissionDenied:
         return PermissionDenied(

@@ -1,4 +1,4 @@
-"""List the nodes of clusters, and forget a lost one."""
+"""List the nodes of clusters, and remove a lost node from the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class _NodeEntry:
-    """A node, made or planned, with the provider and its cluster."""
+    """A recorded or planned node, with its provider and cluster."""
 
     provider: str
     node: Node
@@ -34,18 +34,20 @@ class _NodeEntry:
 
 
 def inspect_nodes(workspace: Workspace) -> list[NodeReport]:
-    """Every node of the state and of the manifest, by cluster and rank; one that is away is a row like the others."""
+    """Inspect every recorded and declared node, by cluster and rank."""
     state = workspace.ledger.state()
-    known = list(_list_nodes(workspace, state))
     runs = _live_runs(state)
-    found = each(lambda one: _inspect(workspace, one), known, _AT_ONCE)
-    return [replace(one, runs=runs.get(one.id, ()), lineage=state.lineage) for one in found]
+    entries = list(_list_nodes(workspace, state))
+    reports = each(lambda entry: _inspect(workspace, entry), entries, _AT_ONCE)
+    return [
+        replace(report, runs=runs.get(report.id, ()), lineage=state.lineage) for report in reports
+    ]
 
 
 def forget(workspace: Workspace, name: str) -> Node:
-    """Drop a node from the state without touching it. Busy while its cluster is being changed.
+    """Remove a node from the state without touching it.
 
-    The record says what was forgotten, so that a plan makes it again for as long as the manifest has it.
+    The next plan creates it again if the manifest declares it. LockHeld while its cluster changes.
     """
     state = workspace.ledger.state()
     cluster, node = recorded_node(state, name)
@@ -54,30 +56,24 @@ def forget(workspace: Workspace, name: str) -> Node:
         IntentRequest(cluster.address, "update", cluster.provider, cluster.key, {}, reason=reason)
     )
     recorded = workspace.ledger.recorded(cluster.address) or cluster
-    left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]
-    unreachable = [
-        unprovisioned_node.to_json()
-        for unprovisioned_node in unprovisioned_nodes(recorded)
-        if unprovisioned_node.id != node.id
-    ]
-    forgotten = [*recorded.cluster_spec.forgotten, node.name]
     outputs = {key: value for key, value in recorded.outputs.items() if key != "unreachable"}
-    changed = replace(
-        recorded,
-        attributes={**recorded.attributes, "forgotten": forgotten},
-        outputs={**outputs, "nodes": left, **({"unreachable": unreachable} if unreachable else {})},
-    )
-    workspace.ledger.finish(intent, changed)
+    outputs["nodes"] = [item.to_json() for item in nodes_of(recorded) if item.id != node.id]
+    unreachable = [item.to_json() for item in unprovisioned_nodes(recorded) if item.id != node.id]
+    if unreachable:
+        outputs["unreachable"] = unreachable
+    forgotten = [*recorded.cluster_spec.forgotten, node.name]
+    attributes = {**recorded.attributes, "forgotten": forgotten}
+    workspace.ledger.finish(intent, replace(recorded, attributes=attributes, outputs=outputs))
     return node
 
 
 def recorded_node(state: State, name: str) -> tuple[RecordedResource, Node]:
-    """A node of the state, as CLUSTER/NODE; UsageError names those there are."""
+    """Find a recorded node by ``CLUSTER/NODE``."""
     cluster = state.resources.get(Address(Kind.CLUSTER, name.partition("/")[0]))
     known = (*nodes_of(cluster), *unprovisioned_nodes(cluster)) if cluster else ()
-    node = next((one for one in known if one.id == name), None)
+    node = next((item for item in known if item.id == name), None)
     if cluster is None or node is None:
-        names = [node.id for one in _clusters(state) for node in nodes_of(one)]
+        names = [item.id for recorded in _clusters(state) for item in nodes_of(recorded)]
         raise UsageError(
             f"node {name!r} is not in the state", f"In the state: {', '.join(names) or 'none'}."
         )
@@ -85,67 +81,66 @@ def recorded_node(state: State, name: str) -> tuple[RecordedResource, Node]:
 
 
 def live_runs_on(state: State, node: Node) -> tuple[str, ...]:
-    """What is recorded as running there, in words."""
+    """List the live runs recorded on a node."""
     return tuple(format_run(run) for run in _live_runs(state).get(node.id, ()))
 
 
 def _clusters(state: State) -> list[RecordedResource]:
-    return [one for address, one in state.resources.items() if address.kind is Kind.CLUSTER]
+    return [cluster for address, cluster in state.resources.items() if address.kind is Kind.CLUSTER]
 
 
 def _list_nodes(workspace: Workspace, state: State) -> Iterator[_NodeEntry]:
-    recorded = {one.address: one for one in _clusters(state)}
-    for one in recorded.values():
-        yield from (_NodeEntry(one.provider, node, one.cluster_spec) for node in nodes_of(one))
+    recorded = {cluster.address: cluster for cluster in _clusters(state)}
+    for cluster in recorded.values():
+        for node in nodes_of(cluster):
+            yield _NodeEntry(cluster.provider, node, cluster.cluster_spec)
     for address, resource in _declared_clusters(workspace).items():
-        made = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
-        cluster = provider_cluster(address.name, resource.cluster_spec)
-        for node in workspace.provider(resource.provider).plan(cluster):
-            if node.name not in made:
+        names = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
+        settings = provider_cluster(address.name, resource.cluster_spec)
+        for node in workspace.provider(resource.provider).plan(settings):
+            if node.name not in names:
                 yield _NodeEntry(resource.provider, node, resource.cluster_spec)
 
 
 def _declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
-    """The manifest's clusters; a manifest that is wrong or absent has none."""
+    """Return the declared clusters; none for an invalid or missing manifest."""
     try:
         resources = workspace.desired.resources
     except TrainctlError:
         return {}
-    return {address: one for address, one in resources.items() if address.kind is Kind.CLUSTER}
+    return {
+        address: resource for address, resource in resources.items() if address.kind is Kind.CLUSTER
+    }
 
 
-def _inspect(workspace: Workspace, known: _NodeEntry) -> NodeReport:
-    node = known.node
-    report = NodeReport(
-        node.cluster,
-        node.name,
-        node.address,
-        "planned",
-        limit=cache_target(node, known.cluster)["cache"]["size"],
-    )
+def _inspect(workspace: Workspace, entry: _NodeEntry) -> NodeReport:
+    node, cluster = entry.node, entry.cluster
+    limit = cache_target(node, cluster)["cache"]["size"]
+    report = NodeReport(node.cluster, node.name, node.address, "planned", limit=limit)
     try:
-        provider = workspace.provider(known.provider)
+        provider = workspace.provider(entry.provider)
         if not node.key:
-            node = provider.locate(provider_cluster(node.cluster, known.cluster), node)
+            node = provider.locate(provider_cluster(node.cluster, cluster), node)
         else:
             status = provider.read(node)
-            report = replace(report, status=status.value, why=_PRESENCE_DETAILS.get(status, ""))
+            report = replace(report, status=status.value, why=_STATUS_DETAILS.get(status, ""))
             if status is ResourceStatus.MISSING:
                 return report
             if status is not ResourceStatus.PRESENT:
-                provider.locate(provider_cluster(node.cluster, known.cluster), node)  # says why not
+                provider.locate(provider_cluster(node.cluster, cluster), node)  # raises the reason
                 return report
-        request = InspectNodeRequest(**cache_target(node, known.cluster), gpus=node.gpus)
-        agent = workspace.agents.ephemeral_agent(known.provider, node)
+        request = InspectNodeRequest(**cache_target(node, cluster), gpus=node.gpus)
+        agent = workspace.agents.ephemeral_agent(entry.provider, node)
         return replace(report, found=agent.call(INSPECT, request, timeout=QUERY_SECONDS))
     except NodeError as error:
-        unreachable = ResourceStatus.UNREACHABLE if error.retryable else ResourceStatus.FORBIDDEN
-        known_away = report.status in (ResourceStatus.UNREACHABLE, ResourceStatus.FORBIDDEN)
-        presence_told = report.status if known_away else unreachable.value
-        return replace(report, status=presence_told, why=str(error))
+        if report.status not in (ResourceStatus.UNREACHABLE, ResourceStatus.FORBIDDEN):
+            retryable = error.retryable
+            status = ResourceStatus.UNREACHABLE if retryable else ResourceStatus.FORBIDDEN
+            report = replace(report, status=status.value)
+        return replace(report, why=str(error))
 
 
-_PRESENCE_DETAILS = {
+_STATUS_DETAILS = {
     ResourceStatus.MISSING: "It was deleted. Apply creates it again.",
     ResourceStatus.FORBIDDEN: "It exists, but this user has no read access.",
     ResourceStatus.UNREACHABLE: "It is unreachable.",
@@ -153,17 +148,17 @@ _PRESENCE_DETAILS = {
 
 
 def _live_runs(state: State) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    found: dict[str, tuple[Mapping[str, Any], ...]] = {}
+    by_node: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for address, recorded in state.resources.items():
-        if address.kind is Kind.JOB:
-            for run in runs_of(recorded):
-                if run.status.live:
-                    told = {
-                        "address": str(address),
-                        "number": run.number,
-                        "project": recorded.attributes.get("project"),
-                        "lineage": state.lineage,
-                    }
-                    for rank in run.ranks:
-                        found[rank.node] = (*found.get(rank.node, ()), told)
-    return found
+        if address.kind is not Kind.JOB:
+            continue
+        for run in runs_of(recorded):
+            row = {
+                "address": str(address),
+                "number": run.number,
+                "project": recorded.attributes.get("project"),
+                "lineage": state.lineage,
+            }
+            for rank in run.ranks if run.status.live else ():
+                by_node[rank.node] = (*by_node.get(rank.node, ()), row)
+    return by_node

@@ -1,4 +1,4 @@
-"""Survey, then plan."""
+"""Create plans from a survey, and check saved plans."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from trainctl.operations.mirrors import is_present
 from trainctl.operations.preconnect import connect
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.survey.caches import survey_caches
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, scan_tree, survey_code
-from trainctl.operations.survey.mirror import MirrorSurveyResult, survey_mirror
 from trainctl.operations.survey.nodes import survey_nodes
+from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.graph import planned_addresses
@@ -40,58 +39,52 @@ from trainctl.resources.registry import handlers
 from trainctl.resources.run_control import RunControl
 from trainctl.weights.mirrors import is_remote
 
-_STATE_ONLY_KINDS = frozenset({Kind.PROJECT, Kind.CACHE})
-"""Kinds of which nothing is anywhere but in the state."""
-
 
 def create_plan(
     workspace: Workspace,
     options: PlanOptions,
-    look: SurveyOptions,
+    survey: SurveyOptions,
     starts: Mapping[Address, RerunRequest] | None = None,
 ) -> Plan:
-    """The plan for the world as it is now. Appends nothing, writes nothing."""
+    """Survey everything and create a plan. Writes nothing."""
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
-    # First of all: if trust can't be read nothing is asked.
-    refused = [] if options.destroy else trust_violations(workspace)
-    known = {one.summary for one in refused}
-    diagnostics += refused
+    # An unreadable trust file fails here, before the first request.
+    violations = [] if options.destroy else trust_violations(workspace)
+    diagnostics += violations
     if not options.destroy:
-        connect(workspace, state, look)
-    with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
-        if look.refresh and not look.offline:
+        connect(workspace, state, survey)
+    with ThreadPoolExecutor(3, thread_name_prefix="survey") as pool:
+        if survey.refresh and not survey.offline:
             pool.submit(workspace.mirror.connect)
-        recorded = pool.submit(_refresh_recorded, workspace, state, look)
-        scanned = None if options.destroy else pool.submit(survey_code, workspace)
-        among = planned_addresses(desired, state, options)
-        weights = (
-            WeightsSurveyResult()
-            if options.destroy
-            else survey_weights(workspace, state, look, among)
-        )
-        mirror = weights.mirror
-        if options.destroy and look.refresh and not (look.offline and is_remote(workspace.mirror)):
-            mirror = survey_mirror(workspace, state)
-        if not (look.refresh and mirror.asked):
-            mirror = MirrorSurveyResult(site=workspace.mirror_site())
-        code = scanned.result() if scanned else CodeSurveyResult()
+        refreshing = pool.submit(_refresh_recorded, workspace, state, survey)
+        scanning = None if options.destroy else pool.submit(survey_code, workspace)
+        weights, mirror = _survey_weights(workspace, state, options, survey)
+        code = scanning.result() if scanning else CodeSurveyResult()
         nodes = survey_nodes(
             workspace,
             state,
             weights,
             code.needs,
-            asked=lambda provider: not options.destroy and _is_queried(workspace, provider, look),
-            parallelism=look.parallelism,
+            is_queried=lambda provider: (
+                not options.destroy and _is_queried(workspace, provider, survey)
+            ),
+            parallelism=survey.parallelism,
         )
-        observed, caches, unrecorded_runs = recorded.result()
+        observed, caches, unrecorded_runs = refreshing.result()
     if not options.destroy:
         diagnostics += [
             *unsupported(desired),
             *mirror_overlaps(workspace),
             *secret_leaks(workspace, weights.facts),
         ]
+    reported = {violation.summary for violation in violations}
+    diagnostics += [
+        diagnostic
+        for diagnostic in weights.diagnostics
+        if not (diagnostic.forbids and diagnostic.summary in reported)
+    ]
     inputs = PlanInputs(
         desired=desired,
         state=state,
@@ -105,75 +98,81 @@ def create_plan(
         missing_requirements=code.missing_requirements,
         caches=caches,
         options=options,
-        lock_readonly=look.writes_lock is False,
+        lock_readonly=survey.writes_lock is False,
         policies=() if options.destroy else workspace.trust.policies,
         starts=starts or {},
-        diagnostics=(
-            *diagnostics,
-            *(
-                diagnostic
-                for diagnostic in weights.diagnostics
-                if not (diagnostic.forbids and diagnostic.summary in known)
-            ),
-            *code.problems,
-            *nodes.diagnostics,
-        ),
+        diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
         unreachable_nodes=frozenset(nodes.unreachable_nodes),
     )
     return make_plan(inputs)
 
 
+def _survey_weights(
+    workspace: Workspace, state: State, options: PlanOptions, survey: SurveyOptions
+) -> tuple[WeightsSurveyResult, MirrorSurveyResult]:
+    weights = WeightsSurveyResult()
+    if not options.destroy:
+        among = planned_addresses(workspace.desired, state, options)
+        weights = survey_weights(workspace, state, survey, among)
+    mirror = weights.mirror
+    skips_mirror = survey.offline and is_remote(workspace.mirror)
+    if options.destroy and survey.refresh and not skips_mirror:
+        mirror = survey_mirror(workspace, state)
+    if not (survey.refresh and mirror.queried):
+        mirror = MirrorSurveyResult(site=workspace.mirror_site())
+    return weights, mirror
+
+
 def _refresh_recorded(
-    workspace: Workspace, state: State, look: SurveyOptions
+    workspace: Workspace, state: State, survey: SurveyOptions
 ) -> tuple[
     dict[Address, Observation],
     dict[Address, tuple[CacheFacts, ...]],
     dict[Address, tuple[RunRecord, ...]],
 ]:
-    """Refresh what is recorded outside the mirror, and what attempts have begun without a record."""
-    if not look.refresh:
+    """Observe recorded resources outside the mirror, caches, unrecorded runs."""
+    if not survey.refresh:
         return {}, {}, {}
-    near = _local_state(workspace, state) if look.offline else state
-    found = observe(workspace, near, look.parallelism)
-    return found, survey_caches(workspace, near, look.parallelism), unrecorded_runs(workspace, near)
+    visible = _local_state(workspace, state) if survey.offline else state
+    observed = observe(workspace, visible, survey.parallelism)
+    caches = survey_caches(workspace, visible, survey.parallelism)
+    return observed, caches, unrecorded_runs(workspace, visible)
 
 
-def _is_queried(workspace: Workspace, provider: str, look: SurveyOptions) -> bool:
-    """Whether a provider's nodes are asked; offline only those that are this machine."""
-    return look.refresh and (not look.offline or workspace.agents.shares_disk(provider))
+def _is_queried(workspace: Workspace, provider: str, survey: SurveyOptions) -> bool:
+    """Whether to query a provider's nodes; offline only local nodes."""
+    return survey.refresh and (not survey.offline or workspace.agents.shares_disk(provider))
 
 
 def _local_state(workspace: Workspace, state: State) -> State:
-    """Of what is recorded that which is on this machine."""
+    """Return the state with only the resources on this machine."""
     clusters = {
         resource.address.name: workspace.agents.shares_disk(resource.provider)
         for resource in state.resources.values()
         if resource.address.kind is Kind.CLUSTER
     }
 
-    def is_near(one: RecordedResource) -> bool:
-        where = (
-            one.address.name if one.address.kind is Kind.CLUSTER else one.attributes.get("cluster")
-        )
-        return where is None or clusters.get(str(where), False)
+    def is_local(resource: RecordedResource) -> bool:
+        is_cluster = resource.address.kind is Kind.CLUSTER
+        name = resource.address.name if is_cluster else resource.attributes.get("cluster")
+        return name is None or clusters.get(str(name), False)
 
-    return replace(
-        state, resources={name: one for name, one in state.resources.items() if is_near(one)}
-    )
+    local = {address: item for address, item in state.resources.items() if is_local(item)}
+    return replace(state, resources=local)
 
 
 def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
-    """What of a saved plan is still to be done; StalePlan says what moved since it was made."""
+    """Return the remaining changes of a saved plan; StalePlan if stale."""
     state = workspace.ledger.state()
-    left = replace(plan, changes=remaining(plan, state))
-    moved = [*map(str, staleness(plan, state)), *_changed_code(workspace, left)]
-    if moved:
-        raise StalePlan("the saved plan is stale", "\n".join([*moved, "Plan again."]))
-    return left
+    rest = replace(plan, changes=remaining(plan, state))
+    reasons = [*map(str, staleness(plan, state)), *_changed_code(workspace, rest)]
+    if reasons:
+        raise StalePlan("the saved plan is stale", "\n".join([*reasons, "Plan again."]))
+    return rest
 
 
 def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
-    """Jobs whose code is not the one that was reviewed."""
+    """Yield the jobs whose code differs from that of the plan."""
     for change in plan.changes:
         if change.address not in plan.code or change.action is Action.NOOP:
             continue
@@ -185,36 +184,33 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
 
 
 def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
-    """What a look at everything that is recorded finds, but for what is in the mirror."""
+    """Observe all recorded resources except weights."""
     kinds = handlers(workspace.services())
 
-    def look(recorded: RecordedResource) -> Observation:
+    def read(recorded: RecordedResource) -> Observation:
         try:
             return kinds[recorded.address.kind].read(recorded, state.resources.get)
         except NodeError as failure:
             return Observation(ResourceStatus.UNREACHABLE, detail=failure.summary)
 
-    found = {
-        resource.address: look(resource)
-        for resource in state.resources.values()
-        if resource.address.kind in _STATE_ONLY_KINDS
-    }
-    jobs = [resource for resource in state.resources.values() if resource.address.kind is Kind.JOB]
-    far = _STATE_ONLY_KINDS | {Kind.JOB, Kind.WEIGHTS}
-    others = [resource for resource in state.resources.values() if resource.address.kind not in far]
+    resources = state.resources.values()
+    jobs = [resource for resource in resources if resource.address.kind is Kind.JOB]
+    others = [item for item in resources if item.address.kind not in (Kind.JOB, Kind.WEIGHTS)]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observe_jobs, RunControl(workspace.agents, state.resources.get), jobs)
-        found |= zip((other.address for other in others), pool.map(look, others), strict=True)
-        return {**found, **runs.result()}
+        observed = dict(
+            zip((other.address for other in others), pool.map(read, others), strict=True)
+        )
+        return observed | runs.result()
 
 
 def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, Observation]:
-    """Observations of recorded weights by a survey of the mirror; without one, only of those that are in another mirror."""
+    """Observe recorded weights by a survey of the mirror."""
     weights = [
         resource for resource in state.resources.values() if resource.address.kind is Kind.WEIGHTS
     ]
-    found = ((item.address, _observe_mirrored_weights(item, mirror)) for item in weights)
-    return {address: seen for address, seen in found if seen is not None}
+    observations = {item.address: _observe_mirrored_weights(item, mirror) for item in weights}
+    return {address: value for address, value in observations.items() if value is not None}
 
 
 def _observe_mirrored_weights(
@@ -227,7 +223,7 @@ def _observe_mirrored_weights(
     # A directory that isn't here is on another machine, where the same project is applied.
     if recorded and moved and is_present(recorded.url):
         return Observation(ResourceStatus.PRESENT, other_mirror=str(recorded))
-    if not mirror.asked:
+    if not mirror.queried:
         return None
     if weights.outputs.get("listing") in mirror.listings:
         return Observation(ResourceStatus.PRESENT)

@@ -1,4 +1,4 @@
-"""Connect to nodes before there is anything to ask them."""
+"""Connect to nodes before the first request."""
 
 from __future__ import annotations
 
@@ -26,60 +26,62 @@ _TO_PLAN: tuple[Method[Any, Any], ...] = (FACTS,)
 _TO_APPLY = (*_TO_PLAN, HAS_CODE, DELIVER, START)
 
 
-def connect_early(workspace: Workspace, look: SurveyOptions) -> None:
-    """As ``connect``, by the state beside the manifest, if there is one: before the manifest is read, which takes longer than to log in.
+def connect_early(workspace: Workspace, options: SurveyOptions) -> None:
+    """Connect to the nodes of the default state, before reading the manifest.
 
-    If trust can't be read no node is contacted.
+    Reading the manifest takes longer than logging in. Does nothing if trust can't be read.
     """
     url = default_state_url(workspace.settings.directory)
     if workspace.settings.state_url or not directory_of(url, "state").is_dir():
         return
     with contextlib.suppress(TrainctlError):  # reported when the state is read for a plan
         _ = workspace.trust
-        connect(workspace, workspace.ledger_at(url).state(), look)
+        connect(workspace, workspace.ledger_at(url).state(), options)
 
 
-def connect(workspace: Workspace, state: State, look: SurveyOptions) -> None:
-    """Begin to log in to nodes that are recorded, as many as are asked at once, and to start there what will answer.
+def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
+    """Start logging in to recorded nodes and starting programs there.
 
-    Nothing is waited for, and errors are reported when they are asked.
+    Doesn't wait; errors are reported by the first request.
     """
-    if look.offline or not look.refresh:
+    if options.offline or not options.refresh:
         return
-    methods = _TO_APPLY if look.writes_lock else _TO_PLAN
+    methods = _TO_APPLY if options.writes_lock else _TO_PLAN
     nodes = (
         (cluster.provider, node)
         for cluster in _clusters_in_use(workspace, state)
         for node in nodes_of(cluster)
     )
     with contextlib.suppress(TrainctlError):
-        for provider, node in islice(nodes, look.parallelism):
+        for provider, node in islice(nodes, options.parallelism):
             workspace.agents.ephemeral_agent(provider, node).open(methods)
         _connect_to_mirrors(workspace, state)
 
 
 def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
-    """Likewise to the hosts of recorded mirrors; loaded while the others are being logged in to."""
+    """Connect to the hosts of recorded mirrors."""
     from trainctl.operations.mirrors import is_on_host, locate_host
 
-    kept = {
-        str(one.outputs.get("mirror", ""))
-        for name, one in state.resources.items()
-        if name.kind is Kind.WEIGHTS
+    urls = {
+        str(resource.outputs.get("mirror", ""))
+        for address, resource in state.resources.items()
+        if address.kind is Kind.WEIGHTS
     }
-    for url in sorted(filter(is_on_host, kept)):
+    for url in sorted(filter(is_on_host, urls)):
         place = locate_host(url, None, workspace.provider, state.resources.get)
         workspace.agents.ephemeral_agent(place.provider, place.node).open((MIRROR_SURVEY,))
 
 
 def _clusters_in_use(workspace: Workspace, state: State) -> Iterator[RecordedResource]:
-    """The clusters whose nodes are asked: those that jobs or caches use, and that need a login."""
-    clusters = [one for name, one in state.resources.items() if name.kind is Kind.CLUSTER]
+    """Yield clusters that jobs or caches use, or whose nodes need a login."""
+    resources = state.resources
     used = {
-        one.attributes.get("cluster")
-        for name, one in state.resources.items()
-        if clusters and name.kind in _NODE_USERS
+        item.attributes.get("cluster")
+        for name, item in resources.items()
+        if name.kind in _NODE_USERS
     }
-    for cluster in clusters:
-        if cluster.address.name in used or not workspace.agents.shares_disk(cluster.provider):
-            yield cluster
+    for name, resource in resources.items():
+        if name.kind is Kind.CLUSTER and (
+            name.name in used or not workspace.agents.shares_disk(resource.provider)
+        ):
+            yield resource

@@ -1,4 +1,4 @@
-"""Resume approved work once nothing is in its way: for ``run_forever``, and while ``apply --wait`` follows its runs."""
+"""Resume approved work when nothing blocks it any longer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainctl.resources.run_control import runs_of
 
 @dataclass
 class Reconciler:
-    """Resumes approved work at each look; reports each problem once."""
+    """Resumes approved work; reports each problem once."""
 
     emit: Emit
     interrupt: Interrupt
@@ -40,7 +40,7 @@ class Reconciler:
     def resume_ready(
         self, workspace: Workspace, among: Collection[Address] | None = None
     ) -> ApplyResult | None:
-        """Carry on what can be, of these addresses if any are named; None where that is nothing. TrainctlError where the plan is wrong."""
+        """Apply the ready changes (of ``among``); None if there are none."""
         plan = self._plan(workspace)
         chosen = [
             change
@@ -64,43 +64,41 @@ class Reconciler:
         )
 
     def report(self, address: Address | None, text: str, kind: EventType) -> None:
-        """Report a problem, unless it was the last one reported; None: not of one address."""
+        """Report a problem unless it was reported last; None: no single address."""
         if self._last_reported.get(address) != text:
             self._last_reported[address] = text
             self.emit(Event(kind, text, address))
 
     def clear_general_problem(self) -> None:
-        """A look went well: the trouble that is of no one address is to be told again if it comes again."""
+        """Forget the general problem after a successful pass."""
         self._last_reported.pop(None, None)
 
     def _plan(
         self, workspace: Workspace, starts: Mapping[Address, RerunRequest] | None = None
     ) -> Plan:
-        """TrainctlError where an error stands in it: what `apply` would refuse isn't carried on in parts."""
-        look = SurveyOptions(parallelism=self.parallelism, applies=True)
-        plan = create_plan(workspace, PlanOptions(), look, starts)
-        wrong = [
-            diagnostic for diagnostic in plan.diagnostics if diagnostic.severity is Severity.ERROR
-        ]
-        if wrong:
-            first = wrong[0]
-            where = f"{first.address}: " if first.address else ""
-            raise TrainctlError(f"{where}{first.summary}", first.detail, code=first.code)
+        """Create a plan; TrainctlError if it has errors."""
+        survey = SurveyOptions(parallelism=self.parallelism, applies=True)
+        plan = create_plan(workspace, PlanOptions(), survey, starts)
+        for diagnostic in plan.diagnostics:
+            if diagnostic.severity is Severity.ERROR:
+                prefix = f"{diagnostic.address}: " if diagnostic.address else ""
+                summary = f"{prefix}{diagnostic.summary}"
+                raise TrainctlError(summary, diagnostic.detail, code=diagnostic.code)
         return plan
 
     def _ready(self, workspace: Workspace, plan: Plan) -> list[Change]:
-        """What may be carried on and has nothing left to wait for."""
-        no_room = {
+        """Return the resumable changes that nothing blocks; report the others."""
+        waiting_for_space = {
             diagnostic.address: diagnostic.summary
             for diagnostic in plan.diagnostics
             if diagnostic.code == WAITING_FOR_SPACE
         }
         ready = []
         for change in resumable_changes(plan, workspace.ledger.state()):
-            why = deferral_reason(change, workspace.agents, workspace.ledger.recorded)
-            why = why or no_room.get(str(change.address), "")
-            if why:
-                self.report(change.address, why, EventType.STEP_SKIPPED)
+            reason = deferral_reason(change, workspace.agents, workspace.ledger.recorded)
+            reason = reason or waiting_for_space.get(str(change.address), "")
+            if reason:
+                self.report(change.address, reason, EventType.STEP_SKIPPED)
             else:
                 ready.append(change)
         return ready
@@ -108,7 +106,7 @@ class Reconciler:
     def _resume_starts(
         self, workspace: Workspace, chosen: list[Change]
     ) -> tuple[dict[Address, RerunRequest], set[Address]]:
-        """Start the successors of lost runs from their newest complete checkpoints; and the jobs whose checkpoints are unknown now."""
+        """Return starts from checkpoints for lost runs, and the unknown ones."""
         starts: dict[Address, RerunRequest] = {}
         unknown: set[Address] = set()
         for change in chosen:
@@ -130,14 +128,14 @@ def follow_apply(
     emit: Emit,
     interrupt: Interrupt,
 ) -> list[JobRun]:
-    """Watch an apply's runs; whenever one has ended, what waited is carried on, which the result takes in."""
+    """Follow an apply's runs; when one ends, apply waiting changes."""
 
     def resume_waiting() -> list[Address]:
         started: list[Address] = []
         while waiting := {*result.deferred, *result.skipped}:
             try:
                 later = reconciler.resume_ready(workspace, waiting)
-            except TrainctlError as error:  # runs are followed all the same
+            except TrainctlError as error:  # keep following the runs
                 reconciler.report(None, error.summary, EventType.DIAGNOSTIC)
                 break
             if later is not None:
@@ -153,31 +151,31 @@ def follow_apply(
 
 
 def jobs_to_follow(workspace: Workspace, plan: Plan, result: ApplyResult) -> list[Address]:
-    """The jobs of a plan to wait for: those that got a new run, and those whose run was live already."""
+    """Return the plan's jobs that got a new run or have a live one."""
     state = workspace.ledger.state()
     new = {
         change.address for change in result.done if change.action in (Action.CREATE, Action.REPLACE)
     }
-    found = []
-    for change in plan.changes:
-        runs = (
-            runs_of(state.resources.get(change.address)) if change.address.kind is Kind.JOB else ()
-        )
-        if runs and (change.address in new or runs[-1].status.live):
-            found.append(change.address)
-    return found
+    jobs = []
+    for address in (change.address for change in plan.changes if change.address.kind is Kind.JOB):
+        runs = runs_of(state.resources.get(address))
+        if runs and (address in new or runs[-1].status.live):
+            jobs.append(address)
+    return jobs
 
 
 def live_started_jobs(workspace: Workspace, result: ApplyResult) -> list[Address]:
-    """The jobs that an apply gave a run which goes on after it."""
+    """Return the jobs whose new runs are still live."""
     state = workspace.ledger.state()
-    jobs = [one.address for one in result.done if one.action in (Action.CREATE, Action.REPLACE)]
+    jobs = [
+        change.address for change in result.done if change.action in (Action.CREATE, Action.REPLACE)
+    ]
     runs = {address: runs_of(state.resources.get(address)) for address in jobs}
-    return [address for address, found in runs.items() if found and found[-1].status.live]
+    return [address for address, of_job in runs.items() if of_job and of_job[-1].status.live]
 
 
 def exit_code(result: ApplyResult, followed: Iterable[JobRun]) -> int:
-    """Of an apply that followed its runs: 12 as well if one did not complete, 130 if it was not followed to its end."""
+    """Return the exit code: 12 if a run failed, 130 if one is still live."""
     statuses = {run.record.status for run in followed}
     if result.exit_code == 0 and any(status.live for status in statuses):
         return UserInterrupt.exit_code
@@ -187,11 +185,11 @@ def exit_code(result: ApplyResult, followed: Iterable[JobRun]) -> int:
 
 
 OpenWorkspace = Callable[[], AbstractContextManager[Workspace]]
-"""Opens the manifest and the state as they are now."""
+"""Open the current manifest and state."""
 
 
 class ReconcileLoop:
-    """Looks again and again; reports what changed since the last look, and each problem once."""
+    """Records runs and resumes work in passes; reports each problem once."""
 
     def __init__(
         self, open_: OpenWorkspace, emit: Emit, interrupt: Interrupt, parallelism: int
@@ -202,13 +200,13 @@ class ReconcileLoop:
         self._reconciler = Reconciler(emit, interrupt, parallelism)
 
     def run_forever(self, interval: float) -> None:
-        """Until the user has had enough; ``interval`` is in seconds."""
+        """Reconcile every ``interval`` seconds until interrupted."""
         while not self._interrupt.stopping.is_set():
-            self.look()
+            self.run_once()
             self._interrupt.stopping.wait(interval)
 
-    def look(self) -> int:
-        """Note how runs stand, then carry on what can be carried on; the exit code of this one look."""
+    def run_once(self) -> int:
+        """Record the status of runs, resume ready work, return the exit code."""
         try:
             with self._open() as workspace:
                 self._record_runs(workspace)
@@ -220,15 +218,11 @@ class ReconcileLoop:
         return result.exit_code if result else 0
 
     def _record_runs(self, workspace: Workspace) -> None:
-        runs = [
-            newest_run
-            for newest_run in newest_runs(workspace.ledger.state())
-            if newest_run.record.status.live
-        ]
-        seen = refresh_runs(workspace, runs)
-        for before, (now, problem) in zip(runs, seen, strict=True):
+        runs = [run for run in newest_runs(workspace.ledger.state()) if run.record.status.live]
+        refreshed = refresh_runs(workspace, runs)
+        for before, (run, problem) in zip(runs, refreshed, strict=True):
             if problem is not None:
-                self._reconciler.report(now.job.address, problem.summary, EventType.DIAGNOSTIC)
-            elif now.record.status is not before.record.status:
-                self._emit(run_event(now))
-        send_secrets(workspace, filter_waiting(now for now, _ in seen), self._emit)
+                self._reconciler.report(run.job.address, problem.summary, EventType.DIAGNOSTIC)
+            elif run.record.status is not before.record.status:
+                self._emit(run_event(run))
+        send_secrets(workspace, filter_waiting(run for run, _ in refreshed), self._emit)

@@ -1,4 +1,4 @@
-"""What trust allows of a manifest's secrets; checking and storing them."""
+"""Check secrets against trust, and store them."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from trainctl.operations.workspace import Workspace
 
 
 def trust_violations(workspace: Workspace) -> list[Diagnostic]:
-    """An error for each secret that the user's trust does not let be read or sent. Reads and sends nothing."""
-    told: dict[Diagnostic, None] = {}
+    """Return an error for each secret that trust forbids to read or send."""
+    violations: dict[Diagnostic, None] = {}  # a set in order
     secrets: dict[str, None] = {}
     for use in secret_uses(workspace.desired, workspace.settings.environ):
         secrets[use.secret] = None
-        told |= dict.fromkeys(_not_sent(workspace, use))
+        violations |= dict.fromkeys(_not_sent(workspace, use))
     for name in secrets:
-        refused = _not_read(workspace, name)
-        if refused is not None:
-            told[of_error(refused, where=workspace.desired.secrets[name].where)] = None
+        denial = _not_read(workspace, name)
+        if denial is not None:
+            violations[of_error(denial, where=workspace.desired.secrets[name].where)] = None
     try:
         workspace.checkpoints.require_trust()
-    except PermissionDenied as own:
-        told[of_error(own, "checkpoints")] = None
-    return list(told)
+    except PermissionDenied as denial:
+        violations[of_error(denial, "checkpoints")] = None
+    return list(violations)
 
 
 def _not_sent(workspace: Workspace, use: SecretUse) -> list[Diagnostic]:
-    """Why a secret may not be sent where it would go; empty where it may."""
+    """Return why a secret may not be sent; empty if it may."""
     try:
         if use.to is not None:
             workspace.trust.require_host(use.secret, use.to)
-    except PermissionDenied as refused:
-        return [of_error(refused, use.by, use.resource.where if use.resource else None)]
+    except PermissionDenied as denial:
+        return [of_error(denial, use.by, use.resource.where if use.resource else None)]
     return []
 
 
 def _not_read(workspace: Workspace, secret: str) -> PermissionDenied | None:
-    """Why a secret may not be read from where it is."""
+    """Return why a secret may not be read; None if it may."""
     try:
         workspace.secrets.check_allowed(secret)
-    except PermissionDenied as refused:
-        return refused
+    except PermissionDenied as denial:
+        return denial
     except TrustError:
         raise
-    except TrainctlError:  # a missing program is reported where it is run
+    except TrainctlError:  # a missing program is reported when it is run
         return None
     return None
 
 
 def check_secrets(workspace: Workspace) -> list[SecretCheck]:
-    """Every declared secret, by name. Each is read, and nothing is sent but the question to where it is kept."""
+    """Read and check every declared secret, by name."""
     by_name: dict[str, list[SecretUse]] = defaultdict(list)
     for use in secret_uses(workspace.desired, workspace.settings.environ):
         by_name[use.secret].append(use)
@@ -64,23 +64,23 @@ def check_secrets(workspace: Workspace) -> list[SecretCheck]:
     return [_check_secret(workspace, spec, by_name[name]) for name, spec in specs]
 
 
-def exit_code(checked: list[SecretCheck]) -> int:
-    """13 if trust forbids anything, 1 if a value can't be had, else 0."""
-    problems = [problem for one in checked for problem in one.problems]
+def exit_code(checks: list[SecretCheck]) -> int:
+    """Return 13 if trust forbids anything, 1 if a value is missing, else 0."""
+    problems = [problem for check in checks for problem in check.problems]
     if any(problem.forbids for problem in problems):
         return PermissionDenied.exit_code
     return TrainctlError.exit_code if problems else 0
 
 
-def _check_secret(workspace: Workspace, spec: SecretSpec, found: list[SecretUse]) -> SecretCheck:
-    """A trust file that is wrong is raised: it is no secret's problem."""
+def _check_secret(workspace: Workspace, spec: SecretSpec, uses: list[SecretUse]) -> SecretCheck:
+    """Check one secret; raise TrustError for an invalid trust file."""
     problems: dict[Diagnostic, None] = {}
     rows = []
     may_be_read = _not_read(workspace, spec.name) is None
-    for use in found:
-        refused = _not_sent(workspace, use)
-        rows.append(SecretUseCheck(use, may_be_read and not refused))
-        problems |= dict.fromkeys(refused)
+    for use in uses:
+        violations = _not_sent(workspace, use)
+        rows.append(SecretUseCheck(use, may_be_read and not violations))
+        problems |= dict.fromkeys(violations)
     readable = False
     try:
         workspace.secrets.value(spec.name)
@@ -94,14 +94,14 @@ def _check_secret(workspace: Workspace, spec: SecretSpec, found: list[SecretUse]
 
 
 def _require_valid_credential(workspace: Workspace, rows: list[SecretUseCheck]) -> None:
-    """TrainctlError where the value can't be what a source is opened by: a token, or a credential of its platform."""
+    """Raise TrainctlError if the value is not a valid source credential."""
     for row in rows:
         if row.allowed and row.use.purpose == "source" and row.use.resource is not None:
             workspace.secrets.declared_credential(row.use.resource.weights_spec)
 
 
 def require_storable(workspace: Workspace, name: str) -> SecretSpec:
-    """A declared secret that can be stored from here; UsageError says why one can't."""
+    """Return a declared secret that can be stored; UsageError otherwise."""
     spec = workspace.desired.secrets.get(name)
     if spec is None:
         raise UsageError(
@@ -121,9 +121,9 @@ def require_storable(workspace: Workspace, name: str) -> SecretSpec:
 def push_secret(
     workspace: Workspace, spec: SecretSpec, value: str, agree: Callable[[str], bool]
 ) -> SecretPush | None:
-    """Store a value where the manifest says that it comes from; None if ``agree`` refused to replace another.
+    """Store a secret's value; None if ``agree`` declines to replace another.
 
-    The value is masked before anything is asked.
+    Registers the value for redaction first.
     """
     workspace.secrets.accept(spec, value)
     store = SECRET_STORES[spec.origin]

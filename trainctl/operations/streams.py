@@ -1,4 +1,4 @@
-"""Iterators over what arrives by callbacks or from several sources at once."""
+"""Iterators over values from callbacks or several sources at once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _QUEUE_SIZE = 16
 _POLL_SECONDS = 0.2
 
 Producer = Callable[[Callable[[T], None]], None]
-"""Work that hands over values one by one."""
+"""Call a function with each value."""
 
 
 class _ReaderClosedError(Exception):
-    """The reader has left; nothing more is wanted."""
+    """The reader has closed the queue."""
 
 
 class _ProducerDoneError(Exception):
-    """A producer has nothing more."""
+    """A producer has finished."""
 
 
 def iterate_callbacks(
     produce: Producer[bytes], cancel: Callable[[], None] | None = None
 ) -> Iterator[bytes]:
-    """What ``produce`` hands over, as it comes. An error in it is raised here; leaving early ends it.
+    """Yield the values of a producer; raise its error.
 
-    It ends when it next hands over something, unless ``cancel`` makes it end before.
+    If the reader stops early, the producer ends at its next value, or when ``cancel`` is called.
     """
     return _merge_producers([produce], cancel)
 
 
 def merge_by_arrival(sources: Sequence[Iterator[T]], cancel: Callable[[], None]) -> Iterator[T]:
-    """Merge sources, read by a thread each, in the order of arrival. The first error is raised here and ends all.
+    """Merge sources, each read by a thread, in order of arrival.
 
-    ``cancel`` makes sources end that wait for something themselves.
+    Raises the first error. ``cancel`` must end sources that are waiting.
     """
 
     def reading(source: Iterator[T]) -> Producer[T]:
@@ -54,7 +54,7 @@ def merge_by_arrival(sources: Sequence[Iterator[T]], cancel: Callable[[], None])
 
 
 def prefetch_first(sources: Sequence[Iterator[T]]) -> list[Iterator[T]]:
-    """The same sources, once each has its first item or its end: slow ones are waited for together."""
+    """Wait until each source has its first item or has ended."""
     firsts = each(lambda source: list(islice(source, 1)), sources, len(sources))
     return [chain(first, source) for first, source in zip(firsts, sources, strict=True)]
 
@@ -65,13 +65,13 @@ class _MergeQueue(Generic[T]):
     def __init__(self) -> None:
         self._waiting: Queue[T | BaseException] = Queue(_QUEUE_SIZE)
         self.reader_closed = threading.Event()
-        """Set when the reader has left."""
+        """Set when the reader has stopped."""
 
-    def run(self, work: Producer[T]) -> None:
-        """Have a producer hand over its values, then its end or its error."""
+    def run(self, produce: Producer[T]) -> None:
+        """Run a producer; put its values, then its end or error."""
         end: BaseException = _ProducerDoneError()
         try:
-            work(self._put)
+            produce(self._put)
         except _ReaderClosedError:
             return
         except BaseException as error:  # noqa: BLE001 (raised in the reader)
@@ -80,7 +80,7 @@ class _MergeQueue(Generic[T]):
             self._put(end)
 
     def read(self, running: int) -> Iterator[T]:
-        """Yield what so many producers hand over, until all have ended."""
+        """Yield the values of the running producers until all have ended."""
         while running:
             item = self._waiting.get()
             if isinstance(item, _ProducerDoneError):
@@ -91,7 +91,7 @@ class _MergeQueue(Generic[T]):
                 yield item
 
     def drain(self) -> None:
-        """Drop an item, so that a producer that waits for room sees that the reader has left."""
+        """Drop an item to unblock a producer."""
         with suppress(Empty):
             self._waiting.get(timeout=0.05)
 
@@ -104,12 +104,12 @@ class _MergeQueue(Generic[T]):
 
 
 def _merge_producers(
-    works: Sequence[Producer[T]], cancel: Callable[[], None] | None
+    producers: Sequence[Producer[T]], cancel: Callable[[], None] | None
 ) -> Iterator[T]:
     pipe = _MergeQueue[T]()
     threads = [
-        threading.Thread(target=pipe.run, args=(work,), name="pieces", daemon=True)
-        for work in works
+        threading.Thread(target=pipe.run, args=(producer,), name="producer", daemon=True)
+        for producer in producers
     ]
     for thread in threads:
         thread.start()

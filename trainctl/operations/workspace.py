@@ -1,6 +1,6 @@
-"""What every use case works on: the manifest, the state, and the ports to everything else, opened once.
+"""Workspace: manifest, state, mirror, secrets, nodes, opened on first use.
 
-What opens something is also loaded only then: many commands ask for the manifest or the state alone.
+Their modules are imported on first use, too: many commands need only the manifest or the state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceSettings:
-    """Where an operation works and what the command line said: the values that everything else is opened from."""
+    """The project directory, environment, and options of the command line."""
 
     directory: Path
     environ: Mapping[str, str]
@@ -61,19 +61,19 @@ class WorkspaceSettings:
 
 
 class Workspace:
-    """Opens each thing when it is first asked for; as a context manager gives back what it opened."""
+    """Opens everything on first use, and closes it at the end; a context manager."""
 
     def __init__(
         self,
         settings: WorkspaceSettings,
         desired: DesiredState | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
         confirm: Confirm = never_confirm,
     ) -> None:
         self.settings = settings
-        self._given = desired
-        self.tell: Callable[[str], None] = tell
-        """Prints why something takes long; views replace it while they draw."""
+        self._desired = desired
+        self.notify: Callable[[str], None] = notify
+        """Prints a notice, such as a retry; views replace it while they draw."""
         self._confirm = confirm
         self._lock = threading.Lock()
         self._providers: dict[str, Provider] = {}
@@ -93,30 +93,30 @@ class Workspace:
 
     @cached_property
     def desired(self) -> DesiredState:
-        """What the manifest asks for; ManifestError with everything that is wrong with it."""
-        if self._given is not None:
-            return self._given
+        """The desired state; ManifestError with all problems of the manifest."""
+        if self._desired is not None:
+            return self._desired
         settings = self.settings
         if settings.var_files:
             return self._build(None)
         files = read_all_files(settings.directory)
         if not files:
             return self._build(None)
-        memory = open_cache(
+        cache = open_cache(
             cache_home(settings.environ),
             settings.directory,
             files,
             settings.variables,
             discovery.plugin_packages(discovery.PROVIDERS),
         )
-        desired = memory.load(files)
+        desired = cache.load(files)
         if desired is None:
             desired = self._build(files)
-            memory.store(desired)
+            cache.store(desired)
         return desired
 
     def _build(self, files: Mapping[str, bytes] | None) -> DesiredState:
-        # Loaded only where a manifest was changed: it takes longer than all the rest of a plan.
+        # Slow to import, and needed only after changes of the manifest.
         from trainctl.desired.build import build
         from trainctl.manifest.read import read
 
@@ -131,17 +131,17 @@ class Workspace:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The state: where the command line says, else where the manifest says, else beside the manifest.
+        """The state of --state, of the manifest, or next to the manifest.
 
-        Every secret that can be read is known before anything can be appended or shown.
+        Registers all readable secrets for redaction first.
         """
-        with contextlib.suppress(TrainctlError):  # a manifest that is wrong or absent names none
+        with contextlib.suppress(TrainctlError):  # an invalid manifest declares no secrets
             self.secrets.register_known()
         url = self._state_url or default_state_url(self.settings.directory)
         return self.ledger_at(url)
 
     def ledger_at(self, url: str) -> Ledger:
-        """The state at a place, opened once: for a look before anybody knows which the manifest names."""
+        """Open the state of a URL, once."""
         from trainctl.ledger.ledger import Ledger
 
         with self._lock:
@@ -152,12 +152,12 @@ class Workspace:
 
     @property
     def state_is_default(self) -> bool:
-        """Whether the state is beside the manifest by default."""
+        """Whether the state is the default, next to the manifest."""
         return self._state_url is None
 
     @cached_property
     def mirror(self) -> Mirror:
-        """The mirror; what says where it is stands in ``mirrors``. A manifest that is wrong or absent says nothing."""
+        """The mirror, located by ``mirrors``; the default one if the manifest is invalid."""
         from trainctl.operations import mirrors
 
         try:
@@ -169,7 +169,7 @@ class Workspace:
         return self._mirror_at(MirrorSite(url, mirrors.normalize_endpoint(endpoint)), desired)
 
     def mirror_site(self) -> MirrorSite:
-        """Where the mirror is, as far as can be told without asking anybody."""
+        """Return the mirror's site, as far as known without a request."""
         from trainctl.operations import mirrors
         from trainctl.weights.mirrors import site_of
 
@@ -180,7 +180,7 @@ class Workspace:
         return mirrors.mirror_host_site(url, self.desired, self.provider, recorded)
 
     def mirror_at(self, site: MirrorSite) -> Mirror:
-        """One that was the mirror before. StorageError where there is none any more."""
+        """Open a previous mirror; StorageError if it no longer exists."""
         from trainctl.operations import mirrors
 
         if not mirrors.is_present(site.url):
@@ -192,8 +192,8 @@ class Workspace:
 
         url = site.url
         if desired is not None and mirrors.is_in_bucket(url):
-            kept = mirrors.credentials_at(site, desired.mirror)
-            return mirrors.bucket_mirror(kept, self.secrets, self.settings.environ, self.retry)
+            location = mirrors.credentials_at(site, desired.mirror)
+            return mirrors.bucket_mirror(location, self.secrets, self.settings.environ, self.retry)
         if not mirrors.is_on_host(url):
             return mirrors.directory_mirror(directory_of(url, "mirror"), self.retry)
         from trainctl.resources.mirror.host_store import HostMirror
@@ -209,17 +209,17 @@ class Workspace:
 
     @property
     def declared_mirror(self) -> Mirror:
-        """The mirror, for commands about nothing else. ManifestError for a wrong manifest, as it may name another mirror."""
+        """The mirror; ManifestError if the manifest is invalid."""
         if manifest_files(self.settings.directory):
             _ = self.desired
         return self.mirror
 
     @property
     def retry(self) -> RetryPolicy:
-        """Patience with upstream, which says what it waits for."""
+        """The retry policy for upstream, which prints each retry."""
         from trainctl.base.retry import RetryPolicy
 
-        return RetryPolicy(notify=lambda text: self.tell(text))
+        return RetryPolicy(notify=lambda text: self.notify(text))
 
     @cached_property
     def secrets(self) -> SecretResolver:
@@ -228,7 +228,7 @@ class Workspace:
 
     @cached_property
     def trust(self) -> Trust:
-        """What the user allows manifests; TrustError where that can't be relied upon."""
+        """The user's trust; TrustError for an unsafe or invalid trust file."""
         return load_trust(self.settings.environ, self.settings.directory, self.settings.trust_file)
 
     def _secrets(self, specs: Mapping[str, SecretSpec]) -> SecretResolver:
@@ -241,7 +241,7 @@ class Workspace:
 
     @cached_property
     def checkpoints(self) -> CheckpointAccess:
-        """Where checkpoints are kept, and what opens it. A manifest that is wrong or absent says nothing."""
+        """The checkpoint store; the default one if the manifest is invalid."""
         from trainctl.jobs.checkpoints import CheckpointAccess
 
         try:
@@ -260,7 +260,7 @@ class Workspace:
         )
 
     def services(self, *, delete_checkpoints: bool = False) -> Services:
-        """What handlers reach the world through."""
+        """Return the services for handlers."""
         from trainctl.resources.agents import ProjectContext
         from trainctl.resources.registry import Services
 
@@ -285,17 +285,17 @@ class Workspace:
 
     @cached_property
     def excluded_paths(self) -> tuple[Path, ...]:
-        """What on this machine is never code: the files of secrets, where trainctl keeps things, and what it writes its output to."""
-        found = own_directories(self.desired, self._state_url, self.settings.environ)
-        return (*self.secrets.files(), *found, *output_files())
+        """Paths that are never code: secrets, trainctl's directories, its output."""
+        directories = own_directories(self.desired, self._state_url, self.settings.environ)
+        return (*self.secrets.files(), *directories, *output_files())
 
     @property
     def owner(self) -> str:
-        """Who works here, for people: ``user@host``."""
+        """``user@host``, for display."""
         return f"{getpass.getuser()}@{socket.gethostname()}"
 
     def provider(self, name: str) -> Provider:
-        """The provider of that name, loaded once."""
+        """Load the provider of a name, once."""
         with self._lock:
             if name not in self._providers:
                 provider = self._providers[name] = discovery.load_provider(name)
@@ -304,15 +304,13 @@ class Workspace:
             return self._providers[name]
 
     def _provider_schema(self, name: str) -> JsonObject | None:
-        return (
-            self.provider(name).schema()
-            if name in discovery.plugin_names(discovery.PROVIDERS)
-            else None
-        )
+        if name not in discovery.plugin_names(discovery.PROVIDERS):
+            return None
+        return self.provider(name).schema()
 
     @cached_property
     def _state_url(self) -> str | None:
-        """A manifest that is wrong or absent says nothing, so that what exists can still be looked at."""
+        """The declared URL; None if the manifest is invalid."""
         if self.settings.state_url:
             return self.settings.state_url
         try:

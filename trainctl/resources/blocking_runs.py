@@ -79,7 +79,7 @@ class ReplacedRun:
         """Stop the live run and log it; return whether there was one."""
         if self._live is None:
             return False
-        self._step.tell(f"stops {_run_name(self._live)}")
+        self._step.notify(f"stops {_run_name(self._live)}")
         self.earlier = (*self.earlier[:-1], self._control.stop(self._live))
         self._live = None
         return True

@@ -51,7 +51,7 @@ class DeliveryProgress:
 
         def on_event(event: Mapping[str, Any]) -> None:
             if "log" in event:
-                self._step.tell(str(event["log"]))
+                self._step.notify(str(event["log"]))
                 return
             with self._lock:
                 self._received[rank, address] = int(event["received"])
@@ -157,7 +157,7 @@ class Delivery:
             peers = self._peers(assignments, listings)
             announced = stack.enter_context(peers).announced() if peers else {}
             for peer_error in peers.excluded if peers else ():
-                step.tell(f"peer excluded: {peer_error.summary}")
+                step.notify(f"peer excluded: {peer_error.summary}")
             deliveries = [
                 _NodeDelivery(
                     rank,

@@ -207,7 +207,7 @@ class WeightsHandler:
         except UnknownOnNode:
             return False
         except TrainctlError as error:
-            step.tell(
+            step.notify(
                 f"blobs of this project in the mirror {before} are kept: {error.summary}. To delete them when the mirror is reachable, 30 days after their last use: trainctl mirror gc {before.options} --drop-unused 30d"
             )
             return False

@@ -256,7 +256,7 @@ def reconcile_command(
     def look(emit: Emit, interrupt: Interrupt) -> int:
         loop = ReconcileLoop(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
         if once:
-            return loop.look()
+            return loop.run_once()
         loop.run_forever(seconds)
         return UserInterrupt.exit_code
 

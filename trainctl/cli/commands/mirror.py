@@ -12,7 +12,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
 from trainctl.model.delivery import MirrorSite
-from trainctl.operations.survey.mirror import DAMAGED_REFERENCE
+from trainctl.operations.survey.storage import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.views.mirror import (

@@ -27,7 +27,7 @@ from trainctl.operations.jobs.runs import (
 )
 from trainctl.operations.jobs.status import is_matrix, job_status, job_statuses, pending_jobs
 from trainctl.operations.jobs.stop import stop_run, stop_runs
-from trainctl.operations.survey.caches import full_cache_warnings
+from trainctl.operations.survey.storage import full_cache_warnings
 from trainctl.operations.workspace import Workspace
 from trainctl.views.status import status_json, status_lines
 from trainctl.views.status_tables import (

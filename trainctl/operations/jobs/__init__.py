@@ -1,6 +1,6 @@
-"""Use cases about jobs, their runs and what runs leave behind.
+"""Operations on jobs, their runs, and the data that runs leave.
 
-``runs`` finds a run in the state and refreshes it; most others begin there. ``status``, ``logs`` and ``follow`` observe
-runs, ``stop`` ends them, ``resume`` plans one that starts from an earlier one, and ``checkpoints`` and ``code`` read
-what a run wrote and ran. Each module holds one command or a few close ones.
+Begin with ``runs``: it finds runs in the state and refreshes them. ``status``, ``logs`` and
+``follow`` observe runs, ``stop`` ends them, ``resume`` plans runs from earlier runs, and
+``checkpoints`` and ``code`` read the checkpoints and the source code of a run.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: list, presign, upload, download; and what a destroy leaves."""
+"""Checkpoints of runs: list, presign, upload, download; retained data."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _CHECKPOINT_FIELDS = (
 )  # fmt: skip
 
 _AT_ONCE = 8
-"""How many runs are asked about at the same time."""
+"""How many runs are queried at the same time."""
 
 
 def checkpoints_of(workspace: Workspace, run: JobRun) -> CheckpointClient:
-    """A way to a run's checkpoints, where they are kept and where they were made."""
+    """Return the client of a run's checkpoints."""
     return CheckpointClient(
         run_control(workspace), workspace.checkpoints, run.job.address, run.project, run.record
     )
 
 
 def complete_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
-    """The rows of a run's complete checkpoints. NodeUnreachable if those of some rank are unknown."""
+    """Return the complete checkpoints of a run; NodeUnreachable if unknown."""
     rows = checkpoints_of(workspace, run).rows()
     return [row for row in rows if row["state"] == "complete"]
 
@@ -54,7 +54,7 @@ def complete_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
 def known_checkpoints(
     workspace: Workspace, run: JobRun
 ) -> tuple[list[Checkpoint], tuple[UnreachableNode, ...]]:
-    """The known checkpoints of a run, and the unreachable nodes; NodeUnreachable if all are."""
+    """Return a run's known checkpoints, and the unreachable nodes."""
     rows, unreachable = checkpoints_of(workspace, run).survey()
     return _ordered(rows, run), unreachable
 
@@ -62,9 +62,9 @@ def known_checkpoints(
 def list_checkpoints(
     workspace: Workspace, runs: Sequence[JobRun]
 ) -> tuple[list[Checkpoint], tuple[UnreachableNode, ...]]:
-    """As ``known_checkpoints``, of several runs that are asked about at once, in their order; a node that is away is named once."""
+    """Return the known checkpoints of several runs, queried in parallel."""
 
-    def ask(
+    def query(
         run: JobRun,
     ) -> tuple[list[Checkpoint], tuple[UnreachableNode, ...], NodeUnreachable | None]:
         try:
@@ -73,24 +73,25 @@ def list_checkpoints(
             errors_by_rank = {rank.rank: error for rank in run.record.ranks}
             return [], unreachable_nodes(run.record, errors_by_rank), error
 
-    answers = each(ask, runs, _AT_ONCE)
-    if all(error is not None for _, _, error in answers):
-        raise next(error for _, _, error in answers if error is not None)
-    unreachable = dict.fromkeys(one for _, missing, _ in answers for one in missing)
-    return [one for found, _, _ in answers for one in found], tuple(unreachable)
+    results = each(query, runs, _AT_ONCE)
+    if all(error is not None for _, _, error in results):
+        raise next(error for _, _, error in results if error is not None)
+    unreachable = dict.fromkeys(node for _, nodes, _ in results for node in nodes)
+    checkpoints = [checkpoint for known, _, _ in results for checkpoint in known]
+    return checkpoints, tuple(unreachable)
 
 
 def select_checkpoint(
     rows: list[dict[str, Any]], run: JobRun, name: str | None, rank: int
 ) -> dict[str, Any]:
-    """The row that is meant: the newest complete one of a rank, or the one of that name; UsageError says what there is."""
+    """Select a rank's newest complete checkpoint, or the one of that name."""
     complete = [row for row in rows if row["rank"] == rank and row["state"] == "complete"]
     candidates = [row for row in complete if name in (None, row["name"])]
     if not candidates:
         known = ", ".join(sorted({_checkpoint_label(row) for row in rows})) or "none"
-        what = f"complete checkpoint {name}" if name else "complete checkpoint"
+        missing = f"complete checkpoint {name}" if name else "complete checkpoint"
         raise UsageError(
-            f"run {run.record.id} of {run.job.address} has no {what} of rank {rank}",
+            f"run {run.record.id} of {run.job.address} has no {missing} of rank {rank}",
             f"Available: {known}.",
             code="checkpoint-not-found",
         )
@@ -100,12 +101,12 @@ def select_checkpoint(
 def artifacts(
     workspace: Workspace, run: JobRun, name: str | None, expires_seconds: int
 ) -> list[CheckpointFile]:
-    """Every file of the run's complete checkpoints, or of the named one, each with a URL from which it can be had."""
+    """List the files of complete checkpoints, with URLs."""
     client = checkpoints_of(workspace, run)
     rows = client.rows(brief=False)
     complete = [row for row in rows if row["state"] == "complete" and name in (None, row["name"])]
     if not complete:
-        select_checkpoint(rows, run, name, 0)  # says what there is
+        select_checkpoint(rows, run, name, 0)  # raises with the available names
     return [
         CheckpointFile(
             url=client.url(file["key"], expires_seconds),
@@ -120,37 +121,36 @@ def artifacts(
 
 
 def upload_checkpoints(workspace: Workspace, run: JobRun) -> Mapping[str, Any]:
-    """Bring what an ended run left behind to the store; how it stands: ``{state, error, pending}``."""
+    """Upload checkpoints left on the nodes: ``{state, error, pending}``."""
     return checkpoints_of(workspace, run).upload()
 
 
 def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:
-    """A row as a value. NodeError for a name that would lead elsewhere: it becomes a directory here."""
+    """Convert a row; NodeError for a name that is not a file name."""
     name = str(row["name"])
     if name in ("", "..") or "/" in name:
         raise NodeError(
             f"invalid checkpoint name {name!r} from {row.get('node') or 'the store'}",
             "The name is not a valid file name. Check the store.",
         )
-    known = {key: row[key] for key in _CHECKPOINT_FIELDS if key in row}
-    made_by = {"job": str(run.job.address), "run": run.record.id}
-    return Checkpoint(**{**made_by, "step": None, **known})
+    fields = {key: row[key] for key in _CHECKPOINT_FIELDS if key in row}
+    origin = {"job": str(run.job.address), "run": run.record.id}
+    return Checkpoint(**{**origin, "step": None, **fields})
 
 
 def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]:
-    found = [checkpoint_from(row, run) for row in rows]
-    return sorted(found, key=lambda one: (one.rank, one.created_at, one.step or 0, one.name))
+    checkpoints = [checkpoint_from(row, run) for row in rows]
+    return sorted(
+        checkpoints, key=lambda item: (item.rank, item.created_at, item.step or 0, item.name)
+    )
 
 
 def _checkpoint_label(row: Mapping[str, Any]) -> str:
     return str(row["name"]) if row["state"] == "complete" else f"{row['name']} ({row['state']})"
 
 
-_BLOCK = 2**20
-
-
 class DownloadedCheckpoint(NamedTuple):
-    """Where it lies now, and how many links in it led to what was never kept."""
+    """A downloaded directory, and the number of links to skipped files."""
 
     place: Path
     skipped_links: int
@@ -159,15 +159,15 @@ class DownloadedCheckpoint(NamedTuple):
 def download_checkpoint(
     workspace: Workspace, run: JobRun, target: Path, *, name: str | None = None, rank: int = 0
 ) -> DownloadedCheckpoint:
-    """Copy a checkpoint (the newest complete one by default) into ``target/<name>``, whole or not at all.
+    """Copy a checkpoint into ``target/<name>``, completely or not at all.
 
-    What an earlier attempt has brought, and is right, isn't fetched again. Only the rank's own node is needed: whether others have
-    theirs whole, too, counts as far as they can be asked. UsageError if there is no such
-    checkpoint or something is in the way; StorageError if a file isn't what it was when it was kept.
+    The newest complete one by default. Resumes an interrupted download. Needs only the node of
+    the rank. UsageError if there is no such checkpoint or the target exists; StorageError if a
+    file is corrupt.
     """
     client = checkpoints_of(workspace, run)
     chosen = select_checkpoint(client.rows(brief=False, of=rank), run, name, rank)
-    checkpoint_from(chosen, run)
+    checkpoint_from(chosen, run)  # validates the name
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
     unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
@@ -182,26 +182,26 @@ def download_checkpoint(
 
 
 def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:
-    """Bring every file into the directory, those that are there and right left alone."""
-    wanted = []
+    """Download the missing and corrupt files into the directory."""
+    missing = []
     for file in chosen["files"]:
         path = directory / file["path"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        have = path.stat().st_size if path.is_file() else 0
-        if have == file["size"] and path.is_file() and _sha256(path) == file["sha256"]:
+        present = path.stat().st_size if path.is_file() else 0
+        if present == file["size"] and path.is_file() and _sha256(path) == file["sha256"]:
             continue
-        wanted.append((file, path, have if have < file["size"] else 0))
-    if not wanted:
+        missing.append((file, path, present if present < file["size"] else 0))
+    if not missing:
         return
-    writer = _CheckpointWriter(wanted)
+    writer = _CheckpointWriter(missing)
     try:
         objects: list[CheckpointObjectRange] = [
-            {"key": file["key"], "offset": offset} for file, _, offset in wanted
+            {"key": file["key"], "offset": offset} for file, _, offset in missing
         ]
         client.read(chosen["rank"], objects, writer.take)
     finally:
         writer.close()
-    for file, path, _ in wanted:
+    for file, path, _ in missing:
         if path.stat().st_size != file["size"] or _sha256(path) != file["sha256"]:
             path.unlink()
             raise StorageError(
@@ -211,16 +211,16 @@ def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path)
 
 
 class _CheckpointWriter:
-    """Bytes of several files, one after another, put where they belong."""
+    """Writes a stream of consecutive files."""
 
-    def __init__(self, wanted: Sequence[tuple[Mapping[str, Any], Path, int]]) -> None:
-        self._rest: Iterator[tuple[Mapping[str, Any], Path, int]] = iter(wanted)
+    def __init__(self, files: Sequence[tuple[Mapping[str, Any], Path, int]]) -> None:
+        self._files: Iterator[tuple[Mapping[str, Any], Path, int]] = iter(files)
         self._file: BinaryIO | None = None
         self._left = 0
         self._next()
 
     def take(self, data: bytes) -> None:
-        """The next bytes. StorageError if there are more than all files need."""
+        """Write the next bytes; StorageError if there are too many."""
         while data:
             while self._file is not None and self._left == 0:
                 self._next()
@@ -230,7 +230,7 @@ class _CheckpointWriter:
             data, self._left = data[self._left :], max(0, self._left - len(data))
 
     def close(self) -> None:
-        """Keep what has arrived; files of no bytes are made."""
+        """Close the current file; create the empty files that follow."""
         while self._file is not None and self._left == 0:
             self._next()
         if self._file is not None:
@@ -240,7 +240,7 @@ class _CheckpointWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-        entry = next(self._rest, None)
+        entry = next(self._files, None)
         if entry is not None:
             file, path, offset = entry
             self._file = path.open("ab" if offset else "wb")
@@ -253,16 +253,16 @@ def _sha256(path: Path) -> str:
 
 
 def find_retained_data(workspace: Workspace) -> list[RetainedData]:
-    """What a destroy would leave, as far as it can be asked; directories that hold nothing are not named."""
+    """List data that destroy keeps, as far as nodes are reachable."""
     state = with_unrecorded_runs(workspace)
-    found = [
-        remain
+    checkpoints = [
+        retained
         for address, job in sorted(state.resources.items())
         if address.kind is Kind.JOB
         for record in runs_of(job)
-        for remain in _retained_checkpoints(workspace, JobRun(job, record))
+        for retained in _retained_checkpoints(workspace, JobRun(job, record))
     ]
-    return [*found, *_retained_mirror(workspace.mirror)]
+    return [*checkpoints, *_retained_mirror(workspace.mirror)]
 
 
 def _retained_mirror(mirror: Mirror) -> list[RetainedData]:
@@ -292,8 +292,6 @@ def _checkpoint_location(workspace: Workspace, run: JobRun) -> str:
         Address(Kind.CLUSTER, node_id.partition("/")[0])
     )
     node = node_named(cluster, node_id) if cluster else None
-    return (
-        str(checkpoint_directory(node, run.job.address, run.project, run.record))
-        if node
-        else node_id
-    )
+    if node is None:
+        return node_id
+    return str(checkpoint_directory(node, run.job.address, run.project, run.record))

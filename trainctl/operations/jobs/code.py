@@ -1,4 +1,4 @@
-"""The code that a run ran, unpacked as a directory: whole or not at all."""
+"""Download the code of a run into a directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainctl.operations.workspace import Workspace
 
 
 def require_absent(place: Path) -> None:
-    """UsageError if there is something already."""
+    """Raise UsageError if the path exists."""
     if place.exists() or place.is_symlink():
         raise UsageError(
             f"{place} already exists",
@@ -30,14 +30,15 @@ def require_absent(place: Path) -> None:
 def unpack(
     data: Iterator[bytes],
     place: Path,
-    what: str,
+    label: str,
     *,
     inner: str = ".",
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Unpack into ``place``, of the tar only what is below ``inner`` if that is a directory there.
+    """Unpack a tar into ``place``: all of it, or its directory ``inner``.
 
-    ``check`` is called when all was read and before anything is visible; StorageError where this machine can't.
+    ``check`` is called after reading and before ``place`` exists. ``label`` names the tar in the
+    StorageError if it cannot be unpacked.
     """
     target = place.parent
     try:
@@ -50,18 +51,18 @@ def unpack(
         with tarfile.open(fileobj=_IteratorFile(data), mode="r|") as tar:
             tar.extractall(unfinished, filter="data")
         for _ in data:
-            continue  # what follows the tar's end
+            continue  # padding after the tar's end
         if check is not None:
             check()
         (unfinished / inner if (unfinished / inner).is_dir() else unfinished).rename(place)
     except (OSError, tarfile.TarError) as error:
-        raise StorageError(f"cannot copy {what} to {target}: {error}") from error
+        raise StorageError(f"cannot copy {label} to {target}: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 class _IteratorFile(io.RawIOBase):
-    """An iterator of bytes as a file that is read once."""
+    """A readable file of an iterator of bytes."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -71,46 +72,46 @@ class _IteratorFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes; fewer than asked for only at the end."""
+        """Read the next bytes; fewer than ``size`` only at the end."""
         while size < 0 or len(self._rest) < size:
-            piece = next(self._data, None)
-            if piece is None:
+            buffer = next(self._data, None)
+            if buffer is None:
                 break
-            self._rest += piece
-        taken, self._rest = (
-            (self._rest, b"") if size < 0 else (self._rest[:size], self._rest[size:])
-        )
-        return taken
+            self._rest += buffer
+        end = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:end], self._rest[end:]
+        return data
 
 
 def download_code(workspace: Workspace, run: JobRun, target: Path) -> Path:
-    """The code tree, byte for byte as the run's nodes unpacked it, as ``<project>_<job>_<run id>`` in ``target``."""
+    """Download the code to ``target/<project>_<job>_<run id>``, verified."""
     record = run.record
-    what = f"the code of run {record.number} ({record.id})"
+    label = f"the code of run {record.number} ({record.id})"
     place = target / f"{run.project}_{file_name(run.job.address)}_{record.id}"
     require_absent(place)
     code = record.code
     if code is None or not record.ranks:
         raise TrainctlError(
-            f"{what} is not available: the run never reached a node", code="run-not-found"
+            f"{label} is not available: the run never reached a node", code="run-not-found"
         )
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
 
-    def data() -> Iterator[bytes]:
-        runs = run_control(workspace)
-        for piece in iterate_callbacks(lambda take: runs.read_code(record, code, take)):
-            found.update(piece)
-            yield piece
+    def read() -> Iterator[bytes]:
+        control = run_control(workspace)
+        for buffer in iterate_callbacks(lambda take: control.read_code(record, code, take)):
+            sha256.update(buffer)
+            yield buffer
 
     def check() -> None:
-        if record.code_archive and found.hexdigest() != record.code_archive:
+        if record.code_archive and sha256.hexdigest() != record.code_archive:
             raise NodeError(
-                f"{what} differs from the code of the run",
-                f"Received an archive with sha256 {found.hexdigest()} from {record.ranks[0].node}; expected {record.code_archive}.",
+                f"{label} differs from the code of the run",
+                f"Received an archive with sha256 {sha256.hexdigest()} from {record.ranks[0].node}; expected {record.code_archive}.",
             )
 
+    node = record.ranks[0].node
     try:
-        unpack(data(), place, what, check=check)
+        unpack(read(), place, label, check=check)
     except UnknownOnNode as error:
-        raise UnknownOnNode(f"{what} not found on {record.ranks[0].node}", error.summary) from error
+        raise UnknownOnNode(f"{label} not found on {node}", error.summary) from error
     return place

@@ -1,4 +1,4 @@
-"""Follow runs to their end, and send secrets to runs that lost them before they began."""
+"""Follow runs until they end; send secrets to runs that wait for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainctl.operations.jobs.runs import (
 from trainctl.operations.workspace import Workspace
 
 POLL_SECONDS = 0.5
-"""How often a followed run is looked at."""
+"""How often a followed run is queried."""
 
 
 def follow_runs(
@@ -31,9 +31,9 @@ def follow_runs(
     interrupt: Interrupt,
     on_end: Callable[[], Iterable[Address]] = tuple,
 ) -> list[JobRun]:
-    """Watch the newest runs of these jobs until each has ended or the user has had enough.
+    """Follow the newest runs of jobs until all have ended, or interrupted.
 
-    ``on_end`` is called when one has ended, and names jobs to watch as well.
+    ``on_end`` is called when a run has ended, and returns more jobs to follow.
     """
     interrupt.begin_watch_only()
     runs = {address: find_run(workspace.ledger.state(), address) for address in addresses}
@@ -44,16 +44,15 @@ def follow_runs(
         if interrupt.stopping.wait(POLL_SECONDS):
             break
         live = _live(runs)
-        now = _poll(workspace, list(runs.values()), emit)
-        runs = dict(zip(runs, now, strict=True))
+        runs = dict(zip(runs, _poll(workspace, list(runs.values()), emit), strict=True))
         if live - _live(runs):
             with interrupt.uninterruptible():
                 more = on_end()
             runs |= {address: find_run(workspace.ledger.state(), address) for address in more}
     for address, run in runs.items():
         if run.record.status.live:
-            said = f"run {run.record.number} continues without being followed"
-            emit(Event(EventType.DIAGNOSTIC, said, address))
+            text = f"run {run.record.number} continues without being followed"
+            emit(Event(EventType.DIAGNOSTIC, text, address))
     return list(runs.values())
 
 
@@ -62,41 +61,33 @@ def _live(runs: Mapping[Address, JobRun]) -> set[Address]:
 
 
 def _poll(workspace: Workspace, runs: list[JobRun], emit: Emit) -> list[JobRun]:
-    seen = refresh_runs(workspace, runs)
-    for run, (now, problem) in zip(runs, seen, strict=True):
-        said, address = run_event(now), now.job.address
+    refreshed = refresh_runs(workspace, runs)
+    for before, (run, problem) in zip(runs, refreshed, strict=True):
+        event, address = run_event(run), run.job.address
         if problem is not None and not isinstance(problem, NodeUnreachable):
             raise problem
-        if problem is not None:  # the run goes on meanwhile, and may be seen again the next time
+        if problem is not None:  # retried at the next poll
             data = {"phase": problem.summary}
             emit(Event(EventType.STEP_PROGRESS, problem.summary, address, data))
-        elif now.record.status is not run.record.status:
-            emit(said)
-        elif now.record.status.live:
-            emit(Event(EventType.STEP_PROGRESS, said.message, address, {"phase": said.message}))
-    return [now for now, _ in seen]
+        elif run.record.status is not before.record.status:
+            emit(event)
+        elif run.record.status.live:
+            emit(Event(EventType.STEP_PROGRESS, event.message, address, {"phase": event.message}))
+    return [run for run, _ in refreshed]
 
 
 def run_event(run: JobRun) -> Event:
     """The event that reports the status of a run."""
     record = run.record
-    said = record.error or record.waiting
-    detail = f": {said}" if said else ""
-    data = {
-        "run": record.id,
-        "status": record.status.value,
-        "exit_code": record.exit_code,
-    }
-    return Event(
-        EventType.RUN_STATUS,
-        f"run {record.number} ({record.id}) {record.status.words}{detail}",
-        run.job.address,
-        data,
-    )
+    reason = record.error or record.waiting
+    text = f"run {record.number} ({record.id}) {record.status.words}"
+    data = {"run": record.id, "status": record.status.value, "exit_code": record.exit_code}
+    message = f"{text}: {reason}" if reason else text
+    return Event(EventType.RUN_STATUS, message, run.job.address, data)
 
 
 def runs_waiting_for_secrets(workspace: Workspace, name: str | None = None) -> list[JobRun]:
-    """The runs that wait for secrets, for one of them, or to go on with those that their nodes keep; without unreachable ones."""
+    """Return the live runs that wait for secrets (one of them if named)."""
     with_secrets = [
         run
         for run in newest_runs(workspace.ledger.state())
@@ -106,36 +97,31 @@ def runs_waiting_for_secrets(workspace: Workspace, name: str | None = None) -> l
 
 
 def filter_waiting(runs: Iterable[JobRun]) -> list[JobRun]:
-    """Those that wait for secrets, or to go on with those that their nodes keep, of runs as they are now."""
+    """Return the runs that wait for secrets, or for using stored ones."""
     return [run for run in runs if run.record.waiting in (WAITS_FOR_SECRETS, WAITS_FOR_RESUME)]
 
 
 def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> list[JobRun]:
-    """Send each run its secrets, as the manifest declares them now, or have it go on with those that are kept; return those that go on.
+    """Send secrets to waiting runs, and return the runs that continue.
 
-    Problems are reported per run.
+    Errors are emitted per run.
     """
-    given = []
+    resumed = []
     for run in runs:
         try:
-            given.append(_send_run_secrets(workspace, run))
-            emit(run_event(given[-1]))
+            resumed.append(_send_run_secrets(workspace, run))
+            emit(run_event(resumed[-1]))
         except TrainctlError as error:
-            emit(
-                Event(
-                    EventType.DIAGNOSTIC,
-                    f"{error.summary}. {error.detail}".strip(),
-                    run.job.address,
-                )
-            )
-    return given
+            text = f"{error.summary}. {error.detail}".strip()
+            emit(Event(EventType.DIAGNOSTIC, text, run.job.address))
+    return resumed
 
 
 def _send_run_secrets(workspace: Workspace, run: JobRun) -> JobRun:
     values = None if run.record.waiting == WAITS_FOR_RESUME else _secret_values(workspace, run)
-    now = run_control(workspace).set_secrets(run.record, values)
-    record_run(workspace, run.job, now)
-    return JobRun(run.job, now)
+    record = run_control(workspace).set_secrets(run.record, values)
+    record_run(workspace, run.job, record)
+    return JobRun(run.job, record)
 
 
 def _secret_values(workspace: Workspace, run: JobRun) -> dict[str, str]:
@@ -146,6 +132,6 @@ def _secret_values(workspace: Workspace, run: JobRun) -> dict[str, str]:
 
 
 def _secret_names(job: RecordedResource, run: JobRun) -> set[str]:
-    """The secrets that the run has."""
+    """Return the names of the run's secrets."""
     store = (run.record.store or {}).get("secret")
     return {*job.job_spec.runtime.secret_environment.values(), *([str(store)] if store else [])}

@@ -1,4 +1,4 @@
-"""A run's own lines: of one rank or of all, some or every line, once or for as long as the run lives."""
+"""Read the log of a run: some or all ranks, existing and new lines."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from trainctl.operations.workspace import Workspace
 from trainctl.resources.run_control import RunControl
 
 RETRY_SECONDS = 2.0
-"""How long to wait before a node that could not be reached is asked again."""
+"""Delay before a retry of an unreachable node."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTime:
-    """A time in Unix seconds, or with ``ago`` so many seconds before now on the node's clock."""
+    """Unix time in seconds, or with ``ago`` seconds before the node's now."""
 
     seconds: float
     ago: bool = False
 
     @property
     def request(self) -> dict[str, float]:
-        """The form of requests."""
+        """The JSON form of requests."""
         return {"ago" if self.ago else "at": self.seconds}
 
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """What of a log is wanted: written from ``since`` on and before ``until``, matching ``grep``, and the last ``tail`` of
-    those of each rank; with ``follow`` those to come, too. ``prepare``: of the stage before the job, in its place.
+    """Filter of a log: lines from ``since`` to ``until`` that match ``grep``.
+
+    ``tail`` limits them to the last lines of each rank. ``follow`` adds new lines. ``prepare``
+    selects the log of the prepare commands instead.
     """
 
     rank: int | None = None
@@ -76,31 +78,30 @@ class LogSelection:
 
 
 def read_log(
-    workspace: Workspace, run: JobRun, wanted: LogSelection
+    workspace: Workspace, run: JobRun, selection: LogSelection
 ) -> Iterator[LogBatch | UnreachableNode]:
-    """The lines of a run's log, of several ranks by time, and those to come as they come.
+    """Yield the lines of a run's log, several ranks merged by time.
 
-    Unreachable nodes are left out and named at the end; NodeUnreachable if all are. With ``follow`` they are waited for.
+    Yields unreachable nodes at the end; NodeUnreachable if all are. With ``follow``, retries them.
     """
-    check_rank(run, wanted.rank)
-    ranks = [one.rank for one in run.record.ranks]
-    left = threading.Event()
+    check_rank(run, selection.rank)
+    cancelled = threading.Event()
 
     def cancel() -> None:
-        left.set()
+        cancelled.set()
         workspace.agents.close()
 
     readers = [
-        _RankLogReader(workspace, run, rank, wanted, left, cancel)
-        for rank in ranks
-        if wanted.rank in (None, rank)
+        _RankLogReader(workspace, run, record.rank, selection, cancelled, cancel)
+        for record in run.record.ranks
+        if selection.rank in (None, record.rank)
     ]
     if len(readers) == 1:
-        yield from readers[0].read(follow=wanted.follow)
+        yield from readers[0].read(follow=selection.follow)
         return
-    read_existing = [reader.read_existing(will_follow=wanted.follow) for reader in readers]
-    yield from heapq.merge(*prefetch_first(read_existing), key=lambda piece: piece.time)
-    if wanted.follow:
+    existing = [reader.read_existing(will_follow=selection.follow) for reader in readers]
+    yield from heapq.merge(*prefetch_first(existing), key=lambda batch: batch.time)
+    if selection.follow:
         yield from merge_by_arrival([reader.read(follow=True) for reader in readers], cancel)
         return
     unreachable = {
@@ -112,44 +113,44 @@ def read_log(
 
 
 class _RankLogReader:
-    """One rank's log, from where it was last read."""
+    """Reads one rank's log, and continues where it was interrupted."""
 
     def __init__(
         self,
         workspace: Workspace,
         run: JobRun,
         rank: int,
-        wanted: LogSelection,
-        left: threading.Event,
+        selection: LogSelection,
+        cancelled: threading.Event,
         cancel: Callable[[], None],
     ) -> None:
         self._workspace = workspace
-        self._left = left
+        self._cancelled = cancelled
         self._cancel = cancel
         self._run = run
         self.rank = rank
         self.unreachable: NodeUnreachable | None = None
-        self._request = wanted.request
+        self._request = selection.request
         self._frames = LogFrameParser(rank)
 
     def read_existing(self, *, will_follow: bool) -> Iterator[LogBatch]:
-        """What is there, as far as the node can be asked; ``unreachable`` says why not."""
+        """Yield existing lines; set ``unreachable`` if the node is."""
         try:
             yield from self.read(follow=False, will_follow=will_follow)
         except NodeUnreachable as error:
             self.unreachable = error
 
     def read(self, *, follow: bool, will_follow: bool = False) -> Iterator[LogBatch]:
-        """What is there; with ``follow`` to the end of the run, over whatever happens to the connection."""
+        """Yield existing lines; with ``follow``, new lines until the run ends."""
         while True:
             try:
                 yield from self._call(follow=follow, open_end=will_follow)
             except NodeUnreachable as error:
                 if not follow:
                     raise
-                if not self._left.is_set():
-                    self._workspace.tell(f"{error.summary}; retrying")
-                if self._left.wait(RETRY_SECONDS):
+                if not self._cancelled.is_set():
+                    self._workspace.notify(f"{error.summary}; retrying")
+                if self._cancelled.wait(RETRY_SECONDS):
                     return
                 self._frames.restart()
             else:
@@ -168,7 +169,7 @@ class _RankLogReader:
             for data in iterate_callbacks(produce, self._cancel):
                 yield from self._frames.take(data)
                 if self._frames.offset:
-                    self._request["tail"] = None  # from here on every line is wanted
+                    self._request["tail"] = None  # a retry continues after these lines
         except UnknownOnNode as error:
             node = next(rank.node for rank in record.ranks if rank.rank == self.rank)
             raise UnknownOnNode(
@@ -189,7 +190,7 @@ class _RankLogReader:
 
 
 class LogFrameParser:
-    """One rank's frames; ``offset`` is where another call would go on."""
+    """Parses one rank's frames; ``offset`` is where to continue."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -200,16 +201,16 @@ class LogFrameParser:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def restart(self) -> None:
-        """Forget half a frame: another call begins with a whole one."""
+        """Drop an incomplete frame before a new call."""
         self._head = None
         self._data.clear()
 
     def take(self, data: bytes) -> Iterator[LogBatch]:
-        """What is complete by now."""
+        """Yield the complete frames."""
         self._data += data
-        while (piece := self._next()) is not None:
-            if piece.lines or piece.skipped_bytes or piece.prepared_by:
-                yield piece
+        while (batch := self._next()) is not None:
+            if batch.lines or batch.skipped_bytes or batch.prepared_by:
+                yield batch
 
     def _next(self) -> LogBatch | None:
         if self._head is None:
@@ -225,23 +226,23 @@ class LogFrameParser:
         del self._data[:size]
         self._head = None
         self.offset = int(head.get("next", self.offset))
-        return self._piece(head, text)
+        return self._batch(head, text)
 
     def _text(self, head: Mapping[str, Any], data: bytearray) -> str:
-        """The bytes as text; a character that the end of an open frame goes through comes with the next one."""
+        """Decode bytes; a character split between frames is kept for the next."""
         if head.get("skipped_bytes"):
             self._decoder.reset()
-        # A sign of life says nothing of the line that is open.
+        # An empty heartbeat frame does not end the open line.
         return self._decoder.decode(data, final=not head.get("open")) if data else ""
 
-    def _piece(self, head: Mapping[str, Any], text: str) -> LogBatch:
+    def _batch(self, head: Mapping[str, Any], text: str) -> LogBatch:
         time, skipped_bytes = float(head.get("time", 0.0)), int(head.get("skipped_bytes", 0))
         if skipped_bytes or not text:
             by = "" if self._reported else str(head.get("prepared_by", ""))
-            self._reported = self._reported or bool(by)  # another call says it again
+            self._reported = self._reported or bool(by)  # a retry sends it again
             return LogBatch(self.rank, time, skipped_bytes=skipped_bytes, prepared_by=by)
-        goes_on = bool(head.get("open"))
-        *whole, last = (text if goes_on else text.removesuffix("\n")).split("\n")
-        lines = [line.removesuffix("\r") for line in whole]
-        lines.append(last if goes_on else last.removesuffix("\r"))
-        return LogBatch(self.rank, time, tuple(lines), goes_on)
+        is_open = bool(head.get("open"))
+        *complete, last = (text if is_open else text.removesuffix("\n")).split("\n")
+        lines = [line.removesuffix("\r") for line in complete]
+        lines.append(last if is_open else last.removesuffix("\r"))
+        return LogBatch(self.rank, time, tuple(lines), is_open)

@@ -1,4 +1,4 @@
-"""Plans of runs that start from earlier ones."""
+"""Plan runs that repeat or resume an earlier run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainctl.operations.jobs.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.jobs.runs import JobRun, find_run, run_control, with_unrecorded_runs
 from trainctl.operations.plan import observe, observe_mirrored
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.survey.mirror import survey_mirror
+from trainctl.operations.survey.storage import survey_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanInputs, PlanOptions, RerunRequest
@@ -25,15 +25,15 @@ from trainctl.resources.previous_runs import RERUN, RESUME, load_previous_run, r
 from trainctl.resources.run_control import runs_of
 
 _AT_ONCE = 8
-"""How many jobs are looked at at the same time."""
+"""How many jobs are queried at the same time."""
 
 
 def resume_starts(
     workspace: Workspace, addresses: Iterable[Address]
 ) -> dict[Address, RerunRequest]:
-    """For each job, that its new run resumes from its newest complete checkpoint; TrainctlError where there is none.
+    """Return the starts of jobs from their newest complete checkpoints.
 
-    The name of a job that has a matrix stands for all of its jobs.
+    The name of a matrix means all of its jobs. TrainctlError if a job has no checkpoint.
     """
     state = with_unrecorded_runs(workspace)
 
@@ -45,40 +45,42 @@ def resume_starts(
             note += ", or from a newer checkpoint saved before the run stops"
         return RerunRequest({RESUME: "latest"}, note)
 
-    jobs = [one for address in addresses for one in _expand_matrix(workspace, state, address)]
+    jobs = [job for address in addresses for job in _expand_matrix(workspace, state, address)]
     return dict(zip(jobs, each(start, jobs, _AT_ONCE), strict=True))
 
 
 def _expand_matrix(workspace: Workspace, state: State, address: Address) -> list[Address]:
-    """The declared jobs of a matrix, where the address is what they have in common; else itself."""
+    """Return the declared jobs of a matrix, or the address itself."""
     if address.key is not None or address in state.resources:
         return [address]
-    found = [
+    jobs = [
         resource
         for resource in workspace.desired.resources
         if resource.key and resource.group == address
     ]
-    return found or [address]
+    return jobs or [address]
 
 
 def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Checkpoint:
-    """The newest complete checkpoint of all of a job's runs, as a node will choose it; TrainctlError names the runs that have none."""
+    """Return the newest complete checkpoint of all of a job's runs."""
     runs = runs_of(job)
-    begun = {record.id: JobRun(job, record) for record in runs if record.started_at is not None}
-    found = newest_checkpoint({name: complete_rows(workspace, run) for name, run in begun.items()})
-    if found is None:
-        looked = ", ".join(f"{run.number} ({run.id})" for run in runs)
+    started = {record.id: JobRun(job, record) for record in runs if record.started_at is not None}
+    newest = newest_checkpoint(
+        {run_id: complete_rows(workspace, run) for run_id, run in started.items()}
+    )
+    if newest is None:
+        checked = ", ".join(f"{run.number} ({run.id})" for run in runs)
         raise TrainctlError(
             f"{job.address} has no complete checkpoint to resume from",
-            f"Checked runs: {looked}. To start from the beginning, remove --resume.",
+            f"Checked runs: {checked}. To start from the beginning, remove --resume.",
             code="checkpoint-not-found",
         )
-    name, ranks = found
-    return checkpoint_from(ranks[0], begun[name])
+    run_id, ranks = newest
+    return checkpoint_from(ranks[0], started[run_id])
 
 
-def plan_rerun(workspace: Workspace, address: Address, run: str, look: SurveyOptions) -> Plan:
-    """Plan one new run that repeats an earlier one; today's manifest, code and sources don't count."""
+def plan_rerun(workspace: Workspace, address: Address, run: str, options: SurveyOptions) -> Plan:
+    """Plan a run that repeats an earlier run with its recorded inputs."""
     state = workspace.ledger.state()
     old = find_run(state, address, run)
     previous_run = load_previous_run(run_control(workspace), workspace.mirror.store, old.record)
@@ -89,23 +91,23 @@ def plan_rerun(workspace: Workspace, address: Address, run: str, look: SurveyOpt
         desired=_desired_from_state(workspace, state, old),
         state=state,
         observed={
-            **observe(workspace, state, look.parallelism),
+            **observe(workspace, state, options.parallelism),
             **observe_mirrored(state, survey_mirror(workspace, state)),
         },
         options=PlanOptions(targets=(address,), run=(address,)),
         policies=workspace.trust.policies,
         starts={address: RerunRequest({RERUN: old.record.id}, note, as_recorded=True)},
     )
-    # What is delivered are the weights of then: nothing of these tables, which speak of today's.
+    # The tables show the manifest's current weights, but the run uses earlier versions.
     return replace(make_plan(inputs), weights=(), deliveries=())
 
 
 def _desired_from_state(workspace: Workspace, state: State, run: JobRun) -> DesiredState:
-    """The job and what it needs, as the state has them: nothing of these is to change."""
+    """Return the job and its dependencies as recorded, without changes."""
     resources: dict[Address, DesiredResource] = {}
-    waiting = [run.job]  # which may be one that was forgotten
-    while waiting:
-        recorded = waiting.pop()
+    pending = [run.job]  # not necessarily in state.resources
+    while pending:
+        recorded = pending.pop()
         if recorded.address in resources:
             continue
         resources[recorded.address] = DesiredResource(
@@ -115,5 +117,5 @@ def _desired_from_state(workspace: Workspace, state: State, run: JobRun) -> Desi
             recorded.depends_on,
             recorded.lifecycle,
         )
-        waiting += filter(None, map(state.resources.get, recorded.depends_on))
+        pending += filter(None, map(state.resources.get, recorded.depends_on))
     return replace(workspace.desired, resources=resources, warnings=())

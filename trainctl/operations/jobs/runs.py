@@ -1,4 +1,4 @@
-"""Runs in the state, those that an apply has started and not recorded, and their refresh."""
+"""Find runs in the state, add unrecorded runs, and refresh them."""
 
 from __future__ import annotations
 
@@ -20,68 +20,60 @@ from trainctl.resources.run_control import ObservedRun, RunControl, runs_of
 
 
 def unrecorded_runs(workspace: Workspace, state: State) -> dict[Address, tuple[RunRecord, ...]]:
-    """Of each job the runs that attempts have begun, as their nodes tell them, the newest last."""
-    found: dict[Address, tuple[RunRecord, ...]] = {}
-    for find_attempted_run in _find_attempted_runs(workspace, state):
-        if find_attempted_run.run is not None and find_attempted_run.did_start:
-            job = find_attempted_run.attempt.address
-            found[job] = (*found.get(job, ()), find_attempted_run.run)
-    return found
+    """Return the unrecorded runs of each job, the newest last."""
+    runs: dict[Address, tuple[RunRecord, ...]] = {}
+    for attempted in _find_attempted_runs(workspace, state):
+        if attempted.run is not None and attempted.did_start:
+            job = attempted.attempt.address
+            runs[job] = (*runs.get(job, ()), attempted.run)
+    return runs
 
 
 def with_unrecorded_runs(workspace: Workspace) -> State:
-    """The state with what attempts have begun as the newest runs of their jobs, as if that was recorded: what people ask about.
+    """Return the state with unrecorded runs added to their jobs.
 
-    Nodes are asked only if something is open. A run that no node knows yet is among them, without ranks, as long as an apply may
-    be about to start it.
+    Queries nodes only if attempts are open. A run that is starting and on no node yet has no ranks.
     """
     state = workspace.ledger.state()
     jobs = dict(state.resources)
-    for find_attempted_run in _find_attempted_runs(workspace, state):
-        job = find_attempted_run.attempt.address
+    for attempted in _find_attempted_runs(workspace, state):
+        job = attempted.attempt.address
         known = jobs.get(job) or state.find_record(job)
-        run = (
-            find_attempted_run.run
-            if find_attempted_run.did_start
-            else _expected_run(find_attempted_run, state, known)
-        )
+        run = attempted.run if attempted.did_start else _expected_run(attempted, state, known)
         if run is not None:
-            jobs[job] = _with_run(known, find_attempted_run.attempt, run)
+            jobs[job] = _with_run(known, attempted.attempt, run)
     return replace(state, resources=jobs)
 
 
 def find_starting_apply(state: State, job: Address, key: str) -> PendingApply | None:
-    """The apply that begins, or began, an unrecorded run; None of a recorded one."""
-    attempt = next((one for one in state.attempts(job) if one.key == key), None)
+    """Return the apply that starts an unrecorded run; None if recorded."""
+    attempt = next((attempt for attempt in state.attempts(job) if attempt.key == key), None)
     if attempt is None:
         return None
     return PendingApply(attempt.holder.actor, attempt.time, _is_over(state, attempt))
 
 
 def is_unrecorded(state: State, job: Address, key: str) -> bool:
-    """Whether a run is known only as that of an attempt, which the apply that ends it will record."""
+    """Whether a run is not recorded yet by the apply that starts it."""
     return any(attempt.key == key for attempt in state.attempts(job))
 
 
 def unknown_run_error(state: State, job: Address, run: RunRecord) -> LockHeld | NodeUnreachable:
-    """The error for a run that no reachable node knows."""
-    begins = find_starting_apply(state, job, run.key)
-    if begins is not None and begins.interrupted:
+    """Return the error for a run that no reachable node knows."""
+    apply = find_starting_apply(state, job, run.key)
+    if apply is not None and apply.interrupted:
         return NodeUnreachable(
             f"it is unknown whether run {run.number} was started",
             "Its apply was interrupted, and some of its nodes are unreachable. Check them: trainctl nodes.",
             address=str(job),
         )
-    before = [one for one in runs_of(state.find_record(job)) if one.status.live]
-    still = (
-        f" Run {before[-1].number} continues until then. To stop it: trainctl stop {job.shell_quoted} --run {before[-1].number}."
-        if before
-        else ""
-    )
+    detail = f"Check trainctl status {job.shell_quoted}. Stop that apply, or try again when the run has started."
+    live = [record.number for record in runs_of(state.find_record(job)) if record.status.live]
+    if live:
+        stop = f"trainctl stop {job.shell_quoted} --run {live[-1]}"
+        detail += f" Run {live[-1]} continues until then. To stop it: {stop}."
     return LockHeld(
-        f"an apply is starting run {run.number}, and no node has it yet",
-        f"Check trainctl status {job.shell_quoted}. Stop that apply, or try again when the run has started.{still}",
-        address=str(job),
+        f"an apply is starting run {run.number}, and no node has it yet", detail, address=str(job)
     )
 
 
@@ -95,13 +87,13 @@ def _find_attempted_runs(workspace: Workspace, state: State) -> tuple[AttemptedR
 
 
 def _expected_run(
-    one: AttemptedRun, state: State, known: RecordedResource | None
+    attempted: AttemptedRun, state: State, known: RecordedResource | None
 ) -> RunRecord | None:
-    """The run of an attempt that may be about to start it, or has started it on an unreachable node."""
-    attempt, number = one.attempt, len(runs_of(known)) + 1
+    """Return the run of an attempt that is starting, or may have started."""
+    attempt, number = attempted.attempt, len(runs_of(known)) + 1
     if attempt != state.open_intents.get(attempt.address):
         return None
-    if _is_over(state, attempt) and one.node_error is None:
+    if _is_over(state, attempt) and attempted.node_error is None:
         return None
     return RunRecord(
         run_id(attempt.key),
@@ -113,12 +105,12 @@ def _expected_run(
 
 
 def _is_over(state: State, attempt: Intent) -> bool:
-    """Whether its apply is known to be over."""
+    """Whether the apply of an attempt has ended."""
     return attempt != state.open_intents.get(attempt.address) or bool(is_dead(attempt.holder))
 
 
 def _with_run(known: RecordedResource | None, attempt: Intent, run: RunRecord) -> RecordedResource:
-    """The job's record as it would be with the attempt's run: that of its newest run."""
+    """Return the job's record with the attempt's run added."""
     outputs = merge_outputs(known.outputs if known else {}, {"run": run.to_json()})
     return RecordedResource(
         attempt.address, attempt.provider, attempt.attributes, outputs, attempt.depends_on
@@ -127,19 +119,19 @@ def _with_run(known: RecordedResource | None, attempt: Intent, run: RunRecord) -
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One run of a recorded job."""
+    """A run of a recorded job."""
 
     job: RecordedResource
     record: RunRecord
 
     @property
     def project(self) -> str:
-        """The project it is filed under."""
+        """The job's project."""
         return self.job.job_spec.project
 
 
 def job_address(text: str) -> Address:
-    """A job's address as users type it: ``job.sft``, or its name alone."""
+    """Parse a job address, ``job.sft`` or just its name."""
     try:
         address = Address.read(text)
     except ValueError as error:
@@ -152,7 +144,7 @@ def job_address(text: str) -> Address:
 
 
 def find_run(state: State, address: Address, run: str | None = None) -> JobRun:
-    """A run by id or number, the newest by default; UsageError says what there is."""
+    """Find a run by id or number, by default the newest."""
     job = _find_job(state, address)
     runs = runs_of(job)
     if not runs:
@@ -172,19 +164,20 @@ def find_run(state: State, address: Address, run: str | None = None) -> JobRun:
 
 
 def _find_job(state: State, address: Address) -> RecordedResource:
-    """The job that is meant: one that is recorded, else one that was forgotten."""
+    """Find a recorded job, or a job removed from the manifest."""
     for jobs in (state.resources, state.forgotten):
         if address in jobs:
             return jobs[address]
-        many = _matrix_jobs(jobs, address)
-        if len(many) == 1:
-            return jobs[many[0]]
-        if many:
-            told = f"To list them: trainctl status {address}"
-            there = told if jobs is state.resources else f"Jobs: {', '.join(map(str, many))}."
+        matrix = _matrix_jobs(jobs, address)
+        if len(matrix) == 1:
+            return jobs[matrix[0]]
+        if matrix:
+            hint = f"To list them: trainctl status {address}"
+            if jobs is not state.resources:
+                hint = f"Jobs: {', '.join(map(str, matrix))}."
             raise UsageError(
-                f"{address} has {len(many)} jobs",
-                f"Use the name of a single job, for example {many[0].shell_quoted}. {there}",
+                f"{address} has {len(matrix)} jobs",
+                f"Use the name of a single job, for example {matrix[0].shell_quoted}. {hint}",
             )
     raise UsageError(
         f"{address} is not in the state", _known_jobs(state, address), code="not-in-state"
@@ -192,12 +185,12 @@ def _find_job(state: State, address: Address) -> RecordedResource:
 
 
 def _known_jobs(state: State, address: Address) -> str:
-    """What was probably meant, or what there is; the jobs of a matrix by the name they have in common."""
+    """Suggest a similar job name, or list the known jobs."""
     known = {*state.resources, *state.forgotten}
-    of_it = _matrix_jobs(known, address.group)
-    if of_it:
-        return f"Jobs of {address.group}: {', '.join(map(str, of_it))}."
-    jobs = sorted({one.group for one in known if one.kind is Kind.JOB})
+    matrix = _matrix_jobs(known, address.group)
+    if matrix:
+        return f"Jobs of {address.group}: {', '.join(map(str, matrix))}."
+    jobs = sorted({resource.group for resource in known if resource.kind is Kind.JOB})
     near = nearest(address.name, {job.name for job in jobs})
     if near is not None:
         return f"Did you mean job.{near}?"
@@ -205,15 +198,16 @@ def _known_jobs(state: State, address: Address) -> str:
 
 
 def check_rank(run: JobRun, rank: int | None) -> None:
-    """UsageError for a rank that the run has not; a run that never got nodes has none to compare with."""
-    ranks = [one.rank for one in run.record.ranks]
+    """Raise UsageError if the run has ranks, but not this one."""
+    ranks = [record.rank for record in run.record.ranks]
     if rank is not None and ranks and rank not in ranks:
-        counted = f"The run has {len(ranks)}, counted from 0."
-        raise UsageError(f"run {run.record.id} has no rank {rank}", counted)
+        raise UsageError(
+            f"run {run.record.id} has no rank {rank}", f"The run has {len(ranks)}, counted from 0."
+        )
 
 
 def jobs_of_matrix(state: State, address: Address) -> list[Address]:
-    """The recorded jobs of a matrix, by the name they have in common; none if the address is of one job."""
+    """Return the recorded jobs of a matrix; empty for a single job."""
     return _matrix_jobs(state.resources, address)
 
 
@@ -224,57 +218,56 @@ def _matrix_jobs(jobs: Iterable[Address], address: Address) -> list[Address]:
 
 
 def newest_runs(state: State, address: Address | None = None) -> Iterator[JobRun]:
-    """The newest run of every job that has one, or of those of one matrix."""
-    chosen = jobs_of_matrix(state, address) if address else sorted(state.resources)
-    for each in chosen:
-        if each.kind is Kind.JOB and (runs := runs_of(state.resources[each])):
-            yield JobRun(state.resources[each], runs[-1])
+    """Yield the newest run of every job, or of the jobs of one matrix."""
+    for job in jobs_of_matrix(state, address) if address else sorted(state.resources):
+        if job.kind is Kind.JOB and (runs := runs_of(state.resources[job])):
+            yield JobRun(state.resources[job], runs[-1])
 
 
 def select_runs(state: State, address: Address, run: str | None = None) -> list[JobRun]:
-    """As ``find_run``; where no run is named, what the jobs of a matrix have in common means the newest run of each."""
-    many = list(newest_runs(state, address)) if run is None else []
-    return many or [find_run(state, address, run)]
+    """Find a run, or without ``run`` the newest run of each job of a matrix."""
+    matrix_runs = list(newest_runs(state, address)) if run is None else []
+    return matrix_runs or [find_run(state, address, run)]
 
 
 def run_control(workspace: Workspace) -> RunControl:
-    """A way to ask nodes about runs."""
+    """Return the control of recorded runs."""
     state = workspace.ledger.state()
     return RunControl(workspace.agents, state.resources.get)
 
 
 def refresh_run(workspace: Workspace, run: JobRun) -> JobRun:
-    """The run as its nodes tell it now; what changed is appended to the state as observed."""
-    now, problem = refresh_runs(workspace, [run])[0]
+    """Query the run, and record what changed."""
+    refreshed, problem = refresh_runs(workspace, [run])[0]
     if problem is not None:
         raise problem
-    return now
+    return refreshed
 
 
 def refresh_runs(
     workspace: Workspace, runs: Sequence[JobRun]
 ) -> list[tuple[JobRun, NodeError | None]]:
-    """As ``refresh_run``, of many runs: each node is asked once, and one append holds what changed.
+    """Query runs, each node once, and record all changes in one entry.
 
-    A run of which some node could not be asked is as it was, but for the ranks of the others, with the reason beside it. What an
-    apply has begun and not recorded yet is not appended.
+    If a node is unreachable, its error is returned with the run, whose other ranks are updated.
+    Unrecorded runs are not recorded.
     """
     live = [run.record for run in runs if run.record.status.live]
-    told = run_control(workspace).statuses(live) if live else {}
-    found: list[tuple[JobRun, NodeError | None]] = []
+    observed = run_control(workspace).statuses(live) if live else {}
+    refreshed: list[tuple[JobRun, NodeError | None]] = []
     changed: dict[Address, dict[str, Any]] = {}
     for run in runs:
-        now, problem = told.get(run.record.key, ObservedRun(run.record, None))
-        found.append((JobRun(run.job, now), problem))
-        if problem is None and now != run.record and _is_recorded(workspace, run):
-            changed[run.job.address] = {"run": now.to_json()}
+        record, problem = observed.get(run.record.key, ObservedRun(run.record, None))
+        refreshed.append((JobRun(run.job, record), problem))
+        if problem is None and record != run.record and _is_recorded(workspace, run):
+            changed[run.job.address] = {"run": record.to_json()}
     if changed:
         workspace.ledger.observe_many(changed)
-    return found
+    return refreshed
 
 
 def record_run(workspace: Workspace, job: RecordedResource, record: RunRecord) -> None:
-    """Append what was seen of a run, unless the apply that began it has still to record it."""
+    """Record an observed run, unless the apply that starts it will."""
     if _is_recorded(workspace, JobRun(job, record)):
         workspace.ledger.observe(job.address, {"run": record.to_json()})
 

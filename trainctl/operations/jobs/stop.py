@@ -14,14 +14,15 @@ from trainctl.operations.jobs.runs import JobRun, record_run, run_control, unkno
 from trainctl.operations.workspace import Workspace
 
 _AT_ONCE = 16
-"""How many runs are ended at the same time."""
+"""How many runs are stopped at the same time."""
 
 
 def stop_run(workspace: Workspace, run: JobRun, grace_seconds: float, emit: Emit) -> JobRun:
-    """Ask the run's processes to end, make them after the grace, and note how it ended. An ended run stays as it is.
+    """Stop a live run, and record the request before and the result after.
 
-    Busy if it is about to be started and no node knows of it yet; NodeUnreachable if that is unknown.
-    The request is recorded first, so that nothing starts the run again, even if its nodes can't be reached. NodeError if some can't.
+    The recorded request keeps the run from being restarted even if its nodes are unreachable.
+    LockHeld if an apply is starting the run; NodeUnreachable if that is unknown. NodeError if a
+    node is unreachable.
     """
     address = run.job.address
     if not run.record.status.live:
@@ -37,19 +38,19 @@ def stop_run(workspace: Workspace, run: JobRun, grace_seconds: float, emit: Emit
         emit(Event(EventType.STEP_PROGRESS, phase, address, {"phase": phase}))
 
     emit(Event(EventType.STEP_STARTED, "stopping", address, {"phase": "stopping;"}))
-    asked = replace(run.record, stop_requested=True)
-    record_run(workspace, run.job, asked)
-    now, error = run_control(workspace).try_stop(asked, grace_seconds, on_event)
-    if now != asked:
-        record_run(workspace, run.job, now)
+    requested = replace(run.record, stop_requested=True)
+    record_run(workspace, run.job, requested)
+    stopped, error = run_control(workspace).try_stop(requested, grace_seconds, on_event)
+    if stopped != requested:
+        record_run(workspace, run.job, stopped)
     if error is not None:
-        raise _partial_stop_error(now, error)
-    emit(Event(EventType.RUN_STATUS, now.status.words, address))
-    return JobRun(run.job, now)
+        raise _partial_stop_error(stopped, error)
+    emit(Event(EventType.RUN_STATUS, stopped.status.words, address))
+    return JobRun(run.job, stopped)
 
 
 def _partial_stop_error(run: RunRecord, error: NodeError) -> NodeError:
-    """The error of a partial stop: which ranks have ended, and what becomes of the others."""
+    """Return the error of a partial stop: which ranks ended and which didn't."""
     ended = [rank for rank in run.ranks if not rank.status.live]
     left = [rank for rank in run.ranks if rank.status.live]
     if not ended or not isinstance(error, NodeUnreachable):
@@ -71,16 +72,16 @@ def _rank_names(ranks: Sequence[RankRecord]) -> str:
 def stop_runs(
     workspace: Workspace, runs: Sequence[JobRun], grace_seconds: float, emit: Emit
 ) -> list[tuple[JobRun, NodeError | LockHeld | None]]:
-    """As ``stop_run``, of many: those that wait first, so that none of them starts as others end; what failed beside the run."""
+    """Stop runs, queued runs first; return the error of each that failed."""
 
-    def end(run: JobRun) -> tuple[JobRun, NodeError | LockHeld | None]:
+    def stop(run: JobRun) -> tuple[JobRun, NodeError | LockHeld | None]:
         try:
             return stop_run(workspace, run, grace_seconds, emit), None
         except (NodeError, LockHeld) as error:
             return run, error
 
-    ended: dict[str, tuple[JobRun, NodeError | LockHeld | None]] = {}
-    for waits in (True, False):
-        some = [run for run in runs if (run.record.started_at is None) is waits]
-        ended |= zip((run.record.key for run in some), each(end, some, _AT_ONCE), strict=True)
-    return [ended[run.record.key] for run in runs]
+    stopped: dict[str, tuple[JobRun, NodeError | LockHeld | None]] = {}
+    for queued in (True, False):  # otherwise queued runs would start as others end
+        group = [run for run in runs if (run.record.started_at is None) is queued]
+        stopped |= zip((run.record.key for run in group), each(stop, group, _AT_ONCE), strict=True)
+    return [stopped[run.record.key] for run in runs]

@@ -1,4 +1,8 @@
-"""What a plan looks at: weights, the mirror, nodes, caches and code. Nothing here appends or writes."""
+"""Gather the facts of a plan, without writing anything.
+
+`weights` resolves sources; `storage` surveys the mirror and caches; `nodes` and `gpus` inspect
+nodes; `code` scans the jobs' code; `checks` finds problems that make a plan unusable.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """How far to look: ``refresh`` inspects nodes and recorded resources; ``offline`` uses no network.
+    """Scope: ``refresh`` queries nodes and the mirror; ``offline`` nothing remote.
 
-    ``writes_lock`` is whether the lock file will have what is resolved now before anything relies on it; None if that depends
-    on an apply. ``applies`` is whether the result is applied at once.
+    ``writes_lock``: whether resolved versions are written to the lock file at once; None if that
+    depends on an apply. ``applies``: whether the plan is applied at once.
     """
 
     refresh: bool = True

@@ -1,4 +1,4 @@
-"""Problems that make a plan unusable: unsupported settings, secrets in the manifest, sources that overlap the mirror."""
+"""Find unsupported settings, leaked secrets, sources inside the mirror."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from trainctl.weights.resolution import SourceRequest
 
 
 def unsupported(desired: DesiredState) -> list[Diagnostic]:
-    """An error for each thing that can't be done, at the resource that asks for it."""
+    """Return an error for each unsupported setting."""
     providers = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    found = list(_check_settings(desired))
+    errors = list(_check_settings(desired))
     for resource in desired.resources.values():
         if resource.address.kind is Kind.CLUSTER:
-            found += _check_cluster(resource, providers)
+            errors += _check_cluster(resource, providers)
         elif resource.address.kind is Kind.JOB:
-            found += _check_job(resource)
-    return found
+            errors += _check_job(resource)
+    return errors
 
 
 def _check_settings(desired: DesiredState) -> Iterator[Diagnostic]:
@@ -52,11 +52,10 @@ def _check_settings(desired: DesiredState) -> Iterator[Diagnostic]:
 
 def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Iterator[Diagnostic]:
     if cluster.provider not in providers:
-        detail = f"Installed: {', '.join(sorted(providers))}."
         yield _resource_error(
             cluster,
             f"unknown provider {cluster.provider!r}",
-            detail,
+            f"Installed: {', '.join(sorted(providers))}.",
             code="missing-provider",
         )
     shared = cluster.cluster_spec.cache.cluster
@@ -79,16 +78,15 @@ def _check_job(job: DesiredResource) -> Iterator[Diagnostic]:
 
 
 def _variable_conflicts(job: DesiredResource) -> Iterator[Diagnostic]:
-    """Names that differ in punctuation only would be one environment variable."""
+    """Find weights whose names result in the same environment variable."""
     first: dict[str, Address] = {}
     for address in (weights.address for weights in job.job_spec.weights):
         other = first.setdefault(weights_variable(address), address)
         if other != address:
-            detail = "Rename one of them: names must differ in letters or digits, not only in punctuation."
             yield _resource_error(
                 job,
                 f"{other} and {address} would both be {weights_variable(address)}",
-                detail,
+                "Rename one of them: names must differ in letters or digits, not only in punctuation.",
                 code="shared-variable",
             )
 
@@ -102,9 +100,9 @@ def _resource_error(
 def secret_leaks(
     workspace: Workspace, weights: Mapping[Address, WeightsFacts]
 ) -> Iterator[Diagnostic]:
-    """An error for each resource whose attributes, or whose upstream file names, hold the value of a known secret.
+    """Find known secret values in attributes and upstream file names.
 
-    State, plan files and listings must keep both as they are, so masking them is no way out.
+    State, plan files and listings contain both, and cannot redact them.
     """
     redact = workspace.settings.redactor.redact
     for address, resource in workspace.desired.resources.items():
@@ -132,19 +130,19 @@ def secret_leaks(
 
 
 def _file_names(resolved: ResolvedSource) -> Iterator[str]:
-    """Some hundreds at once: there may be millions."""
+    """Yield the revision and the paths, in batches, as there may be millions."""
     yield resolved.revision
     paths = (file.path for file in resolved.files)
-    while some := "\n".join(islice(paths, 1000)):
-        yield some
+    while batch := "\n".join(islice(paths, 1000)):
+        yield batch
 
 
 _SAMPLE_OBJECTS = (keys.blob("0" * 64), keys.listing("0" * 64))
-"""Examples of a mirror's objects, to test whether a source's patterns leave them out."""
+"""Keys of a mirror's objects, to test whether a source's patterns exclude them."""
 
 
 def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
-    """An error for each source that contains the mirror or lies in it. Makes no request."""
+    """Find sources that contain the mirror or are inside it. Makes no request."""
     desired, environ = workspace.desired, workspace.settings.environ
     url = mirror_url(desired, workspace.provider, environ)
     if url.startswith("file:"):
@@ -154,22 +152,23 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
     for address, resource in desired.resources.items():
         if mirror is None or address.kind is not Kind.WEIGHTS:
             continue
-        wanted = source_request_of(resource.weights_spec, workspace.settings.directory)
-        source = _source_prefix(wanted, environ)
+        request = source_request_of(resource.weights_spec, workspace.settings.directory)
+        source = _source_prefix(request, environ)
         if source is None:
             continue
         relation, advice = "is inside the mirror", "Name"
         if not source.startswith(mirror):
             inside = mirror[len(source) :]
             objects = [SourceFile(f"{inside}{key}", 0, "") for key in _SAMPLE_OBJECTS]
-            if not mirror.startswith(source) or not select(objects, wanted.allow, wanted.ignore)[0]:
+            overlaps = mirror.startswith(source)
+            if not overlaps or not select(objects, request.allow, request.ignore)[0]:
                 continue
             relation = "contains the mirror"
             advice = (
                 f"Exclude the mirror with ignore_patterns: [{json.dumps(f'/{inside}')}], or use"
             )
         yield error(
-            f"{wanted.source} {relation} {url}, so that mirroring changes the source",
+            f"{request.source} {relation} {url}, so that mirroring changes the source",
             f"{advice} another location in mirror: {{url: …}}.",
             address=str(address),
             where=resource.where,
@@ -177,24 +176,24 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
         )
 
 
-def _source_prefix(wanted: SourceRequest, environ: Mapping[str, str]) -> str | None:
-    """None for invalid sources, too, which resolving reports."""
+def _source_prefix(request: SourceRequest, environ: Mapping[str, str]) -> str | None:
+    """Return a prefix of the source's files; None for invalid sources."""
     try:
-        uri = wanted.uri
+        uri = request.uri
     except SourceError:
         return None
     if uri.scheme == "file":
         return _directory_prefix(Path(uri.location))
-    return _bucket_prefix(uri.text, wanted.endpoint_url, environ)
+    return _bucket_prefix(uri.text, request.endpoint_url, environ)
 
 
 def _directory_prefix(path: Path) -> str:
-    """A path with which everything in that directory begins, whatever links lead to it."""
+    """Return the prefix of all paths in a directory, with symlinks resolved."""
     return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
 
 
 def _bucket_prefix(url: str, endpoint: str | None, environ: Mapping[str, str]) -> str | None:
-    """A server and a key with which everything in that prefix begins; None for other URLs."""
+    """Return server and key prefix of a bucket's URL; None for other URLs."""
     try:
         place = parse_bucket_location(url, endpoint, environ)
     except (SourceError, ValueError):

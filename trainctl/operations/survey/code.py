@@ -1,4 +1,4 @@
-"""The code of jobs as it is now, and what it needs of the hosts it runs on."""
+"""Scan the code of jobs, and determine its requirements of hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.plan.values import CodeTree
 
 @dataclass(slots=True)
 class CodeSurveyResult:
-    """Of each job its code tree, what it needs of its host, and what is missing in the code itself."""
+    """Code trees, host requirements and missing files, by job."""
 
     trees: dict[Address, CodeTree] = field(default_factory=dict)
     needs: dict[Address, HostRequirements] = field(default_factory=dict)
@@ -26,40 +26,40 @@ class CodeSurveyResult:
 
 @dataclass(frozen=True, slots=True)
 class _ScannedCode:
-    """A directory that one or more jobs ship."""
+    """A code directory, which several jobs may share."""
 
     tree: CodeTree
     files: Mapping[str, str]
 
 
 def survey_code(workspace: Workspace) -> CodeSurveyResult:
-    """The code of each job; jobs that share a directory share the reading."""
-    seen = CodeSurveyResult()
-    read: dict[str, _ScannedCode | TrainctlError] = {}
+    """Scan the code of each job, each directory once."""
+    result = CodeSurveyResult()
+    scans: dict[str, _ScannedCode | TrainctlError] = {}
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
         path = resource.job_spec.code.path
-        if path not in read:
-            read[path] = _scan(workspace, path)
-        found = read[path]
-        if isinstance(found, TrainctlError):
-            seen.problems.append(of_error(found, str(address)))
+        if path not in scans:
+            scans[path] = _scan(workspace, path)
+        code = scans[path]
+        if isinstance(code, TrainctlError):
+            result.problems.append(of_error(code, str(address)))
             continue
-        seen.trees[address] = found.tree
+        result.trees[address] = code.tree
         job = resource.job_spec
         if not job.in_container:
-            needs = seen.needs[address] = host_requirements(job, found.files)
-            seen.missing_requirements[address] = tuple(
-                _missing_files(job.runtime.requirements, needs, found.files)
+            needs = result.needs[address] = host_requirements(job, code.files)
+            result.missing_requirements[address] = tuple(
+                _missing_files(job.runtime.requirements, needs, code.files)
             )
-    return seen
+    return result
 
 
 def scan_tree(workspace: Workspace, path: str) -> CodeTree | TrainctlError:
-    """The code tree in a directory as it is now, or why it can't be told."""
-    found = _scan(workspace, path)
-    return found.tree if isinstance(found, _ScannedCode) else found
+    """Return the current code tree of a directory, or the error of scanning it."""
+    code = _scan(workspace, path)
+    return code.tree if isinstance(code, _ScannedCode) else code
 
 
 def _scan(workspace: Workspace, path: str) -> _ScannedCode | TrainctlError:
@@ -73,7 +73,7 @@ def _scan(workspace: Workspace, path: str) -> _ScannedCode | TrainctlError:
 def _missing_files(
     requirements: str | None, needs: HostRequirements, files: Mapping[str, str]
 ) -> list[str]:
-    missing_requirements = [needs.problem] if needs.problem else []
+    problems = [needs.problem] if needs.problem else []
     if requirements and requirements not in files:
-        missing_requirements.append(f"requirements file {requirements} not found in the code")
-    return missing_requirements
+        problems.append(f"requirements file {requirements} not found in the code")
+    return problems

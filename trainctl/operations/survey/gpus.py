@@ -1,4 +1,4 @@
-"""Whether nodes have the processors, memory and GPUs that jobs ask for."""
+"""Check that nodes have the processors, memory and GPUs that jobs require."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainctl.plugin_api.provider import Node
 def gpu_problems(
     desired: DesiredState, cluster: Address, nodes: Sequence[Node], facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
-    """An error for each job that asks for more GPUs, or others, than any node has; and for nodes that have fewer than declared.
+    """Find jobs whose GPUs no node has, and nodes with fewer GPUs than declared.
 
-    A node that could not be asked has what is declared for it.
+    Unreachable nodes count with their declared GPUs.
     """
     facts_by_node = {fact.id: fact for fact in facts}
     for node in nodes:
@@ -59,15 +59,15 @@ def _job_gpu_problems(
     if unknown:
         return
     compute = job.job_spec.compute
-    wanted, kind, needed = compute.gpus, compute.gpu_kind, compute.node_count
+    required, kind, node_count = compute.gpus, compute.gpu_kind, compute.node_count
     usable = {node.id: _usable_count(node, facts_by_node.get(node.id), kind) for node in nodes}
     broken = _broken_tools(nodes, facts_by_node)
-    placeable = _placeable_ranks(nodes, usable, wanted)
-    if 0 < placeable < needed <= len(nodes):
-        each = _gpu_count_text(wanted, kind) if wanted else "all GPUs"
+    placeable = _placeable_ranks(nodes, usable, required)
+    if 0 < placeable < node_count <= len(nodes):
+        per_node = _gpu_count_text(required, kind) if required else "all GPUs"
         shared = ", where nodes share a machine" if _share_machine(nodes) else ""
         yield error(
-            f"{needed} nodes with {each} each are needed, but {cluster.address} has room for {placeable}{shared}",
+            f"{node_count} nodes with {per_node} each are needed, but {cluster.address} has room for {placeable}{shared}",
             _join_details(
                 broken,
                 "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
@@ -75,13 +75,13 @@ def _job_gpu_problems(
             address=str(job.address),
             code="too-few-nodes",
         )
-    if wanted is None:
+    if required is None:
         return
     most = max((_usable_count(node, facts_by_node.get(node.id)) for node in nodes), default=0)
-    if wanted > most:
+    if required > most:
         yield error(
-            f"each node needs {_gpu_count_text(wanted)}, but {cluster.address} has {most}",
-            _join_details(broken, "" if broken and not most else _remedy(cluster, wanted)),
+            f"each node needs {_gpu_count_text(required)}, but {cluster.address} has {most}",
+            _join_details(broken, "" if broken and not most else _remedy(cluster, required)),
             address=str(job.address),
             code="too-few-gpus",
         )
@@ -93,19 +93,19 @@ def _job_gpu_problems(
             if node.id in facts_by_node and facts_by_node[node.id].gpus
         )
         yield error(
-            f"each node needs {_gpu_count_text(wanted, kind)}: {listed}",
+            f"each node needs {_gpu_count_text(required, kind)}: {listed}",
             _join_details(broken, "Change compute.accelerator, or run the job on another cluster."),
             address=str(job.address),
             code="gpu-type-mismatch",
         )
 
 
-def _remedy(cluster: DesiredResource, wanted: int) -> str:
-    """What to write: a cluster that counts its nodes' GPUs itself may not even be declared."""
+def _remedy(cluster: DesiredResource, required: int) -> str:
+    """Return the hint; the implicit local cluster reports its own GPUs."""
     if "gpus" not in cluster.attributes:
         return f"Run the job on hosts with such GPUs, or change compute.accelerator: {cluster.address} reports its own GPUs."
     name = cluster.address.name
-    section = f"clusters: {{{name}: {{provider: {cluster.provider}, gpus: {wanted}}}}}"
+    section = f"clusters: {{{name}: {{provider: {cluster.provider}, gpus: {required}}}}}"
     return (
         f"If the nodes have GPUs, declare them: `{section}`. Otherwise change compute.accelerator."
     )
@@ -115,17 +115,17 @@ def _gpu_count_text(count: int, kind: str = "") -> str:
     return f"{count} {kind} GPU{'s' if count > 1 else ''}".replace("  ", " ")
 
 
-def _placeable_ranks(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None) -> int:
-    """How many ranks can have their GPUs at the same time; nodes of one machine take them from the same ones."""
+def _placeable_ranks(nodes: Sequence[Node], usable: Mapping[str, int], required: int | None) -> int:
+    """Count ranks that get GPUs at the same time; nodes of a machine share them."""
     machines: dict[str, list[int]] = {}
     for node in nodes:
         machines.setdefault(_machine_id(node), []).append(usable[node.id])
-    found = 0
+    ranks = 0
     for counts in machines.values():
-        each = max(counts) if wanted is None else wanted
-        fitting = sum(1 for count in counts if count >= each)
-        found += min(fitting, max(counts) // each) if each else fitting
-    return found
+        per_rank = max(counts) if required is None else required
+        fitting = sum(1 for count in counts if count >= per_rank)
+        ranks += min(fitting, max(counts) // per_rank) if per_rank else fitting
+    return ranks
 
 
 def _share_machine(nodes: Sequence[Node]) -> bool:
@@ -133,22 +133,22 @@ def _share_machine(nodes: Sequence[Node]) -> bool:
 
 
 def _machine_id(node: Node) -> str:
-    """Nodes that are reached in the same way are on the same machine."""
+    """Return an id of the node's machine: its address and connection details."""
     return json.dumps([node.address, node.details], sort_keys=True)
 
 
 def _broken_tools(nodes: Sequence[Node], facts_by_node: Mapping[str, NodeFacts]) -> str:
-    """Where jobs may use GPUs and the tool that knows them doesn't work: ``nvidia-smi on lab/gpu-1 exits with 18: …``."""
-    found = []
+    """List failures of GPU tools: ``nvidia-smi on lab/gpu-1 exits with 18: …``."""
+    failures = []
     for node in nodes:
         if node.gpus != 0 and node.id in facts_by_node and facts_by_node[node.id].gpus_problem:
-            tool, _, does = " ".join(facts_by_node[node.id].gpus_problem.split()).partition(" ")
-            found.append(f"{tool} on {node.id} {does}")
-    return "; ".join(found)
+            tool, _, failure = " ".join(facts_by_node[node.id].gpus_problem.split()).partition(" ")
+            failures.append(f"{tool} on {node.id} {failure}")
+    return "; ".join(failures)
 
 
 def _join_details(broken: str, remedy: str) -> str:
-    return ". ".join(one for one in (broken, remedy) if one)
+    return ". ".join(filter(None, (broken, remedy)))
 
 
 def _usable_count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
@@ -158,18 +158,18 @@ def _usable_count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
 
 
 def usable_gpus(node: Node, reported: tuple[GpuFacts, ...], problem: str, kind: str = "") -> int:
-    """How many GPUs jobs may use there, of one kind if one is named: those reported, as far as they are declared."""
+    """Count the reported GPUs (of a kind) that the node's declaration lets jobs use."""
     if problem:
         return 0
     if not reported:
         return node.gpus or 0
     usable = reported if node.gpus is None else reported[: node.gpus]
-    return sum(1 for one in usable if not kind or kind in one.kinds)
+    return sum(1 for gpu in usable if not kind or kind in gpu.kinds)
 
 
 def _gpu_list(gpus: Sequence[GpuFacts]) -> str:
-    """``8 x NVIDIA H100 80GB HBM3``."""
-    counts = Counter(one.name for one in gpus)
+    """Format GPUs: ``8 x NVIDIA H100 80GB HBM3``."""
+    counts = Counter(gpu.name for gpu in gpus)
     return ", ".join(f"{count} \u00d7 {name}" for name, count in sorted(counts.items()))
 
 
@@ -179,7 +179,7 @@ _MOST_NAMED = 4
 def machine_problems(
     desired: DesiredState, cluster: Address, nodes: int, facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
-    """An error for each job that asks for more than enough of its ``nodes`` have; none while one of these could not be asked."""
+    """Find jobs whose processors or memory too few nodes have."""
     if len(facts) < nodes or not facts:
         return
     for job in desired.jobs_on(cluster):
@@ -189,16 +189,16 @@ def machine_problems(
 def _machine_size_problems(
     job: DesiredResource, cluster: Address, facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
-    wanted = job.job_spec.compute
-    fitting = sum(is_large_enough(wanted, fact.cpus, fact.memory) for fact in facts)
-    if wanted.node_count > len(facts) or fitting >= wanted.node_count:
+    compute = job.job_spec.compute
+    fitting = sum(is_large_enough(compute, fact.cpus, fact.memory) for fact in facts)
+    if compute.node_count > len(facts) or fitting >= compute.node_count:
         return  # too few nodes are another error
-    asked = (
-        f"{wanted.cpu_count} processors" if wanted.cpu_count else "",
-        f"{wanted.memory} of memory" if wanted.memory else "",
+    required = (
+        f"{compute.cpu_count} processors" if compute.cpu_count else "",
+        f"{compute.memory} of memory" if compute.memory else "",
     )
     yield error(
-        f"{' and '.join(filter(None, asked))} needed per node, but {cluster} has too few such nodes",
+        f"{' and '.join(filter(None, required))} needed per node, but {cluster} has too few such nodes",
         f"{_largest_machines(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
         address=str(job.address),
         code="machine-too-small",
@@ -206,11 +206,11 @@ def _machine_size_problems(
 
 
 def _largest_machines(facts: Sequence[NodeFacts]) -> str:
-    """What machines there are; of many those with the most memory."""
-    ordered = sorted(facts, key=lambda one: (-one.memory, -one.cpus, one.id))
-    told = [
-        f"{one.id} has {one.cpus} processors and {one.memory / 2**30:.1f}Gi"
-        for one in ordered[:_MOST_NAMED]
+    """List the machines with the most memory."""
+    ordered = sorted(facts, key=lambda node: (-node.memory, -node.cpus, node.id))
+    texts = [
+        f"{node.id} has {node.cpus} processors and {node.memory / 2**30:.1f}Gi"
+        for node in ordered[:_MOST_NAMED]
     ]
     more = len(facts) - _MOST_NAMED
-    return "; ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+    return "; ".join([*texts, *([f"and {more} more"] if more > 0 else [])])

@@ -1,19 +1,19 @@
-"""Inspect the nodes of clusters that jobs are for: mounts, space, GPUs, images, cached bytes."""
+"""Inspect nodes: mounts, disk space, GPUs, images, cached bytes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainctl.base.parallel import each
-from trainctl.base.protocol import host
 from trainctl.base.protocol.host import (
     FACTS,
     Facts,
     FactsRequest,
+    FreeResources,
     FreeResourcesRequest,
     MissingHostRequirements,
 )
@@ -28,8 +28,7 @@ from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.operations.survey.gpus import gpu_problems, machine_problems, usable_gpus
-from trainctl.operations.survey.mirror import MirrorSurveyResult
-from trainctl.operations.survey.tiers import TierQuery
+from trainctl.operations.survey.storage import MirrorSurveyResult, TierQuery
 from trainctl.operations.survey.weights import WeightsSurveyResult
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.transfers.weights import mirroring_rate, transfer_rate
@@ -50,50 +49,44 @@ from trainctl.store.maintenance.survey import SourceSurvey
 
 
 class _MirrorProximity:
-    """Where the mirror is, as seen from nodes."""
+    """How nodes reach the mirror."""
 
-    def __init__(self, workspace: Workspace, seen: MirrorSurveyResult) -> None:
+    def __init__(self, workspace: Workspace, survey: MirrorSurveyResult) -> None:
         self._agents = workspace.agents
         self._mirror = workspace.mirror
-        self._seen = seen
+        self._serving = survey.serving
 
     def of(self, provider: str, node: Node, serving: ServingCapability) -> dict[str, Any]:
-        """The facts about the mirror as seen from a node; one in a bucket, or that can't be located, is near to no node."""
+        """Return the mirror fields of a node's facts."""
         if self._mirror.in_a_bucket:
             return {"sees_mirror": False, "mirror_on": self._mirror.url}
         try:
             place = self._mirror.place
         except NodeError:
             return {"sees_mirror": False, "mirror_on": "the mirror's host"}
-        near = self._agents.sees(provider, node, place)
-        on = place.node.id if place else ""
-        if near:
-            return {"sees_mirror": True, "mirror_on": on}
-        unserved = self._seen.serving.blocked_reason(serving)
-        tls = self._seen.serving.tls
-        return {
-            "sees_mirror": False,
-            "mirror_on": on,
-            "unserved_reason": unserved,
-            "mirror_tls": tls,
-        }
+        fields: dict[str, Any] = {"mirror_on": place.node.id if place else ""}
+        if self._agents.sees(provider, node, place):
+            return {"sees_mirror": True, **fields}
+        reason = self._serving.blocked_reason(serving)
+        fields |= {"unserved_reason": reason, "mirror_tls": self._serving.tls}
+        return {"sees_mirror": False, **fields}
 
 
 @dataclass(slots=True)
 class NodesSurveyResult:
-    """Of each cluster the nodes that its provider plans, and what those that could be asked said."""
+    """Planned nodes of each cluster, their prices, and the facts of reachable nodes."""
 
     names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
     prices: dict[str, float] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     unreachable_nodes: set[str] = field(default_factory=set)
-    """The ids of the others, of which a diagnostic each says why."""
+    """Ids; a diagnostic has the reason of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _JobRequirements:
-    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program), kind of GPU, image."""
+    """A job's requirements of a host; ``host`` is (venv, program)."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
@@ -104,7 +97,7 @@ class _JobRequirements:
 
 @dataclass(frozen=True, slots=True)
 class _NodeQuery:
-    """What is asked of one node."""
+    """A query of one node."""
 
     provider: str
     node: Node
@@ -121,75 +114,69 @@ def survey_nodes(
     weights: WeightsSurveyResult,
     needs: Mapping[Address, HostRequirements],
     *,
-    asked: Callable[[str], bool],
+    is_queried: Callable[[str], bool],
     parallelism: int,
 ) -> NodesSurveyResult:
-    """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them; ``asked``: of a provider, whether its nodes are."""
-    seen = NodesSurveyResult()
-    near = _MirrorProximity(workspace, weights.mirror)
-    questions: list[tuple[Address, _NodeQuery]] = []
+    """Query the nodes of all clusters with jobs; ``is_queried`` filters by provider."""
+    result = NodesSurveyResult()
+    proximity = _MirrorProximity(workspace, weights.mirror)
+    queries: dict[Address, list[_NodeQuery]] = {}
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    directory = workspace.settings.directory
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
             planned = _planned_nodes(workspace, resource)
             nodes = _current_nodes(state, resource, planned)
-            seen.names[address] = tuple(node.name for node in nodes)
+            result.names[address] = tuple(node.name for node in nodes)
             prices = {node.id: node.price_per_hour for node in planned}
-            seen.prices |= {node: price for node, price in prices.items() if price is not None}
-            jobs = {one.address: one.job_spec for one in workspace.desired.jobs_on(address)}
-            wanted = {
-                job: _job_requirements(found, needs.get(job), directory)
-                for job, found in jobs.items()
-            }
-            weights_there, rates = (
-                _needed_surveys(jobs.values(), weights.surveys),
-                _transfer_rates(state, address),
-            )
-            questions += [
-                (
-                    address,
-                    _NodeQuery(
-                        resource.provider,
-                        node,
-                        wanted,
-                        weights_there,
-                        rates,
-                        resource.cluster_spec,
-                        one_of_several=len(nodes) > 1,
-                    ),
-                )
-                for node in (nodes if jobs else ())
-            ]
-    reached = [(cluster, one) for cluster, one in questions if asked(one.provider)]
-    _query_nodes(workspace, reached, near, seen, parallelism)
-    for address in seen.names:
-        mine = [question.node for cluster, question in questions if cluster == address]
-        said = seen.facts.get(address, ())
-        seen.diagnostics += gpu_problems(workspace.desired, address, mine, said)
-        seen.diagnostics += machine_problems(workspace.desired, address, len(mine), said)
-    return seen
-
-
-def _query_nodes(
-    workspace: Workspace,
-    questions: list[tuple[Address, _NodeQuery]],
-    near: _MirrorProximity,
-    seen: NodesSurveyResult,
-    parallelism: int,
-) -> None:
-    answers = each(lambda one: _query_node(workspace, one[1], near), questions, parallelism)
-    for (address, question), answer in zip(questions, answers, strict=True):
-        if isinstance(answer, NodeFacts):
-            seen.facts[address] = (*seen.facts.get(address, ()), answer)
-            seen.diagnostics += _unusable_diagnostics(answer, address, question.node)
+            result.prices |= {node: price for node, price in prices.items() if price is not None}
+            queries[address] = _cluster_queries(workspace, state, weights, needs, resource, nodes)
+    allowed = [
+        (address, query)
+        for address, of_cluster in queries.items()
+        for query in of_cluster
+        if is_queried(query.provider)
+    ]
+    replies = each(lambda pair: _query_node(workspace, pair[1], proximity), allowed, parallelism)
+    for (address, query), reply in zip(allowed, replies, strict=True):
+        if isinstance(reply, NodeFacts):
+            result.facts[address] = (*result.facts.get(address, ()), reply)
+            result.diagnostics += _unusable_diagnostics(reply, address, query.node)
         else:
-            seen.unreachable_nodes.add(question.node.id)
-            seen.diagnostics.append(_unqueried_warning(answer, address, question.node))
+            result.unreachable_nodes.add(query.node.id)
+            result.diagnostics.append(_unqueried_warning(reply, address, query.node))
+    for address, of_cluster in queries.items():
+        queried, facts = [query.node for query in of_cluster], result.facts.get(address, ())
+        result.diagnostics += gpu_problems(workspace.desired, address, queried, facts)
+        result.diagnostics += machine_problems(workspace.desired, address, len(queried), facts)
+    return result
+
+
+def _cluster_queries(
+    workspace: Workspace,
+    state: State,
+    weights: WeightsSurveyResult,
+    needs: Mapping[Address, HostRequirements],
+    cluster: DesiredResource,
+    nodes: Sequence[Node],
+) -> list[_NodeQuery]:
+    jobs = {job.address: job.job_spec for job in workspace.desired.jobs_on(cluster.address)}
+    if not jobs:
+        return []
+    requirements = {
+        job: _job_requirements(spec, needs.get(job), workspace.settings.directory)
+        for job, spec in jobs.items()
+    }
+    surveys = _needed_surveys(jobs.values(), weights.surveys)
+    rates = _transfer_rates(state, cluster.address)
+    spec, several = cluster.cluster_spec, len(nodes) > 1
+    return [
+        _NodeQuery(cluster.provider, node, requirements, surveys, rates, spec, several)
+        for node in nodes
+    ]
 
 
 def _unusable_diagnostics(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:
-    """Of a node that is there already its runs tell what went wrong."""
+    """Return an error for an unusable node that does not exist yet."""
     if node.key or not facts.unusable:
         return []
     summary = f"cannot create node {node.id}: {facts.unusable}"
@@ -199,15 +186,15 @@ def _unusable_diagnostics(facts: NodeFacts, cluster: Address, node: Node) -> lis
     return [error(summary, advice, address=str(cluster), code=NodeError.default_code)]
 
 
-def _unqueried_warning(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
-    made = "The plan uses the recorded state." if node.root else ""
-    detail = f"{why.detail} {made}".strip()
-    return warning(why.summary, detail, address=str(cluster), code=why.code)
+def _unqueried_warning(reason: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
+    hint = "The plan uses the recorded state." if node.root else ""
+    detail = f"{reason.detail} {hint}".strip()
+    return warning(reason.summary, detail, address=str(cluster), code=reason.code)
 
 
 def _planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node, ...]:
-    wish = provider_cluster(cluster.address.name, cluster.cluster_spec)
-    return tuple(workspace.provider(cluster.provider).plan(wish))
+    settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
+    return tuple(workspace.provider(cluster.provider).plan(settings))
 
 
 def _current_nodes(
@@ -224,7 +211,7 @@ def _job_requirements(
     if needs is not None and not job.runtime.requirements:
         venv = job.runtime.venv
         own = venv and is_from_checkout(Path(venv).expanduser(), directory)
-        # An interpreter that came with the manifest is not run to be asked.
+        # A plan does not execute an interpreter that came with the manifest.
         host = (venv, "" if own else needs.program)
     return _JobRequirements(
         tuple(place for place in job.mount_locations if place.startswith("/") and image is None),
@@ -243,7 +230,7 @@ def _needed_surveys(
 
 
 def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
-    """Bytes a second into the mirror and onto the cluster's nodes, as the largest transfers on record showed."""
+    """Return bytes per second, by hop, of the largest recorded transfers."""
     runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job)]
     onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
     rates = {"upstream": mirroring_rate(state), "mirror": transfer_rate(onto_nodes)}
@@ -263,38 +250,38 @@ def _recorded_jobs(state: State, cluster: Address) -> list[RecordedResource]:
 
 
 def _query_node(
-    workspace: Workspace, question: _NodeQuery, near: _MirrorProximity
+    workspace: Workspace, query: _NodeQuery, proximity: _MirrorProximity
 ) -> NodeFacts | TrainctlError:
     try:
-        node = _locate(workspace, question)
+        node = _locate(workspace, query)
     except NodeError as error:
         return error
-    agent = workspace.agents.ephemeral_agent(question.provider, node)
-    jobs = question.jobs.values()
+    agent = workspace.agents.ephemeral_agent(query.provider, node)
+    jobs = query.jobs.values()
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
-    where = cache_target(node, question.cluster)
-    cached = TierQuery(where, question.weights)
+    target = cache_target(node, query.cluster)
+    tiers = TierQuery(target, query.weights)
     kinds = sorted({job.accelerator for job in jobs} - {""})
     free_resources = FreeResourcesRequest(root=node.root, declared=node.gpus, accelerators=kinds)
     request = FactsRequest(
-        **where,
+        **target,
         data=node.data,
         mounts=sorted({place for job in jobs for place in job.mounts}),
         sources=sorted({path for job in jobs for path in job.sources}),
         accelerators=kinds,
-        images=[{"image": wish.image, "engine": wish.engine} for wish in images],
+        images=[{"image": image.image, "engine": image.engine} for image in images],
         hosts=[{"venv": venv, "program": program} for venv, program in hosts],
-        cached=cached.request,
-        free_resources=free_resources if question.one_of_several else None,
+        cached=tiers.request,
+        free_resources=free_resources if query.one_of_several else None,
     )
     try:
         facts = agent.call(FACTS, request, timeout=QUERY_SECONDS)
-        seen = facts["cached"] or CacheQueryResponse(trees=[], blobs=[])
-        counted = cached.counted(seen)
+        cached = facts["cached"] or CacheQueryResponse(trees=[], blobs=[])
+        counts = tiers.counted(cached)
     except NodeError as error:
         return error
-    gpus = tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"])
+    gpus = tuple(GpuFacts(gpu["name"], tuple(gpu["is"])) for gpu in facts["gpus"])
     problem = facts["gpus_problem"] or ""
     serving = ServingCapability(**facts["serving"])
     return NodeFacts(
@@ -304,46 +291,45 @@ def _query_node(
         unusable=facts["unusable"],
         cpus=facts["cpus"],
         memory=facts["memory"],
-        tiers={address: one.tiers for address, one in counted.items()},
-        rates=question.rates,
-        weights_space=seen.get("room"),
-        weights_space_max=seen.get("most"),
-        limit=where["cache"]["size"],
-        shared_cache="shared" in where,
-        **(near.of(question.provider, node, serving) if question.weights else {}),
-        max_rate=where.get("max_rate"),
+        tiers={address: count.tiers for address, count in counts.items()},
+        rates=query.rates,
+        weights_space=cached.get("room"),
+        weights_space_max=cached.get("most"),
+        limit=target["cache"]["size"],
+        shared_cache="shared" in target,
+        **(proximity.of(query.provider, node, serving) if query.weights else {}),
+        max_rate=target.get("max_rate"),
         serving=serving,
-        claims={address: one.claim for address, one in counted.items()},
-        detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
+        claims={address: count.claim for address, count in counts.items()},
+        detail="; ".join(f"{item['path']}: {item['why']}" for item in facts["blocked"]),
         missing_requirements=_missing_requirements(
-            question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))
+            query.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))
         ),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
         gpus=gpus,
         gpus_problem=problem,
         usable_gpus=usable_gpus(node, gpus, problem),
         images={
-            wish: ImageFacts(one["engine"], one["present"], one["why"])
-            for wish, one in zip(images, facts["images"], strict=True)
+            image: ImageFacts(status["engine"], status["present"], status["why"])
+            for image, status in zip(images, facts["images"], strict=True)
         },
-        free_resources=_node_vacancy(facts["free_resources"]),
+        free_resources=_node_capacity(facts["free_resources"]),
     )
 
 
-def _locate(workspace: Workspace, question: _NodeQuery) -> Node:
-    node = question.node
+def _locate(workspace: Workspace, query: _NodeQuery) -> Node:
+    node = query.node
     if node.key:
         return node
-    cluster = provider_cluster(node.cluster, question.cluster)
-    return workspace.provider(question.provider).locate(cluster, node)
+    cluster = provider_cluster(node.cluster, query.cluster)
+    return workspace.provider(query.provider).locate(cluster, node)
 
 
-def _node_vacancy(found: host.FreeResources | None) -> NodeCapacity | None:
-    """What counts when a run gets one of several nodes."""
-    if found is None:
+def _node_capacity(free: FreeResources | None) -> NodeCapacity | None:
+    if free is None:
         return None
-    gpus = tuple(GpuFacts(one["name"], tuple(one["is"]), one["free"]) for one in found["gpus"])
-    return NodeCapacity(gpus, len(found["live"]))
+    gpus = tuple(GpuFacts(gpu["name"], tuple(gpu["is"]), gpu["free"]) for gpu in free["gpus"])
+    return NodeCapacity(gpus, len(free["live"]))
 
 
 def _missing_requirements(
@@ -352,15 +338,11 @@ def _missing_requirements(
     hosts: Mapping[Any, MissingHostRequirements],
 ) -> dict[Address, tuple[str, ...]]:
     absent = frozenset(facts["absent"])
-    found = {
+    missing = {
         address: (
-            *(f"directory {path} to mount not found" for path in wanted.sources if path in absent),
-            *(hosts[wanted.host]["lacks"] if wanted.host else ()),
+            *(f"directory {path} to mount not found" for path in job.sources if path in absent),
+            *(hosts[job.host]["lacks"] if job.host else ()),
         )
-        for address, wanted in jobs.items()
+        for address, job in jobs.items()
     }
-    return {
-        address: missing_requirements
-        for address, missing_requirements in found.items()
-        if missing_requirements
-    }
+    return {address: problems for address, problems in missing.items() if problems}

@@ -1,10 +1,11 @@
-"""Resolve the sources of weights, by metadata only, many at a time."""
+"""Resolve the sources of weights from upstream metadata, in parallel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 
 from trainctl.base.listing import ResolvedSource, SourceFile
@@ -17,7 +18,7 @@ from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.survey.mirror import MirrorSurveyResult, survey_mirror
+from trainctl.operations.survey.storage import MirrorSurveyResult, survey_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
 from trainctl.plan.values import WeightsFacts
@@ -32,81 +33,83 @@ from trainctl.weights.resolution import Resolution, SourceRequest, resolve, reso
 
 @dataclass(slots=True)
 class WeightsSurveyResult:
-    """What was found out of each weights resource, and what went wrong."""
+    """Facts and mirror surveys of weights, by address, and problems."""
 
     facts: dict[Address, WeightsFacts] = field(default_factory=dict)
     surveys: dict[Address, SourceSurvey] = field(default_factory=dict)
-    far: bool = False
-    """Whether the mirror is not on this machine."""
+    mirror_is_remote: bool = False
     mirror: MirrorSurveyResult = field(default_factory=MirrorSurveyResult)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
 def survey_weights(
-    workspace: Workspace, state: State, look: SurveyOptions, among: Container[Address]
+    workspace: Workspace, state: State, options: SurveyOptions, among: Container[Address]
 ) -> WeightsSurveyResult:
-    """What is known of every desired source ``among`` these; one that can't be resolved is an error diagnostic with its address."""
-    seen = WeightsSurveyResult()
+    """Resolve the declared sources ``among`` these, and survey the mirror for them."""
+    result = WeightsSurveyResult()
     locked = LockFile(workspace.settings.directory).entries()
-    wanted = {
+    requests = {
         address: source_request_of(resource.weights_spec, workspace.settings.directory)
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.WEIGHTS
     }
-    keys = {one.key for one in wanted.values()}
-    questions = [
-        _WeightsQuery(workspace.desired.resources[address], one, find_locked(locked, one.key, keys))
-        for address, one in wanted.items()
-        if address in among
-    ]
-    asked = []
-    for one in questions:
-        if _is_queried(one, state, look):
-            asked.append(one)
-        elif one.locked is not None:
-            known = {name: getattr(one.locked, name) for name in PLANNED_WEIGHTS_ATTRIBUTES}
-            seen.facts[one.resource.address] = WeightsFacts(None, locked=True, locked_as=known)
+    keys = {request.key for request in requests.values()}
+    queries = []
+    for address, request in requests.items():
+        if address not in among:
+            continue
+        entry = find_locked(locked, request.key, keys)
+        query = _WeightsQuery(workspace.desired.resources[address], request, entry)
+        if _is_queried(query, state, options):
+            queries.append(query)
+        elif entry is not None:
+            attributes = {name: getattr(entry, name) for name in PLANNED_WEIGHTS_ATTRIBUTES}
+            result.facts[address] = WeightsFacts(None, locked=True, locked_as=attributes)
     once: SingleFlight[ResolvedSource] = SingleFlight()
-    with ThreadPoolExecutor(look.parallelism, thread_name_prefix="resolve") as pool:
-        answers = pool.map(lambda one: _resolve(workspace, one, once, upgrade=look.upgrade), asked)
-        answered = list(zip(asked, answers, strict=True))
-        resolved = {
-            one.resource.address: found.resolution.resolved
-            for one, found in answered
-            if isinstance(found, _ResolvedWeights)
-        }
-        seen.far = is_remote(workspace.mirror)
-        if not (seen.far and (look.offline or not look.refresh)):
-            _survey_mirror(workspace, state, seen, resolved)
-        linked: SingleFlight[bool] = SingleFlight()
-        relayed_bytes = pool.map(
-            lambda pair: _relayed_bytes(seen, pair[0], pair[1], linked), answered
+    with ThreadPoolExecutor(options.parallelism, thread_name_prefix="resolve") as pool:
+        resolving = pool.map(
+            lambda query: _resolve(workspace, query, once, upgrade=options.upgrade), queries
         )
-        for (one, found), size in zip(answered, relayed_bytes, strict=True):
-            _add_result(seen, one, found, look, size)
-    seen.diagnostics += _unusable_mirror(workspace, seen, look) or _mirror_space(workspace, seen)
-    return seen
+        outcomes = list(zip(queries, resolving, strict=True))
+        resolved = {
+            query.resource.address: outcome.resolution.resolved
+            for query, outcome in outcomes
+            if isinstance(outcome, _ResolvedWeights)
+        }
+        result.mirror_is_remote = is_remote(workspace.mirror)
+        if not (result.mirror_is_remote and (options.offline or not options.refresh)):
+            _survey_mirror(workspace, state, result, resolved)
+        linked: SingleFlight[bool] = SingleFlight()
+        sizes = pool.map(lambda pair: _relayed_bytes(result, pair[0], pair[1], linked), outcomes)
+        for (query, outcome), relayed_bytes in zip(outcomes, sizes, strict=True):
+            _add_result(result, query, outcome, options, relayed_bytes)
+    unusable = _unusable_mirror(workspace, result, options)
+    result.diagnostics += unusable or _mirror_space(workspace, result)
+    return result
 
 
 def _unusable_mirror(
-    workspace: Workspace, seen: WeightsSurveyResult, look: SurveyOptions
+    workspace: Workspace, result: WeightsSurveyResult, options: SurveyOptions
 ) -> list[Diagnostic]:
-    """A mirror that can't take what is missing in it. A warning if the plan isn't applied now: a review needs no right to write."""
-    why = seen.mirror.unusable
-    if not why or all(survey.listing for survey in seen.surveys.values()):
+    """Report an unusable mirror with missing weights: a warning unless applying now."""
+    reason = result.mirror.unusable
+    if not reason or all(survey.listing for survey in result.surveys.values()):
         return []
     advice = "Make the directory writable, or use another location in mirror: {url: …}"
     if workspace.mirror.on_a_host:
         advice += " or dir: of its host"
-    summary = f"cannot use the mirror {workspace.mirror.url}: {why}"
-    made = error if look.applies else warning
-    return [made(summary, f"{advice}.", code=StorageError.default_code)]
+    summary = f"cannot use the mirror {workspace.mirror.url}: {reason}"
+    diagnostic = error if options.applies else warning
+    return [diagnostic(summary, f"{advice}.", code=StorageError.default_code)]
 
 
-def _mirror_space(workspace: Workspace, seen: WeightsSurveyResult) -> list[Diagnostic]:
-    """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share content that isn't known to be the same."""
-    free = seen.mirror.free
-    missing = {address: survey for address, survey in seen.surveys.items() if survey.missing}
+def _mirror_space(workspace: Workspace, result: WeightsSurveyResult) -> list[Diagnostic]:
+    """Report too little disk space; an error if a single source doesn't fit.
+
+    All sources together are only a warning, as their files may turn out to be the same.
+    """
+    free = result.mirror.free
+    missing = {address: survey for address, survey in result.surveys.items() if survey.missing}
     together = _missing_bytes(missing.values())
     if free is None or not missing or together + SPARE_BYTES <= free:
         return []
@@ -116,9 +119,9 @@ def _mirror_space(workspace: Workspace, seen: WeightsSurveyResult) -> list[Diagn
         if _missing_bytes([survey]) + SPARE_BYTES > free
     }
     size = _missing_bytes(too_large.values()) or together
-    made = error if too_large else warning
+    diagnostic = error if too_large else warning
     return [
-        made(
+        diagnostic(
             f"no space left for the mirror {workspace.mirror.url}: it needs {format_bytes(size + SPARE_BYTES)}, and {format_bytes(free)} is free",
             "Free disk space (trainctl mirror gc), or use another location in mirror: {url: …}.",
             address=str(*too_large) if len(too_large) == 1 else None,
@@ -128,7 +131,7 @@ def _mirror_space(workspace: Workspace, seen: WeightsSurveyResult) -> list[Diagn
 
 
 def _missing_bytes(surveys: Iterable[SourceSurvey]) -> int:
-    """Bytes that sources lack; files that are known to be the same count once."""
+    """Sum the missing bytes; files with the same known digest count once."""
     surveys = tuple(surveys)
     missing = [row for survey in surveys for row in survey.files if not row[2]]
     unknown = sum(size for sha256, size, _ in missing if sha256 is None)
@@ -139,94 +142,94 @@ def _missing_bytes(surveys: Iterable[SourceSurvey]) -> int:
 def _survey_mirror(
     workspace: Workspace,
     state: State,
-    seen: WeightsSurveyResult,
+    result: WeightsSurveyResult,
     resolved: Mapping[Address, ResolvedSource],
 ) -> None:
-    seen.mirror = survey_mirror(workspace, state, [*resolved.values()])
-    if seen.mirror.problem:
-        seen.diagnostics.append(seen.mirror.problem)
+    result.mirror = survey_mirror(workspace, state, [*resolved.values()])
+    if result.mirror.problem:
+        result.diagnostics.append(result.mirror.problem)
     else:
-        seen.diagnostics += seen.mirror.warnings
-        seen.surveys = dict(zip(resolved, seen.mirror.sources, strict=True))
+        result.diagnostics += result.mirror.warnings
+        result.surveys = dict(zip(resolved, result.mirror.sources, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedWeights:
-    """A source, and how to tell a file of it that only this machine can bring into the mirror, without a request and by one."""
+    """A source, and which of its files need the relay: known locally, or by a request."""
 
     resolution: Resolution
     needs_relay: Callable[[SourceFile], bool]
-    has_link: Callable[[SourceFile], bool] = lambda file: True
+    has_presigned_url: Callable[[SourceFile], bool] = lambda file: True
 
 
 @dataclass(frozen=True, slots=True)
 class _WeightsQuery:
     resource: DesiredResource
-    wanted: SourceRequest
+    request: SourceRequest
     locked: LockEntry | None
 
 
-def _is_queried(question: _WeightsQuery, state: State, look: SurveyOptions) -> bool:
-    """Whether upstream is asked: always, but offline only this machine, and without refresh only about what is new."""
-    if look.offline:
-        return question.wanted.source.startswith("file:")
-    if look.refresh or look.upgrade:
+def _is_queried(query: _WeightsQuery, state: State, options: SurveyOptions) -> bool:
+    """Whether to query upstream: without refresh only for new sources."""
+    if options.offline:
+        return query.request.source.startswith("file:")
+    if options.refresh or options.upgrade:
         return True
-    recorded = state.resources.get(question.resource.address)
-    known = recorded is not None and question.wanted == source_request_of(
-        recorded.weights_spec, question.wanted.directory
+    recorded = state.resources.get(query.resource.address)
+    unchanged = recorded is not None and query.request == source_request_of(
+        recorded.weights_spec, query.request.directory
     )
-    return not known and question.locked is None
+    return not unchanged and query.locked is None
 
 
 def _resolve(
     workspace: Workspace,
-    question: _WeightsQuery,
+    query: _WeightsQuery,
     once: SingleFlight[ResolvedSource],
     *,
     upgrade: bool,
 ) -> _ResolvedWeights | TrainctlError:
     try:
-        credential = credential_of(question.resource.weights_spec, workspace.secrets)
+        credential = credential_of(query.resource.weights_spec, workspace.secrets)
     except TrainctlError as failure:
-        return _resolve_without_credential(workspace, question, failure, upgrade=upgrade)
+        return _resolve_without_credential(workspace, query, failure, upgrade=upgrade)
     try:
         with explaining_denials(credential):
             resolution = resolve(
-                question.wanted,
+                query.request,
                 credential,
-                locked=question.locked,
+                locked=query.locked,
                 upgrade=upgrade,
                 store=workspace.mirror.store,
                 retry=workspace.retry,
                 once=once,
             )
-        source = source_for(question.wanted.uri.scheme)
+        source = source_for(query.request.uri.scheme)
         if workspace.mirror.in_a_bucket:
             return _ResolvedWeights(resolution, lambda file: True)
 
-        found = _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
-        if question.wanted.uri.scheme != "hf" or credential is None:
-            return found
+        weights = _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
+        if query.request.uri.scheme != "hf" or credential is None:
+            return weights
 
-        def has_link(file: SourceFile) -> bool:
+        def has_presigned_url(file: SourceFile) -> bool:
             return source.presigned_url(resolution.resolved, file, credential) is not None
 
-        # A Hub may send to its storage for a large file, or hand it out itself: only its answer tells.
-        return replace(found, has_link=has_link)
+        # A Hub may redirect to its storage, or send large files itself; only a request shows which.
+        return replace(weights, has_presigned_url=has_presigned_url)
     except TrainctlError as failure:
         return failure
 
 
 def _resolve_without_credential(
-    workspace: Workspace, question: _WeightsQuery, why: TrainctlError, *, upgrade: bool
+    workspace: Workspace, query: _WeightsQuery, reason: TrainctlError, *, upgrade: bool
 ) -> _ResolvedWeights | TrainctlError:
-    """What is locked out of the mirror, for want of a credential; ``why`` where nothing can stand in."""
+    """Resolve the locked version from the mirror, or return ``reason``."""
     try:
         resolution = resolve_from_lock(
-            question.wanted,
-            why,
-            locked=question.locked,
+            query.request,
+            reason,
+            locked=query.locked,
             upgrade=upgrade,
             store=workspace.mirror.store,
         )
@@ -236,25 +239,25 @@ def _resolve_without_credential(
 
 
 def _add_result(
-    seen: WeightsSurveyResult,
-    question: _WeightsQuery,
-    answer: _ResolvedWeights | TrainctlError,
-    look: SurveyOptions,
+    result: WeightsSurveyResult,
+    query: _WeightsQuery,
+    outcome: _ResolvedWeights | TrainctlError,
+    options: SurveyOptions,
     relayed_bytes: int,
 ) -> None:
-    resource = question.resource
-    if isinstance(answer, TrainctlError):
-        seen.diagnostics.append(of_error(answer, str(resource.address)))
+    address = query.resource.address
+    if isinstance(outcome, TrainctlError):
+        result.diagnostics.append(of_error(outcome, str(address)))
         return
-    resolution = answer.resolution
-    survey = seen.surveys.get(resource.address)
+    resolution = outcome.resolution
+    survey = result.surveys.get(address)
     locked = (
-        look.writes_lock is True
-        or question.locked is not None
-        or question.wanted.sha256 is not None
-        or question.wanted.source.startswith("file:")
+        options.writes_lock is True
+        or query.locked is not None
+        or query.request.sha256 is not None
+        or query.request.source.startswith("file:")
     )
-    seen.facts[resource.address] = WeightsFacts(
+    result.facts[address] = WeightsFacts(
         resolution.resolved,
         survey.here if survey else None,
         relayed_bytes,
@@ -262,36 +265,40 @@ def _add_result(
         locked,
         unmatched_patterns=resolution.unmatched,
     )
-    seen.diagnostics += [replace(one, address=str(resource.address)) for one in resolution.warnings]
+    result.diagnostics += [
+        replace(diagnostic, address=str(address)) for diagnostic in resolution.warnings
+    ]
 
 
 def _relayed_bytes(
-    seen: WeightsSurveyResult,
-    question: _WeightsQuery,
-    found: _ResolvedWeights | TrainctlError,
+    result: WeightsSurveyResult,
+    query: _WeightsQuery,
+    outcome: _ResolvedWeights | TrainctlError,
     linked: SingleFlight[bool],
 ) -> int:
-    """The bytes that are missing in the mirror and that it can't fetch by itself; a server is asked once for the link of one file of each source."""
-    if not seen.far or isinstance(found, TrainctlError):
+    """Return the bytes that a remote mirror lacks and can't download itself.
+
+    Requests the presigned URL of one file of each source, once.
+    """
+    if not result.mirror_is_remote or isinstance(outcome, TrainctlError):
         return 0
-    resolved, survey = found.resolution.resolved, seen.surveys.get(question.resource.address)
-    through = by_link = 0
-    one: SourceFile | None = None
-    here = (row[2] for row in survey.files) if survey else repeat(False)
-    for file, is_here in zip(resolved.files, here, strict=False):
-        if is_here:
+    resolved, survey = outcome.resolution.resolved, result.surveys.get(query.resource.address)
+    relayed = direct = 0
+    example: SourceFile | None = None
+    mirrored = (row[2] for row in survey.files) if survey else repeat(False)
+    for file, is_mirrored in zip(resolved.files, mirrored, strict=False):
+        if is_mirrored:
             continue
-        if found.needs_relay(file):
-            through += file.size
+        if outcome.needs_relay(file):
+            relayed += file.size
         else:
-            by_link, one = by_link + file.size, file
-    if one is None:
-        return through
-    example = one
+            direct, example = direct + file.size, file
+    if example is None:
+        return relayed
     try:
-        linkable = linked.get(
-            (resolved.identity, resolved.revision), lambda: found.has_link(example)
+        has_urls = linked.get(
+            (resolved.identity, resolved.revision), partial(outcome.has_presigned_url, example)
         )
-    except SourceError:  # reported when it is fetched
-        return through
-    return through if linkable else through + by_link
+    except SourceError:  # reported when it is downloaded
+        return relayed
+    return relayed if has_urls else relayed + direct
