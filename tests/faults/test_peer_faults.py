@@ -69,7 +69,7 @@ class Lying(Holding):
         data[offset] ^= 1
         descriptor = os.memfd_create("lie")
         os.pwrite(descriptor, data, 0)
-        return OpenObject.whole(os.fdopen(descriptor, "rb", buffering=0))
+        return OpenObject.from_file(os.fdopen(descriptor, "rb", buffering=0))
 
 
 class Promising(ObjectSource):

@@ -1,6 +1,6 @@
-"""Read and write the documents of a store: records, listings, chunks of large content, indexes of packs.
+"""Read and write documents of a store: records, listings, chunk lists, pack indexes.
 
-Each has a digest of itself, so that a flipped bit is noticed. What reads them raises StorageError for what is damaged.
+Each contains a digest of itself; reading a corrupt document raises StorageError.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from trainctl.errors import StorageError
 from trainctl.store import keys
 
 DAMAGED = "mirror-corrupt"
-"""The code of errors about objects that aren't what was written."""
+"""Error code of corrupt objects."""
 T = TypeVar("T")
 _MAGIC = b"tctlpk1\n"
 _ROW = struct.Struct(">32sII")
-_SEAL_BYTES = 32
+_DIGEST_BYTES = 32
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The stored form of a document."""
+    """Encode a document with its digest."""
     return canonical({**document, "check": hex_digest(document)})
 
 
 def decode(data: bytes) -> Dict[str, Any]:
-    """Read a stored document; ValueError if it isn't what was written."""
+    """Decode a document; ValueError if it is corrupt."""
     try:
         document = json.loads(data)
     except RecursionError:
         raise ValueError("nesting is too deep") from None
     if not isinstance(document, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004  like any other damage
+        raise ValueError("not a JSON object")  # noqa: TRY004
     if document.pop("check", None) != hex_digest(document):
         raise ValueError("digest mismatch")
     return document
 
 
 def load(objects: ObjectStore, key: str) -> Optional[Dict[str, Any]]:
-    """Read an object that ``encode`` made; None if there is none, StorageError if it is damaged."""
+    """Read a document; None if it doesn't exist, StorageError if it is corrupt."""
     data = objects.get(key)
     if data is None:
         return None
@@ -54,7 +54,7 @@ def load(objects: ObjectStore, key: str) -> Optional[Dict[str, Any]]:
 
 
 def damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
-    """The error for an object of the store that isn't what was written."""
+    """Return the error for a corrupt object."""
     return StorageError(
         f"{objects.url}/{key} is corrupt: {reason}",
         "Run trainctl mirror verify --repair, then apply again to download what is missing.",
@@ -65,7 +65,7 @@ def damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
 def load_or_none(
     load: Callable[[ObjectStore, str], Optional[T]], objects: ObjectStore, name: str
 ) -> Optional[T]:
-    """What ``load`` reads; None if that is damaged."""
+    """Return what ``load`` reads; None if that is corrupt."""
     try:
         return load(objects, name)
     except StorageError as error:
@@ -75,7 +75,7 @@ def load_or_none(
 
 
 class PackEntry(NamedTuple):
-    """Content in a pack: its digest, and which of the pack's bytes it is."""
+    """Location of a blob in a pack."""
 
     digest: bytes
     offset: int
@@ -83,47 +83,47 @@ class PackEntry(NamedTuple):
 
 
 def load_listing(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
-    """The listing, or None if it isn't complete."""
+    """Read a complete listing; None if it doesn't exist."""
     return _load(objects, keys.listing(listing_id), listing_id)
 
 
 def load_incomplete(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
-    """The listing of which ``verify`` deleted content, or None if there is none."""
+    """Read a listing of which ``verify`` deleted blobs; None if it doesn't exist."""
     return _load(objects, keys.incomplete(listing_id), listing_id)
 
 
 def load_chunks(objects: ObjectStore, sha256: str) -> Optional[Tuple[str, ...]]:
-    """The chunks of content that is larger than one, or None if it isn't there."""
+    """Read the chunks of a blob larger than one chunk; None if it doesn't exist."""
     return _digests(objects, keys.chunk_list(sha256), "chunks")
 
 
 def load_packs(objects: ObjectStore, listing_id: str) -> Tuple[str, ...]:
-    """The packs that hold a listing's small files."""
+    """Read the packs that hold a listing's small files."""
     return _digests(objects, keys.packs(listing_id), "packs") or ()
 
 
 def load_pack_index(objects: ObjectStore, pack: str) -> Optional[Tuple[PackEntry, ...]]:
-    """The contents in a pack, or None if it isn't a pack."""
+    """Read the entries of a pack; None if it isn't a pack."""
     key = keys.pack_index(pack)
     data = objects.get(key)
     if data is None:
         return None
-    rows = data[len(_MAGIC) : -_SEAL_BYTES]
-    is_sealed = hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
-    if not data.startswith(_MAGIC) or not is_sealed or len(rows) % _ROW.size:
+    rows = data[len(_MAGIC) : -_DIGEST_BYTES]
+    is_intact = hashlib.sha256(data[:-_DIGEST_BYTES]).digest() == data[-_DIGEST_BYTES:]
+    if not data.startswith(_MAGIC) or not is_intact or len(rows) % _ROW.size:
         raise damaged_error(objects, key, "digest mismatch")
     return tuple(PackEntry(*row) for row in _ROW.iter_unpack(rows))
 
 
-def encode_pack_index(slices: Iterable[PackEntry]) -> bytes:
-    """The stored form of a pack's index."""
-    body = _MAGIC + b"".join(sorted(_ROW.pack(*slice_) for slice_ in slices))
+def encode_pack_index(entries: Iterable[PackEntry]) -> bytes:
+    """Encode the index of a pack."""
+    body = _MAGIC + b"".join(sorted(_ROW.pack(*entry) for entry in entries))
     return body + hashlib.sha256(body).digest()
 
 
 def count_pack_entries(size: int) -> int:
-    """How many contents are in a pack whose index has ``size`` bytes."""
-    return max(0, (size - len(_MAGIC) - _SEAL_BYTES) // _ROW.size)
+    """Return the number of entries in an index of ``size`` bytes."""
+    return max(0, (size - len(_MAGIC) - _DIGEST_BYTES) // _ROW.size)
 
 
 def _load(objects: ObjectStore, key: str, listing_id: str) -> Optional[Listing]:

@@ -1,6 +1,6 @@
-"""Keys of a store's objects. DESIGN.md beside this file says what each holds and in which order they are written.
+"""Keys of a store's objects; see DESIGN.md for their contents and write order.
 
-All names are of letters that no store and no URL spells differently, so that a key is the same everywhere.
+Names use only characters that need no escaping in any store or URL.
 """
 
 from __future__ import annotations
@@ -35,68 +35,68 @@ _OWN = {kind.partition("/")[0]: re.compile(f"{kind}/{form}") for kind, form in _
 
 
 def is_store_key(key: str) -> bool:
-    """Whether a store may have put this key; anything else below the root is somebody else's and stays as it is."""
+    """Return whether this is a key of a store; other objects below the root are left alone."""
     form = _OWN.get(key.partition("/")[0])
     return form is not None and form.fullmatch(key) is not None
 
 
 def blob(sha256: str) -> str:
-    """Content of at most one chunk, one chunk of larger content, or a pack."""
+    """Key of a blob of at most one chunk, a chunk of a larger blob, or a pack."""
     return f"{BLOBS}/{sha256[:2]}/{sha256}"
 
 
 def chunk_list(sha256: str) -> str:
-    """The chunks of content that is larger than one."""
+    """Key of the chunk list of a blob larger than one chunk."""
     return f"{CHUNKED}/{sha256[:2]}/{sha256}.json"
 
 
 def pack_index(pack: str) -> str:
-    """The index of a pack: which contents it holds, and where."""
+    """Key of a pack's index."""
     return f"{PACK_INDEXES}/{pack[:2]}/{pack}"
 
 
 def listing(listing_id: str) -> str:
-    """A listing. Its presence says that all its content is there."""
+    """Key of a listing, which exists only if all of its blobs do."""
     return f"{LISTINGS}/{listing_id}.json"
 
 
 def incomplete(listing_id: str) -> str:
-    """A listing of which ``verify`` deleted content. It says what the rest is, until the source is copied again."""
+    """Key of a listing of which ``verify`` deleted blobs, until the source is mirrored again."""
     return f"{INCOMPLETE}/{listing_id}.json"
 
 
 def packs(listing_id: str) -> str:
-    """The packs that hold a listing's small files."""
+    """Key of the list of packs that hold a listing's small files."""
     return f"{PACKS}/{listing_id}.json"
 
 
 def source(resolved: ResolvedSource) -> str:
-    """The name that stands for a source."""
+    """Name of a source in keys."""
     return source_of(resolved.identity)
 
 
 def source_of(identity: str) -> str:
-    """The name that stands for a source with that ``ResolvedSource.identity``."""
+    """Name of the source with that ``ResolvedSource.identity``."""
     return hex_digest(["source", identity])
 
 
 def record_prefix(resolved: ResolvedSource) -> str:
-    """The prefix of what a source was mirrored as, at any of its pins."""
+    """Prefix of the records of a source, at all pins."""
     return f"{RECORDS}/{source(resolved)}"
 
 
 def record(resolved: ResolvedSource) -> str:
-    """What a source at its pin was mirrored as."""
+    """Key of the record that maps a source at its pin to a listing."""
     return f"{record_prefix(resolved)}/{resolved.pin.rpartition(':')[2]}.json"
 
 
 def mark_prefix(resolved: ResolvedSource) -> str:
-    """The prefix of marks: what arrived of a source that isn't whole yet."""
+    """Prefix of the progress marks of an incomplete source."""
     return f"{PARTIAL}/{source(resolved)}"
 
 
 def fingerprint(identity: str, path: str, size: int, validator: str) -> str:
-    """What identifies a file's content as far as upstream tells: the same for files that are known to be the same."""
+    """Identify a file's content by upstream metadata; equal only for files known to be identical."""
     kind, _, value = validator.partition(":")
     if kind == "sha256":
         return hex_digest([kind, value, size])
@@ -104,46 +104,46 @@ def fingerprint(identity: str, path: str, size: int, validator: str) -> str:
 
 
 def chunk_mark(resolved: ResolvedSource, fingerprint: str, number: int, sha256: str) -> str:
-    """Says that a chunk of a file is there as a blob. An empty object."""
+    """Key of the empty object that marks a chunk of a file as stored."""
     return f"{mark_prefix(resolved)}/{fingerprint}.{number}.{sha256}"
 
 
 def file_mark(resolved: ResolvedSource, fingerprint: str, sha256: str) -> str:
-    """Says that a whole file is there. An empty object."""
+    """Key of the empty object that marks a file as stored."""
     return f"{mark_prefix(resolved)}/{fingerprint}.whole.{sha256}"
 
 
 def pack_mark(resolved: ResolvedSource, pack: str) -> str:
-    """Says that a pack of a source's files is there; holds what fingerprints its files have."""
+    """Key of the object that marks a pack as stored; holds its files' fingerprints."""
     return f"{mark_prefix(resolved)}/pack.{pack}"
 
 
 def reference_prefix(lineage: str) -> str:
-    """The prefix of the references of one state."""
+    """Prefix of the references of one state."""
     return f"{REFERENCES}/{_readable(lineage)}"
 
 
 def reference(lineage: str, address: str) -> str:
-    """The reference of one resource of a state."""
+    """Key of the reference of one resource."""
     return f"{reference_prefix(lineage)}/{_readable(address)}.json"
 
 
 def lease(resolved: ResolvedSource) -> str:
-    """The lease of the process that copies a source at its pin into the store."""
+    """Key of the lease for mirroring a source at its pin."""
     return lease_of(resolved.identity, resolved.pin)
 
 
 def lease_of(identity: str, pin: str) -> str:
-    """The same by ``ResolvedSource.identity`` and ``pin``."""
+    """Key of the lease by ``ResolvedSource.identity`` and ``pin``."""
     return f"{LEASES}/{hex_digest([identity, pin])}.json"
 
 
 def key_stem(key: str) -> str:
-    """The last part of a key, without its suffix."""
+    """Return the last part of a key, without its suffix."""
     name = key.rpartition("/")[2]
     return name[: -len(".json")] if name.endswith(".json") else name
 
 
 def _readable(text: str) -> str:
-    """A name for any text, the same for the same text only."""
+    """Return a readable, unique name for a text."""
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', text)[:_READABLE_CHARACTERS]}.{hex_digest(text)[:16]}"

@@ -1,4 +1,4 @@
-"""Leases as objects: which process copies a source, or collects garbage."""
+"""Leases in objects, held while mirroring a source or collecting garbage."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from trainctl.errors import TrainctlError
 from trainctl.store import documents, keys
 
 LATE_RENEWAL_SECONDS = 10.0
-"""After so long without a renewal others may soon take the lease over."""
+"""Age of a renewal after which others may soon take the lease over."""
 _SETTLE_SECONDS = 0.2
-"""Time for others that found the same dead lease to notice that it was taken over."""
+"""Time for others that saw the same dead lease to notice the take-over."""
 _nonces: Set[str] = set()
-"""Of the leases that this process holds: any other lease in its name is left over."""
+"""Nonces of leases that this process holds; other leases in its name are stale."""
 
 
 class StoredLease(NamedTuple):
-    """A lease that is held. ``document`` is empty if it can't be read; ``sign`` changes with each renewal."""
+    """A lease in the store. ``document`` is empty if corrupt; ``renewal_token`` changes with each renewal."""
 
     document: Mapping[str, Any]
-    sign: bytes
+    renewal_token: bytes
 
     @property
     def nonce(self) -> object:
-        """What no other lease has."""
+        """Random id of the lease."""
         return self.document.get("nonce")
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process has certainly ended."""
+        """Whether the holder has certainly ended."""
         holder = self.document.get("holder")
         if holder == holder_name():
             return self.nonce not in _nonces
@@ -48,13 +48,13 @@ class StoredLease(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process certainly runs."""
+        """Whether the holder is certainly running."""
         holder = self.document.get("holder")
         return isinstance(holder, str) and is_process_alive(holder) and not self.is_dead
 
 
 def read(objects: ObjectStore, key: str) -> Optional[StoredLease]:
-    """The lease with that key; None if nobody holds it."""
+    """Read a lease; None if it is free."""
     data = objects.get(key)
     if data is None:
         return None
@@ -65,25 +65,25 @@ def read(objects: ObjectStore, key: str) -> Optional[StoredLease]:
 
 
 def read_live(objects: ObjectStore, key: str, liveness: Liveness) -> Optional[StoredLease]:
-    """The same lease, unless its holder is known to be dead or showed no sign of life for long."""
+    """Read a lease; None if it is free or its holder is dead or stale."""
     held = read(objects, key)
-    if held is None or held.is_dead or liveness.is_stale(key, held.sign):
+    if held is None or held.is_dead or liveness.is_stale(key, held.renewal_token):
         return None
     return held
 
 
 def list_live(objects: ObjectStore, liveness: Liveness) -> Dict[str, StoredLease]:
-    """All such leases of writers, by their keys."""
-    found = (
+    """Return the live leases of writers by key."""
+    leases = (
         (stat.key, read_live(objects, stat.key, liveness)) for stat in objects.list(keys.LEASES)
     )
-    return {key: held for key, held in found if held is not None and key != keys.GC_LEASE}
+    return {key: held for key, held in leases if held is not None and key != keys.GC_LEASE}
 
 
 class ObjectLease:
-    """A lease that this process may hold, renewed by a thread as long as it does.
+    """A lease that a thread renews while held; a context manager that releases it.
 
-    ``document`` says what for. After ``with lease: …`` it is released.
+    ``document`` describes its purpose.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class ObjectLease:
         self._thread: Optional[threading.Thread] = None
 
     @property
-    def late(self) -> bool:
-        """Whether others may have taken the lease over, as it once wasn't renewed in time."""
+    def is_late(self) -> bool:
+        """Whether a renewal was late, so that others may have taken the lease over."""
         self._missed = self._missed or self._clock() - self._renewed > LATE_RENEWAL_SECONDS
         return self._missed
 
     def try_acquire(self, liveness: Liveness) -> bool:
-        """Take the lease if nobody holds it, or its holder is dead; False otherwise."""
+        """Acquire the lease if it is free or its holder is dead."""
         _nonces.add(self._nonce)
         self._renewed = self._clock()
         is_taken_over = False
@@ -131,17 +131,17 @@ class ObjectLease:
         return True
 
     def is_mine(self) -> bool:
-        """Whether this is the lease that is stored."""
+        """Return whether the stored lease is this one."""
         held = read(self._objects, self._key)
         return held is not None and held.nonce == self._nonce
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lease."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            with contextlib.suppress(TrainctlError):  # others see that this process let it go
+            with contextlib.suppress(TrainctlError):  # others detect a stale lease
                 if self.is_mine():
                     self._objects.delete([self._key])
         _nonces.discard(self._nonce)
@@ -171,5 +171,5 @@ class ObjectLease:
                     return
                 self._renewals += 1
                 self._objects.put(self._key, self._data())
-                if not self.late:
+                if not self.is_late:
                     self._renewed = began

@@ -1,4 +1,4 @@
-"""The objects of a mirror that a server on its host hands out to nodes: content and its indexes, nothing else."""
+"""Objects of a mirror that a server on its host may serve: blobs and indexes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MirrorObjectSource(ObjectSource):
         self._root = root
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """See Content."""
+        """See ObjectSource."""
         is_readable = keys.is_store_key(key) and key.partition("/")[0] in _READABLE
         stream = open_file(f"{self._root}/{key}") if is_readable else None
-        return OpenObject.whole(stream) if stream else None
+        return OpenObject.from_file(stream) if stream else None

@@ -1,4 +1,4 @@
-"""Read a listing's content: which bytes of which object it is."""
+"""Locate the blobs of a listing in a store's objects."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainctl.errors import StorageError
 from trainctl.store import documents, keys
 
 GAP_BYTES = 2**16
-"""Bytes between two pieces that are read along, as another request would take longer."""
+"""Longest gap between two locations that is read along, as another request would take longer."""
 _INDEXES_AT_ONCE = 8
 
 
 class ChunkLocation(NamedTuple):
-    """Content of at most one chunk, or a chunk: its digest, and which bytes of which object it is."""
+    """Location of a chunk, or of a blob of at most one chunk."""
 
     sha256: str
     key: str
@@ -26,15 +26,14 @@ class ChunkLocation(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
+        """The offset after its last byte."""
         return self.offset + self.length
 
 
 class BlobLocator:
-    """Where in a store a listing's bytes are. Usable from many threads.
+    """Locates the blobs of a listing in a store; thread-safe.
 
-    Large content needs no request. When the first content of at most one chunk is located, the names of the listing's
-    packs and their indexes are read, once.
+    The pack indexes are read once, when the first blob of at most one chunk is located; large blobs need no request.
     """
 
     def __init__(
@@ -45,70 +44,70 @@ class BlobLocator:
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._packs: Optional[Tuple[str, ...]] = None
-        self._slices: Dict[bytes, Tuple[int, int, int]] = {}
+        self._entries: Dict[bytes, Tuple[int, int, int]] = {}
 
-    def pieces(self, file: ListedFile) -> Iterator[ChunkLocation]:
-        """The pieces of a file of the listing, in order."""
+    def locate_file(self, file: ListedFile) -> Iterator[ChunkLocation]:
+        """Yield the locations of a file's chunks, in order."""
         if not file.chunks:
-            yield self.whole(file.sha256, file.size)
+            yield self.locate_blob(file.sha256, file.size)
         for number, sha256 in enumerate(file.chunks):
             length = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
             yield ChunkLocation(sha256, keys.blob(sha256), 0, length)
 
-    def whole(self, sha256: str, size: int) -> ChunkLocation:
-        """The piece that is content of at most one chunk: a slice of a pack, or an object of its own."""
+    def locate_blob(self, sha256: str, size: int) -> ChunkLocation:
+        """Return the location of a blob of at most one chunk: in a pack, or an object of its own."""
         if size:
-            packs, slices = self._loaded()
-            found = slices.get(bytes.fromhex(sha256))
-            if found is not None:
-                number, offset, length = found
+            packs, entries = self._load_packs()
+            entry = entries.get(bytes.fromhex(sha256))
+            if entry is not None:
+                number, offset, length = entry
                 return ChunkLocation(sha256, keys.blob(packs[number]), offset, length)
         return ChunkLocation(sha256, keys.blob(sha256), 0, size)
 
     def readable_keys(self) -> FrozenSet[str]:
-        """The objects that a reader of this listing needs: itself, indexes, and content. Serve and sign no others."""
-        packs, _ = self._loaded()
-        found = {keys.listing(self.listing.id), keys.packs(self.listing.id)}
-        found.update(map(keys.pack_index, packs))
+        """Return the objects that a reader of this listing needs; serve and presign no others."""
+        packs, _ = self._load_packs()
+        readable = {keys.listing(self.listing.id), keys.packs(self.listing.id)}
+        readable.update(map(keys.pack_index, packs))
         for file in self.listing.files:
-            found.update(piece.key for piece in self.pieces(file) if piece.length)
-        return frozenset(found)
+            readable.update(chunk.key for chunk in self.locate_file(file) if chunk.length)
+        return frozenset(readable)
 
-    def _loaded(self) -> Tuple[Tuple[str, ...], Dict[bytes, Tuple[int, int, int]]]:
-        """The listing's packs, and the pack's number, offset and length of each of their contents."""
+    def _load_packs(self) -> Tuple[Tuple[str, ...], Dict[bytes, Tuple[int, int, int]]]:
+        """Return the listing's packs, and by digest the number of the pack, offset and length."""
         with self._lock:
             if self._packs is None:
                 packs = documents.load_packs(self.objects, self.listing.id)
                 indexes = map_ordered(self._read_index, packs, _INDEXES_AT_ONCE)
-                for number, (_, slices) in enumerate(indexes):
-                    for digest, offset, length in slices:
-                        self._slices[digest] = number, offset, length
+                for number, (_, entries) in enumerate(indexes):
+                    for digest, offset, length in entries:
+                        self._entries[digest] = number, offset, length
                 self._packs = packs
-            return self._packs, self._slices
+            return self._packs, self._entries
 
     def _read_index(self, pack: str) -> Tuple[documents.PackEntry, ...]:
-        slices = documents.load_pack_index(self.objects, pack)
-        if slices is None:
+        entries = documents.load_pack_index(self.objects, pack)
+        if entries is None:
             raise missing_error(self.objects, keys.pack_index(pack))
-        return slices
+        return entries
 
 
 def coalesce(
-    pieces: Iterable[ChunkLocation], limit: int = CHUNK_BYTES
+    locations: Iterable[ChunkLocation], limit: int = CHUNK_BYTES
 ) -> Iterator[List[ChunkLocation]]:
-    """Group pieces for one request each: neighbours in the same object, at most ``limit`` bytes together."""
-    run: List[ChunkLocation] = []
-    for piece in sorted(pieces, key=lambda piece: (piece.key, piece.offset)):
-        first, last = (run[0], run[-1]) if run else (piece, piece)
-        is_near = piece.key == last.key and piece.offset <= last.end + GAP_BYTES
-        if run and not (is_near and piece.end - first.offset <= limit):
-            yield run
-            run = []
-        run.append(piece)
-    if run:
-        yield run
+    """Group neighbouring locations in an object for one request each, of at most ``limit`` bytes."""
+    group: List[ChunkLocation] = []
+    for location in sorted(locations, key=lambda location: (location.key, location.offset)):
+        first, last = (group[0], group[-1]) if group else (location, location)
+        is_near = location.key == last.key and location.offset <= last.end + GAP_BYTES
+        if group and not (is_near and location.end - first.offset <= limit):
+            yield group
+            group = []
+        group.append(location)
+    if group:
+        yield group
 
 
 def missing_error(objects: ObjectStore, key: str) -> StorageError:
-    """The error for an object that a listing needs and that isn't there."""
+    """Return the error for a missing object of a listing."""
     return documents.damaged_error(objects, key, "it is missing")

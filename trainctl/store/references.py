@@ -1,4 +1,4 @@
-"""References: which resources of which states need a listing. ``gc`` keeps what references name."""
+"""References from resources to listings; ``gc`` keeps referenced blobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Reference:
-    """Who needs a source: a resource of a state, its project, and the person who applied it last."""
+    """A resource of a state that needs a source; ``owner`` applied it last."""
 
     lineage: str
     address: str
@@ -37,16 +37,15 @@ class Reference:
 
     @property
     def key(self) -> str:
-        """Where the reference is stored."""
+        """Key of the reference."""
         return keys.reference(self.lineage, self.address)
 
     def record(
         self, before: Mapping[str, Any], resolved: ResolvedSource, listing: Optional[str]
     ) -> Dict[str, Any]:
-        """The document of a reference to ``resolved``; without a ``listing`` while the source is copied.
+        """Return the document of a reference to ``resolved``; ``listing`` is None until mirrored.
 
-        ``before`` is the document that it replaces, empty if there is none: the version that it names stays until the
-        new one is complete.
+        ``before``: the document that it replaces, or empty. The version it names is kept until the new one is complete.
         """
         is_same = _identity(before) == resolved.identity and before.get("pin") == resolved.pin
         document: Dict[str, Any] = {
@@ -76,22 +75,22 @@ class StoredReference(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The identity of the source, as ``ResolvedSource`` has it."""
+        """Identity of the source, see ``ResolvedSource``."""
         return str(_identity(self.record))
 
     @property
     def listing(self) -> Optional[str]:
-        """The listing of the source; None until it is complete for the first time."""
+        """Listing of the source; None until it is first complete."""
         listing = self.record["listing"]
         return None if listing is None else str(listing)
 
     @property
     def listings(self) -> FrozenSet[str]:
-        """The listings that must stay: the one it names and the one that it replaces."""
+        """Listings to keep: the current one and the one that it replaces."""
         return frozenset(filter(None, (self.record["listing"], self.record["previous"])))
 
     def versions(self) -> Iterator[Mapping[str, Any]]:
-        """The record once for each version it keeps: the one wanted, and the one it replaces."""
+        """Yield the record of the current version, and of the one that it replaces."""
         yield self.record
         previous, version = self.record["previous"], self.record.get("previous_version")
         if previous and version:
@@ -99,13 +98,13 @@ class StoredReference(NamedTuple):
 
 
 class StoreReferences(NamedTuple):
-    """All references of a store, and an error for each that can't be read, by its key."""
+    """References of a store, and by key the errors of corrupt ones."""
 
     stored: Tuple[StoredReference, ...]
     damaged: Mapping[str, StorageError]
 
     def require_readable(self) -> None:
-        """StorageError if a reference is damaged: what it needs is unknown then."""
+        """Raise StorageError if a reference is corrupt: the blobs it needs are unknown."""
         for error in self.damaged.values():
             raise error
 
@@ -116,13 +115,13 @@ def put_reference(
     resolved: ResolvedSource,
     listing: Optional[str] = None,
 ) -> Optional[str]:
-    """Reference a source: before it is copied, and with its ``listing`` once all of it is in the store.
+    """Store a reference: before mirroring, and again with the ``listing`` when complete.
 
     Returns the listing that the reference names now.
     """
     data = objects.get(reference.key)
     before: Dict[str, Any] = {}
-    with contextlib.suppress(ValueError):  # a damaged reference is replaced
+    with contextlib.suppress(ValueError):  # replace a corrupt reference
         before = {} if data is None else _decode(data)
     document = reference.record(before, resolved, listing)
     objects.put(reference.key, documents.encode(document))
@@ -130,7 +129,7 @@ def put_reference(
 
 
 def renew_reference(objects: ObjectStore, lineage: str, address: str) -> None:
-    """Note that the source of a resource was used now."""
+    """Record that the source of a resource is in use now."""
     key = keys.reference(lineage, address)
     data = objects.get(key)
     if data is not None:
@@ -138,7 +137,7 @@ def renew_reference(objects: ObjectStore, lineage: str, address: str) -> None:
 
 
 def drop_reference(objects: ObjectStore, lineage: str, address: str) -> bool:
-    """Delete a resource's reference; False if there was none."""
+    """Delete a resource's reference; return False if there was none."""
     key = keys.reference(lineage, address)
     existed = objects.stat(key) is not None
     objects.delete([key])
@@ -146,7 +145,7 @@ def drop_reference(objects: ObjectStore, lineage: str, address: str) -> bool:
 
 
 def read_references(objects: ObjectStore, lineage: str = "") -> StoreReferences:
-    """All references, or those of one state."""
+    """Read all references, or those of one state."""
     stored: List[StoredReference] = []
     damaged: Dict[str, StorageError] = {}
     prefix = keys.reference_prefix(lineage) if lineage else keys.REFERENCES
@@ -164,10 +163,10 @@ def read_references(objects: ObjectStore, lineage: str = "") -> StoreReferences:
 
 def _decode(data: bytes) -> Dict[str, Any]:
     record = documents.decode(data)
-    wrong = [name for name, kind in _TYPES.items() if not isinstance(record.get(name, ...), kind)]
-    wrong += [name for name in ("listing", "previous") if not is_digest(record.get(name) or "0" * 64)]  # fmt: skip
-    if wrong:
-        raise ValueError(f"missing or invalid {wrong[0]}")
+    invalid = [name for name, kind in _TYPES.items() if not isinstance(record.get(name, ...), kind)]
+    invalid += [name for name in ("listing", "previous") if not is_digest(record.get(name) or "0" * 64)]  # fmt: skip
+    if invalid:
+        raise ValueError(f"missing or invalid {invalid[0]}")
     return record
 
 

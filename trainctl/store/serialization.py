@@ -1,4 +1,4 @@
-"""Reports about a store as JSON, for one that is on another host."""
+"""Reports about a store as JSON, for stores on other hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainctl.store.references import StoredReference
 
 
 def source_to_json(resolved: ResolvedSource) -> SourceDocument:
-    """A source without its files, which travel as rows."""
+    """Encode a source without its files, which are sent as rows."""
     return {
         "source": resolved.source,
         "endpoint": resolved.endpoint,
@@ -30,12 +30,12 @@ def source_to_json(resolved: ResolvedSource) -> SourceDocument:
 
 
 def file_rows(resolved: ResolvedSource) -> Iterator[Sequence[Any]]:
-    """The files of a source, in order."""
+    """Yield the files of a source as rows."""
     return ((file.path, file.size, file.validator, file.checksum) for file in resolved.files)
 
 
 def source_from_json(value: SourceDocument, rows: Iterable[Sequence[Any]]) -> ResolvedSource:
-    """Read what ``source_to_json`` and ``file_rows`` returned."""
+    """Decode a source and its ``file_rows``."""
     return ResolvedSource(
         value["source"],
         value["revision"],
@@ -48,11 +48,11 @@ def source_from_json(value: SourceDocument, rows: Iterable[Sequence[Any]]) -> Re
 def survey_from_json(
     value: MirrorSurveyResponse, rows: Sequence[Sequence[FileSurveyRow]]
 ) -> StoreSurvey:
-    """Read the answer to a survey. ``rows`` has those of each source's files."""
+    """Decode a survey; ``rows`` has the rows of each source's files."""
     return StoreSurvey(
         tuple(
-            SourceSurvey(tuple(its), listing, arrived)
-            for its, listing, arrived in zip(rows, value["complete"], value["arrived"])
+            SourceSurvey(tuple(file_rows), listing, arrived)
+            for file_rows, listing, arrived in zip(rows, value["complete"], value["arrived"])
         ),
         frozenset(value["listings"]),
         value["free"],
@@ -62,7 +62,7 @@ def survey_from_json(
 
 
 def gc_from_json(value: MirrorGcResponse) -> GcReport:
-    """Read a report's members."""
+    """Decode a report of garbage collection."""
     return GcReport(
         value["dry_run"],
         value["bytes"],
@@ -75,7 +75,7 @@ def gc_from_json(value: MirrorGcResponse) -> GcReport:
 
 
 def inventory_from_json(value: MirrorInventoryResponse) -> MirrorInventory:
-    """Read an inventory's members."""
+    """Decode an inventory."""
     rows = (InventoryRow(*row) for row in value["rows"])
     return MirrorInventory(
         tuple(row._replace(projects=tuple(row.projects), users=tuple(row.users)) for row in rows),
@@ -86,7 +86,7 @@ def inventory_from_json(value: MirrorInventoryResponse) -> MirrorInventory:
 
 
 def finding_from_row(row: Sequence[Any]) -> Finding:
-    """Read a finding's members, in order."""
+    """Decode a finding of a verification."""
     key, problem, size, sources, outcome, detail = row
     return Finding(key, problem, size, tuple(sources), FindingOutcome(outcome), detail)
 

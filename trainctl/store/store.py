@@ -1,4 +1,4 @@
-"""The operations of a mirror. Code outside of this package uses nothing else of it, but for reading content."""
+"""Operations of a mirror, the entry point of this package."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from trainctl.store.ingestion.upstream import ProgressFn, Upstream
 from trainctl.store.maintenance.exclusive_access import Notify, no_notify
 from trainctl.store.maintenance.gc import GcOptions, GcReport
 from trainctl.store.maintenance.gc import gc as collect
-from trainctl.store.maintenance.inventory import MirrorInventory, stored_bytes
-from trainctl.store.maintenance.inventory import take_inventory as take_inventory
-from trainctl.store.maintenance.survey import StoreSurvey
-from trainctl.store.maintenance.survey import take_survey as look
-from trainctl.store.maintenance.verify import VerifyReport
-from trainctl.store.maintenance.verify import verify_store as check
+from trainctl.store.maintenance.inventory import MirrorInventory, stored_bytes, take_inventory
+from trainctl.store.maintenance.survey import StoreSurvey, take_survey
+from trainctl.store.maintenance.verify import VerifyReport, verify_store
 from trainctl.store.references import Reference
 
 
 @dataclass(frozen=True)
 class MirrorStore:
-    """Content by sha256, copied once from every source. Every method may raise StorageError."""
+    """Mirrored sources, stored by sha256. Every method may raise StorageError."""
 
     objects: ObjectStore
     retry: RetryPolicy
@@ -40,8 +37,8 @@ class MirrorStore:
         listings: Sequence[str] = (),
         lineage: str = "",
     ) -> StoreSurvey:
-        """What is there of sources, and which listings are. Writes nothing."""
-        return look(self.objects, sources, listings, lineage, self.chunk_bytes)
+        """Report what is stored of sources, and which listings are complete. Writes nothing."""
+        return take_survey(self.objects, sources, listings, lineage, self.chunk_bytes)
 
     def ingest(
         self,
@@ -53,9 +50,9 @@ class MirrorStore:
         cancelled: Optional[threading.Event] = None,
         waiting: Notify = no_notify,
     ) -> Listing:
-        """Have every file of a source in the store, verified. SourceError's kinds name the file.
+        """Mirror and verify every file of a source; a SourceError names the file.
 
-        ``waiting`` is called with what is waited for, if it takes more than a second.
+        ``waiting`` is called with the reason of a wait that takes more than a second.
         """
         ingest = SourceIngest(
             self.objects,
@@ -68,32 +65,32 @@ class MirrorStore:
         )
         return ingest.run(reference, waiting)
 
-    def mirrored(self, wanted: ResolvedSource) -> Optional[Listing]:
-        """The listing that a source at its pin turned out to be, if it is complete; its files needn't be known."""
-        return coverage.find_listing(self.objects, wanted)
+    def mirrored(self, resolved: ResolvedSource) -> Optional[Listing]:
+        """Return the listing of a source at its pin, if complete; its files may be unknown."""
+        return coverage.find_listing(self.objects, resolved)
 
     def load_listing(self, listing_id: str) -> Optional[Listing]:
-        """A listing, None if it isn't complete."""
+        """Return a listing; None if it isn't complete."""
         return documents.load_listing(self.objects, listing_id)
 
     def inventory(self) -> MirrorInventory:
-        """What is stored, and who needs it. Writes nothing."""
+        """List stored sources and their references. Writes nothing."""
         return take_inventory(self.objects)
 
     def stored_bytes(self) -> int:
-        """The bytes of all content, needed or not."""
+        """Return the bytes of all blobs, referenced or not."""
         return stored_bytes(self.objects)
 
     def renew(self, lineage: str, address: str) -> None:
-        """Note that the source of a resource was used now."""
+        """Record that the source of a resource is in use now."""
         references.renew_reference(self.objects, lineage, address)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
-        """Delete a resource's reference; False if there was none."""
+        """Delete a resource's reference; return False if there was none."""
         return references.drop_reference(self.objects, lineage, address)
 
     def gc(self, options: GcOptions, notify: Notify = no_notify) -> GcReport:
-        """Delete what no reference needs. Busy if another process deletes."""
+        """Delete unreferenced blobs; LockHeld if another process deletes."""
         return collect(self.objects, options, notify)
 
     def verify(
@@ -102,5 +99,5 @@ class MirrorStore:
         progress: Optional[ProgressFn] = None,
         notify: Notify = no_notify,
     ) -> VerifyReport:
-        """Hash everything; with ``repair`` what is wrong is deleted, and the next apply copies it again."""
-        return check(self.objects, repair, progress, notify)
+        """Hash all blobs; with ``repair`` delete corrupt ones, which the next apply downloads again."""
+        return verify_store(self.objects, repair, progress, notify)

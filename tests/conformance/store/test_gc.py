@@ -187,7 +187,7 @@ def test_a_collection_that_was_suspended_stops(objects: ObjectStore) -> None:
         with pytest.raises(StorageError, match="suspended"):
             held.require()
         now[0] = 0
-        assert lease.late
+        assert lease.is_late
 
 
 @pytest.mark.parametrize("damage", [b"{}", b"nonsense"])

@@ -35,7 +35,7 @@ class Counting:
 
 def located(objects: ObjectStore, listing: Listing) -> dict[str, list[ChunkLocation]]:
     locator = BlobLocator(objects, listing, CHUNK)
-    return {file.path: list(locator.pieces(file)) for file in listing.files}
+    return {file.path: list(locator.locate_file(file)) for file in listing.files}
 
 
 def test_all_files_are_read_as_they_were_written(objects: ObjectStore) -> None:
@@ -60,10 +60,10 @@ def test_indexes_are_read_once_and_only_for_small_content(objects: ObjectStore) 
     listing = publish(objects, FILES)
     counting = Counting(objects)
     locator = BlobLocator(counting, listing, CHUNK)
-    list(locator.pieces(next(file for file in listing.files if file.path == "large")))
+    list(locator.locate_file(next(file for file in listing.files if file.path == "large")))
     assert counting.read == []
     for file in listing.files:
-        list(locator.pieces(file))
+        list(locator.locate_file(file))
     assert counting.read == [
         keys.packs(listing.id),
         keys.pack_index(sha256(b"smallother")),

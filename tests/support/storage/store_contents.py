@@ -42,7 +42,7 @@ def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:
 
 def read_file(locator: BlobLocator, file: ListedFile) -> bytes:
     """The bytes of a file of a listing."""
-    pieces = list(locator.pieces(file))
+    pieces = list(locator.locate_file(file))
     found = [locator.objects.get(one.key, one.offset, one.length) or b"" for one in pieces]
     assert [sha256(data) for data in found] == [piece.sha256 for piece in pieces]
     return b"".join(found)

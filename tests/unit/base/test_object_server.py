@@ -41,7 +41,7 @@ class Files(ObjectSource):
 
     def open_blob(self, sha256: str) -> OpenObject | None:
         path = self._root / sha256
-        return OpenObject.whole(path.open("rb", buffering=0)) if path.exists() else None
+        return OpenObject.from_file(path.open("rb", buffering=0)) if path.exists() else None
 
 
 @pytest.fixture

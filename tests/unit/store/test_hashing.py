@@ -21,7 +21,7 @@ def hashed(announced: str, reported: str) -> str:
     upstream: Any = SimpleNamespace(source="s3://b/p", checksum=lambda file: reported)
     found = FileHash(SourceFile("x", len(DATA), 'etag:"t"', announced))
     found.update(DATA)
-    return found.checked(upstream)
+    return found.verify(upstream)
 
 
 @pytest.mark.parametrize(

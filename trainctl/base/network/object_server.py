@@ -78,7 +78,7 @@ class OpenObject(NamedTuple):
         return self.end - self.start
 
     @classmethod
-    def whole(cls, stream: BinaryIO) -> OpenObject:
+    def from_file(cls, stream: BinaryIO) -> OpenObject:
         """Return an object that fills a file."""
         return cls(stream, 0, os.fstat(stream.fileno()).st_size)
 

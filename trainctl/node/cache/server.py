@@ -112,7 +112,7 @@ class CacheObjectSource(ObjectSource):
             elif os.fstat(stream.fileno()).st_mtime != stamp(sha256):
                 stream.close()
                 return None
-        return None if stream is None else OpenObject.whole(stream)
+        return None if stream is None else OpenObject.from_file(stream)
 
     def is_incoming(self, sha256: str) -> bool:
         """See Content. A delivery reserves what it will fetch before it inspects anything."""

@@ -136,7 +136,9 @@ class MirrorReader:
         """Several small contents, by digest. Those that are close to each other in a pack come by one request."""
         found = {sha256: bytearray() for sha256, size in sizes.items() if not size}
         try:
-            pieces = [self._locator.whole(sha256, size) for sha256, size in sizes.items() if size]
+            pieces = [
+                self._locator.locate_blob(sha256, size) for sha256, size in sizes.items() if size
+            ]
         except StorageError as error:
             raise Failure("origin", error.summary, error.detail) from None
         for run in coalesce(pieces):

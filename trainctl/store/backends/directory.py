@@ -1,4 +1,4 @@
-"""Objects as files below a directory, which a group of users may share."""
+"""Object store in a directory, which a group of users may share."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
 _OLD_FORMAT_DIRECTORY = "fingerprints"
-"""A directory that older versions made in a mirror."""
+"""A directory in mirrors of older versions."""
 _ATTEMPTS = 10
 SPARE_BYTES = 64 * 2**20
-"""What stays free on the disk."""
+"""Bytes kept free on the disk."""
 _READ_BYTES = 2**20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Nothing, or a link, which isn't followed."""
+"""Errors of opening a missing file or a symlink."""
 Data = Union[bytes, bytearray, memoryview]
 
 
 class DirectoryObjects:
-    """An ObjectStore. Files of others below the root, which aren't ``is_own``, are not listed, and links aren't followed.
+    """An ObjectStore. It lists only keys that are ``is_own``, and follows no symlinks.
 
-    If the root is setgid and group-writable, so is everything below it, whatever the umask says.
+    If the root is setgid and group-writable, everything below it is shared with the group, whatever the umask.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DirectoryObjects:
         self._is_own = is_own
         self._explain = explain or _storage_error
         self._lock = threading.Lock()
-        self._made: Set[str] = set()
+        self._existing: Set[str] = set()
         self._unsynced: Set[str] = set()
         self._is_for_group = False
 
@@ -63,7 +63,7 @@ class DirectoryObjects:
         return self.root.absolute().as_uri()
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
-        """See ObjectStore. What the disk can't read is missing at the end."""
+        """See ObjectStore. The result is shorter if the disk can't read all of it."""
         with self._explained(), self._opened(key) as descriptor:
             if descriptor is None:
                 return None
@@ -92,7 +92,7 @@ class DirectoryObjects:
             try:
                 self._place(key, lambda path: os.link(temporary, path))
             except FileExistsError:
-                # A network file system may have done it and lost the reply: two names say that it was us.
+                # A network file system may have linked it and lost the reply: then there are two links.
                 if os.stat(temporary).st_nlink != 2:  # noqa: PTH116
                     return False
             self._sync([self._path(key).parent])
@@ -120,11 +120,11 @@ class DirectoryObjects:
             yield from self._listed(prefix, after)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore. What names content is gone for good before the content is deleted."""
+        """See ObjectStore. Durable for all but blobs, so that nothing names a deleted blob after a power cut."""
         with self._explained():
             directories = {self._unlink(key) for key in keys}
             for directory in directories - {None}:
-                self._tidy(str(directory))
+                self._remove_empty(str(directory))
 
     def _unlink(self, key: str) -> Optional[str]:
         path = f"{self.root}/{check_key(key)}"
@@ -134,22 +134,22 @@ class DirectoryObjects:
             return None
         return os.path.dirname(path)  # noqa: PTH120
 
-    def _tidy(self, directory: str) -> None:
-        """Sync a directory from which files were deleted, and remove those that are empty now."""
+    def _remove_empty(self, directory: str) -> None:
+        """Sync a directory after deletions; remove it and its parents if empty."""
         with contextlib.suppress(FileNotFoundError):
             if not directory.startswith(f"{self.root}/{keys.BLOBS}/"):
                 sync_directory(Path(directory))
         with contextlib.suppress(OSError), self._lock:
             while len(directory) > len(str(self.root)):
                 os.rmdir(directory)  # noqa: PTH106
-                self._made.discard(directory)
+                self._existing.discard(directory)
                 directory = os.path.dirname(directory)  # noqa: PTH120
 
     def _listed(self, prefix: str, after: str) -> Iterator[ObjectStat]:
         for name, entry in self._entries(f"{self.root}/{prefix}"):
             key = f"{prefix}/{name}" if prefix else name
             if name.endswith("/"):
-                if not key.startswith(".") and f"{key[:-1]}0" > after:  # 0 is next after /
+                if not key.startswith(".") and f"{key[:-1]}0" > after:  # 0 follows / in ASCII
                     yield from self._listed(key[:-1], after)
             elif key > after and self._is_own(key):
                 with contextlib.suppress(FileNotFoundError):
@@ -157,7 +157,7 @@ class DirectoryObjects:
                     yield ObjectStat(key, status.st_size, status.st_mtime)
 
     def _entries(self, directory: str) -> List[Tuple[str, os.DirEntry[str]]]:
-        """Files and directories, the latter with a slash, in the order of keys."""
+        """Return files and directories (with a slash), in key order."""
         try:
             with os.scandir(directory) as entries:
                 return sorted(
@@ -175,7 +175,7 @@ class DirectoryObjects:
         return self.root / check_key(key)
 
     def _check_root(self) -> None:
-        """A file in the place of the root is an error, not an empty store."""
+        """Raise NotADirectoryError if the root is a file, instead of listing an empty store."""
         if self.root.exists() and not self.root.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
 
@@ -201,7 +201,7 @@ class DirectoryObjects:
 
     @contextlib.contextmanager
     def _written(self, data: Data, *, durable: bool) -> Iterator[str]:
-        """A temporary file with these bytes, which is gone in the end."""
+        """Yield a temporary file with these bytes; remove it at the end."""
         self._prepare()
         path = f"{self.root}/{_TEMPORARY}/{holder_name()}.{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -221,14 +221,14 @@ class DirectoryObjects:
                 os.unlink(path)  # noqa: PTH108
 
     def _place(self, key: str, act: Callable[[str], None]) -> None:
-        """Give a file its name, in a directory that others may remove as long as it is empty."""
+        """Call ``act`` with a key's path; retry if others remove its empty directory."""
         path = f"{self.root}/{check_key(key)}"
         for _ in range(_ATTEMPTS):
             try:
                 self._make(os.path.dirname(path))  # noqa: PTH120
                 return act(path)
             except FileNotFoundError:  # noqa: PERF203
-                self._made = set()
+                self._existing = set()
             except OSError as error:
                 error.filename = path
                 raise
@@ -237,8 +237,8 @@ class DirectoryObjects:
         )
 
     def _prepare(self) -> None:
-        """Make the root and the directory for temporary files; delete what dead writers left there."""
-        if f"{self.root}/{_TEMPORARY}" in self._made:
+        """Create the root and its temporary directory; delete temporary files of dead writers."""
+        if f"{self.root}/{_TEMPORARY}" in self._existing:
             return
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
         group_sharing.make_directory(self.root)
@@ -252,8 +252,8 @@ class DirectoryObjects:
                     os.unlink(f"{self.root}/{_TEMPORARY}/{entry.name}")  # noqa: PTH108
 
     def _make(self, directory: str) -> None:
-        """Make a directory below the root, and those above it; durable with the next sync."""
-        if directory in self._made or directory == str(self.root):
+        """Create a directory below the root and its parents; durable with the next sync."""
+        if directory in self._existing or directory == str(self.root):
             return
         parent = os.path.dirname(directory)  # noqa: PTH120
         self._make(parent)
@@ -263,15 +263,15 @@ class DirectoryObjects:
                 os.chmod(directory, group_sharing.DIRECTORY)  # noqa: PTH101
             with self._lock:
                 self._unsynced.add(directory)
-        self._made.add(directory)
+        self._existing.add(directory)
 
     def _sync(self, paths: Sequence[Path]) -> None:
-        """Make files and directories durable, and the directories that this process made before."""
+        """Make paths durable, and the directories that this process created before."""
         with self._lock:
-            made = set(self._unsynced)
-        make_durable([*{Path(path).parent for path in made}, *paths], self.root)
+            unsynced = set(self._unsynced)
+        make_durable([*{Path(path).parent for path in unsynced}, *paths], self.root)
         with self._lock:
-            self._unsynced -= made
+            self._unsynced -= unsynced
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -282,8 +282,8 @@ class DirectoryObjects:
 
 
 def _check_format(root: Path) -> None:
-    """StorageError for a mirror whose files have other names: it would look empty, and all of its content unused."""
-    if os.path.isdir(root / _OLD_FORMAT_DIRECTORY):  # noqa: PTH112 - False where this user may not look
+    """Raise StorageError for a mirror of an old format, which would appear empty."""
+    if os.path.isdir(root / _OLD_FORMAT_DIRECTORY):  # noqa: PTH112 - False without permission
         raise StorageError(
             f"{root} is a mirror of an incompatible older version of trainctl",
             f"Delete it; the next apply downloads everything again: rm -r {shlex.quote(str(root))}",
@@ -291,22 +291,22 @@ def _check_format(root: Path) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """What an ordinary user may still write on the disk of the nearest directory that exists."""
+    """Return the free bytes for ordinary users at the path or its nearest existing ancestor."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:
-    pieces: List[bytes] = []
+    buffers: List[bytes] = []
     with contextlib.suppress(OSError):
         while length:
-            piece = os.pread(descriptor, length, offset)
-            if not piece:
+            data = os.pread(descriptor, length, offset)
+            if not data:
                 break
-            pieces.append(piece)
-            offset, length = offset + len(piece), length - len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            buffers.append(data)
+            offset, length = offset + len(data), length - len(data)
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 def _write(descriptor: int, view: memoryview) -> None:
@@ -328,9 +328,9 @@ def _storage_error(root: Path, error: OSError) -> StorageError:
         )
     if error.errno in _FORBIDDEN:
         path = str(error.filename or root)
-        done = "written" if is_readable(path) else "used"
+        access = "written" if is_readable(path) else "used"
         return StorageError(
-            f"permission denied: the mirror {root} can't be {done} by this user ({path})",
+            f"permission denied: the mirror {root} can't be {access} by this user ({path})",
             f"Give this user access, or use another location in mirror: {{url: …}}. {SHARING_ADVICE}",
         )
     return StorageError(
@@ -340,7 +340,7 @@ def _storage_error(root: Path, error: OSError) -> StorageError:
 
 
 def _disk_full_text(root: Path, error: OSError) -> str:
-    """What the disk lacks: bytes, or else files, or this user's quota."""
+    """Describe what the disk lacks: bytes, inodes or quota."""
     if error.errno == errno.EDQUOT:
         return "has no space left for this user (disk quota)"
     free = free_bytes(root)

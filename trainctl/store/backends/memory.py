@@ -1,4 +1,4 @@
-"""Objects in this process's memory: the reference for what an object store means, and what ``memory:`` states are kept in."""
+"""Object store in memory: the reference adapter, used for ``memory:`` states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainctl.base.objects import ObjectStat, check_key
 
 
 class MemoryObjects:
-    """An ObjectStore; ``clock`` tells when objects were modified."""
+    """An ObjectStore; ``clock`` returns the modification time of new objects."""
 
     def __init__(self, url: str = "memory:", clock: Callable[[], float] = time.time) -> None:
         self.url = url
@@ -59,8 +59,8 @@ class MemoryObjects:
         """See ObjectStore."""
         with self._lock:
             below = f"{prefix}/" if prefix else ""
-            there = sorted(key for key in self._objects if key.startswith(below))
-        for key in there:
+            matching = sorted(key for key in self._objects if key.startswith(below))
+        for key in matching:
             stat = self.stat(key)
             if key > after and stat is not None:
                 yield stat

@@ -1,6 +1,6 @@
-"""Copy a source into a store: fetch what is missing of it, verify, then write its listing.
+"""Mirror a source: fetch missing files, verify them, write the listing.
 
-Begin with ``ingest``. ``coverage`` finds what the store has already, ``upstream`` hashes bytes as they arrive and
-``file_transfer`` fetches a file by chunks; ``chunk_writer`` writes large files and ``pack_writer`` small ones. A
-transfer that was interrupted goes on where it stopped.
+Begin with ``ingest``. ``coverage`` finds files that the store already holds, ``file_transfer`` fetches a file by chunks,
+``upstream`` hashes the bytes; ``chunk_writer`` stores large files and ``pack_writer`` small ones. Interrupted transfers
+resume.
 """

@@ -1,4 +1,4 @@
-"""Files that aren't packed on their way into a store: chunk by chunk, each under its own digest."""
+"""Fetch files larger than those in packs, and store them chunk by chunk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trainctl.store.ingestion.upstream import FileHash, sha256_of
 
 _UPLOADS = 2
 _MAX_CHUNKS = 5
-"""Chunks in memory: those that connections fill, and those that are being stored."""
+"""Chunks in memory, being received or stored."""
 
 
 class ChunkWriter:
-    """Fetches files that are larger than those in packs. What arrived is marked, so that an interrupted transfer resumes."""
+    """Fetches and stores files; marks stored chunks, so that an interrupted transfer resumes."""
 
     def __init__(
         self,
@@ -40,22 +40,25 @@ class ChunkWriter:
         self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
 
     def fetch(self, file: SourceFile, key: str) -> BlobInfo:
-        """Have a file in the store; ``key`` is its fingerprint."""
-        content = self._fetch_chunks(file, key) if file.size > self._chunk_bytes else self._fetch_whole(file)  # fmt: skip
-        self._mark(file, keys.file_mark(self._resolved, key, content.sha256))
-        return content
+        """Fetch and store a file; ``key`` is its fingerprint."""
+        if file.size > self._chunk_bytes:
+            blob = self._fetch_chunks(file, key)
+        else:
+            blob = self._fetch_single(file)
+        self._mark(file, keys.file_mark(self._resolved, key, blob.sha256))
+        return blob
 
     def close(self) -> None:
-        """Wait for what is being stored."""
+        """Wait for active uploads."""
         self._pool.shutdown()
 
-    def _fetch_whole(self, file: SourceFile) -> BlobInfo:
-        buffer = self._buffers.take(self._transfer.halt)
+    def _fetch_single(self, file: SourceFile) -> BlobInfo:
+        buffer = self._buffers.acquire(self._transfer.stop)
         try:
             data, digest = memoryview(buffer)[: file.size], FileHash(file)
             self._transfer.read(file, data)
             digest.update(data)
-            sha256 = digest.checked(self._transfer.upstream)
+            sha256 = digest.verify(self._transfer.upstream)
             self._objects.put(keys.blob(sha256), data)
         finally:
             self._buffers.release(buffer)
@@ -66,7 +69,7 @@ class ChunkWriter:
             incoming = _IncomingFile(file, self._pool, hashing, lambda chunk: self._store(file, key, chunk))  # fmt: skip
             try:
                 self._receive(file, key, incoming)
-                sha256 = incoming.checked(self._transfer)
+                sha256 = incoming.verify(self._transfer)
             except SourceMismatch:
                 incoming.wait()
                 self._forget(key)
@@ -80,11 +83,11 @@ class ChunkWriter:
         return BlobInfo(sha256, file.size, tuple(digests))
 
     def _receive(self, file: SourceFile, key: str, incoming: _IncomingFile) -> None:
-        """Take over the chunks that an earlier transfer or a repair left, and fetch the others."""
+        """Reuse chunks of an earlier transfer or repair, and fetch the others."""
         marked = self._known.marked.get(key, {}) if file.identified else {}
         number, count = 0, -(-file.size // self._chunk_bytes)
         while number < count:
-            if number in marked and self._take_over(file, number, marked[number], incoming):
+            if number in marked and self._reuse(file, number, marked[number], incoming):
                 number += 1
                 continue
             end = next((later for later in range(number + 1, count) if later in marked), count)
@@ -93,16 +96,14 @@ class ChunkWriter:
                     incoming.add(chunk)
             number = end
 
-    def _take_over(
-        self, file: SourceFile, number: int, sha256: str, incoming: _IncomingFile
-    ) -> bool:
-        """Read and hash a chunk that is there; False if it isn't, or isn't right."""
+    def _reuse(self, file: SourceFile, number: int, sha256: str, incoming: _IncomingFile) -> bool:
+        """Read and hash a stored chunk; False if it is missing or corrupt."""
         data = self._objects.get(keys.blob(sha256))
         size = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
         if data is None or len(data) != size or sha256_of(data) != sha256:
             return False
-        incoming.take_over(data, sha256)
-        self._transfer.arrived(size)
+        incoming.add_stored(data, sha256)
+        self._transfer.on_bytes(size)
         return True
 
     def _store(self, file: SourceFile, key: str, chunk: BufferedChunk) -> str:
@@ -116,14 +117,14 @@ class ChunkWriter:
             self._objects.put(mark, b"", durable=False)
 
     def _forget(self, key: str) -> None:
-        """Delete the marks of a file that arrived wrong."""
+        """Delete the marks of a file whose digest differs."""
         marks = keys.mark_prefix(self._resolved)
         stats = self._objects.list(marks)
         self._objects.delete([stat.key for stat in stats if stat.key.startswith(f"{marks}/{key}.")])
 
 
 class _IncomingFile:
-    """One file's chunks: each is stored and hashed by other threads."""
+    """Chunks of one file, stored and hashed by other threads."""
 
     def __init__(
         self,
@@ -145,15 +146,15 @@ class _IncomingFile:
         """The digests of the chunks."""
         return [future.result() for future in self._stored]
 
-    def take_over(self, data: bytes, sha256: str) -> None:
-        """Take a chunk that is stored."""
+    def add_stored(self, data: bytes, sha256: str) -> None:
+        """Add a chunk that is already stored."""
         self._hashing.submit(self._digest.update, data).result()
         stored: Future[str] = Future()
         stored.set_result(sha256)
         self._stored.append(stored)
 
     def add(self, chunk: BufferedChunk) -> None:
-        """Take the next chunk; number 0 once more if the file begins anew. Raises the error of an earlier chunk."""
+        """Add the next chunk, or 0 if the file restarts; raise the error of an earlier chunk."""
         for future in self._stored:
             if future.done():
                 future.result()
@@ -171,17 +172,17 @@ class _IncomingFile:
         wait(self._stored)
         wait(self._hashed)
 
-    def checked(self, transfer: FileTransfer) -> str:
-        """The sha256 of the file, once all of it arrived."""
+    def verify(self, transfer: FileTransfer) -> str:
+        """Return the sha256 of the complete file; SourceMismatch if upstream announced another digest."""
         self.wait()
-        return self._digest.checked(transfer.upstream)
+        return self._digest.verify(transfer.upstream)
 
 
 def _call_when_done(act: Callable[[], None], futures: Sequence[Future]) -> None:  # type: ignore[type-arg]
     """Call ``act`` once all futures are done."""
     lock, left = threading.Lock(), [len(futures)]
 
-    def one_done(_: object) -> None:
+    def on_done(_: object) -> None:
         with lock:
             left[0] -= 1
             is_last = not left[0]
@@ -189,4 +190,4 @@ def _call_when_done(act: Callable[[], None], futures: Sequence[Future]) -> None:
             act()
 
     for future in futures:
-        future.add_done_callback(one_done)
+        future.add_done_callback(on_done)

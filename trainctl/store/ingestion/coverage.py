@@ -1,4 +1,7 @@
-"""What a store has of a source: from its earlier versions, from interrupted transfers, and by announced digests."""
+"""Find files of a source that a store already holds.
+
+They come from earlier versions, interrupted transfers, and digests announced upstream.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +31,35 @@ from trainctl.base.parallel import map_ordered
 from trainctl.store import documents, keys
 
 PACKED_BYTES = 2**20
-"""Smaller files are put into packs."""
+"""Smaller files are stored in packs."""
 _MAX_EARLIER_VERSIONS = 8
-"""Versions of a source that are looked through."""
+"""Earlier versions of a source that are searched."""
 _MAX_CONCURRENT = 16
 
 
 class BlobInfo(NamedTuple):
-    """A content by its digest; ``chunks`` as in ``ListedFile``."""
+    """A stored blob; ``chunks`` as in ``ListedFile``."""
 
     sha256: str
     size: int
     chunks: Tuple[str, ...] = ()
 
     def listed(self, path: str) -> ListedFile:
-        """The content under a path."""
+        """Return the blob as a file at a path."""
         return ListedFile(path, self.size, self.sha256, self.chunks)
 
 
 def is_packed(size: int, chunk_bytes: int) -> bool:
-    """Whether content of that size is put into a pack."""
+    """Return whether a file of that size is stored in a pack."""
     return size < min(PACKED_BYTES, chunk_bytes)
 
 
 Groups = Mapping[str, Sequence[SourceFile]]
-"""Files by fingerprint: those that are known to be the same come once."""
+"""Files by fingerprint; identical files share one."""
 
 
 def group_by_fingerprint(resolved: ResolvedSource) -> Dict[str, List[SourceFile]]:
-    """The files of a source by fingerprint."""
+    """Group the files of a source by fingerprint."""
     groups: Dict[str, List[SourceFile]] = {}
     for file in resolved.files:
         key = keys.fingerprint(resolved.identity, file.path, file.size, file.validator)
@@ -65,7 +68,7 @@ def group_by_fingerprint(resolved: ResolvedSource) -> Dict[str, List[SourceFile]
 
 
 def find_listing(objects: ObjectStore, resolved: ResolvedSource) -> Optional[Listing]:
-    """The listing that a source at its pin turned out to be, if all of it is there."""
+    """Return the complete listing of a source at its pin, if there is one."""
     document = documents.load_or_none(documents.load, objects, keys.record(resolved))
     name = _record_listing(document)
     listing = documents.load_or_none(documents.load_listing, objects, name) if name else None
@@ -80,7 +83,7 @@ def find_listing(objects: ObjectStore, resolved: ResolvedSource) -> Optional[Lis
 
 
 def encode_record(resolved: ResolvedSource, listing: Listing) -> bytes:
-    """What is stored of a source that is complete."""
+    """Encode the record of a complete source."""
     validators = ["" if file.sha256 else file.validator for file in resolved.files]
     return documents.encode(
         {
@@ -94,9 +97,9 @@ def encode_record(resolved: ResolvedSource, listing: Listing) -> bytes:
 
 
 class SourceCoverage:
-    """Looks up what is there of a source that isn't complete at its pin; nothing is written.
+    """Finds stored files of an incomplete source; writes nothing.
 
-    ``marked`` has the digests of chunks that may be there of files that aren't whole, by fingerprint and number.
+    ``marked``: digests of chunks of incomplete files that may be stored, by fingerprint and number.
     """
 
     def __init__(
@@ -113,28 +116,28 @@ class SourceCoverage:
         self._read_marks(resolved)
 
     def find(self, groups: Groups) -> Dict[str, BlobInfo]:
-        """The content of files that is there, by fingerprint."""
-        found: Dict[str, BlobInfo] = {}
-        asked: List[Tuple[str, str, int]] = []
+        """Return the stored blobs of files by fingerprint."""
+        stored: Dict[str, BlobInfo] = {}
+        candidates: List[Tuple[str, str, int]] = []
         for key, files in groups.items():
             size, certain = files[0].size, self._certain.get(key)
             is_small = is_packed(size, self._chunk_bytes)
             sha256 = files[0].sha256 or self._likely.get(key)
             if certain is not None and not is_small:
-                found[key] = certain
+                stored[key] = certain
             elif is_small:
                 sha256 = certain.sha256 if certain else sha256
                 if sha256 and self.pack_of(sha256):
-                    found[key] = BlobInfo(sha256, size)
+                    stored[key] = BlobInfo(sha256, size)
             elif sha256:
-                asked.append((key, sha256, size))
-        for (key, _, _), content in map_ordered(self._stored, asked, _MAX_CONCURRENT):
-            if content is not None:
-                found[key] = content
-        return found
+                candidates.append((key, sha256, size))
+        for (key, _, _), blob in map_ordered(self._find_blob, candidates, _MAX_CONCURRENT):
+            if blob is not None:
+                stored[key] = blob
+        return stored
 
-    def arrived(self, groups: Groups) -> int:
-        """The bytes that are there of files of which the rest is missing."""
+    def stored_bytes(self, groups: Groups) -> int:
+        """Return the bytes of marked chunks of incomplete files."""
         chunk = self._chunk_bytes
         return sum(
             max(0, min(chunk, files[0].size - number * chunk))
@@ -143,27 +146,27 @@ class SourceCoverage:
         )
 
     def pack_of(self, sha256: str) -> Optional[str]:
-        """The pack that has a small content, among those of this source."""
+        """Return the pack of this source that holds a small blob."""
         if self._pack_of is None:
             self._pack_of = {
-                slice_.digest: pack
-                for pack, slices in map_ordered(self._slices, self._packs, _MAX_CONCURRENT)
-                for slice_ in slices
+                entry.digest: pack
+                for pack, entries in map_ordered(self._entries, self._packs, _MAX_CONCURRENT)
+                for entry in entries
             }
         return self._pack_of.get(bytes.fromhex(sha256))
 
-    def packs_of(self, found: Iterable[BlobInfo]) -> Set[str]:
-        """The packs that have those of some contents that are small."""
-        small = (content.sha256 for content in found if is_packed(content.size, self._chunk_bytes))
+    def packs_of(self, blobs: Iterable[BlobInfo]) -> Set[str]:
+        """Return the packs that hold the small ones of some blobs."""
+        small = (blob.sha256 for blob in blobs if is_packed(blob.size, self._chunk_bytes))
         return set(filter(None, map(self.pack_of, small)))
 
-    def _slices(self, pack: str) -> Tuple[documents.PackEntry, ...]:
+    def _entries(self, pack: str) -> Tuple[documents.PackEntry, ...]:
         if self._objects.stat(keys.blob(pack)) is None:
             return ()
         return documents.load_or_none(documents.load_pack_index, self._objects, pack) or ()
 
-    def _stored(self, asked: Tuple[str, str, int]) -> Optional[BlobInfo]:
-        _, sha256, size = asked
+    def _find_blob(self, candidate: Tuple[str, str, int]) -> Optional[BlobInfo]:
+        _, sha256, size = candidate
         if size > self._chunk_bytes:
             chunks = documents.load_or_none(documents.load_chunks, self._objects, sha256)
             return BlobInfo(sha256, size, chunks) if chunks else None
@@ -181,7 +184,7 @@ class SourceCoverage:
                 self._read_version(resolved.identity, document, name)
 
     def _read_version(self, identity: str, document: Mapping[str, object], name: str) -> None:
-        """Note the files of a version: all of them are there, or ``verify`` deleted content of it and some may be."""
+        """Record the files of a version: all are stored, or some, if ``verify`` deleted blobs of it."""
         objects = self._objects
         listing = documents.load_or_none(documents.load_listing, objects, name)
         is_complete = listing is not None
@@ -199,26 +202,28 @@ class SourceCoverage:
         self._packs.update(dict.fromkeys(packs or ()))
 
     def _present(self, chunks: Sequence[str]) -> Iterator[Tuple[int, str]]:
-        """The chunks that a repair left, by number."""
-        numbered = map_ordered(lambda one: self._objects.stat(keys.blob(one[1])), enumerate(chunks), _MAX_CONCURRENT)  # fmt: skip
-        return (chunk for chunk, stat in numbered if stat is not None)
+        """Yield number and digest of the chunks that exist."""
+        stats = map_ordered(
+            lambda item: self._objects.stat(keys.blob(item[1])), enumerate(chunks), _MAX_CONCURRENT
+        )
+        return (chunk for chunk, stat in stats if stat is not None)
 
     def _read_marks(self, resolved: ResolvedSource) -> None:
         for stat in self._objects.list(keys.mark_prefix(resolved)):
-            kind, _, rest = stat.key.rpartition("/")[2].partition(".")
-            what, _, sha256 = rest.partition(".")
-            if kind == "pack":
+            fingerprint, _, rest = stat.key.rpartition("/")[2].partition(".")
+            number, _, sha256 = rest.partition(".")
+            if fingerprint == "pack":
                 document = documents.load_or_none(documents.load, self._objects, stat.key)
                 self._likely.update((document or {}).get("files") or {})
                 self._packs[rest] = None
-            elif what == "whole":
-                self._likely[kind] = sha256
+            elif number == "whole":
+                self._likely[fingerprint] = sha256
             else:
-                self.marked.setdefault(kind, {})[int(what)] = sha256
+                self.marked.setdefault(fingerprint, {})[int(number)] = sha256
 
 
 def _record_listing(document: Optional[Mapping[str, object]]) -> str:
-    """The listing that a record names; empty if none."""
+    """Return the listing that a record names, or ``""``."""
     name = (document or {}).get("listing")
     return str(name) if is_digest(name) else ""
 
@@ -226,7 +231,7 @@ def _record_listing(document: Optional[Mapping[str, object]]) -> str:
 def _fingerprints(
     identity: str, document: Mapping[str, object], listing: Listing
 ) -> Iterator[Tuple[str, ListedFile]]:
-    """The files of an earlier version by fingerprint; those that nothing identified then are left out."""
+    """Yield the identified files of an earlier version by fingerprint."""
     validators = document.get("validators")
     if not isinstance(validators, list):
         return

@@ -1,4 +1,4 @@
-"""A file's bytes on their way from upstream: chunk after chunk, by several connections if upstream has parts."""
+"""Fetch a file from upstream by chunks, over several connections if it serves ranges."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trainctl.errors import SourceInterrupted, SourceMismatch, TrainctlError, Us
 from trainctl.store.ingestion.upstream import Upstream
 
 PARALLEL_MIN_BYTES = 64 * 2**20
-"""Smaller files don't keep several connections busy."""
+"""Smaller files are fetched over one connection."""
 _CONNECTIONS = 4
 _BUFFER_BYTES = 2**20
 _POLL_SECONDS = 0.1
 
 
 class ChunkBufferPool:
-    """Memory for a number of chunks, which all files share. It is allocated when it is first needed.
+    """Buffers for ``count`` chunks, shared by all files and allocated on demand.
 
-    A transfer waits for one buffer at a time, and stored chunks give theirs back, so that no transfer waits forever.
+    A transfer waits for one buffer at a time, and stored chunks release theirs, so there is no deadlock.
     """
 
     def __init__(self, count: int, chunk_bytes: int) -> None:
@@ -32,18 +32,18 @@ class ChunkBufferPool:
         self._left = count
         self._changed = threading.Condition()
 
-    def take(self, halt: threading.Event) -> bytearray:
-        """Wait for a buffer. Interrupted if ``halt`` is set."""
+    def acquire(self, stop: threading.Event) -> bytearray:
+        """Wait for a buffer; UserInterrupt if ``stop`` is set."""
         with self._changed:
             while not self._left:
-                if halt.is_set():
+                if stop.is_set():
                     raise interrupted_error()
                 self._changed.wait(_POLL_SECONDS)
             self._left -= 1
             return self._free.pop() if self._free else bytearray(self.chunk_bytes)
 
     def release(self, buffer: bytearray) -> None:
-        """Let others have a buffer."""
+        """Return a buffer to the pool."""
         with self._changed:
             self._free.append(buffer)
             self._left += 1
@@ -51,7 +51,7 @@ class ChunkBufferPool:
 
 
 class BufferedChunk(NamedTuple):
-    """A chunk in memory; whoever takes it calls ``release`` when it isn't needed any more."""
+    """A chunk in memory; its receiver must call ``release``."""
 
     number: int
     data: memoryview
@@ -59,29 +59,29 @@ class BufferedChunk(NamedTuple):
 
 
 class FileTransfer:
-    """How bytes are received: ``arrived`` is called with counts of bytes, ``halt`` ends it between pieces."""
+    """Receives files: ``on_bytes`` is called with counts of bytes, ``stop`` interrupts it."""
 
     def __init__(
         self,
         upstream: Upstream,
         retry: RetryPolicy,
-        halt: threading.Event,
-        arrived: Callable[[int], None],
+        stop: threading.Event,
+        on_bytes: Callable[[int], None],
     ) -> None:
         self.upstream = upstream
         self.retry = retry.patient
-        self.halt = halt
-        self.arrived = arrived
+        self.stop = stop
+        self.on_bytes = on_bytes
 
     def read(self, file: SourceFile, into: memoryview) -> None:
-        """Read a whole file into memory."""
-        for offset, piece in self._resumed(file, 0, file.size):
-            into[offset : offset + len(piece)] = piece
+        """Read a complete file into memory."""
+        for offset, data in self._resumed(file, 0, file.size):
+            into[offset : offset + len(data)] = data
 
     def chunks(
         self, file: SourceFile, numbers: range, buffers: ChunkBufferPool
     ) -> Generator[BufferedChunk, None, None]:
-        """Some chunks of a large file, in order."""
+        """Yield chunks of a large file, in order."""
         if file.identified and len(numbers) * buffers.chunk_bytes >= PARALLEL_MIN_BYTES:
             with closing(_ParallelDownload(self, file, numbers, buffers)) as connections:
                 for chunk in connections:
@@ -93,19 +93,19 @@ class FileTransfer:
     def _streamed(
         self, file: SourceFile, numbers: range, buffers: ChunkBufferPool
     ) -> Iterator[BufferedChunk]:
-        """The same by one connection. A file that nothing identifies begins anew after an error; ``number`` says so."""
+        """Yield chunks over one connection; an unidentified file restarts at chunk 0 after an error."""
         size = buffers.chunk_bytes
         end = min(numbers.stop * size, file.size)
         buffer: Optional[bytearray] = None
         try:
-            for offset, piece in self._resumed(file, numbers.start * size, end):
-                while piece:
-                    buffer = buffer or buffers.take(self.halt)
+            for offset, data in self._resumed(file, numbers.start * size, end):
+                while data:
+                    buffer = buffer or buffers.acquire(self.stop)
                     number, at = divmod(offset, size)
                     length = min(size, end - number * size)
-                    count = min(length - at, len(piece))
-                    buffer[at : at + count] = piece[:count]
-                    offset, piece = offset + count, piece[count:]
+                    count = min(length - at, len(data))
+                    buffer[at : at + count] = data[:count]
+                    offset, data = offset + count, data[count:]
                     if at + count == length:
                         full, buffer = buffer, None
                         yield BufferedChunk(number, memoryview(full)[:length], partial(buffers.release, full))  # fmt: skip
@@ -114,39 +114,39 @@ class FileTransfer:
                 buffers.release(buffer)
 
     def _resumed(self, file: SourceFile, offset: int, end: int) -> Iterator[Tuple[int, memoryview]]:
-        """Pieces of a file with their offsets. After an error they go on where the connection broke, or from 0 if nothing identifies the content."""
-        attempts = RetryState(self.retry, self.halt)
+        """Yield offsets and bytes; after an error resume, or restart from 0 if the file is unidentified."""
+        attempts = RetryState(self.retry, self.stop)
         while offset < end:
             before = offset
             try:
-                for piece in self._pieces(file, offset, end):
-                    yield offset, memoryview(piece)
-                    offset += len(piece)
+                for data in self._read(file, offset, end):
+                    yield offset, memoryview(data)
+                    offset += len(data)
             except TrainctlError as error:
                 if not file.identified:
-                    self.arrived(-offset)
+                    self.on_bytes(-offset)
                     offset = 0
                 if offset - before >= min(_BUFFER_BYTES, file.size):
                     attempts.advanced()
                 attempts.failed(error)
 
-    def _pieces(self, file: SourceFile, offset: int, end: int) -> Iterator[bytes]:
-        """What upstream sends from an offset on, up to ``end``. SourceMismatch if the file goes on behind its size, SourceInterrupted if it ends early."""
+    def _read(self, file: SourceFile, offset: int, end: int) -> Iterator[bytes]:
+        """Yield bytes from ``offset`` to ``end``; SourceMismatch if the file is longer, SourceInterrupted if shorter."""
         source = self.upstream.source
-        with self.upstream.open(file, offset) as pieces:
-            for piece in pieces:
-                if self.halt.is_set():
+        with self.upstream.open(file, offset) as stream:
+            for data in stream:
+                if self.stop.is_set():
                     raise interrupted_error()
                 if end < file.size:
-                    piece = piece[: end - offset]
-                offset += len(piece)
+                    data = data[: end - offset]
+                offset += len(data)
                 if offset > file.size:
                     raise SourceMismatch(
                         f"{source}: {display_path(file.path)} has more than the expected {file.size} bytes",
                         "It has changed upstream since it was resolved. Plan again.",
                     )
-                self.arrived(len(piece))
-                yield piece
+                self.on_bytes(len(data))
+                yield data
                 if offset == end < file.size:
                     return
         if offset < file.size:
@@ -156,9 +156,9 @@ class FileTransfer:
 
 
 class _ParallelDownload:
-    """Several connections, each of which fetches the next chunk; iterate over the chunks in order.
+    """Iterator over chunks, in order, that several connections fetch.
 
-    The iteration ends early if upstream sends whole files only, and raises the error that a connection gave up with.
+    It ends early if upstream doesn't serve ranges, and raises the final error of a connection.
     """
 
     def __init__(
@@ -167,12 +167,12 @@ class _ParallelDownload:
         self._transfer = transfer
         self._file = file
         self._buffers = buffers
-        self._next = self._asked = numbers.start
+        self._next = self._requested = numbers.start
         self._end = numbers.stop
         self._ready: Dict[int, BufferedChunk] = {}
         self._error: Optional[BaseException] = None
-        self._over = threading.Event()
-        self._turn = threading.Lock()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._work, name="part", daemon=True)
@@ -182,12 +182,12 @@ class _ParallelDownload:
             thread.start()
 
     def close(self) -> None:
-        """End the connections, and give back what nobody took."""
-        self._over.set()
+        """Close the connections, and release unused chunks."""
+        self._ended.set()
         for thread in self._threads:
             thread.join()
         for chunk in self._ready.values():
-            self._transfer.arrived(-len(chunk.data))
+            self._transfer.on_bytes(-len(chunk.data))
             chunk.release()
 
     def __iter__(self) -> Iterator[BufferedChunk]:
@@ -203,9 +203,9 @@ class _ParallelDownload:
             while self._next not in self._ready:
                 if self._error is not None:
                     raise self._error
-                if self._transfer.halt.is_set():
+                if self._transfer.stop.is_set():
                     raise interrupted_error()
-                if self._over.is_set():
+                if self._ended.is_set():
                     return None
                 self._changed.wait(_POLL_SECONDS)
             return self._ready.pop(self._next)
@@ -216,40 +216,40 @@ class _ParallelDownload:
                 pass
         except BaseException as error:  # noqa: BLE001  the thread that waits for chunks raises it
             with self._changed:
-                if not self._over.is_set():
+                if not self._ended.is_set():
                     self._error = error
-                self._over.set()
+                self._ended.set()
                 self._changed.notify_all()
 
     def _fetch_next(self) -> bool:
-        """Fetch the next chunk that no other connection fetches; whether there may be more."""
-        with self._turn:
-            number = self._asked
-            if number >= self._end or self._over.is_set():
+        """Fetch the next chunk that no other connection fetches; return whether there may be more."""
+        with self._lock:
+            number = self._requested
+            if number >= self._end or self._ended.is_set():
                 return False
-            buffer = self._buffers.take(self._over)
-            self._asked += 1
+            buffer = self._buffers.acquire(self._ended)
+            self._requested += 1
         size = min(len(buffer), self._file.size - number * len(buffer))
-        data, is_here = memoryview(buffer)[:size], False
+        data, is_complete = memoryview(buffer)[:size], False
         try:
-            is_here = self._fetch(number * len(buffer), data)
+            is_complete = self._fetch(number * len(buffer), data)
         finally:
-            if not is_here:
+            if not is_complete:
                 self._buffers.release(buffer)
         with self._changed:
-            if is_here:
+            if is_complete:
                 self._ready[number] = BufferedChunk(
                     number, data, partial(self._buffers.release, buffer)
                 )
             else:
-                self._over.set()
+                self._ended.set()
             self._changed.notify_all()
-        return is_here
+        return is_complete
 
     def _fetch(self, offset: int, data: memoryview) -> bool:
-        """Fill a buffer; False if that is not to be."""
+        """Fill a buffer; return False if upstream serves no ranges or the download ended."""
         transfer, done = self._transfer, 0
-        attempts = RetryState(transfer.retry, self._over)
+        attempts = RetryState(transfer.retry, self._ended)
         while done < len(data):
             before = done
             try:
@@ -259,12 +259,12 @@ class _ParallelDownload:
                     if fill is None:
                         return False
                     while done < len(data):
-                        if self._over.is_set():
+                        if self._ended.is_set():
                             return False
-                        piece = data[done : done + _BUFFER_BYTES]
-                        fill(piece)
-                        done += len(piece)
-                        transfer.arrived(len(piece))
+                        buffer = data[done : done + _BUFFER_BYTES]
+                        fill(buffer)
+                        done += len(buffer)
+                        transfer.on_bytes(len(buffer))
             except TrainctlError as error:
                 if done - before >= min(_BUFFER_BYTES, len(data)):
                     attempts.advanced()
@@ -273,5 +273,5 @@ class _ParallelDownload:
 
 
 def interrupted_error() -> UserInterrupt:
-    """The error of a transfer that was told to stop."""
+    """Return the error of a cancelled transfer."""
     return UserInterrupt("mirroring was stopped", "The next apply resumes the transfer.")

@@ -1,4 +1,4 @@
-"""Copy a source into a store: what is missing of it, verified, and then its listing."""
+"""Mirror a source: fetch and verify missing files, then write the listing."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _Missing = Tuple[str, Sequence[SourceFile]]
 _Fetch = Callable[[SourceFile, str], BlobInfo]
-"""Has a file with this fingerprint in the store."""
+"""Fetches and stores a file with this fingerprint."""
 
 
 class SourceIngest:
-    """One source on its way into a store. ``cancelled`` ends it between pieces."""
+    """Mirrors one source; ``cancelled`` interrupts it."""
 
     def __init__(
         self,
@@ -60,53 +60,53 @@ class SourceIngest:
         self._retry = retry
         self._chunk_bytes = chunk_bytes
         self._cancelled = cancelled or threading.Event()
-        self._tally = _ProgressCounter(resolved.size, progress)
+        self._counter = _ProgressCounter(resolved.size, progress)
 
     def run(self, reference: Reference, waiting: Notify) -> Listing:
-        """Copy what is missing. SourceError's kinds name the file, StorageError the store."""
+        """Mirror missing files; SourceError names the file, StorageError the store."""
         objects, resolved = self._objects, self._resolved
         listing = self._unchanged(references.put_reference(objects, reference, resolved))
         if listing is not None:
-            self._tally.add(resolved.size, len(resolved.files))
+            self._counter.add(resolved.size, len(resolved.files))
             return listing
         with hold_writer_lease(objects, resolved, reference, self._cancelled, waiting) as lease:
             listing = find_listing(objects, resolved)
             if listing is None:
                 listing = self._copy(lease)
             else:
-                self._tally.add(resolved.size, len(resolved.files))
+                self._counter.add(resolved.size, len(resolved.files))
             references.put_reference(objects, reference, resolved, listing.id)
-            # The record of this source says more than its marks do.
+            # the record of this source replaces its progress marks
             self._objects.delete([stat.key for stat in objects.list(keys.mark_prefix(resolved))])
         return listing
 
-    def _unchanged(self, named: Optional[str]) -> Optional[Listing]:
-        """The source's listing if the reference named it before: whoever deletes from now on keeps it."""
-        if named is None or self._objects.stat(keys.GC_LEASE) is not None:
+    def _unchanged(self, referenced: Optional[str]) -> Optional[Listing]:
+        """Return the source's listing if it is already referenced, so that ``gc`` keeps it."""
+        if referenced is None or self._objects.stat(keys.GC_LEASE) is not None:
             return None
         listing = find_listing(self._objects, self._resolved)
-        return listing if listing is not None and listing.id == named else None
+        return listing if listing is not None and listing.id == referenced else None
 
     def _copy(self, lease: ObjectLease) -> Listing:
         groups = group_by_fingerprint(self._resolved)
-        known = SourceCoverage(self._objects, self._resolved, self._chunk_bytes)
-        found = known.find(groups)
-        for key in found:
-            self._tally.add(sum(file.size for file in groups[key]), len(groups[key]))
-        missing = {key: files for key, files in groups.items() if key not in found}
+        coverage = SourceCoverage(self._objects, self._resolved, self._chunk_bytes)
+        blobs = coverage.find(groups)
+        for key in blobs:
+            self._counter.add(sum(file.size for file in groups[key]), len(groups[key]))
+        missing = {key: files for key, files in groups.items() if key not in blobs}
         size = sum(files[0].size for files in missing.values())
-        _require_space(self._objects, size - known.arrived(missing))
-        packs = known.packs_of(found.values())
+        _require_space(self._objects, size - coverage.stored_bytes(missing))
+        packs = coverage.packs_of(blobs.values())
         small = {key: files for key, files in missing.items() if is_packed(files[0].size, self._chunk_bytes)}  # fmt: skip
         large = {key: files for key, files in missing.items() if key not in small}
-        packed, stored = self._pack(small)
-        found.update(packed)
-        found.update(self._upload(large, known))
-        files = (found[key].listed(file.path) for key, files in groups.items() for file in files)
+        packed_blobs, new_packs = self._pack(small)
+        blobs.update(packed_blobs)
+        blobs.update(self._upload(large, coverage))
+        files = (blobs[key].listed(file.path) for key, files in groups.items() for file in files)
         listing = Listing(tuple(sorted(files)))
         require_not_late(lease, self._resolved)
-        if packs or stored:
-            document = {"version": 1, "packs": sorted(packs | stored)}
+        if packs or new_packs:
+            document = {"version": 1, "packs": sorted(packs | new_packs)}
             self._objects.put(keys.packs(listing.id), documents.encode(document))
         self._objects.put(keys.listing(listing.id), listing.to_bytes())
         self._objects.put(keys.record(self._resolved), encode_record(self._resolved, listing))
@@ -117,32 +117,32 @@ class SourceIngest:
         if not missing:
             return {}, set()
         transfer = self._transfer()
-        packing = PackWriter(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
+        writer = PackWriter(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
         try:
-            contents = self._fetch_all(packing.fetch, transfer, list(missing.items()), _MAX_SMALL)
+            blobs = self._fetch_all(writer.fetch, transfer, list(missing.items()), _MAX_SMALL)
         finally:
-            packing.close()
-        return contents, packing.stored
+            writer.close()
+        return blobs, writer.stored
 
-    def _upload(self, missing: Groups, known: SourceCoverage) -> Dict[str, BlobInfo]:
-        """The largest first, so that none is left for the end."""
+    def _upload(self, missing: Groups, coverage: SourceCoverage) -> Dict[str, BlobInfo]:
+        """Fetch large files, the largest first, so that none is left for the end."""
         if not missing:
             return {}
         transfer = self._transfer()
-        uploading = ChunkWriter(self._objects, self._resolved, transfer, known, self._chunk_bytes)
+        writer = ChunkWriter(self._objects, self._resolved, transfer, coverage, self._chunk_bytes)
         ordered = sorted(missing.items(), key=lambda item: -item[1][0].size)
         try:
-            return self._fetch_all(uploading.fetch, transfer, ordered, _MAX_LARGE)
+            return self._fetch_all(writer.fetch, transfer, ordered, _MAX_LARGE)
         finally:
-            uploading.close()
+            writer.close()
 
     def _transfer(self) -> FileTransfer:
-        return FileTransfer(self._upstream, self._retry, threading.Event(), self._arrived)
+        return FileTransfer(self._upstream, self._retry, threading.Event(), self._on_bytes)
 
-    def _arrived(self, size: int) -> None:
+    def _on_bytes(self, size: int) -> None:
         if size > 0 and self._cancelled.is_set():
             raise interrupted_error()
-        self._tally.add(size)
+        self._counter.add(size)
 
     def _fetch_all(
         self,
@@ -151,75 +151,75 @@ class SourceIngest:
         missing: List[_Missing],
         at_once: int,
     ) -> Dict[str, BlobInfo]:
-        """Fetch files with a few threads; the first error ends it for all, and is raised."""
-        work = _FetchQueue(fetch, transfer.halt, missing, self._tally)
+        """Fetch files with ``at_once`` threads; the first error stops all, and is raised."""
+        queue = _FetchQueue(fetch, transfer.stop, missing, self._counter)
         threads = [
-            threading.Thread(target=work.run, daemon=True, name="fetch")
+            threading.Thread(target=queue.run, daemon=True, name="fetch")
             for _ in range(min(at_once, len(missing)))
         ]
         for thread in threads:
             thread.start()
         try:
             for thread in threads:
-                while thread.is_alive() and not transfer.halt.is_set():
+                while thread.is_alive() and not transfer.stop.is_set():
                     thread.join(_POLL_SECONDS)
                     if self._cancelled.is_set():
-                        transfer.halt.set()
+                        transfer.stop.set()
         finally:
-            transfer.halt.set()
-            # Threads that hear nothing from upstream are left behind.
+            transfer.stop.set()
+            # abandon threads that wait for upstream
             until = time.monotonic() + _GRACE_SECONDS
             for thread in threads:
                 thread.join(max(0.0, until - time.monotonic()))
-        if work.error is not None:
-            raise work.error
-        if len(work.done) < len(missing):
+        if queue.error is not None:
+            raise queue.error
+        if len(queue.done) < len(missing):
             raise interrupted_error()
-        return work.done
+        return queue.done
 
 
 class _FetchQueue:
-    """Files that threads take one after another."""
+    """Files to fetch, shared by threads."""
 
     def __init__(
         self,
         fetch: _Fetch,
-        halt: threading.Event,
+        stop: threading.Event,
         missing: List[_Missing],
-        tally: _ProgressCounter,
+        counter: _ProgressCounter,
     ) -> None:
         self._fetch = fetch
-        self._halt = halt
+        self._stop = stop
         self._todo: Deque[_Missing] = deque(missing)
-        self._tally = tally
+        self._counter = counter
         self._lock = threading.Lock()
         self.done: Dict[str, BlobInfo] = {}
         self.error: Optional[BaseException] = None
 
     def run(self) -> None:
-        """Fetch until nothing is left, or something failed."""
-        while not self._halt.is_set():
+        """Fetch until the queue is empty or a fetch fails."""
+        while not self._stop.is_set():
             try:
                 key, files = self._todo.popleft()
             except IndexError:
                 return
             try:
-                content = self._fetch(files[0], key)
-            except BaseException as error:  # noqa: BLE001  the thread that waits raises it
+                blob = self._fetch(files[0], key)
+            except BaseException as error:  # noqa: BLE001  the waiting thread raises it
                 self._fail(error)
                 return
-            self.done[key] = content
-            self._tally.add(files[0].size * (len(files) - 1), len(files))
+            self.done[key] = blob
+            self._counter.add(files[0].size * (len(files) - 1), len(files))
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
-            if not self._halt.is_set():
+            if not self._stop.is_set():
                 self.error = error
-                self._halt.set()
+                self._stop.set()
 
 
 class _ProgressCounter:
-    """Counts what is done, and reports it."""
+    """Counts and reports finished bytes and files."""
 
     def __init__(self, total: int, progress: Optional[Callable[[int, int, int], None]]) -> None:
         self._lock = threading.Lock()
@@ -237,7 +237,7 @@ class _ProgressCounter:
 
 
 def _require_space(objects: ObjectStore, missing: int) -> None:
-    """StorageError unless the disk has space for what is missing, in bytes."""
+    """Raise StorageError unless the disk has space for ``missing`` bytes."""
     if not isinstance(objects, DirectoryObjects) or not missing:
         return
     free = free_bytes(objects.root)

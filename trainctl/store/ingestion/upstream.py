@@ -1,4 +1,4 @@
-"""Where a source's bytes come from when it is copied into a store, and their digests while they pass."""
+"""Interface of sources to mirror, and verification of their digests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceMismatch
 
 FillFn = Callable[[memoryview], None]
-"""Puts the next bytes of a part into a buffer; raises if they don't arrive."""
+"""Fills a buffer with the next bytes of a range; raises if they don't arrive."""
 ProgressFn = Callable[[int, int, int], None]
-"""Called with bytes done, bytes in total, and contents done."""
+"""Called with bytes done, total bytes and files done."""
 
 
 class Upstream(Protocol):
-    """A source, with whatever opens it. Errors are SourceError's kinds; nothing is retried here. Usable from many threads."""
+    """A source with its credential; thread-safe. Errors are SourceError; nothing is retried."""
 
     @property
     def source(self) -> str:
@@ -25,17 +25,17 @@ class Upstream(Protocol):
         ...
 
     def open(self, file: SourceFile, offset: int) -> ContextManager[Iterator[bytes]]:
-        """The file's bytes from ``offset`` on, in pieces of at most 1 MiB."""
+        """Open a file for reading from ``offset``, up to 1 MiB at a time."""
         ...
 
     def read_range(
         self, file: SourceFile, offset: int, length: int
     ) -> ContextManager[Optional[FillFn]]:
-        """Those bytes of the file, by a connection of their own; None if upstream sends whole files only."""
+        """Open a range by a connection of its own; None if upstream serves no ranges."""
         ...
 
     def checksum(self, file: SourceFile) -> str:
-        """The file's ``checksum`` as its server tells it if it is asked about this file alone."""
+        """Return the file's ``checksum`` from a request for this file alone."""
         ...
 
 
@@ -43,9 +43,9 @@ _NAMES = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
 
 
 def announced_digest(file: SourceFile) -> Tuple[str, str]:
-    """The kind of digest that upstream announced, ``sha256``, ``git`` or ``md5``, and the digest; twice empty if it announced none.
+    """Return kind (``sha256``, ``git``, ``md5``) and value of the announced digest, or empty strings.
 
-    An ``md5`` without a digest is told if upstream is asked about this file alone.
+    An ``md5`` without a value comes with a request for this file alone.
     """
     kind, _, value = file.validator.partition(":")
     if kind in ("sha256", "git"):
@@ -58,45 +58,43 @@ def announced_digest(file: SourceFile) -> Tuple[str, str]:
 
 
 class FileHash:
-    """The sha256 of a file, and its digest as upstream makes it. Takes the bytes in order."""
+    """Computes the sha256 of a file, and the kind of digest that upstream announced."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
-        self._whole = hashlib.sha256()
+        self._sha256 = hashlib.sha256()
         self.upstream = _upstream_hash(file)
 
-    def update(self, piece: Union[bytes, bytearray, memoryview]) -> None:
-        """Take the next bytes."""
-        self._whole.update(piece)
+    def update(self, data: Union[bytes, bytearray, memoryview]) -> None:
+        """Add the next bytes."""
+        self._sha256.update(data)
         if self.upstream is not None:
-            self.upstream.update(piece)
+            self.upstream.update(data)
 
-    def checked(self, upstream: Upstream) -> str:
-        """The sha256 of all bytes. SourceMismatch if they aren't what upstream announced."""
-        sha256 = self._whole.hexdigest()
+    def verify(self, upstream: Upstream) -> str:
+        """Return the sha256 of all bytes; SourceMismatch if upstream announced another digest."""
+        sha256 = self._sha256.hexdigest()
         kind, expected = announced_digest(self._file)
-        found = sha256 if self.upstream is None else self.upstream.hexdigest()
-        if kind in ("", "sha256") and not (kind and sha256 != expected):
-            return sha256
-        if found == expected:
+        actual = sha256 if self.upstream is None else self.upstream.hexdigest()
+        if not kind or actual == expected:
             return sha256
         if kind == "md5":
-            told = upstream.checksum(self._file)
-            # What an ETag says is an MD5 only sometimes.
-            if told in ("", "md5:", f"md5:{found}") or expected not in ("", told[4:]):
+            reported = upstream.checksum(self._file)
+            # an ETag may or may not be an MD5
+            if reported in ("", "md5:", f"md5:{actual}") or expected not in ("", reported[4:]):
                 return sha256
-            expected = told.partition(":")[2]
-        raise _mismatch_error(upstream.source, self._file, kind, expected, found)
+            expected = reported.partition(":")[2]
+        raise _mismatch_error(upstream.source, self._file, kind, expected, actual)
 
 
 def _mismatch_error(
-    source: str, file: SourceFile, kind: str, expected: str, found: str
+    source: str, file: SourceFile, kind: str, expected: str, actual: str
 ) -> SourceMismatch:
     declared = kind == "sha256" and source.startswith("https:")
-    said = "declared" if declared else "announced upstream"
+    origin = "declared" if declared else "announced upstream"
     return SourceMismatch(
-        f"{source}: content of {display_path(file.path)} differs from the digest {said}",
-        f"Expected {_NAMES[kind]} {expected}, got {found}. The file was not stored. If the error persists, the file is corrupt upstream or a proxy modifies it{', or the declared digest is wrong' if declared else ''}.",
+        f"{source}: content of {display_path(file.path)} differs from the digest {origin}",
+        f"Expected {_NAMES[kind]} {expected}, got {actual}. The file was not stored. If the error persists, the file is corrupt upstream or a proxy modifies it{', or the declared digest is wrong' if declared else ''}.",
     )
 
 
@@ -112,12 +110,12 @@ def _upstream_hash(file: SourceFile) -> Any:
 
 
 def _non_security_hash(name: str) -> Any:
-    """A hash that isn't for security, which FIPS allows."""
+    """Return a hash for identification only, which FIPS mode allows."""
     if sys.version_info >= (3, 9):
         return hashlib.new(name, usedforsecurity=False)
     return hashlib.new(name)
 
 
 def sha256_of(data: Union[bytes, bytearray, memoryview]) -> str:
-    """The hex sha256 of bytes in memory."""
+    """Return the hex sha256 of bytes."""
     return hashlib.sha256(data).hexdigest()

@@ -1,6 +1,6 @@
-"""Work on a store as a whole: look at it, verify it, and delete what nothing needs.
+"""Operations on a whole store.
 
-``survey`` says what a store has of sources before a transfer, ``inventory`` lists its contents for people, ``verify``
-hashes them and repairs, and ``gc`` deletes what no reference needs. ``exclusive_access`` keeps writers and whoever
-deletes apart: begin there when you add something that deletes.
+``survey`` reports what a store holds of sources before a transfer, ``inventory`` lists its sources for people, ``verify``
+hashes blobs and repairs, ``gc`` deletes unreferenced blobs. ``exclusive_access`` separates writers from deletions: begin
+there to add an operation that deletes.
 """

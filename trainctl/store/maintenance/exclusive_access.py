@@ -1,4 +1,4 @@
-"""Leases of a store in use: processes copy different sources at the same time, or one process deletes."""
+"""Locking of a store: many processes mirror different sources, or one deletes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainctl.store.references import Reference, StoredReference
 _WATCH_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
 _TELL_SECONDS = 1.0
-"""How long a wait lasts before it is reported, and how often it is reported again."""
+"""Delay before a wait is reported, and interval of further reports."""
 Notify = Callable[[str], None]
 
 
@@ -35,9 +35,9 @@ def hold_writer_lease(
     cancelled: threading.Event,
     waiting: Notify,
 ) -> Iterator[ObjectLease]:
-    """Hold the lease of a source at its pin while no process deletes. Interrupted if cancelled before.
+    """Hold the lease of a source at its pin while no process deletes; UserInterrupt if cancelled.
 
-    Others that need the same source wait, and find it there. ``waiting`` is called with what is waited for.
+    ``waiting`` is called with the reason of the wait: another process mirrors the source, or deletes.
     """
     wait, liveness = _WaitReporter(cancelled, waiting), Liveness()
     key = keys.lease(resolved)
@@ -49,10 +49,10 @@ def hold_writer_lease(
     while True:
         with ObjectLease(objects, key, document) as lease:
             if lease.try_acquire(liveness):
-                # Collections that begin from now on see this lease and delete nothing.
+                # Collections that start from now on see this lease and delete nothing.
                 first = other = read_live(objects, keys.GC_LEASE, liveness)
                 while first and other and other.nonce == first.nonce:
-                    wait.once("waits for garbage collection in the mirror")
+                    wait.poll("waits for garbage collection in the mirror")
                     other = read_live(objects, keys.GC_LEASE, liveness)
                 if first is None or lease.is_mine():
                     yield lease
@@ -60,12 +60,12 @@ def hold_writer_lease(
                 continue
         other = read_live(objects, key, liveness)
         if other is not None:
-            wait.once(f"waits for {_holder_label(other)}, which mirrors the same source")
+            wait.poll(f"waits for {_holder_label(other)}, which mirrors the same source")
 
 
 def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
-    """StorageError if others may have taken the lease over, and deleted what was copied."""
-    if lease.late:
+    """Raise StorageError if others may have taken the lease over, and deleted mirrored blobs."""
+    if lease.is_late:
         raise StorageError(
             f"this process was suspended while mirroring {resolved.source}",
             "Apply again: data transferred so far is reused.",
@@ -73,7 +73,7 @@ def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
 
 
 class ExclusiveAccess:
-    """Exclusive access: objects no younger than ``since``, by the store's clock, may be deleted if there are no ``writers``."""
+    """Permission to delete objects not newer than ``since`` (store's clock), if there are no ``writers``."""
 
     def __init__(
         self, since: float, writers: Mapping[str, StoredLease], lease: Optional[ObjectLease] = None
@@ -83,7 +83,7 @@ class ExclusiveAccess:
         self._lease = lease
 
     def being_copied(self, stored: Iterable[StoredReference]) -> Tuple[StoredReference, ...]:
-        """The references whose sources are being copied."""
+        """Return the references whose sources are being mirrored."""
         return tuple(
             reference
             for reference in stored
@@ -92,13 +92,13 @@ class ExclusiveAccess:
 
     @property
     def description(self) -> str:
-        """Why nothing can be deleted."""
+        """Reason why nothing can be deleted."""
         sources = {str(writer.document.get("source", "a source")) for writer in self.writers.values()}  # fmt: skip
         return f"{', '.join(sorted(sources))} is being mirrored."
 
     def require(self) -> None:
-        """StorageError if others may have taken the lease over, as this process was suspended."""
-        if self._lease is not None and self._lease.late:
+        """Raise StorageError if others may have taken the lease over while this process was suspended."""
+        if self._lease is not None and self._lease.is_late:
             raise StorageError(
                 "this process was suspended while deleting from the mirror",
                 "Run it again. No referenced blob was deleted.",
@@ -112,7 +112,7 @@ def hold_exclusive_access(
     liveness: Optional[Liveness] = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[ExclusiveAccess]:
-    """Hold the one lease for deleting. Busy if another process does; a holder that may be dead is watched until it is certain."""
+    """Hold the lease for deleting, after watching holders that may be dead; LockHeld if one is alive."""
     liveness = liveness or Liveness()
     watch = _LeaseWatcher(notify, sleep)
     with ObjectLease(objects, keys.GC_LEASE, {}) as lease:
@@ -136,7 +136,7 @@ def hold_exclusive_access(
 
 
 def preview_exclusive_access(objects: ObjectStore) -> ExclusiveAccess:
-    """What ``hold_exclusive_access`` would find, without waiting or writing; ``since`` is this machine's time."""
+    """Return the present access without waiting or writing; ``since`` is this machine's time."""
     return ExclusiveAccess(time.time(), list_live(objects, Liveness()))
 
 
@@ -151,18 +151,22 @@ class _LeaseWatcher:
     def __init__(self, notify: Notify, sleep: Callable[[float], None]) -> None:
         self._notify = notify
         self._sleep = sleep
-        self._first: Dict[str, bytes] = {}
+        self._tokens: Dict[str, bytes] = {}
 
     def find_live(
         self, find: Callable[[], Dict[str, StoredLease]], holder: str
     ) -> Dict[str, StoredLease]:
-        """The leases found, as soon as one is certainly held; none once all were silent for long."""
+        """Return the leases of ``find`` once one is certainly held; empty once all are stale."""
         is_reported = False
         while True:
-            found = find()
-            signs = [held.sign == self._first.setdefault(key, held.sign) for key, held in found.items()]  # fmt: skip
-            if not all(signs) or not found or any(held.is_alive for held in found.values()):
-                return found
+            leases = find()
+            is_unchanged = [
+                held.renewal_token == self._tokens.setdefault(key, held.renewal_token)
+                for key, held in leases.items()
+            ]
+            is_alive = any(held.is_alive for held in leases.values())
+            if not leases or is_alive or not all(is_unchanged):
+                return leases
             if not is_reported:
                 self._notify(f"Waiting for a heartbeat of {holder}.")
                 is_reported = True
@@ -175,8 +179,8 @@ class _WaitReporter:
         self._waiting = waiting
         self._due = time.monotonic() + _TELL_SECONDS
 
-    def once(self, text: str) -> None:
-        """Wait for a moment; report why, but not often."""
+    def poll(self, text: str) -> None:
+        """Sleep briefly; report the reason, at most once a second."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _TELL_SECONDS
             self._waiting(text)

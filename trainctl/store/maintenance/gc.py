@@ -1,4 +1,4 @@
-"""Garbage collection: mark what references need, and delete the rest, under one lease that writers respect."""
+"""Garbage collection: mark referenced objects, delete the rest, under a lease."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trainctl.store.maintenance.exclusive_access import (
 from trainctl.store.references import StoredReference
 
 _DELETED_AT_ONCE = 1000
-"""Keys that S3 deletes in one request."""
+"""Keys per request, the limit of S3."""
 
 
 @dataclass(frozen=True)
 class GcOptions:
-    """``unused_seconds``: also delete references that weren't used for so long."""
+    """``unused_seconds``: also delete references unused for this long."""
 
     dry_run: bool = False
     unused_seconds: Optional[float] = None
 
 
 class RemovedListing(NamedTuple):
-    """A listing that no reference named."""
+    """An unreferenced listing."""
 
     listing: str
     files: int
@@ -40,10 +40,10 @@ class RemovedListing(NamedTuple):
 
 @dataclass(frozen=True)
 class GcReport:
-    """What was deleted, or would be, and which references keep the rest.
+    """What was deleted, or would be, and the references that keep the rest.
 
-    ``blobs`` and ``bytes`` count deleted content, each file in a pack as one. ``busy`` are references whose sources are
-    being copied: nothing is deleted then. ``dropped`` references were unused.
+    ``blobs`` and ``bytes`` count deleted blobs, each file in a pack as one. ``busy``: references whose sources are being
+    mirrored; then nothing is deleted. ``dropped``: unused references.
     """
 
     dry_run: bool
@@ -56,9 +56,9 @@ class GcReport:
 
 
 def gc(objects: ObjectStore, options: GcOptions, notify: Notify = no_notify) -> GcReport:
-    """Delete what no reference needs. Busy if another collection runs, StorageError if what is needed is unknown.
+    """Delete unreferenced objects. LockHeld if another collection runs, StorageError if a reference is corrupt.
 
-    It may be killed at any moment: the next one deletes what is left.
+    It may be killed at any time; the next collection deletes the rest.
     """
     if options.dry_run:
         return _collect(objects, options, preview_exclusive_access(objects))
@@ -67,28 +67,29 @@ def gc(objects: ObjectStore, options: GcOptions, notify: Notify = no_notify) -> 
 
 
 def _collect(objects: ObjectStore, options: GcOptions, access: ExclusiveAccess) -> GcReport:
-    found = references.read_references(objects)
-    found.require_readable()
-    busy = access.being_copied(found.stored)
+    all_references = references.read_references(objects)
+    all_references.require_readable()
+    stored = all_references.stored
     if access.writers:
-        return GcReport(options.dry_run, kept=found.stored, busy=busy)
-    oldest = float("-inf") if options.unused_seconds is None else access.since - options.unused_seconds  # fmt: skip
-    dropped = tuple(stored for stored in found.stored if stored.last_used < oldest)
-    kept = tuple(stored for stored in found.stored if stored.last_used >= oldest)
-    garbage = find_garbage(objects, kept, access.since)
+        return GcReport(options.dry_run, kept=stored, busy=access.being_copied(stored))
+    unused = options.unused_seconds
+    oldest = float("-inf") if unused is None else access.since - unused
+    dropped = tuple(reference for reference in stored if reference.last_used < oldest)
+    retained = tuple(reference for reference in stored if reference.last_used >= oldest)
+    garbage = find_garbage(objects, retained, access.since)
     removed = tuple(_describe_listings(objects, garbage.listings))
     if not options.dry_run:
-        _delete(objects, (stored.key for stored in dropped), access)
-        for some in garbage.in_order():
-            _delete(objects, some, access)
-    return GcReport(options.dry_run, garbage.bytes, garbage.blobs, removed, dropped, kept)
+        _delete(objects, (reference.key for reference in dropped), access)
+        for group in garbage.in_order():
+            _delete(objects, group, access)
+    return GcReport(options.dry_run, garbage.bytes, garbage.blobs, removed, dropped, retained)
 
 
 def _delete(objects: ObjectStore, garbage: Iterable[str], access: ExclusiveAccess) -> None:
     rest = iter(garbage)
-    while some := list(islice(rest, _DELETED_AT_ONCE)):
+    while batch := list(islice(rest, _DELETED_AT_ONCE)):
         access.require()
-        objects.delete(some)
+        objects.delete(batch)
 
 
 def _describe_listings(objects: ObjectStore, listings: Iterable[str]) -> Iterator[RemovedListing]:
@@ -101,7 +102,7 @@ def _describe_listings(objects: ObjectStore, listings: Iterable[str]) -> Iterato
 
 @dataclass
 class GarbageKeys:
-    """Keys that nothing needs, by the order in which they are deleted: what names content before the content."""
+    """Unneeded keys in the order of deletion: objects that name others first."""
 
     names: List[str] = field(default_factory=list)
     listings: List[str] = field(default_factory=list)
@@ -111,13 +112,13 @@ class GarbageKeys:
     bytes: int = 0
 
     def in_order(self) -> Tuple[Sequence[str], ...]:
-        """The keys, those first that name the others."""
+        """Return the keys, those first that name others."""
         return self.names, self.listings, self.indexes, self.content
 
 
 @dataclass
 class _LiveSet:
-    """What must stay; content by digest. ``incomplete`` are the listings of which ``verify`` deleted content."""
+    """Objects to keep, blobs by digest; ``incomplete``: listings of which ``verify`` deleted blobs."""
 
     listings: Set[str] = field(default_factory=set)
     incomplete: Set[str] = field(default_factory=set)
@@ -128,10 +129,10 @@ class _LiveSet:
 
 
 def find_garbage(
-    objects: ObjectStore, kept: Sequence[StoredReference], since: float = float("inf")
+    objects: ObjectStore, retained: Sequence[StoredReference], since: float = float("inf")
 ) -> GarbageKeys:
-    """What no kept reference needs, and is no younger than ``since``. StorageError if a kept listing can't be read."""
-    live = _mark(objects, kept)
+    """Find objects not newer than ``since`` that no reference needs; StorageError if a listing is corrupt."""
+    live = _mark(objects, retained)
     garbage = GarbageKeys()
 
     def old(prefix: str) -> Iterator[ObjectStat]:
@@ -157,9 +158,9 @@ def find_garbage(
     return garbage
 
 
-def _mark(objects: ObjectStore, kept: Sequence[StoredReference]) -> _LiveSet:
+def _mark(objects: ObjectStore, retained: Sequence[StoredReference]) -> _LiveSet:
     live = _LiveSet()
-    for stored in kept:
+    for stored in retained:
         for listing_id in stored.listings - live.listings:
             _mark_listing(objects, listing_id, stored, live)
         if stored.listing is None or not stored.listings.isdisjoint(live.incomplete):
@@ -173,7 +174,7 @@ def _mark(objects: ObjectStore, kept: Sequence[StoredReference]) -> _LiveSet:
 def _mark_listing(
     objects: ObjectStore, listing_id: str, stored: StoredReference, live: _LiveSet
 ) -> None:
-    """Mark what a listing names. StorageError if it can't be read."""
+    """Mark the objects that a listing names; StorageError if it can't be read."""
     listing = documents.load_listing(objects, listing_id)
     if listing is None:
         live.incomplete.add(listing_id)
@@ -193,7 +194,7 @@ def _mark_listing(
 
 
 def _mark_partial(objects: ObjectStore, key: str, live: _LiveSet) -> None:
-    """Mark what a mark of an unfinished source names: a chunk, a file or a pack."""
+    """Mark the objects that a progress mark names: a chunk, a file or a pack."""
     name = key.rpartition("/")[2]
     sha256 = name.rpartition(".")[2]
     digest = bytes.fromhex(sha256)

@@ -1,4 +1,4 @@
-"""What a store holds, for people: one row for each source, revision and listing that references name."""
+"""Inventory of a store: one row for each referenced source, revision and listing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainctl.store.references import StoredReference
 class InventoryRow(NamedTuple):
     """One row of ``mirror list``.
 
-    ``listing`` is None until the source is complete. ``bytes_shared`` are those that other rows have, too; ``bytes_stored``
-    those that no row before has, and ``bytes_saved`` the others. ``listing_status`` says what is wrong with the listing,
-    ``missing`` or ``corrupt``. ``last_used`` is in Unix seconds; ``users`` are those who applied it.
+    ``listing``: None until complete. ``bytes_shared``: also in other rows; ``bytes_stored``: not in earlier rows;
+    ``bytes_saved``: the others. ``listing_status``: empty, ``missing`` or ``corrupt``. ``last_used``: Unix seconds.
+    ``users``: people who applied it.
     """
 
     source: str
@@ -40,9 +40,9 @@ class InventoryRow(NamedTuple):
 
 @dataclass(frozen=True)
 class MirrorInventory:
-    """What is stored, in bytes beside the rows: content of sources that aren't complete, and what ``gc`` would delete.
+    """Rows, and the bytes of incomplete sources and of blobs that ``gc`` would delete.
 
-    ``damaged`` has a sentence for each reference that can't be read; ``gc`` would delete nothing then.
+    ``damaged``: errors of corrupt references, which prevent ``gc``.
     """
 
     rows: Tuple[InventoryRow, ...]
@@ -52,7 +52,7 @@ class MirrorInventory:
 
 
 class _SourceVersion(NamedTuple):
-    """What makes a row. Another endpoint may have other content by the same URI."""
+    """Key of a row."""
 
     source: str
     endpoint: str
@@ -62,9 +62,10 @@ class _SourceVersion(NamedTuple):
 
 def take_inventory(objects: ObjectStore) -> MirrorInventory:
     """Inspect a store. Writes nothing."""
-    found = references.read_references(objects)
-    rows = _rows(objects, found.stored)
-    garbage = None if found.damaged else _garbage_bytes(objects, found.stored)
+    all_references = references.read_references(objects)
+    stored, damaged = all_references
+    rows = _rows(objects, stored)
+    garbage = None if damaged else _garbage_bytes(objects, stored)
     is_complete = garbage is not None and all(
         row.listing and not row.listing_status for row in rows
     )
@@ -73,17 +74,17 @@ def take_inventory(objects: ObjectStore) -> MirrorInventory:
         tuple(rows),
         0 if is_complete else max(0, rest),
         garbage or 0,
-        tuple(error.summary for error in found.damaged.values()),
+        tuple(error.summary for error in damaged.values()),
     )
 
 
 def stored_bytes(objects: ObjectStore) -> int:
-    """The bytes of all content, needed or not."""
+    """Return the bytes of all blobs, referenced or not."""
     return sum(stat.size for stat in objects.list(keys.BLOBS))
 
 
 def _garbage_bytes(objects: ObjectStore, stored: Sequence[StoredReference]) -> Optional[int]:
-    """What ``gc`` would delete; None while a writer lives, or if it can't tell."""
+    """Return the bytes that ``gc`` would delete; None if a writer is alive or a listing is corrupt."""
     if list_live(objects, Liveness()):
         return None
     try:
@@ -96,7 +97,7 @@ def _garbage_bytes(objects: ObjectStore, stored: Sequence[StoredReference]) -> O
 
 @dataclass
 class _RowSizes:
-    """Bytes of a row's content: those that other rows have, too, and those that no row before has."""
+    """Bytes of a row that other rows share, and that no earlier row has."""
 
     shared: int = 0
     stored: int = 0
@@ -107,18 +108,20 @@ def _rows(objects: ObjectStore, stored: Iterable[StoredReference]) -> List[Inven
     versions: Dict[_SourceVersion, List[Tuple[Mapping[str, Any], float]]] = {}
     for reference in stored:
         for record in reference.versions():
-            named = (record["source"], record.get("endpoint"), record["revision"], record["listing"])  # fmt: skip
-            version = _SourceVersion(*(value or "" for value in named))
+            members = (record[name] for name in ("source", "endpoint", "revision", "listing"))
+            version = _SourceVersion(*(value or "" for value in members))
             versions.setdefault(version, []).append((record, reference.last_used))
     ordered = sorted(versions)
     sizes = _measure_listings(objects, [version.listing for version in ordered])
-    return [_row(version, versions[version], its) for version, its in zip(ordered, sizes)]
+    return [
+        _row(version, versions[version], row_sizes) for version, row_sizes in zip(ordered, sizes)
+    ]
 
 
 def _measure_listings(objects: ObjectStore, listings: Sequence[str]) -> List[_RowSizes]:
     sizes = [_RowSizes() for _ in listings]
     first: Dict[bytes, int] = {}
-    again: Set[bytes] = set()
+    repeated: Set[bytes] = set()
     for number, listing_id in enumerate(listings):
         listing = _load(objects, listing_id, sizes[number])
         for sha256, size in {file.sha256: file.size for file in listing.files}.items():
@@ -127,8 +130,8 @@ def _measure_listings(objects: ObjectStore, listings: Sequence[str]) -> List[_Ro
                 sizes[number].stored += size
                 continue
             sizes[number].shared += size
-            if digest not in again:
-                again.add(digest)
+            if digest not in repeated:
+                repeated.add(digest)
                 sizes[first[digest]].shared += size
     return sizes
 
@@ -138,8 +141,8 @@ def _load(objects: ObjectStore, listing_id: str, sizes: _RowSizes) -> Listing:
         return Listing(())
     listing = documents.load_or_none(documents.load_listing, objects, listing_id)
     if listing is None:
-        is_there = objects.stat(keys.listing(listing_id)) is not None
-        sizes.listing_status = "corrupt" if is_there else "missing"
+        exists = objects.stat(keys.listing(listing_id)) is not None
+        sizes.listing_status = "corrupt" if exists else "missing"
     return listing or Listing(())
 
 

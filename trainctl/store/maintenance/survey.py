@@ -1,4 +1,4 @@
-"""What a store has of sources, before anything moves. Writes nothing."""
+"""Survey a store before a transfer: which files of sources it holds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainctl.store.ingestion.coverage import SourceCoverage, find_listing, grou
 
 _AT_ONCE = 8
 FileSurveyRow = Tuple[Optional[str], int, bool]
-"""A file's sha256, None if it isn't known yet, its size, and whether its content is in the store."""
+"""A file's sha256 (None if unknown), its size, and whether it is stored."""
 
 
 @dataclass(frozen=True)
 class SourceSurvey:
-    """What is known of a source: a row for each file, in the order of paths, and its listing if it is complete.
+    """A row for each file of a source, sorted by path, and its listing if complete.
 
-    ``arrived`` are the bytes that are there of files of which the rest is missing.
+    ``arrived``: stored bytes of incomplete files.
     """
 
     files: Tuple[FileSurveyRow, ...]
@@ -32,26 +32,26 @@ class SourceSurvey:
 
     @property
     def size(self) -> int:
-        """All bytes of the source."""
+        """Bytes of the source."""
         return sum(size for _, size, _ in self.files)
 
     @property
     def here(self) -> int:
-        """Its bytes that are in the store."""
-        return self.arrived + sum(size for _, size, is_here in self.files if is_here)
+        """Bytes that are stored."""
+        return self.arrived + sum(size for _, size, is_stored in self.files if is_stored)
 
     @property
     def missing(self) -> int:
-        """Its bytes that aren't."""
+        """Bytes that are not stored."""
         return self.size - self.here
 
 
 @dataclass(frozen=True)
 class StoreSurvey:
-    """What one look found, of each source in order, and which of the listings asked about are there.
+    """Surveys of sources, in order, and those of the requested listings that are complete.
 
-    ``free`` are the bytes that may still be written, None without a limit. ``damaged`` has a sentence for each reference
-    that can't be read. ``why_unwritable`` says why nothing can be written, as far as that can be told without trying.
+    ``free``: free bytes, None without a limit. ``damaged``: errors of corrupt references. ``unusable``: why the store is
+    not writable, or empty.
     """
 
     sources: Tuple[SourceSurvey, ...] = ()
@@ -68,20 +68,24 @@ def take_survey(
     lineage: str = "",
     chunk_bytes: int = CHUNK_BYTES,
 ) -> StoreSurvey:
-    """Look. ``lineage``: whose references are read; empty for everybody's."""
+    """Survey sources and listings; check the references of a ``lineage``, or all if it is empty."""
     free, reason = None, ""
     if isinstance(objects, DirectoryObjects):
         free, reason = free_bytes(objects.root), why_unwritable(objects.root)
         if reason and not objects.root.is_dir():
-            objects = MemoryObjects(objects.url)  # nothing can be there
-    surveyed = map_ordered(lambda one: survey_source(objects, one, chunk_bytes), sources, _AT_ONCE)
-    here = map_ordered(
-        lambda one: objects.stat(keys.listing(one)), dict.fromkeys(listings), _AT_ONCE
+            objects = MemoryObjects(objects.url)  # an unreadable directory counts as empty
+    surveys = map_ordered(
+        lambda resolved: survey_source(objects, resolved, chunk_bytes), sources, _AT_ONCE
+    )
+    stats = map_ordered(
+        lambda listing_id: objects.stat(keys.listing(listing_id)),
+        dict.fromkeys(listings),
+        _AT_ONCE,
     )
     damaged = references.read_references(objects, lineage).damaged
     return StoreSurvey(
-        tuple(found for _, found in surveyed),
-        frozenset(listing_id for listing_id, stat in here if stat is not None),
+        tuple(survey for _, survey in surveys),
+        frozenset(listing_id for listing_id, stat in stats if stat is not None),
         free,
         tuple(error.summary for error in damaged.values()),
         reason,
@@ -91,19 +95,19 @@ def take_survey(
 def survey_source(
     objects: ObjectStore, resolved: ResolvedSource, chunk_bytes: int = CHUNK_BYTES
 ) -> SourceSurvey:
-    """What is known of one source."""
+    """Survey one source."""
     listing = find_listing(objects, resolved)
     if listing is not None:
         return SourceSurvey(
             tuple((file.sha256, file.size, True) for file in listing.files), listing.id
         )
     groups = group_by_fingerprint(resolved)
-    known = SourceCoverage(objects, resolved, chunk_bytes)
-    found = known.find(groups)
-    contents = {file.path: found.get(key) for key, files in groups.items() for file in files}
+    coverage = SourceCoverage(objects, resolved, chunk_bytes)
+    stored = coverage.find(groups)
+    blobs = {file.path: stored.get(key) for key, files in groups.items() for file in files}
     rows = []
     for file in resolved.files:
-        content = contents[file.path]
-        rows.append((content.sha256 if content else file.sha256, file.size, content is not None))
-    missing = {key: files for key, files in groups.items() if key not in found}
-    return SourceSurvey(tuple(rows), arrived=known.arrived(missing))
+        blob = blobs[file.path]
+        rows.append((blob.sha256 if blob else file.sha256, file.size, blob is not None))
+    missing = {key: files for key, files in groups.items() if key not in stored}
+    return SourceSurvey(tuple(rows), arrived=coverage.stored_bytes(missing))

@@ -1,4 +1,4 @@
-"""Verify a store: hash all content, and check what names it. A repair deletes what is wrong and what names it."""
+"""Verify a store: hash all blobs, check listings and indexes, delete corrupt objects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainctl.store.maintenance.exclusive_access import (
 
 T = TypeVar("T")
 _MAX_CONCURRENT = 3
-"""Objects of up to 16 MiB that are in memory."""
+"""Objects of up to 16 MiB in memory."""
 _NEXT_APPLY = "The next apply downloads what is missing."
 
 
 class FindingOutcome(str, Enum):
-    """What became of something wrong."""
+    """Whether a repair removed the object."""
 
     CORRUPT = "corrupt"
     REMOVED = "removed"
@@ -37,7 +37,7 @@ class FindingOutcome(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong: ``problem`` in words, ``bytes`` to be copied again, and the ``sources`` that need it."""
+    """A corrupt or missing object: ``bytes`` to be mirrored again, and the ``sources`` that need it."""
 
     key: str
     problem: str
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was hashed, and what was wrong. Large content and each file in a pack count as one of ``blobs``."""
+    """Hashed ``blobs`` and the findings; a blob of many chunks and each file in a pack count as one."""
 
     blobs: int
     bytes: int
@@ -57,7 +57,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the store holds all that references name, and nothing wrong."""
+        """Whether all referenced objects are stored and intact."""
         return not self.findings
 
 
@@ -67,9 +67,9 @@ def verify_store(
     progress: Optional[ProgressFn] = None,
     notify: Notify = no_notify,
 ) -> VerifyReport:
-    """Read everything. With ``repair`` what is wrong is deleted, so that the next apply copies just that again.
+    """Read all objects; with ``repair`` delete corrupt ones, so that the next apply mirrors them again.
 
-    Content is hashed without a lease; only deleting excludes writers. Busy if another repair or a collection runs.
+    Only the deletion excludes writers; LockHeld if another repair or a collection runs.
     """
     check = _StoreCheck(objects, progress or (lambda done, total, count: None))
     check.run()
@@ -81,15 +81,15 @@ def verify_store(
 
 
 class _StoreCheck:
-    """Content that is ``right``, by digest, and ``wrong`` objects by key: what is wrong, and how many bytes.
+    """``intact`` blobs by digest, and ``corrupt`` objects by key with problem and bytes.
 
-    ``lost`` are the listings that name something wrong or missing, ``needed`` the sources by the key of what they need.
+    ``lost``: listings that name corrupt or missing objects. ``needed``: sources by the key of an object they need.
     """
 
     def __init__(self, objects: ObjectStore, progress: ProgressFn) -> None:
         self.objects = objects
-        self.right: Set[bytes] = set()
-        self.wrong: Dict[str, Tuple[str, int]] = {}
+        self.intact: Set[bytes] = set()
+        self.corrupt: Dict[str, Tuple[str, int]] = {}
         self.listings: Set[str] = set()
         self.lost: Set[str] = set()
         self.needed: Dict[str, Set[str]] = {}
@@ -99,7 +99,7 @@ class _StoreCheck:
         self._references = references.read_references(objects)
 
     def run(self) -> None:
-        """Read listings first, as writers put them last: their content was there before it is hashed."""
+        """Check all objects, listings first: their blobs exist before they are hashed."""
         self.listings = set(self._names(keys.LISTINGS))
         incomplete = self._names(keys.INCOMPLETE)
         self._hash_blobs(self._read_chunked(), self._read_indexes())
@@ -113,7 +113,7 @@ class _StoreCheck:
             self._readable(stat.key, documents.load, stat.key, "record changed")
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong, by key."""
+        """Yield the findings, sorted by key."""
         for key, error in self._references.damaged.items():
             yield Finding(key, "reference changed", detail=error.detail)
         for stored in self._references.stored:
@@ -122,165 +122,176 @@ class _StoreCheck:
                 if self.objects.stat(key) is None:
                     source = str(stored.record["source"])
                     yield Finding(key, "listing missing", 0, (source,), detail=_NEXT_APPLY)
-        for key, (problem, size) in sorted(self.wrong.items()):
+        for key, (problem, size) in sorted(self.corrupt.items()):
             yield Finding(key, problem, size, tuple(sorted(self.needed.get(key, ()))))
 
     def _names(self, prefix: str) -> List[str]:
         return [keys.key_stem(stat.key) for stat in self.objects.list(prefix)]
 
     def _read_chunked(self) -> Set[bytes]:
-        """Read which blobs are chunks of large content, which counts as one."""
+        """Return the digests of all chunks."""
         chunks: Set[bytes] = set()
         for name in self._names(keys.CHUNKED):
-            found = self._readable(
+            digests = self._readable(
                 keys.chunk_list(name), documents.load_chunks, name, "chunks changed"
             )
-            if found is not None:
-                chunks.update(map(bytes.fromhex, found))
+            if digests is not None:
+                chunks.update(map(bytes.fromhex, digests))
                 self._chunked.add(name)
         self.blobs += len(self._chunked)
         return chunks
 
     def _read_indexes(self) -> Dict[bytes, int]:
-        """How many contents are in each pack whose index can be read."""
+        """Return the number of entries of each pack with a readable index."""
         counts: Dict[bytes, int] = {}
         for name in self._names(keys.PACK_INDEXES):
-            found = self._readable(
-                keys.pack_index(name), documents.load_pack_index, name, "slices changed"
+            entries = self._readable(
+                keys.pack_index(name), documents.load_pack_index, name, "pack index changed"
             )
-            if found is not None:
-                counts[bytes.fromhex(name)] = len(found)
+            if entries is not None:
+                counts[bytes.fromhex(name)] = len(entries)
         return counts
 
     def _hash_blobs(self, chunks: Set[bytes], packs: Dict[bytes, int]) -> None:
         total = sum(stat.size for stat in self.objects.list(keys.BLOBS))
-        for stat, data_is_right in map_ordered(
-            self._is_right, self.objects.list(keys.BLOBS), _MAX_CONCURRENT
+        for stat, is_data_intact in map_ordered(
+            self._is_stat_intact, self.objects.list(keys.BLOBS), _MAX_CONCURRENT
         ):
             digest = bytes.fromhex(keys.key_stem(stat.key))
-            if data_is_right:
-                self.right.add(digest)
-            elif data_is_right is not None:
-                self.wrong[stat.key] = "changed", stat.size
+            if is_data_intact:
+                self.intact.add(digest)
+            elif is_data_intact is not None:
+                self.corrupt[stat.key] = "changed", stat.size
             self.bytes += stat.size
             self.blobs += 0 if digest in chunks else packs.get(digest, 1)
             self._progress(self.bytes, total, self.blobs)
-        for digest in packs.keys() - self.right:
+        for digest in packs.keys() - self.intact:
             pack, index = keys.blob(digest.hex()), keys.pack_index(digest.hex())
-            if pack not in self.wrong and self.objects.stat(index) and not self.objects.stat(pack):
-                self.wrong[index] = "pack missing", 0
+            if (
+                pack not in self.corrupt
+                and self.objects.stat(index)
+                and not self.objects.stat(pack)
+            ):
+                self.corrupt[index] = "pack missing", 0
 
-    def _is_right(self, stat: ObjectStat) -> Optional[bool]:
+    def _is_stat_intact(self, stat: ObjectStat) -> Optional[bool]:
         return is_intact(self.objects, stat.key)
 
     def _check_listing(self, name: str) -> None:
         key = keys.listing(name)
         listing = self._readable(key, documents.load_listing, name, "listing changed")
-        stored = self._references.stored
-        sources = {str(one.record["source"]) for one in stored if name in one.listings}
+        sources = {
+            str(reference.record["source"])
+            for reference in self._references.stored
+            if name in reference.listings
+        }
         if listing is None:
             self.needed.setdefault(key, set()).update(sources)
             return
         for missing, size in self._missing(listing):
             self.lost.add(name)
-            self.wrong.setdefault(missing, ("missing", size))
+            self.corrupt.setdefault(missing, ("missing", size))
             self.needed.setdefault(missing, set()).update(sources)
 
     def _missing(self, listing: Listing) -> Iterator[Tuple[str, int]]:
-        """The keys of what a listing needs and that is missing or wrong, and how many bytes of it."""
+        """Yield key and bytes of missing or corrupt objects that a listing needs."""
         small, lost_packs = self._read_packs(listing.id)
         for file in listing.files:
             digests = [bytes.fromhex(sha256) for sha256 in file.chunks or (file.sha256,)]
             lost = [
-                digest for digest in digests if digest not in self.right and digest not in small
+                digest for digest in digests if digest not in self.intact and digest not in small
             ]
             if lost and not file.chunks and lost_packs:
                 yield from lost_packs
             elif lost:
-                yield from ((keys.blob(one.hex()), min(file.size, CHUNK_BYTES)) for one in lost)
+                size = min(file.size, CHUNK_BYTES)
+                yield from ((keys.blob(digest.hex()), size) for digest in lost)
             elif file.chunks and file.sha256 not in self._chunked:
                 yield keys.chunk_list(file.sha256), file.size
 
     def _read_packs(self, name: str) -> Tuple[Set[bytes], List[Tuple[str, int]]]:
-        """The contents of a listing's packs, and the keys because of which some of them can't be read."""
+        """Return the blobs in a listing's packs, and the keys of corrupt packs and indexes."""
         small: Set[bytes] = set()
         lost: List[Tuple[str, int]] = []
         packs = self._readable(keys.packs(name), documents.load_packs, name, "packs changed")
         if packs is None:
             lost.append((keys.packs(name), 0))
         for pack in packs or ():
-            if keys.pack_index(pack) in self.wrong:
+            if keys.pack_index(pack) in self.corrupt:
                 lost.append((keys.pack_index(pack), 0))
-            elif bytes.fromhex(pack) not in self.right:
+            elif bytes.fromhex(pack) not in self.intact:
                 lost.append((keys.blob(pack), 0))
             else:
-                slices = documents.load_pack_index(self.objects, pack)
-                small.update(one.digest for one in slices or ())
-                lost += [] if slices is not None else [(keys.pack_index(pack), 0)]
+                entries = documents.load_pack_index(self.objects, pack)
+                small.update(entry.digest for entry in entries or ())
+                lost += [] if entries is not None else [(keys.pack_index(pack), 0)]
         return small, lost
 
     def _readable(
         self, key: str, load: Callable[[ObjectStore, str], Optional[T]], name: str, problem: str
     ) -> Optional[T]:
-        """What ``load`` reads; None, and the object is wrong, if it is damaged."""
+        """Return what ``load`` reads; None if the object is corrupt, which is recorded."""
         try:
             return load(self.objects, name)
         except StorageError as error:
             if error.code != documents.DAMAGED:
                 raise
-            self.wrong[key] = problem, 0
+            self.corrupt[key] = problem, 0
             return None
 
 
 class _StoreRepair:
-    """Deletes what is wrong, what names it first. Listings are set aside, so that the rest of what they name stays."""
+    """Deletes corrupt objects, those that name others first.
+
+    Listings become ``incomplete`` ones, so that ``gc`` keeps their intact blobs.
+    """
 
     def __init__(self, check: _StoreCheck, access: ExclusiveAccess) -> None:
         self._check = check
-        self._wrong = check.wrong
+        self._corrupt = check.corrupt
         self._objects = check.objects
         self._access = access
 
     def run(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """The findings, with what became of them."""
+        """Delete, and yield the findings with their outcome."""
         if self._access.writers:
             for finding in findings:
                 yield replace(finding, detail=f"{self._access.description} Try again later.")
             return
-        for key in [key for key in self._wrong if key.startswith(f"{keys.BLOBS}/")]:
-            if is_intact(self._objects, key):  # it was written again since
-                del self._wrong[key]
+        for key in [key for key in self._corrupt if key.startswith(f"{keys.BLOBS}/")]:
+            if is_intact(self._objects, key):  # rewritten since the check
+                del self._corrupt[key]
         self._delete_all()
         for finding in findings:
-            is_ours = finding.key in self._wrong
-            yield replace(finding, outcome=FindingOutcome.REMOVED) if is_ours else finding
+            removed = finding.key in self._corrupt
+            yield replace(finding, outcome=FindingOutcome.REMOVED) if removed else finding
 
     def _delete_all(self) -> None:
         for stat in list(self._objects.list(keys.LISTINGS)):
             self._repair_listing(keys.key_stem(stat.key))
         for prefix in (keys.INCOMPLETE, keys.RECORDS, keys.PACKS):
-            self._delete(self._wrong_below(prefix))
+            self._delete(self._corrupt_below(prefix))
         chunked = [stat.key for stat in self._objects.list(keys.CHUNKED)]
-        self._delete(key for key in chunked if key in self._wrong or self._lacks_chunks(key))
-        blobs, indexes = self._wrong_below(keys.BLOBS), self._wrong_below(keys.PACK_INDEXES)
+        self._delete(key for key in chunked if key in self._corrupt or self._lacks_chunks(key))
+        blobs, indexes = self._corrupt_below(keys.BLOBS), self._corrupt_below(keys.PACK_INDEXES)
         self._delete(indexes | {keys.pack_index(keys.key_stem(key)) for key in blobs})
         self._delete(blobs | {keys.blob(keys.key_stem(key)) for key in indexes})
 
-    def _wrong_below(self, prefix: str) -> Set[str]:
-        return {key for key in self._wrong if key.startswith(f"{prefix}/")}
+    def _corrupt_below(self, prefix: str) -> Set[str]:
+        return {key for key in self._corrupt if key.startswith(f"{prefix}/")}
 
     def _repair_listing(self, name: str) -> None:
         key = keys.listing(name)
-        if key in self._wrong:
+        if key in self._corrupt:
             self._delete([key, keys.packs(name)])
-        elif name in self._check.lost or self._is_new_and_wrong(name):
+        elif name in self._check.lost or self._is_new_and_corrupt(name):
             data = self._objects.get(key)
             if data is not None:
                 self._objects.put(keys.incomplete(name), data)
                 self._delete([key])
 
-    def _is_new_and_wrong(self, name: str) -> bool:
-        """Whether a listing that was written since the check names something wrong."""
+    def _is_new_and_corrupt(self, name: str) -> bool:
+        """Return whether a listing written since the check names a corrupt object."""
         listing = None
         if name not in self._check.listings:
             listing = documents.load_listing(self._objects, name)
@@ -291,15 +302,15 @@ class _StoreRepair:
             needed.update(map(keys.blob, file.chunks or (file.sha256,)))
         for pack in documents.load_packs(self._objects, name):
             needed.update((keys.blob(pack), keys.pack_index(pack)))
-        return not needed.isdisjoint(self._wrong)
+        return not needed.isdisjoint(self._corrupt)
 
     def _lacks_chunks(self, key: str) -> bool:
-        """Whether a chunk of large content is wrong or missing."""
+        """Return whether a chunk of a blob is corrupt or missing."""
         chunks = documents.load_chunks(self._objects, keys.key_stem(key)) or ()
         blobs = {
-            keys.blob(chunk) for chunk in chunks if bytes.fromhex(chunk) not in self._check.right
+            keys.blob(chunk) for chunk in chunks if bytes.fromhex(chunk) not in self._check.intact
         }
-        return any(blob in self._wrong or self._objects.stat(blob) is None for blob in blobs)
+        return any(blob in self._corrupt or self._objects.stat(blob) is None for blob in blobs)
 
     def _delete(self, unwanted: Iterable[str]) -> None:
         self._access.require()
@@ -307,6 +318,6 @@ class _StoreRepair:
 
 
 def is_intact(objects: ObjectStore, key: str) -> Optional[bool]:
-    """Whether a blob is what its key says; None if it is gone."""
+    """Return whether a blob matches its key; None if it doesn't exist."""
     data = objects.get(key)
     return None if data is None else hashlib.sha256(data).hexdigest() == keys.key_stem(key)
