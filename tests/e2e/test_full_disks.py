@@ -110,7 +110,7 @@ def test_a_read_only_mirror_is_named(work: ProjectHarness) -> None:
     """A file system that can't be written is named with what to do; writable again, it is used."""
     with small_disk(work.mirror, "200m", "ro") as place:
         done = apply(work, 1)
-        assert f"{place} lies on a read-only file system" in done.stderr
+        assert f"{place} is on a read-only file system" in done.stderr
         assert "Make the directory writable, or use another location" in done.stderr
         remount(place, "rw")
         assert_recovers(work)
@@ -120,7 +120,7 @@ def test_a_read_only_mirror_is_named(work: ProjectHarness) -> None:
 def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: ProjectHarness) -> None:
     """As for a review of what others then apply: the plan is whole, says so, and may be saved; watching and applying it is the error that it is."""
     with small_disk(work.mirror, "200m", "ro") as place:
-        told = f"{place} lies on a read-only file system"
+        told = f"{place} is on a read-only file system"
         planned = work.run("plan", "--detailed-exitcode", "--out", "plan", code=2)
         (row,) = work.json("plan")["weights"]
         watched = work.run("reconcile", "--once", code=1)
@@ -128,7 +128,7 @@ def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: Proj
         remount(place, "rw")
         work.run("apply", "plan", "--auto-approve")
 
-    assert f"warning: the mirror {place.as_uri()} {told}" in planned.stderr
+    assert f"warning: cannot use the mirror {place.as_uri()}: {told}" in planned.stderr
     assert row["bytes_upstream"] == sum(map(len, SMALL.values()))
     assert told in watched.stderr
     assert f"error: weights.model: the mirror {place} is on a read-only" in refused.stderr

@@ -117,7 +117,7 @@ def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_applying(
     assert "  listing missing  " in found.stdout
     assert f"{path.as_uri()} not found" in refused.stderr
     assert path.read_bytes() == right
-    assert fresh.run("mirror", "gc").stdout.endswith("0 B freed: 0 contents of 0 listings.\n")
+    assert fresh.run("mirror", "gc").stdout.endswith("0 B freed: 0 blobs of 0 listings.\n")
 
 
 @one_day_in(5)
@@ -315,5 +315,5 @@ def test_what_is_not_the_mirrors_own_stays(fresh: ProjectHarness) -> None:
     collected = fresh.run("mirror", "gc")
 
     assert verified.stdout == "1 blob verified, 7 B: no problems found.\n"
-    assert collected.stdout.endswith("0 B freed: 0 contents of 0 listings.\n")
+    assert collected.stdout.endswith("0 B freed: 0 blobs of 0 listings.\n")
     assert [(fresh.mirror / name).read_text() for name in strays] == ["mine"] * 3

@@ -112,7 +112,7 @@ def test_a_plan_file_that_is_none_is_refused(fresh: ProjectHarness) -> None:
         "cut": "truncated",
         "forged": "corrupt",
         "newer": "newer trainctl",
-        "none": "no plan file",
+        "none": "not found",
     }.items():
         assert words in said[name].stderr
     assert not (fresh.directory / ".trainctl").exists()

@@ -76,7 +76,7 @@ def test_a_value_goes_to_the_keyring(work: ProjectHarness) -> None:
     assert readable(work)["corp"] is True
     assert "Secret 'corp' already has this value" in push(work, "corp", OLD)
     refused = push(work, "corp", NEW, code=64)
-    assert "cannot ask for confirmation: standard input is not a terminal" in refused
+    assert "already has a different value, and standard input is not a terminal" in refused
     push(work, "corp", NEW, "--auto-approve")
     assert "already" in push(work, "corp", NEW)
 

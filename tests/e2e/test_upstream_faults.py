@@ -403,7 +403,7 @@ def test_hostile_file_names_are_refused(work: ProjectHarness, hub: Hub) -> None:
 
     for number, (_, says) in enumerate(HOSTILE):
         assert f"error: weights.w{number}: hf://acme/r{number}: the file name {says}" in done.stderr
-    advice = "Exclude the file with ignore_patterns, or have it renamed upstream."
+    advice = "Exclude the file with ignore_patterns, or have it renamed upstream: "
     assert done.stderr.count(advice) == len(HOSTILE)
     assert "\x1b" not in done.stderr
     assert not work.mirror.exists()

@@ -93,7 +93,7 @@ def _mismatch_error(
     declared = kind == "sha256" and source.startswith("https:")
     origin = "declared" if declared else "announced upstream"
     return SourceMismatch(
-        f"{source}: content of {display_path(file.path)} differs from the digest {origin}",
+        f"{source}: {display_path(file.path)} differs from the digest {origin}",
         f"Expected {_NAMES[kind]} {expected}, got {actual}. The file was not stored. If the error persists, the file is corrupt upstream or a proxy modifies it{', or the declared digest is wrong' if declared else ''}.",
     )
 
