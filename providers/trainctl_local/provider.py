@@ -17,13 +17,14 @@ from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import (
     Capabilities,
     ClusterSettings,
+    CommandOutput,
     Confirm,
     Node,
     Provider,
     ResourceStatus,
     SettingsProblem,
+    Transport,
 )
-from trainctl.plugin_api.transport import CommandOutput, Transport
 from trainctl.remote.processes import ProgramRunner, ProgramStreams
 
 _MAX_NODES = 64

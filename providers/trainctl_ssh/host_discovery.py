@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from trainctl.errors import NodeError
-from trainctl.plugin_api.provider import ResourceStatus
-from trainctl.plugin_api.transport import Transport
+from trainctl.plugin_api.provider import ResourceStatus, Transport
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh.hosts import SshHost
 

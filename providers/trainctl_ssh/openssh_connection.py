@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
-from trainctl.plugin_api.provider import Confirm
-from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
 from trainctl.remote.processes import ProgramRunner, ProgramStreams, kill
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh import host_keys, shell

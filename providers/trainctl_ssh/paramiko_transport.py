@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import paramiko
 
 from trainctl.errors import NodeTimeout
-from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.plugin_api.provider import CommandOutput, Transport
 from trainctl.remote.processes import OnBytes
 from trainctl_ssh import shell
 

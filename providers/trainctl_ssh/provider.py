@@ -24,9 +24,9 @@ from trainctl.plugin_api.provider import (
     Provider,
     ResourceStatus,
     SettingsProblem,
+    Transport,
     never_confirm,
 )
-from trainctl.plugin_api.transport import Transport
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh.host_discovery import HostPaths, find_host_paths, find_presence
 from trainctl_ssh.hosts import SshHost, SshLogin, cluster_hosts, node_login

@@ -47,7 +47,7 @@ class ObjectLog:
             if followed is not None:
                 return followed
         whole = self._read_whole()
-        return LogSlice(whole.entries, whole.next, whole.snapshot, whole=position > 0)
+        return LogSlice(whole.entries, whole.next, whole.snapshot, is_full_state=position > 0)
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
         """Add one batch at the position, durably. AppendConflict if it is taken or was."""
@@ -60,12 +60,12 @@ class ObjectLog:
         if self._newest_snapshot() > position and not self._is_packed_as(position, ids):
             raise _append_conflict(position)
 
-    def snapshot(self, position: int, fold: JsonObject) -> None:
+    def snapshot(self, position: int, state: JsonObject) -> None:
         """Keep the fold of everything before the position; prune what the snapshot before it covers."""
         if position <= self._newest_snapshot():
             return
         self._refuse_hole(position)
-        body = encode({"position": position, "fold": fold})
+        body = encode({"position": position, "fold": state})
         self._store.put_if_absent(key_of(SNAPSHOTS, position), body)
         self._prune(self._snapshots())
 

@@ -51,13 +51,13 @@ class MemoryLog:
                 raise AppendConflict(f"position {position} is taken")
             self._batches.append(copy.deepcopy(list(entries)))
 
-    def snapshot(self, position: int, fold: JsonObject) -> None:
-        """Keep the fold of everything before the position."""
+    def snapshot(self, position: int, state: JsonObject) -> None:
+        """Keep the state of everything before the position."""
         with self._lock:
             if position > len(self._batches):
                 raise StateError(f"the log has no entries before position {position}")
             if self._snapshot is None or position > self._snapshot[0]:
-                self._snapshot = position, copy.deepcopy(fold)
+                self._snapshot = position, copy.deepcopy(state)
 
     def replay(self) -> Iterator[JsonObject]:
         """Every entry ever appended."""

@@ -1,4 +1,4 @@
-"""Walks a plan: every change in its turn, many at a time, each as intent, effect, outcome."""
+"""The engine, which applies changes in parallel: intent, change, outcome."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ApplyPermissions:
-    """What the user allowed beyond the plan: to stop any live run, or those runs that a saved plan names."""
+    """Permission to stop any live run or those of a saved plan; lock timeout."""
 
     stop_running: bool = False
     runs: frozenset[str] = frozenset()
     lock_timeout: float = 0.0
 
     def allows(self, change: Change) -> bool:
-        """Whether this change may be made although it stops a live run."""
+        """Whether a change is permitted with respect to the live run that it stops."""
         return change.stops is None or self.may_stop(change.stops.id)
 
     def may_stop(self, run: str) -> bool:
-        """Whether a live run of that id may be stopped."""
+        """Whether the live run with this id may be stopped."""
         return self.stop_running or run in self.runs
 
 
 class ApplyEngine:
-    """Carries out plans through handlers; says what happens through events."""
+    """Applies plans with the handlers of each kind, and emits events."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class ApplyEngine:
         parallelism: int = 10,
         why_not_yet: Callable[[Change], str] = lambda _: "",
     ) -> None:
-        """``give_up`` ends what steps wait for, when the user will not wait any longer.
+        """``give_up`` cancels what steps wait for after a second Ctrl-C.
 
-        ``why_not_yet`` says why a change whose turn has come is to be left to a later apply; nothing if it isn't.
+        ``why_not_yet`` returns why a ready change must wait for a later apply, else an empty text.
         """
         self._ledger = ledger
         self._handlers = handlers
@@ -90,22 +90,22 @@ class ApplyEngine:
         self._lease_lost = False
 
     def run(self, plan: Plan, permit: ApplyPermissions) -> ApplyResult:
-        """Make the plan so as far as it goes. Failures are in the result; only a broken state raises."""
+        """Apply the plan; failures are in the result. Raises only StateError."""
         changes = effective_changes(plan.changes)
         result = ApplyResult()
-        for line in plan.deliveries:
-            of_job = self._forecasts.setdefault(line.job, {})
-            missing = line.tiers.missing if line.tiers else None
-            of_job[line.rank, str(line.weights)] = TransferForecast(line.last_hop_seconds, missing)
+        for row in plan.deliveries:
+            forecasts = self._forecasts.setdefault(row.job, {})
+            missing = row.tiers.missing if row.tiers else None
+            forecasts[row.rank, str(row.weights)] = TransferForecast(row.last_hop_seconds, missing)
         walk = GraphWalk(changes, change_dependencies(changes, self._ledger.state()), result)
         for change in changes.values():
             if not permit.allows(change):
                 walk.leave_alone(change)
         with (
-            LeaseRenewer(self._ledger, self._lost) as keeper,
+            LeaseRenewer(self._ledger, self._on_lease_lost) as renewer,
             ThreadPoolExecutor(self._parallelism, thread_name_prefix="step") as pool,
         ):
-            self._walk(walk, pool, plan, lambda change: self._step(change, plan, permit, keeper))
+            self._walk(walk, pool, plan, lambda change: self._step(change, plan, permit, renewer))
         walk.close()
         result.interrupted = self._interrupt.stopping.is_set() and not self._lease_lost
         for address, cause in result.skipped.items():
@@ -114,8 +114,8 @@ class ApplyEngine:
             self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
         return result
 
-    def _lost(self) -> None:
-        """Someone else may act on what this process was changing: it stops its own work, as by the second Ctrl-C."""
+    def _on_lease_lost(self) -> None:
+        """Stop all work, because another process may change the same resources."""
         self._lease_lost = True
         self._interrupt.cancel("the lock was lost")
 
@@ -156,10 +156,10 @@ class ApplyEngine:
                 break
             self._next(finished)()
         for future in futures:
-            future.result()  # a fault of ours is raised here, not swallowed by the pool
+            future.result()  # raises internal errors
 
     def _next(self, finished: queue.SimpleQueue[_Settle]) -> _Settle:
-        """What to note of the next step that has ended; after the second Ctrl-C what it waits for is ended, too."""
+        """Wait for a finished step; after a second Ctrl-C cancel what steps wait for."""
         while True:
             try:
                 return finished.get(timeout=_POLL_SECONDS)
@@ -168,33 +168,33 @@ class ApplyEngine:
                     self._give_up()
 
     def _record(self, changes: list[Change], plan: Plan) -> frozenset[Address]:
-        """Make changes of which nothing is outside the state; those that it was done for. The others are steps like any."""
-        began = time.monotonic()
-        made = []
+        """Record state-only changes in one append; return the recorded addresses."""
+        started = time.monotonic()
+        records = []
         for change in changes:
             start = _start(change, change.resumes or str(uuid.uuid4()), plan)
             removed = change.action in REMOVES
-            made.append((start, None if removed else _record(change, start.key, {})))
+            records.append((start, None if removed else _record(change, start.key, {})))
         try:
-            done = self._ledger.record(made)
+            done = self._ledger.record(records)
         except TrainctlError:
             return frozenset()
         for change in changes:
             if change.address in done:
                 self._emit_started(change)
-                self._emit_done(change, None, began)
+                self._emit_done(change, None, started)
         return done
 
     def _step(
-        self, change: Change, plan: Plan, permit: ApplyPermissions, keeper: LeaseRenewer
+        self, change: Change, plan: Plan, permit: ApplyPermissions, renewer: LeaseRenewer
     ) -> TrainctlError | None:
-        began = time.monotonic()
+        started = time.monotonic()
         reason = self._why_not_yet(change)
         if reason:
             return self._emit_deferred(change, DeferredStep(reason, "Apply again then."))
         self._emit_started(change)
         try:
-            recorded = self._apply_change(change, plan, permit, keeper)
+            recorded = self._apply_change(change, plan, permit, renewer)
         except DeferredStep as error:
             return self._emit_deferred(change, error)
         except TrainctlError as error:
@@ -208,7 +208,7 @@ class ApplyEngine:
                 )
             )
             return error
-        self._emit_done(change, recorded, began)
+        self._emit_done(change, recorded, started)
         return None
 
     def _emit_started(self, change: Change) -> None:
@@ -222,19 +222,19 @@ class ApplyEngine:
         self._emit(Event(EventType.STEP_SKIPPED, why.summary, change.address))
         return why
 
-    def _emit_done(self, change: Change, recorded: RecordedResource | None, began: float) -> None:
-        seconds = self._seconds[change.address] = round(time.monotonic() - began, 3)
-        data = {"action": change.action.name.lower(), "seconds": seconds, **_run_of(recorded)}
+    def _emit_done(self, change: Change, recorded: RecordedResource | None, started: float) -> None:
+        seconds = self._seconds[change.address] = round(time.monotonic() - started, 3)
+        data = {"action": change.action.name.lower(), "seconds": seconds, **_newest_run(recorded)}
         self._emit(Event(EventType.STEP_DONE, _PAST_VERBS[change.action], change.address, data))
 
     def _apply_change(
-        self, change: Change, plan: Plan, permit: ApplyPermissions, keeper: LeaseRenewer
+        self, change: Change, plan: Plan, permit: ApplyPermissions, renewer: LeaseRenewer
     ) -> RecordedResource | None:
         handler = self._handlers[change.address.kind]
-        fresh = str(uuid.uuid4())
+        new_key = str(uuid.uuid4())
         try:
             intent = wait_for_lock(
-                lambda: self._ledger.begin(_start(change, change.resumes or fresh, plan)),
+                lambda: self._ledger.begin(_start(change, change.resumes or new_key, plan)),
                 permit.lock_timeout,
                 self._interrupt,
             )
@@ -243,18 +243,18 @@ class ApplyEngine:
             if is_already_recorded(change, recorded) or is_concurrent_apply(change, error):
                 return recorded
             raise
-        with keeper.holding(intent):
-            # Looked up under the lease: the holder before may have left something until the last moment,
-            # and all of that lies before the intent in the log.
+        with renewer.holding(intent):
+            # Read under the lock: all entries of earlier holders precede the intent in the log.
             state = self._ledger.known()
             recorded = state.find_record(change.address)
             step = self._make_step(change, plan, intent, recorded)
-            step = replace(step, resumed=intent.key != fresh)
+            step = replace(step, resumed=intent.key != new_key)
             try:
                 for attempt in state.orphaned_intents.get(change.address, ()):
                     if attempt.key != intent.key:
-                        left = handler.abandon(attempt, step.lookup, permit.may_stop)
-                        step = replace(step, recorded=self._left(attempt, step.recorded, left))
+                        outputs = handler.abandon(attempt, step.lookup, permit.may_stop)
+                        recorded = self._record_abandoned(attempt, step.recorded, outputs)
+                        step = replace(step, recorded=recorded)
                 return self._effect(handler, step, change, intent)
             except DeferredStep as error:
                 self._ledger.fail(intent, error.summary, waits=not step.resumed)
@@ -268,18 +268,20 @@ class ApplyEngine:
                 self._record_failure(intent, change, error)
                 raise
 
-    def _left(
-        self, attempt: Intent, recorded: RecordedResource | None, left: Mapping[str, object]
+    def _record_abandoned(
+        self, attempt: Intent, recorded: RecordedResource | None, outputs: Mapping[str, object]
     ) -> RecordedResource | None:
-        """The record with what an attempt that was undone has left on purpose; kept at once where there is one to keep it in."""
-        if not left:
+        """Add the remaining outputs of an abandoned attempt to the record."""
+        if not outputs:
             return recorded
-        self._ledger.observe(attempt.address, left)
-        known = recorded or _as_attempted(attempt)
-        return replace(known, outputs=merge_outputs(known.outputs, left))
+        self._ledger.observe(attempt.address, outputs)
+        record = recorded or RecordedResource(
+            attempt.address, attempt.provider, attempt.attributes, {}, attempt.depends_on
+        )
+        return replace(record, outputs=merge_outputs(record.outputs, outputs))
 
     def _record_failure(self, intent: Intent, change: Change, error: TrainctlError) -> None:
-        """Record a failure; an attempt whose end is unknown stays open for the next apply."""
+        """Record a failure, unless the outcome is unknown: then the intent stays open."""
         if self._interrupt.cancelled.is_set():
             kind = LockHeld if self._lease_lost else UserInterrupt
             raise kind(
@@ -345,10 +347,7 @@ _PAST_VERBS = {
 
 
 def _resumes(attempt: Intent, change: Change) -> bool:
-    """Whether to carry on an attempt that the plan need not have known: it may have been begun, and cut off, since.
-
-    Not for a run that was asked for: another's attempt is not it.
-    """
+    """Whether to resume an attempt, possibly newer than the plan."""
     return change.reason is not ActionReason.BY_REQUEST and has_same_effect(attempt, change)
 
 
@@ -362,18 +361,12 @@ def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
         {
             "cluster": attributes.get("cluster"),
             "attributes": change.after,
-            "depends_on": [str(one) for one in change.depends_on],
+            "depends_on": list(map(str, change.depends_on)),
         },
         plan.digest,
         change.reason or "",
         change.seen,
         lambda attempt: _resumes(attempt, change),
-    )
-
-
-def _as_attempted(attempt: Intent) -> RecordedResource:
-    return RecordedResource(
-        attempt.address, attempt.provider, attempt.attributes, {}, attempt.depends_on
     )
 
 
@@ -389,6 +382,6 @@ def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded
     )
 
 
-def _run_of(recorded: RecordedResource | None) -> dict[str, object]:
+def _newest_run(recorded: RecordedResource | None) -> dict[str, object]:
     runs = recorded.outputs.get("runs") if recorded else None
     return {"run": runs[-1]["id"], "status": runs[-1]["status"]} if runs else {}

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first finishes what is in flight, the second gives up where it stands. A closed terminal is a first one."""
+"""Handling of Ctrl-C: the first finishes running steps, the second stops."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
-_SPOKEN_TO = (1, 2)
+_OUTPUTS = (1, 2)
 
 
 class Interrupt:
-    """Two flags. As a context manager it listens to SIGINT, SIGTERM and SIGHUP; only the main thread may enter it.
+    """Context manager of the main thread that handles SIGINT, SIGTERM and SIGHUP.
 
-    A closed terminal sends several SIGHUPs, from the kernel and the shell; all of them count as one first interrupt. An ignored
-    SIGHUP, as under nohup, stays ignored.
-
-    A signal may come in the middle of a write, or while a lock is held: its handler only hands the number to a thread.
-
-    ``stopping``: start nothing more. ``cancelled``: give up now, for ``cause``. Once ``begin_watch_only``, there is nothing to finish.
+    ``stopping``: start no more steps. ``cancelled``: stop now, for ``cause``. After ``begin_watch_only`` there is
+    nothing to finish. All SIGHUPs of a closed terminal together count as one first interrupt; an ignored SIGHUP (nohup)
+    stays ignored. Handlers only pass the signal to a thread, because they may run during a write or with a lock held.
     """
 
     def __init__(self, notify: Callable[[str], None] = lambda _: None) -> None:
@@ -37,7 +34,7 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         self._listener.start()
-        self._terminals = tuple(filter(os.isatty, _SPOKEN_TO))
+        self._terminals = tuple(filter(os.isatty, _OUTPUTS))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
@@ -50,12 +47,12 @@ class Interrupt:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself handed out
+            signal.signal(number, handler)  # type: ignore[arg-type]  # returned by signal.signal
         self._arrived.put(None)
         self._listener.join()
 
     def cancel(self, cause: str) -> None:
-        """Give up now for another reason than a signal."""
+        """Stop now for another reason than a signal."""
         if not self.cancelled.is_set():
             self.cause = cause
             self._notify(f"Stopping: {cause}.")
@@ -63,12 +60,12 @@ class Interrupt:
         self.cancelled.set()
 
     def begin_watch_only(self) -> None:
-        """From now on nothing is done any more that an interrupt would have to finish."""
+        """Treat later interrupts as the end of watching: there is nothing to finish."""
         self._watching = True
 
     @contextmanager
     def uninterruptible(self) -> Iterator[None]:
-        """While it lasts there is something to finish again, though runs are only watched otherwise."""
+        """Suspend watch-only mode in a block that must be finished."""
         before, self._watching = self._watching, False
         try:
             yield
@@ -78,25 +75,25 @@ class Interrupt:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             self._silence_terminal()
-        self._arrived.put(number)  # may be interrupted by itself: SimpleQueue allows that
+        self._arrived.put(number)  # SimpleQueue.put is reentrant
 
     def _listen(self) -> None:
         while (number := self._arrived.get()) is not None:
-            with suppress(OSError):  # the reader is gone; that doesn't stop the stopping
+            with suppress(OSError):  # the output may be closed
                 self._react(number)
 
     def _silence_terminal(self) -> None:
-        """Have what is said to a terminal that is gone go nowhere: it is no reason for a step to fail."""
+        """Redirect output to closed terminals to /dev/null, so that no step fails."""
         for closed in (terminal for terminal in self._terminals if not os.isatty(terminal)):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, closed)
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, closed)
+            os.close(null)
 
     def _react(self, number: int) -> None:
         if number == signal.SIGHUP and self.stopping.is_set():
             return
         if self._watching:
-            self.stopping.set()  # what is watched goes on by itself
+            self.stopping.set()
         elif not self.stopping.is_set():
             self.stopping.set()
             self._notify(

@@ -1,4 +1,4 @@
-"""One step of a plan while it is carried out, and what a kind of resource must be able to do."""
+"""Steps of an apply, and the interface of their handlers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change
 
 Lookup = Callable[[Address], RecordedResource | None]
-"""The present record of another resource: what steps before this one made."""
+"""Return the current record of another resource."""
 
 MayStop = Callable[[str], bool]
-"""Whether a live run of that id may be stopped."""
+"""Whether the live run with this id may be stopped."""
 
 
 @dataclass(frozen=True)
 class ApplyStep(ResourceAttributes):
-    """What a handler is given. ``key`` is the effect's idempotency key: the same key twice must have one effect.
+    """Input of a handler. ``key`` is the idempotency key of the change.
 
-    ``attributes`` are the values to make so (of a deletion: those recorded); ``progress`` takes a phase in words,
-    bytes done and bytes in all; ``seconds_of`` says how long another step of this apply took (0 if there was none);
-    ``cancelled`` is set when the user will not wait any longer.
+    ``attributes`` are the desired ones, for a deletion the recorded ones. ``progress`` takes the name of the phase,
+    done bytes and total bytes. ``seconds_of`` is the duration of another step, 0 if none. ``cancelled`` is set to stop.
     """
 
     address: Address
@@ -47,14 +46,14 @@ class ApplyStep(ResourceAttributes):
     seconds_of: Callable[[Address], float]
     cancelled: threading.Event = field(default_factory=threading.Event)
     resumed: bool = False
-    """Whether an earlier attempt had this key, and may have had its effect."""
+    """Whether an earlier attempt used this key, and may have made the change."""
     forecasts: Mapping[tuple[int, str], TransferForecast] = field(default_factory=dict)
-    """What the plan says of each delivery, by rank and weights."""
+    """Forecasts of deliveries by rank and weights."""
     notify: Callable[[str], None] = lambda _: None
-    """Prints a note on the work."""
+    """Print a note."""
 
     def needed(self, address: Address) -> RecordedResource:
-        """The record of a resource that this one depends on; TrainctlError if there is none."""
+        """Return the record of a dependency; raise TrainctlError if there is none."""
         recorded = self.lookup(address)
         if recorded is None:
             raise TrainctlError(
@@ -65,13 +64,13 @@ class ApplyStep(ResourceAttributes):
         return recorded
 
     def stop_if_cancelled(self) -> None:
-        """Interrupted if the user will not wait any longer; nothing is lost, as the next apply carries on."""
+        """Raise UserInterrupt if cancelled; the next apply resumes the step."""
         if self.cancelled.is_set():
             raise UserInterrupt("interrupted", address=str(self.address))
 
 
 class StepFailed(TrainctlError):
-    """A step that failed but left something worth recording: ``outputs`` replace the recorded ones."""
+    """A failure with something to record: ``outputs`` replace the recorded ones."""
 
     def __init__(self, cause: TrainctlError, outputs: Mapping[str, Any]) -> None:
         super().__init__(cause.summary, cause.detail, address=cause.address, code=cause.code)
@@ -79,9 +78,9 @@ class StepFailed(TrainctlError):
 
 
 class DeferredStep(TrainctlError):
-    """A step that was not made, as it has to wait for something that only a later apply can see; it has left nothing.
+    """A step that must wait for a later apply and has left nothing behind.
 
-    It ``lapses`` where no later apply would make it by itself: a run that was asked for.
+    ``lapses``: later applies won't repeat it, because it is a requested run.
     """
 
     default_code = "waiting-for-run"
@@ -89,51 +88,50 @@ class DeferredStep(TrainctlError):
 
 
 class LiveRunConflict(TrainctlError):
-    """An attempt can't be undone, as its run is live and may not be stopped."""
+    """An attempt can't be undone, because its live run may not be stopped."""
 
     default_code = "live-run"
 
 
 class StepHandler(Protocol):
-    """What create, update and delete mean for one kind of resource. Every method may be repeated with the same key."""
+    """Changes resources of one kind. Methods are idempotent by key."""
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """Create, replace or update; the outputs to record. May raise StepFailed to record what there is."""
+        """Create, replace or update; return the outputs. May raise StepFailed."""
         ...
 
     def delete(self, step: ApplyStep) -> None:
-        """Remove it; no error if it is gone."""
+        """Delete; no error if it doesn't exist."""
         ...
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """Undo what an interrupted attempt may have left that the new plan does not carry on; what of it is to be recorded,
-        as an observation would be. LiveRunConflict where that is a live run that may not be stopped."""
+        """Undo an interrupted attempt; return observed outputs to record.
+
+        Raises LiveRunConflict for a live run that may not be stopped.
+        """
         ...
 
 
 POLL_SECONDS = 1.0
-"""How often a lease that another holds is asked for again."""
+"""Interval between attempts to take a lock."""
 
 
 def wait_for_lock(begin: Callable[[], Intent], seconds: float, interrupt: Interrupt) -> Intent:
-    """Begin as soon as no other process holds the address. Busy after so many seconds; Interrupted if the user leaves."""
+    """Begin when the lock is free; raise LockHeld after ``seconds``."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             return begin()
         except LockHeld:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise
-            if interrupt.stopping.wait(min(POLL_SECONDS, left)):
+            if interrupt.stopping.wait(min(POLL_SECONDS, remaining)):
                 raise UserInterrupt("interrupted while waiting") from None
 
 
 def is_already_recorded(change: Change, recorded: RecordedResource | None) -> bool:
-    """Whether another apply has already made the record what this change was to make it.
-
-    Not of a run that was asked for: another's run with the same values is not it.
-    """
+    """Whether another apply recorded these values; False for requested runs."""
     if change.reason is ActionReason.BY_REQUEST:
         return False
     if change.action in REMOVES:
@@ -142,6 +140,5 @@ def is_already_recorded(change: Change, recorded: RecordedResource | None) -> bo
 
 
 def is_concurrent_apply(change: Change, error: StalePlan) -> bool:
-    """Whether it is stale because another apply of the very same plan made this change. Not a run that was asked for: the
-    other's is not this one, and must not be stopped for it."""
+    """Whether another apply of this plan made the change; False for requested runs."""
     return isinstance(error, AlreadyApplied) and change.reason is not ActionReason.BY_REQUEST

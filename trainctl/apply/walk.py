@@ -1,4 +1,4 @@
-"""A walk through the graph of changes: their order, which wait, run and are over, and the result."""
+"""Walk through the graph of changes, and the result of an apply."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _NOTHING = frozenset({Action.NOOP, Action.READ})
 
 
 def effective_changes(changes: Iterable[Change]) -> dict[Address, Change]:
-    """The changes that do something, by address, in plan order."""
+    """Return the changes that do something, by address, in plan order."""
     return {change.address: change for change in changes if change.action not in _NOTHING}
 
 
 def change_dependencies(
     changes: Mapping[Address, Change], state: State
 ) -> dict[Address, set[Address]]:
-    """For each change, the changes before it in the plan that come first.
+    """Return the dependencies of each change that precede it in the plan.
 
-    Only those before it: where records point in a circle, the plan has broken it, and a walk must not wait in it for ever.
+    The plan's order breaks cycles of recorded dependencies.
     """
     waits = graph.change_dependencies(changes, state.resources)
-    place = {address: index for index, address in enumerate(changes)}
+    positions = {address: index for index, address in enumerate(changes)}
     return {
-        address: {one for one in needed if place[one] < place[address]}
+        address: {other for other in needed if positions[other] < positions[address]}
         for address, needed in waits.items()
     }
 
 
 @dataclass(slots=True)
 class ApplyResult:
-    """What was done, what failed and why, what was not tried because of which failure, what was left alone, and what waits.
+    """Result of an apply; ``skipped`` has the unmet dependency of each address.
 
-    ``interrupted``: the user stopped it before its end.
+    ``left_alone``: changes that would stop a live run. ``interrupted``: stopped by the user.
     """
 
     done: list[Change] = field(default_factory=list)
@@ -60,7 +60,7 @@ class ApplyResult:
     interrupted: bool = False
 
     def merge(self, later: ApplyResult) -> None:
-        """Take in how what waited here went later."""
+        """Merge the result of a later apply of the deferred changes."""
         self.done += later.done
         self.left_alone += later.left_alone
         ended = {change.address for change in (*later.done, *later.left_alone)}
@@ -75,13 +75,14 @@ class ApplyResult:
 
     @property
     def complete(self) -> bool:
-        """Whether everything the plan said is so."""
-        undone = (self.failed, self.skipped, self.left_alone, self.deferred, self.not_started)
-        return not any(undone)
+        """Whether all changes were applied."""
+        return not any(
+            (self.failed, self.skipped, self.left_alone, self.deferred, self.not_started)
+        )
 
     @property
     def exit_code(self) -> int:
-        """0; 130 if interrupted; 12 if some of it was done or left alone; else that of the only kind of failure, or 1."""
+        """0 if complete, 130 if interrupted, 12 if partial, else that of the failure."""
         if self.complete:
             return 0
         if self.interrupted:
@@ -99,11 +100,11 @@ class ApplyResult:
 
 
 RECORD_BATCH_SIZE = 100
-"""How many changes of records are handed out together: enough that an append costs little beside what it holds."""
+"""State-only changes per append."""
 
 
 class GraphWalk:
-    """Hands out changes in their turn and takes back how they ended. Only the thread that walks touches it."""
+    """Tracks ready, running and finished changes; for one thread."""
 
     def __init__(
         self,
@@ -113,10 +114,10 @@ class GraphWalk:
     ) -> None:
         self._waiting = dict(changes)
         self._waits = {address: set(needed) for address, needed in waits.items()}
-        self._wanted_by: dict[Address, list[Address]] = {address: [] for address in changes}
+        self._dependants: dict[Address, list[Address]] = {address: [] for address in changes}
         for address, needed in self._waits.items():
-            for one in needed:
-                self._wanted_by[one].append(address)
+            for other in needed:
+                self._dependants[other].append(address)
         self._ready: deque[Address] = deque()
         self._ready_records: deque[Address] = deque()
         for address in changes:
@@ -128,31 +129,31 @@ class GraphWalk:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something that was handed out has not come back."""
+        """Whether any change is running."""
         return bool(self._running or self._recording)
 
-    def take_ready(self, most: int) -> list[Change]:
-        """Changes whose turn has come, as many as may run beside those that do, in plan order."""
-        taken = self._take(self._ready, most - len(self._running))
-        self._running |= {change.address for change in taken}
-        return taken
+    def take_ready(self, limit: int) -> list[Change]:
+        """Take ready changes in plan order, so that at most ``limit`` run."""
+        changes = self._take(self._ready, limit - len(self._running))
+        self._running |= {change.address for change in changes}
+        return changes
 
     def take_records(self) -> list[Change]:
-        """Changes of records whose turn has come, in plan order: to be made in one append. Nothing while such ones are under way."""
+        """Take ready state-only changes for one append; none while others run."""
         if self._recording:
             return []
-        taken = self._take(self._ready_records, RECORD_BATCH_SIZE)
-        self._recording |= {change.address for change in taken}
-        return taken
+        changes = self._take(self._ready_records, RECORD_BATCH_SIZE)
+        self._recording |= {change.address for change in changes}
+        return changes
 
     def leave_alone(self, change: Change) -> None:
-        """Don't make a change; what stands on things as they are now, or needs what they would become, is skipped."""
+        """Don't apply a change, and skip its dependants."""
         if self._waiting.pop(change.address, None) is not None:
             self._result.left_alone.append(change)
             self._skip_dependants(change.address, change.address)
 
     def settle(self, change: Change, error: TrainctlError | None) -> None:
-        """Note how a change ended; what waited only for it may run, what needed it and can't have it is skipped."""
+        """Record the end of a change: release its dependants, or skip them after an error."""
         self._running.discard(change.address)
         self._recording.discard(change.address)
         if error is not None:
@@ -163,13 +164,13 @@ class GraphWalk:
             self._skip_dependants(change.address, change.address)
             return
         self._result.done.append(change)
-        for address in self._wanted_by[change.address]:
+        for address in self._dependants[change.address]:
             self._waits[address].discard(change.address)
             if not self._waits[address] and address in self._waiting:
                 self._make_ready(address)
 
     def settle_records(self, changes: Iterable[Change], done: Collection[Address]) -> None:
-        """Note which changes of records were made together; each of the others becomes a step of its own."""
+        """Record the end of a batch of state-only changes; the others become single steps."""
         for change in changes:
             if change.address in done:
                 self.settle(change, None)
@@ -179,24 +180,24 @@ class GraphWalk:
                 self._ready.append(change.address)
 
     def close(self) -> None:
-        """Note what was never started."""
+        """Add changes that were never started to the result."""
         self._result.not_started += list(self._waiting)
 
     def _make_ready(self, address: Address) -> None:
         (self._ready_records if address.kind in STATE_ONLY_KINDS else self._ready).append(address)
 
-    def _take(self, ready: deque[Address], most: int) -> list[Change]:
-        taken: list[Change] = []
-        while ready and len(taken) < most:
+    def _take(self, ready: deque[Address], limit: int) -> list[Change]:
+        changes: list[Change] = []
+        while ready and len(changes) < limit:
             change = self._waiting.pop(ready.popleft(), None)
             if change is not None:
-                taken.append(change)
-        return taken
+                changes.append(change)
+        return changes
 
     def _skip_dependants(self, address: Address, cause: Address) -> None:
-        todo = [address]
-        while todo:
-            for dependant in self._wanted_by[todo.pop()]:
+        pending = [address]
+        while pending:
+            for dependant in self._dependants[pending.pop()]:
                 if self._waiting.pop(dependant, None) is not None:
                     self._result.skipped[dependant] = cause
-                    todo.append(dependant)
+                    pending.append(dependant)

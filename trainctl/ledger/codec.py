@@ -1,4 +1,4 @@
-"""A state to JSON and back: the fold in a snapshot, and what ``state pull`` prints."""
+"""Conversion of states to JSON and back, for snapshots and ``state pull``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 def state_to_json(state: State) -> dict[str, Any]:
-    """The state, with resources sorted by address."""
+    """Convert a state to JSON, with resources sorted by address."""
     return {
         "version": VERSION,
         "lineage": state.lineage,
@@ -31,7 +31,7 @@ def state_to_json(state: State) -> dict[str, Any]:
         ],
         "versions": {str(address): count for address, count in _by_address(state.versions)},
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
-        "approved": {str(address): wanted for address, wanted in _by_address(state.approved)},
+        "approved": {str(address): digest for address, digest in _by_address(state.approved)},
         **({"forgotten": _records(state.forgotten)} if state.forgotten else {}),
     }
 
@@ -44,7 +44,8 @@ def _records(records: Mapping[Address, RecordedResource]) -> list[dict[str, Any]
 
 
 def _read_records(raw: Sequence[Json]) -> dict[Address, RecordedResource]:
-    return {one.address: one for one in (from_json(RecordedResource, each) for each in raw)}
+    records = (from_json(RecordedResource, record) for record in raw)
+    return {record.address: record for record in records}
 
 
 def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
@@ -52,7 +53,7 @@ def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
 
 
 def state_from_json(raw: Json) -> State:
-    """Read what ``state_to_json`` wrote. StateError if it isn't that, or is a newer trainctl's."""
+    """Convert JSON to a state; raise StateError if it is corrupt or too new."""
     version = raw.get("version")
     if isinstance(version, int) and version > VERSION:
         raise StateError(
@@ -88,29 +89,28 @@ def _read(raw: Json) -> State:
         versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
         orphaned_intents=orphaned_intents,
         plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
-        approved={Address.parse(a): wanted for a, wanted in raw.get("approved", {}).items()},
+        approved={Address.parse(a): digest for a, digest in raw.get("approved", {}).items()},
         forgotten=_read_records(raw.get("forgotten", ())),
     )
 
 
 Json = Mapping[str, Any]
 
-
-_OF_THE_FOLD = ("renewals", "released", "renewed")
+_REPLAYED_FIELDS = ("renewals", "released", "renewed")
 
 
 def intent_to_json(intent: Intent) -> dict[str, Any]:
-    """An intent as the log has it: without what only the fold knows."""
-    return {name: one for name, one in to_json(intent).items() if name not in _OF_THE_FOLD}
+    """Convert an intent for the log, without fields that only replaying sets."""
+    return {name: value for name, value in to_json(intent).items() if name not in _REPLAYED_FIELDS}
 
 
 def intent_from_json(raw: Json) -> Intent:
-    """Read an intent; what the fold adds is there in a state only."""
+    """Convert the JSON form back."""
     return from_json(Intent, raw)
 
 
 def recorded_to_json(recorded: RecordedResource) -> dict[str, Any]:
-    """A resource without its address and version: an entry has the first beside it, the fold knows the second."""
+    """Convert a resource to JSON without address and version."""
     return {
         "provider": recorded.provider,
         "attributes": recorded.attributes,

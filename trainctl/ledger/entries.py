@@ -1,4 +1,4 @@
-"""What is in the log, and its JSON. An intent is an entry as it is; DESIGN.md lists what each means."""
+"""Entries of the log, including ``Intent``, and their JSON; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """What every entry has: its UUID, when it was written by the writer's clock, and by whom."""
+    """UUID, time by the writer's clock (Unix seconds), and writer of an entry."""
 
     id: str
     time: float
@@ -27,7 +27,7 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class CreatedEntry:
-    """The first entry of a log: gives it its lineage."""
+    """The first entry of a log."""
 
     header: EntryHeader
     lineage: str
@@ -35,7 +35,7 @@ class CreatedEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewedEntry:
-    """Leases that go on."""
+    """Renewal of leases."""
 
     header: EntryHeader
     intents: tuple[str, ...]
@@ -43,9 +43,9 @@ class LeaseRenewedEntry:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeEntry:
-    """What came of an intent: the whole record, or None as it is gone. An empty ``intent`` is a change by hand.
+    """Outcome of an intent: the new record, or None after a removal.
 
-    ``error`` is set where something failed and still left this to record.
+    An empty ``intent`` is a manual change. ``error`` is set if the change failed but has something to record.
     """
 
     header: EntryHeader
@@ -59,7 +59,7 @@ class OutcomeEntry:
 
 @dataclass(frozen=True, slots=True)
 class FailureEntry:
-    """An effect that failed; what it may have left is known by the intent's key. One that ``waits`` was put off and has left nothing."""
+    """Failure of an intent. ``waits``: it was deferred and left nothing behind."""
 
     header: EntryHeader
     intent: str
@@ -70,7 +70,7 @@ class FailureEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnlockEntry:
-    """A lease ended by hand."""
+    """A lock removed by a user."""
 
     header: EntryHeader
     intent: str
@@ -79,7 +79,7 @@ class UnlockEntry:
 
 @dataclass(frozen=True, slots=True)
 class RefreshEntry:
-    """Outputs that changed by themselves."""
+    """Outputs that changed without an apply."""
 
     header: EntryHeader
     address: Address
@@ -88,7 +88,7 @@ class RefreshEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommentEntry:
-    """A remark, for the history only."""
+    """A comment in the history."""
 
     header: EntryHeader
     text: str
@@ -97,7 +97,7 @@ class CommentEntry:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalEntry:
-    """Changes that were agreed to, by address, each as the digest of the values that it makes so."""
+    """Approved changes: digests of their new values by address."""
 
     header: EntryHeader
     plan: str
@@ -118,7 +118,7 @@ Entry: TypeAlias = (
 
 
 def entry_id(entry: Entry) -> str:
-    """The entry's UUID."""
+    """Return the UUID of an entry."""
     return entry.id if isinstance(entry, Intent) else entry.header.id
 
 
@@ -136,7 +136,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def to_json(entry: Entry) -> dict[str, Any]:
-    """The entry as the log has it."""
+    """Convert an entry to JSON."""
     if isinstance(entry, Intent):
         return {"type": "intent", "actor": entry.holder.actor, **intent_to_json(entry)}
     form = json_codec.to_json(entry)
@@ -146,7 +146,7 @@ def to_json(entry: Entry) -> dict[str, Any]:
 
 
 def from_json(raw: Json) -> Entry:
-    """Read an entry. StateError if it isn't one, or a newer trainctl's."""
+    """Convert JSON to an entry; raise StateError if it is corrupt or too new."""
     kind = str(raw.get("type"))
     if kind != "intent" and kind not in _KINDS:
         raise StateError(

@@ -1,4 +1,4 @@
-"""Leases: this process as their holder, their renewal, and whether another holder has lost one."""
+"""Leases on addresses: identity of holders, renewal, detection of dead holders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def current_holder() -> LeaseHolder:
-    """This process as a holder of leases. Not cached, as a forked child is another holder."""
+    """Return this process as a holder; not cached, as a forked child differs."""
     return LeaseHolder(*processes.describe_process(), _current_user())
 
 
 def is_dead(holder: LeaseHolder) -> bool | None:
-    """True if the holder's process has certainly ended, False if it runs, None if this process can't tell."""
+    """Whether the holder's process is dead; None if unknown, as on other machines."""
     return processes.is_dead(
         processes.Process(holder.machine, holder.boot, holder.pid, holder.started)
     )
@@ -43,7 +43,7 @@ def _current_user() -> str:
 
 
 class LeaseMonitor:
-    """Decides whether leases of other holders are over."""
+    """Detects leases whose holder is dead or silent for too long."""
 
     def __init__(self, me: LeaseHolder, clock: Clock, knows: Callable[[str], bool]) -> None:
         self._me = me
@@ -51,7 +51,7 @@ class LeaseMonitor:
         self._liveness = Liveness(clock.elapsed)
 
     def is_over(self, intent: Intent, read_at: float) -> bool:
-        """Whether the intent's holder has lost its lease, as of a read of the log that began at ``read_at``."""
+        """Whether the lease of an intent is over, by a read of the log at ``read_at``."""
         if intent.holder == self._me:
             return not self._knows(intent.id)
         if is_dead(intent.holder):
@@ -60,7 +60,7 @@ class LeaseMonitor:
 
 
 def lock_held_error(intent: Intent) -> LockHeld:
-    """The error for an address that another process holds."""
+    """Create the error for an address locked by another process."""
     last = max(intent.time, intent.renewed)
     return LockHeld(
         f"{intent.address} is locked by {intent.holder.actor} ({intent.action}) since {_clock_time(intent.time)}, until {_clock_time(last + intent.lease_seconds)} unless renewed",
@@ -78,11 +78,10 @@ TICK_SECONDS = 1.0
 
 
 class LeaseRenewer:
-    """Renews all leases of a ledger in one append every ``interval`` seconds, while it is entered.
+    """Context manager that renews all leases of a ledger every ``interval`` seconds.
 
-    ``lost`` is called, from a thread, when a lease was ended by others or could not be renewed for its whole length:
-    its holder must stop its work then. One thread renews and may hang on a dead disk; another only watches
-    the clock.
+    Calls ``lost`` from a thread if a lease was ended by others or could not be renewed in time: then its holder must
+    stop. One thread renews and may hang on a dead disk, so another watches the clock.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class LeaseRenewer:
         self._reported: set[str] = set()
 
     def __enter__(self) -> Self:
-        for work in (self._renew, self._look):
+        for work in (self._renew, self._watch):
             threading.Thread(target=work, name=f"lease{work.__name__}", daemon=True).start()
         return self
 
@@ -104,22 +103,22 @@ class LeaseRenewer:
 
     @contextmanager
     def holding(self, intent: Intent) -> Iterator[Intent]:
-        """Hold the lease while an effect is caused. An intent without an end stays open, for the next apply."""
+        """Hold the lease in a block; without outcome, the intent stays open."""
         try:
             yield intent
         finally:
             self._ledger.abandon(intent)
 
     def check(self) -> None:
-        """Call ``lost`` if a lease could not be renewed for its whole length; once for each lease."""
+        """Call ``lost`` once for each lease that could not be renewed in time."""
         now = self._ledger.clock.elapsed()
-        over = {
-            one.intent.id
-            for one in self._ledger.held()
-            if now - one.since >= one.intent.lease_seconds
+        expired = {
+            lease.intent.id
+            for lease in self._ledger.held()
+            if now - lease.since >= lease.intent.lease_seconds
         }
-        if over - self._reported:
-            self._reported |= over
+        if expired - self._reported:
+            self._reported |= expired
             self._lost()
 
     def _renew(self) -> None:
@@ -130,8 +129,8 @@ class LeaseRenewer:
                 if self._ledger.renew():
                     self._lost()
             except TrainctlError:
-                pause = self._interval / 5  # sooner; the other thread says when it is too late
+                pause = self._interval / 5  # _watch detects the expiry
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while not self._stopped.wait(min(TICK_SECONDS, self._interval)):
             self.check()

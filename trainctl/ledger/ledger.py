@@ -1,4 +1,4 @@
-"""The ledger: beginning and ending effects, on the fold of a log. Safe to use from many threads."""
+"""The ledger: thread-safe access to the state, its log and its locks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from trainctl.plugin_api.state import StateLog
 
 @dataclass(frozen=True, slots=True)
 class IntentRequest:
-    """An effect to begin. ``seen`` is the address's version in the plan; None: whatever it is now.
+    """A change to start; ``seen`` is the version in the plan, None for any.
 
-    ``same`` decides whether an attempt without a recorded end was at this very effect: its key replaces ``key`` then.
+    ``same`` decides whether an attempt without outcome was at the same change; its key then replaces ``key``.
     """
 
     address: Address
@@ -54,16 +54,16 @@ class IntentRequest:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLease:
-    """A lease of this process, and when the append that last renewed it began, on the clock that counts sleep."""
+    """A lease of this process, last renewed at ``since`` by ``clock.elapsed()``."""
 
     intent: Intent
     since: float
 
 
 class Ledger:
-    """State as a log. ``redact`` masks every known secret in a text; everything appended goes through it.
+    """A state log; ``redact`` masks secrets in everything appended.
 
-    Every method may raise StateError; those that append also Busy where the log is overrun.
+    All methods may raise StateError; those that append also LockHeld if there are too many concurrent writers.
     """
 
     def __init__(
@@ -80,61 +80,61 @@ class Ledger:
         self._committer = Committer(self._head, redact, self._clock, self.header)
         self._held: dict[str, LedgerLease] = {}
         self._held_lock = threading.Lock()
-        self._watch = LeaseMonitor(self._holder, self._clock, self._held.__contains__)
+        self._monitor = LeaseMonitor(self._holder, self._clock, self._held.__contains__)
 
     @property
     def url(self) -> str:
-        """Where the state is, for people."""
+        """Location of the state, for messages."""
         return self._head.log.url
 
     @property
     def clock(self) -> Clock:
-        """The clock that leases are counted by."""
+        """Clock of the leases."""
         return self._clock
 
     def state(self) -> State:
-        """The state as of now; costs what was appended since the last look. Appends nothing."""
-        seen: list[State] = []
+        """Read new entries and return the state."""
+        states: list[State] = []
 
-        def look(fold: StateReducer) -> list[Entry]:
-            seen[:] = [fold.state()]
+        def read(reducer: StateReducer) -> list[Entry]:
+            states[:] = [reducer.state()]
             return []
 
-        self._committer.submit(AppendRequest((), look))
-        return seen[0]
+        self._committer.submit(AppendRequest((), read))
+        return states[0]
 
     def known(self) -> State:
-        """The state as of the last look or append of this process: of whatever it holds a lease on, the newest."""
+        """Return the state of the last read or append; current for leased addresses."""
         return self._head.known
 
     def recorded(self, address: Address) -> RecordedResource | None:
-        """The record of a resource as of the last look or append of this process, without looking again."""
+        """Return a record of the last read or append."""
         return self._head.known.resources.get(address)
 
     def append(self, build: Callable[[State], Sequence[Entry]]) -> State:
-        """Append what ``build`` makes of the newest state, in one append; it is asked again whenever others were first."""
-        self._committer.submit_alone(lambda fold: build(fold.state()))
+        """Append the entries that ``build`` returns; it is called again after conflicts."""
+        self._committer.submit_alone(lambda reducer: build(reducer.state()))
         return self.state()
 
     def header(self) -> EntryHeader:
-        """What an entry that is appended now begins with."""
+        """Create the header of a new entry."""
         return EntryHeader(str(uuid.uuid4()), self._clock.now(), self._holder.actor)
 
     def begin(self, start: IntentRequest) -> Intent:
-        """Take the lease on an address, before an effect is caused.
+        """Lock an address and record an intent before a change.
 
-        Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``, AlreadyApplied if that was under the
-        same plan: an intent to do again what is done would be resumed once its holder is dead.
+        Raises LockHeld if another process holds the lock, StalePlan if the address changed since version ``seen``, and
+        AlreadyApplied if the same plan changed it.
         """
-        began = self._clock.elapsed()
+        started = self._clock.elapsed()
         intent = self._intent(start)
 
-        def decide(fold: StateReducer) -> list[Entry]:
-            self._check(fold, start)
-            return [replace(intent, key=_key(fold, start))]
+        def decide(reducer: StateReducer) -> list[Entry]:
+            self._check(reducer, start)
+            return [replace(intent, key=_key(reducer, start))]
 
         with self._held_lock:
-            self._held[intent.id] = LedgerLease(intent, began)
+            self._held[intent.id] = LedgerLease(intent, started)
         request = AppendRequest((start.address,), decide)
         try:
             self._committer.submit(request)
@@ -144,9 +144,9 @@ class Ledger:
         return intent_from_json(request.raw[0])
 
     def finish(self, intent: Intent, recorded: RecordedResource | None, *, error: str = "") -> None:
-        """Record what came of an intent: the whole resource, or None as it is gone. Busy if the lease was lost meanwhile.
+        """Record the outcome, None after a removal; raise LockHeld if the lease was lost.
 
-        ``error`` says what failed where there is something to record nevertheless.
+        ``error`` is set if the change failed but has something to record.
         """
         self._end(
             intent,
@@ -156,56 +156,55 @@ class Ledger:
         )
 
     def record(
-        self, made: Sequence[tuple[IntentRequest, RecordedResource | None]]
+        self, changes: Sequence[tuple[IntentRequest, RecordedResource | None]]
     ) -> frozenset[Address]:
-        """Record what has no effect outside the state: intent and outcome of all in one append; the addresses that it was done for.
+        """Record changes without external effect in one append; return their addresses.
 
-        One that another holds, or that has moved since its plan, is left out: ``begin`` says why.
+        Skips addresses that are locked or changed since the plan; ``begin`` raises the reason.
         """
         done: set[Address] = set()
 
-        def decide(fold: StateReducer) -> list[Entry]:
+        def decide(reducer: StateReducer) -> list[Entry]:
             done.clear()
-            found: list[Entry] = []
-            for start, recorded in made:
+            entries: list[Entry] = []
+            for start, recorded in changes:
                 try:
-                    self._check(fold, start)
+                    self._check(reducer, start)
                 except (LockHeld, StalePlan):
                     continue
                 intent = self._intent(start)
                 header = self.header()
                 done.add(start.address)
-                found += (
+                entries += (
                     intent,
                     OutcomeEntry(
                         header, intent.id, intent.address, recorded, intent.action, intent.plan
                     ),
                 )
-            return found
+            return entries
 
-        self._committer.submit(AppendRequest([start.address for start, _ in made], decide))
+        self._committer.submit(AppendRequest([start.address for start, _ in changes], decide))
         return frozenset(done)
 
     def fail(self, intent: Intent, error: str, *, waits: bool = False) -> None:
-        """Record that an effect failed. Its key stays in ``State.unfinished`` until the address's next outcome, unless it
-        ``waits``: it was put off before it left anything."""
+        """Record a failure; the intent becomes an orphan unless it ``waits``."""
         self._end(
             intent, lambda header: FailureEntry(header, intent.id, intent.address, error, waits)
         )
 
     def abandon(self, intent: Intent) -> None:
-        """Stop renewing an intent whose end is unknown: it stays open, for the next apply."""
+        """Stop renewing an intent without outcome; it stays open for the next apply."""
         with self._held_lock:
             self._held.pop(intent.id, None)
 
     def release(self, intent_id: str) -> Intent:
-        """End a lease by hand, whatever process holds it. UsageError, with the open ones, if it isn't open."""
+        """Remove a lock of any process; raise UsageError if the intent isn't open."""
         released: list[Intent] = []
 
-        def decide(fold: StateReducer) -> list[Entry]:
-            intent = fold.open_by_id(intent_id)
+        def decide(reducer: StateReducer) -> list[Entry]:
+            intent = reducer.open_by_id(intent_id)
             if intent is None:
-                known = ", ".join(f"{i.id} ({i.address})" for i in fold.open.values())
+                known = ", ".join(f"{i.id} ({i.address})" for i in reducer.open.values())
                 raise UsageError(f"lock {intent_id!r} not found", f"Open: {known or 'none'}.")
             released[:] = [intent]
             return [UnlockEntry(self.header(), intent.id, intent.address)]
@@ -215,86 +214,88 @@ class Ledger:
         return released[0]
 
     def observe(self, address: Address, outputs: Mapping[str, Any]) -> None:
-        """Append what was seen of a recorded resource; nothing if the state says so already."""
+        """Record observed outputs of a resource if they differ."""
         self.observe_many({address: outputs})
 
-    def observe_many(self, seen: Mapping[Address, Mapping[str, Any]]) -> None:
-        """Append what was seen of several resources in one append."""
+    def observe_many(self, observed: Mapping[Address, Mapping[str, Any]]) -> None:
+        """Record observed outputs of several resources in one append."""
 
-        def decide(fold: StateReducer) -> list[Entry]:
+        def decide(reducer: StateReducer) -> list[Entry]:
             return [
                 RefreshEntry(self.header(), address, outputs)
-                for address, outputs in seen.items()
-                if (recorded := fold.find_record(address)) is not None
+                for address, outputs in observed.items()
+                if (recorded := reducer.find_record(address)) is not None
                 and merge_outputs(recorded.outputs, outputs) is not recorded.outputs
             ]
 
-        self._committer.submit(AppendRequest(tuple(seen), decide))
+        self._committer.submit(AppendRequest(tuple(observed), decide))
 
     def approve(self, plan: str, changes: Mapping[Address, str]) -> None:
-        """Append that these changes were agreed to, each by the digest of the values that it makes so."""
+        """Record approved changes as digests of their new values."""
         self._committer.submit(
             AppendRequest(tuple(changes), lambda _: [ApprovalEntry(self.header(), plan, changes)])
         )
 
     def note(self, text: str, address: Address | None = None) -> None:
-        """Append a remark, for the history."""
+        """Add a comment to the history."""
         self._committer.submit(
             AppendRequest((), lambda _: [CommentEntry(self.header(), text, address)])
         )
 
     def flush(self) -> None:
-        """Say that nothing more will be appended for now: what was is put where it is quickly read, if it was much."""
+        """Take a snapshot at the end of a command if many entries were appended."""
 
         def flush(_: StateReducer) -> list[Entry]:
             self._head.flush()
             return []
 
-        with suppress(StateError, LockHeld):  # it is all there already
+        with suppress(StateError, LockHeld):  # a snapshot is optional
             self._committer.submit(AppendRequest((), flush))
 
     def renew(self) -> tuple[Intent, ...]:
-        """Renew every lease of this process in one append; those that are lost: ended by others."""
-        began = self._clock.elapsed()
-        held = {one.intent.id: one.intent for one in self.held()}
-        if not held:
+        """Renew all leases of this process in one append; return the lost ones."""
+        started = self._clock.elapsed()
+        intents = [lease.intent for lease in self.held()]
+        if not intents:
             return ()
-        alive: list[str] = []
+        alive: set[str] = set()
 
-        def decide(fold: StateReducer) -> list[Entry]:
-            alive[:] = [each for each in held if fold.open_by_id(each) is not None]
-            return [LeaseRenewedEntry(self.header(), tuple(alive))] if alive else []
+        def decide(reducer: StateReducer) -> list[Entry]:
+            ids = [intent.id for intent in intents if reducer.open_by_id(intent.id) is not None]
+            alive.clear()
+            alive.update(ids)
+            return [LeaseRenewedEntry(self.header(), tuple(ids))] if ids else []
 
-        self._committer.submit(AppendRequest([each.address for each in held.values()], decide))
+        self._committer.submit(AppendRequest([intent.address for intent in intents], decide))
+        lost = []
         with self._held_lock:
-            lost = [i for each, i in held.items() if each not in alive and each in self._held]
-            for each, intent in held.items():
-                if each in self._held and each in alive:
-                    self._held[each] = LedgerLease(intent, began)
-            for intent in lost:
-                del self._held[intent.id]
+            for intent in intents:
+                if intent.id in self._held and intent.id in alive:
+                    self._held[intent.id] = LedgerLease(intent, started)
+                elif self._held.pop(intent.id, None):
+                    lost.append(intent)
         return tuple(lost)
 
     def held(self) -> tuple[LedgerLease, ...]:
-        """The leases of this process. Never waits for an append."""
+        """Return the leases of this process without waiting."""
         with self._held_lock:
             return tuple(self._held.values())
 
     def history(self, address: Address | None = None) -> list[HistoryRow]:
-        """Everything that happened, or all that happened to one address, the oldest first."""
+        """Return the history, oldest first, optionally of one address."""
         return history_rows(map(from_json, self._head.log.replay()), address)
 
     def state_at(self, serial: int) -> State:
-        """The state as it was at that serial. UsageError if it has not been reached yet."""
+        """Return the state at a serial; raise UsageError if it doesn't exist."""
         return state_at(map(from_json, self._head.log.replay()), serial)
 
-    def _check(self, fold: StateReducer, start: IntentRequest) -> None:
-        holding = fold.open.get(start.address)
-        if holding is not None and not self._watch.is_over(holding, self._head.looked_at):
-            raise lock_held_error(holding)
-        if start.seen is None or fold.versions.get(start.address, 0) == start.seen:
+    def _check(self, reducer: StateReducer, start: IntentRequest) -> None:
+        holder = reducer.open.get(start.address)
+        if holder is not None and not self._monitor.is_over(holder, self._head.read_at):
+            raise lock_held_error(holder)
+        if start.seen is None or reducer.versions.get(start.address, 0) == start.seen:
             return
-        kind = StalePlan if fold.moved(start.address, start.seen, start.plan) else AlreadyApplied
+        kind = StalePlan if reducer.moved(start.address, start.seen, start.plan) else AlreadyApplied
         raise kind(
             f"{start.address} has changed since the plan was made",
             "Plan again.",
@@ -302,9 +303,9 @@ class Ledger:
         )
 
     def _end(self, intent: Intent, make: Callable[[EntryHeader], Entry]) -> None:
-        def decide(fold: StateReducer) -> list[Entry]:
-            if fold.open_by_id(intent.id) is None:
-                raise _lost(intent, fold.open.get(intent.address))
+        def decide(reducer: StateReducer) -> list[Entry]:
+            if reducer.open_by_id(intent.id) is None:
+                raise _lock_lost_error(intent, reducer.open.get(intent.address))
             return [make(self.header())]
 
         self._committer.submit(AppendRequest((intent.address,), decide))
@@ -326,16 +327,17 @@ class Ledger:
         )
 
 
-def _key(fold: StateReducer, start: IntentRequest) -> str:
-    """The key of the newest attempt at the same, which may have been made after the plan; else the one that was given."""
-    left = (fold.open.get(start.address), *reversed(fold.orphaned_intents.get(start.address, ())))
-    return next((one.key for one in left if one is not None and start.same(one)), start.key)
+def _key(reducer: StateReducer, start: IntentRequest) -> str:
+    """Return the key of the newest attempt at the same change, else the requested one."""
+    orphans = reversed(reducer.orphaned_intents.get(start.address, ()))
+    attempts = filter(None, (reducer.open.get(start.address), *orphans))
+    return next((attempt.key for attempt in attempts if start.same(attempt)), start.key)
 
 
-def _lost(intent: Intent, holding: Intent | None) -> LockHeld:
-    taken = f"taken over by {holding.holder.actor}" if holding else "released by another command"
+def _lock_lost_error(intent: Intent, current: Intent | None) -> LockHeld:
+    how = f"taken over by {current.holder.actor}" if current else "released by another command"
     return LockHeld(
-        f"the lock on {intent.address} was {taken}",
+        f"the lock on {intent.address} was {how}",
         "Changes of this command to the resource are not recorded. Plan again.",
         address=str(intent.address),
         code="lease-lost",

@@ -1,4 +1,4 @@
-"""Entries to state: pure, total, and linear in the number of entries."""
+"""Replaying entries to a state, in linear time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ Json = Mapping[str, Any]
 
 
 def merge_outputs(outputs: Json, observed: Json) -> Json:
-    """Recorded outputs with what was observed; records of ``runs``, and ``run``, go in by their ids.
+    """Update outputs with observed ones; ``runs`` and ``run`` are merged by id.
 
-    The same object if nothing changes.
+    Returns the same object if nothing changes.
     """
     changes = {name: value for name, value in observed.items() if name not in ("run", "runs")}
-    seen = [*(observed.get("runs") or ()), observed.get("run")]
     runs = list(outputs.get("runs") or ())
-    for run in seen:
+    for run in (*(observed.get("runs") or ()), observed.get("run")):
         if isinstance(run, Mapping):
             runs = _with_run(runs, run)
     if runs:
@@ -43,7 +42,7 @@ def merge_outputs(outputs: Json, observed: Json) -> Json:
 
 
 def newest_run(outputs: Json) -> Json | None:
-    """The newest run's record, if there is one."""
+    """Return the record of the newest run, if any."""
     runs = outputs.get("runs")
     return runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], Mapping) else None
 
@@ -58,7 +57,7 @@ def _with_run(runs: list[Any], run: Json) -> list[Any]:
 
 
 def _is_older(run: Json, known: Json) -> bool:
-    """Whether an observation is older than the known record: an end is final within its generation."""
+    """Whether an observation is outdated; an end is final within a generation."""
     generation, known_generation = run.get("generation") or 0, known.get("generation") or 0
     if generation != known_generation:
         return bool(generation < known_generation)
@@ -66,19 +65,19 @@ def _is_older(run: Json, known: Json) -> bool:
 
 
 def _keep_stop_request(run: Json, known: Json) -> Json:
-    """``stop_requested`` stays, also if an observation that arrives now was begun before."""
+    """Keep ``stop_requested``, which an earlier observation may lack."""
     same = run.get("generation") == known.get("generation")
     return {"stop_requested": True} if same and known.get("stop_requested") else {}
 
 
 FORGET = "forget"
-"""The action of an outcome that destroys nothing of what it takes out of the record."""
+"""Action of an outcome that removes only the record."""
 
 
 class StateReducer:
-    """A state in the making: mutable and owned by one; ``state()`` hands out an immutable copy.
+    """Mutable state of one thread; ``state()`` returns an immutable copy.
 
-    ``position`` is where the next append belongs; ``entries`` counts those folded since it was made from a state.
+    ``position`` is that of the next append; ``entries`` counts entries since the start or the last snapshot.
     """
 
     def __init__(self, start: State = State()) -> None:  # noqa: B008 (immutable)
@@ -97,7 +96,7 @@ class StateReducer:
         self._state: State | None = None
 
     def apply(self, entry: Entry) -> bool:
-        """Fold one entry; whether it changed anything. One that was fenced off changes nothing."""
+        """Apply an entry; return False if it changed nothing, as for a lost lease."""
         self.entries += 1
         changed: bool = _RULES[type(entry)](self, entry)
         if changed:
@@ -105,17 +104,17 @@ class StateReducer:
         return changed
 
     def move_to(self, position: int) -> None:
-        """Say where the next append belongs."""
+        """Set the position of the next append."""
         if position != self.position:
             self.position, self._state = position, None
 
     def open_by_id(self, intent: str) -> Intent | None:
-        """The open intent of that id."""
+        """Return the open intent with this id."""
         address = self._by_id.get(intent)
         return None if address is None else self.open[address]
 
     def state(self) -> State:
-        """The state after the entries so far, as a copy; the same one until something changes."""
+        """Return a copy of the state; the same object until something changes."""
         if self._state is None:
             self._state = State(
                 self.lineage,
@@ -132,14 +131,14 @@ class StateReducer:
         return self._state
 
     def find_record(self, address: Address) -> RecordedResource | None:
-        """As ``State.remembered``, without making a state."""
+        """Like ``State.find_record``, without copying the state."""
         return self.resources.get(address) or self.forgotten.get(address)
 
     def moved(self, address: Address, seen: int, plan: str) -> bool:
-        """As ``State.moved``, without making a state."""
+        """Like ``State.moved``, without copying the state."""
         return State(versions=self.versions, plans=self.plans).moved(address, seen, plan)
 
-    def _born(self, entry: CreatedEntry) -> bool:
+    def _created(self, entry: CreatedEntry) -> bool:
         if self.lineage:
             return False
         self.lineage = entry.lineage
@@ -150,21 +149,21 @@ class StateReducer:
             return False
         before = self._close(entry.address)
         if before is not None:
-            self._leave_unfinished(before)
-        left = tuple(i for i in self.orphaned_intents.get(entry.address, ()) if i.key != entry.key)
-        self._set_unfinished(entry.address, left)
+            self._add_orphan(before)
+        orphans = self.orphaned_intents.get(entry.address, ())
+        self._set_orphans(entry.address, tuple(i for i in orphans if i.key != entry.key))
         self.open[entry.address] = entry
         self._by_id[entry.id] = entry.address
         return True
 
     def _renewed(self, entry: LeaseRenewedEntry) -> bool:
-        known = [self._by_id[each] for each in entry.intents if each in self._by_id]
-        for address in known:
+        addresses = [self._by_id[intent] for intent in entry.intents if intent in self._by_id]
+        for address in addresses:
             intent = self.open[address]
             self.open[address] = replace(
                 intent, renewals=intent.renewals + 1, renewed=entry.header.time
             )
-        return bool(known)
+        return bool(addresses)
 
     def _outcome(self, entry: OutcomeEntry) -> bool:
         plan = entry.plan
@@ -172,11 +171,11 @@ class StateReducer:
             if self._by_id.get(entry.intent) != entry.address:
                 return False
             self._close(entry.address)
-        self._set_unfinished(entry.address, ())
+        self._set_orphans(entry.address, ())
         self.approved.pop(entry.address, None)
         version = self._count(entry.address, plan)
         if entry.recorded is None:
-            self._take_out(entry)
+            self._remove(entry)
         else:
             self.resources[entry.address] = replace(entry.recorded, version=version)
             self.forgotten.pop(entry.address, None)
@@ -186,48 +185,44 @@ class StateReducer:
         if self._by_id.get(entry.intent) != entry.address:
             return False
         intent = self._close(entry.address)
-        self._leave_unfinished(None if entry.waits else intent)
+        self._add_orphan(None if entry.waits else intent)
         return True
 
-    def _released(self, entry: UnlockEntry) -> bool:
+    def _unlocked(self, entry: UnlockEntry) -> bool:
         if self._by_id.get(entry.intent) != entry.address:
             return False
         intent = self._close(entry.address)
-        self._leave_unfinished(None if intent is None else replace(intent, released=True))
+        self._add_orphan(None if intent is None else replace(intent, released=True))
         version = self._count(entry.address, "")
         recorded = self.resources.get(entry.address)
         if recorded is not None:
             self.resources[entry.address] = replace(recorded, version=version)
         return True
 
-    def _observed(self, entry: RefreshEntry) -> bool:
+    def _refreshed(self, entry: RefreshEntry) -> bool:
         recorded = self.find_record(entry.address)
         if recorded is None:
             return False
         outputs = merge_outputs(recorded.outputs, entry.outputs)
         if outputs is recorded.outputs:
             return False
-        where = self.resources if entry.address in self.resources else self.forgotten
-        where[entry.address] = replace(recorded, outputs=outputs)
+        records = self.resources if entry.address in self.resources else self.forgotten
+        records[entry.address] = replace(recorded, outputs=outputs)
         return True
 
-    def _note(self, entry: CommentEntry) -> bool:
-        return False
-
     def _approved(self, entry: ApprovalEntry) -> bool:
-        for address, wanted in entry.changes.items():
-            self.approved[address] = wanted
+        self.approved.update(entry.changes)
         return bool(entry.changes)
 
-    def _take_out(self, entry: OutcomeEntry) -> None:
-        left = self.find_record(entry.address) if entry.action == FORGET else None
+    def _remove(self, entry: OutcomeEntry) -> None:
+        record = self.find_record(entry.address) if entry.action == FORGET else None
         self.resources.pop(entry.address, None)
         self.forgotten.pop(entry.address, None)
-        if left is not None:
-            self.forgotten[entry.address] = left
-        elif entry.address.kind is Kind.CLUSTER:  # what was forgotten on it went with it
-            for address, one in [*self.forgotten.items()]:
-                if entry.address in one.depends_on:
+        if record is not None:
+            self.forgotten[entry.address] = record
+        elif entry.address.kind is Kind.CLUSTER:  # forgotten resources on it are gone, too
+            for address, forgotten in [*self.forgotten.items()]:
+                if entry.address in forgotten.depends_on:
                     del self.forgotten[address]
 
     def _close(self, address: Address) -> Intent | None:
@@ -236,21 +231,21 @@ class StateReducer:
             del self._by_id[intent.id]
         return intent
 
-    def _leave_unfinished(self, intent: Intent | None) -> None:
+    def _add_orphan(self, intent: Intent | None) -> None:
         if intent is not None:
             others = (
                 i for i in self.orphaned_intents.get(intent.address, ()) if i.key != intent.key
             )
-            self._set_unfinished(intent.address, (*others, intent))
+            self._set_orphans(intent.address, (*others, intent))
 
-    def _set_unfinished(self, address: Address, intents: tuple[Intent, ...]) -> None:
+    def _set_orphans(self, address: Address, intents: tuple[Intent, ...]) -> None:
         if intents:
             self.orphaned_intents[address] = intents
         else:
             self.orphaned_intents.pop(address, None)
 
     def _count(self, address: Address, plan: str) -> int:
-        """Count an outcome or a release, and remember under which plan this address moved last."""
+        """Count an outcome or unlock, and note its plan."""
         version = self.versions.get(address, 0)
         if plan == "" or self.plans.get(address, ("", 0))[0] != plan:
             self.plans[address] = (plan, version)
@@ -260,21 +255,21 @@ class StateReducer:
 
 
 _RULES: dict[type, Callable[[StateReducer, Any], bool]] = {
-    CreatedEntry: StateReducer._born,
+    CreatedEntry: StateReducer._created,
     Intent: StateReducer._intent,
     LeaseRenewedEntry: StateReducer._renewed,
     OutcomeEntry: StateReducer._outcome,
     FailureEntry: StateReducer._failed,
-    UnlockEntry: StateReducer._released,
-    RefreshEntry: StateReducer._observed,
-    CommentEntry: StateReducer._note,
+    UnlockEntry: StateReducer._unlocked,
+    RefreshEntry: StateReducer._refreshed,
+    CommentEntry: lambda _reducer, _entry: False,
     ApprovalEntry: StateReducer._approved,
 }
 
 
 def reduce_entries(state: State, entries: Iterable[Entry]) -> State:
-    """The state after the entries. The position is the log's to say, and stays."""
-    builder = StateReducer(state)
+    """Return the state after the entries; its position stays."""
+    reducer = StateReducer(state)
     for entry in entries:
-        builder.apply(entry)
-    return builder.state()
+        reducer.apply(entry)
+    return reducer.state()

@@ -1,4 +1,4 @@
-"""State: the fold of the log, as values."""
+"""Value types of the state."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trainctl.model.specs.resource import LifecycleSpec, ResourceAttributes
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """The process that holds a lease, identified so that it is known when it is dead.
+    """The process that holds a lease, identified so that its death can be detected.
 
-    ``machine`` and ``boot`` are the machine's and the boot's ids, ``started`` the process's start in clock ticks
-    since boot (from ``/proc/PID/stat``). ``actor`` is ``user@host`` for people.
+    ``machine`` and ``boot`` are ids of the machine and its boot, ``started`` is the start in clock ticks since boot
+    (``/proc/PID/stat``), ``actor`` is ``user@host``.
     """
 
     machine: str
@@ -27,12 +27,11 @@ class LeaseHolder:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An outside effect that is about to be caused, or was and has no recorded end.
+    """A change that was started and has no recorded outcome.
 
-    ``id`` is the entry's UUID, ``key`` the effect's idempotency key, ``action`` create, update or delete.
-    ``plan`` is the digest of the plan it belongs to, ``reason`` why it acts, for the history. ``renewals`` counts the
-    renewals seen, so that a watcher recognises a stale holder without comparing clocks;
-    ``renewed`` is when the last was, by the holder's clock, for people.
+    ``id`` is the UUID of the entry, ``key`` the idempotency key of the change, ``action`` create, update or delete,
+    ``plan`` the digest of the plan. ``renewals`` counts lease renewals, so that stale holders are detected without
+    comparing clocks; ``renewed`` is the time of the last by the holder's clock.
     """
 
     id: str
@@ -52,21 +51,21 @@ class Intent:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes that it is to make so."""
+        """Desired attributes."""
         return self.inputs.get("attributes") or {}
 
     @property
     def depends_on(self) -> tuple[Address, ...]:
-        """What its effect stands on."""
-        return tuple(Address.parse(str(one)) for one in self.inputs.get("depends_on") or ())
+        """Addresses that the resource depends on."""
+        return tuple(Address.parse(str(text)) for text in self.inputs.get("depends_on") or ())
 
 
 @dataclass(frozen=True)
 class RecordedResource(ResourceAttributes):
-    """A resource as the state knows it.
+    """A resource in the state.
 
-    ``attributes`` are the desired values as applied, ``outputs`` what came out of it; both in JSON.
-    ``version`` counts this address's own outcomes: what a saved plan compares.
+    ``attributes`` are the applied ones, ``outputs`` the results, both as JSON. ``version`` counts the outcomes of the
+    address, for comparison with saved plans.
     """
 
     address: Address
@@ -81,7 +80,7 @@ class RecordedResource(ResourceAttributes):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything the log says. ``open_intents`` are those without an outcome, by address."""
+    """The replayed state; ``open_intents`` are those without an outcome, by address."""
 
     lineage: str = ""
     serial: int = 0
@@ -89,32 +88,31 @@ class State:
     resources: Mapping[Address, RecordedResource] = field(default_factory=dict)
     open_intents: Mapping[Address, Intent] = field(default_factory=dict)
     versions: Mapping[Address, int] = field(default_factory=dict)
-    """How many outcomes and releases each address has had, removed ones included."""
+    """Number of outcomes and unlocks of each address, including removed ones."""
     plans: Mapping[Address, tuple[str, int]] = field(default_factory=dict)
-    """Of each address, the plan of its newest outcome or release, and its version before the first of the
-    consecutive ones under that plan: to distinguish a plan's own moves from those of others."""
+    """Plan of the newest outcome or unlock of each address, and the version before the first consecutive one of that
+    plan: distinguishes a plan's own changes from others."""
     orphaned_intents: Mapping[Address, tuple[Intent, ...]] = field(default_factory=dict)
-    """Attempts that failed, were released by hand or superseded: their keys may have left something behind.
+    """Attempts that failed, were unlocked or replaced, and may have left something behind.
 
-    Carry on with the same key, or undo them by their keys first; the next outcome on the address forgets them.
+    Resume them with the same key, or undo them first; the next outcome of the address removes them.
     """
     approved: Mapping[Address, str] = field(default_factory=dict)
-    """Of each address, the digest of the values that an apply was allowed to make so, for as long as nothing came of it."""
+    """Digests of approved values that have no outcome yet."""
     forgotten: Mapping[Address, RecordedResource] = field(default_factory=dict)
-    """What left the manifest and was forgotten, as it was recorded last: nothing is planned of it, but its runs can be looked
-    at, and gone on from. What is recorded at the address again takes its place."""
+    """Last records of forgotten resources. They are not planned, but their runs can be inspected and continued."""
 
     def find_record(self, address: Address) -> RecordedResource | None:
-        """The record of an address, or of what was forgotten there."""
+        """Return the record of an address, also if it was forgotten."""
         return self.resources.get(address) or self.forgotten.get(address)
 
     def attempts(self, address: Address) -> tuple[Intent, ...]:
-        """All that may have left something at an address: the open one, then those that ended badly, the newest first."""
+        """Return the open intent, then orphans, the newest first."""
         intent = self.open_intents.get(address)
         return (*([intent] if intent else ()), *reversed(self.orphaned_intents.get(address, ())))
 
     def moved(self, address: Address, seen: int, plan: str = "") -> bool:
-        """Whether the address has moved since a plan saw that version; moves under the same plan don't count."""
+        """Whether the address changed since version ``seen``, except by the same plan."""
         if self.versions.get(address, 0) == seen:
             return False
         return not plan or self.plans.get(address) != (plan, seen)

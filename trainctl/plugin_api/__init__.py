@@ -1,1 +1,5 @@
-"""Interfaces of plugins: all that a plugin implements and may import."""
+"""The plugin interface, the only stable interface of trainctl.
+
+``provider`` has the interfaces of providers and of transports to their nodes, ``state`` that of state backends,
+``sources`` that of weight sources. Plugins are registered by entry points in the groups of ``discovery``.
+"""

@@ -1,4 +1,4 @@
-"""Plugins by entry point: built-ins and strangers' come through the same door, and load only when asked for."""
+"""Discovery of plugins by entry points; they are imported only when used."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ STATE = "trainctl.state"
 
 
 def plugin_names(group: str) -> list[str]:
-    """The names that are installed in a group; imports none of them."""
+    """Return the names of the installed plugins of a group."""
     return sorted(point.name for point in _entry_points(group))
 
 
 def plugin_packages(group: str) -> list[tuple[str, str]]:
-    """The names that are installed in a group, each with the package that it is in; imports none of them."""
+    """Return names and packages of the installed plugins of a group."""
     return sorted((point.name, point.module.partition(".")[0]) for point in _entry_points(group))
 
 
 def load_provider(name: str) -> Provider:
-    """The provider of that name. UsageError names the installed ones."""
+    """Load a provider; raise UsageError if it is not installed."""
     provider: Provider = _load(PROVIDERS, name)()
     return provider
 
 
 def open_state(url: str) -> StateLog:
-    """The state log at a URL; its scheme names the plugin."""
+    """Open the state log at a URL with the plugin of its scheme."""
     scheme = url.partition(":")[0]
     log: StateLog = _load(STATE, scheme)(url)
     return log
@@ -56,5 +56,5 @@ def _entry_points(group: str) -> EntryPoints:
 
 @cache
 def _all_entry_points() -> Any:
-    """What is installed, read once: for any group every distribution is looked at."""
+    """Read all entry points once, as it takes a scan of all distributions."""
     return entry_points()

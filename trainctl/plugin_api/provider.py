@@ -1,18 +1,18 @@
-"""A provider: where nodes come from."""
+"""Interfaces of providers of nodes and of transports to nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from trainctl.base.json import JsonObject
-from trainctl.plugin_api.transport import Transport
 
 
 class ResourceStatus(StrEnum):
-    """The result of an inspection. Only GONE is known to be gone."""
+    """Result of an inspection; only MISSING means that the resource doesn't exist."""
 
     PRESENT = "present"
     MISSING = "missing"
@@ -22,7 +22,7 @@ class ResourceStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a provider can do."""
+    """Capabilities of a provider."""
 
     creates_machines: bool = False
     costs_money: bool = False
@@ -33,8 +33,8 @@ class Capabilities:
 class Node:
     """One machine of a cluster.
 
-    ``root`` is the absolute directory there in which trainctl keeps what it may delete; ``data`` the one for what
-    outlives it (checkpoints); ``python`` an interpreter of 3.8 or newer; ``key`` the idempotency key it was made with.
+    ``root`` is the absolute directory for files that trainctl may delete, ``data`` the one for files that outlive the
+    node (checkpoints), ``python`` an interpreter 3.8 or newer, ``key`` the idempotency key of its creation.
     """
 
     cluster: str
@@ -45,31 +45,31 @@ class Node:
     python: str
     key: str = ""
     gpus: int | None = 0
-    """How many GPUs jobs may use; None leaves it to what the machine's own tools report."""
+    """Number of GPUs that jobs may use; None means those reported by the machine."""
     details: Mapping[str, Any] = field(default_factory=dict)
     price_per_hour: float | None = None
-    """What it costs, in the currency of the manifest; None leaves it to the cluster's price."""
+    """Price in the currency of the manifest; None means that of the cluster."""
     ports: str = ""
-    """``FIRST-LAST``: the ports that others can connect to there, and at which alone anything listens; empty for any."""
+    """``FIRST-LAST``: ports reachable from other machines; empty for any."""
 
     @property
     def id(self) -> str:
-        """``cluster/name``, as plans and listings show it."""
+        """``cluster/name``."""
         return f"{self.cluster}/{self.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in the state."""
+        """Convert to JSON for the state."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Node:
-        """Read what ``to_json`` wrote."""
+        """Convert the JSON form back."""
         return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """One cluster section of the manifest: its name and the provider's own settings, defaults filled in."""
+    """Name of a cluster and the provider's settings, with defaults filled in."""
 
     name: str
     settings: JsonObject
@@ -77,7 +77,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class SettingsProblem:
-    """A problem of a cluster's settings that a schema can't express; ``path`` leads from the section to it."""
+    """A problem of a cluster's settings beyond the schema; ``path`` is relative to it."""
 
     path: tuple[str | int, ...]
     summary: str
@@ -85,71 +85,114 @@ class SettingsProblem:
 
 
 Confirm = Callable[[str], bool]
-"""Asks the user a question; False without a terminal."""
+"""Ask the user a yes-or-no question; return False without a terminal."""
 
 
 def never_confirm(question: str) -> bool:
-    """A ``Confirm`` without a user."""
+    """Answer no."""
     return False
 
 
 class Provider(Protocol):
-    """Gives nodes. ``create`` with the same key twice gives the same node once; ``find`` answers for a crash between.
+    """A provider of nodes.
 
-    Methods block, may be called from many threads, and raise NodeError or NodeUnreachable.
+    Methods block, must be thread-safe, and raise NodeError or NodeUnreachable. ``create`` is idempotent by key.
     """
 
     name: str
     capabilities: Capabilities
 
     def set_confirm(self, confirm: Confirm) -> None:
-        """Ask the user through this from now on. May be called from many threads."""
+        """Set the function for questions to the user."""
         ...
 
     def close(self) -> None:
-        """Give back what is held between calls, such as connections."""
+        """Release resources such as connections."""
         ...
 
     def schema(self) -> JsonObject:
-        """The JSON Schema of the provider's settings in a cluster section, with ``default`` where there is one."""
+        """Return the JSON Schema of the settings in a cluster section, with defaults."""
         ...
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
-        """What is wrong with settings that fit the schema; looks at nothing."""
+        """Check settings beyond the schema, without I/O."""
         ...
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """The nodes the settings ask for, in rank order, as far as they are known beforehand; their ``key`` is empty.
+        """Return the desired nodes in rank order, without I/O.
 
-        Makes nothing and looks at nothing: ``root``, ``data`` and ``python`` may be empty. Where a machine exists before it
-        is made a node, ``transport`` reaches it.
+        ``key`` is empty; ``root``, ``data`` and ``python`` may be. If the machine exists already, ``transport`` works.
         """
         ...
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """A planned node with everything that only a look at its machine can tell; makes nothing there."""
+        """Complete a planned node with facts read from its machine."""
         ...
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """Make the named node, or hand back the one made with this key before."""
+        """Create the node, or return the one created with this key before."""
         ...
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """The node made with this key, if there is one."""
+        """Return the node created with this key, if any."""
         ...
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Every node of the cluster that exists."""
+        """Return all existing nodes of the cluster."""
         ...
 
     def read(self, node: Node) -> ResourceStatus:
-        """Whether the node is there."""
+        """Return whether the node exists."""
         ...
 
     def delete(self, node: Node) -> None:
-        """Remove the node; no error if it is gone already."""
+        """Delete the node; no error if it doesn't exist."""
         ...
 
     def transport(self, node: Node) -> Transport:
-        """A way to run programs on the node; the caller closes it."""
+        """Open a transport to the node; the caller closes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """Output of a command.
+
+    For a signal, ``exit_code`` is negative as in ``subprocess``, or 128 + number as in shells.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Transport(Protocol):
+    """Runs programs on one node, without a shell."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> CommandOutput:
+        """Run a program to its end; raise NodeUnreachable without a connection.
+
+        ``stdin`` is sent piece by piece; its iterator, such as ``trainctl.remote.processes.Feed``, may block without
+        delaying output. ``on_stdout`` receives stdout as it arrives, and the result has none. ``timeout`` is in seconds
+        without output.
+        """
+        ...
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        """Forward a port of the node's loopback to a local port; yields the former.
+
+        Raises NodeError if the node forbids it, NodeUnreachable if there is no connection. Ends with the block or the
+        connection.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
         ...

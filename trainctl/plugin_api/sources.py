@@ -1,4 +1,4 @@
-"""A weight source: what turns a URI into files, by metadata only, and hands out their bytes."""
+"""Interface of weight sources, which list and read the files of a URI."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainctl.base.retry import RetryFn
 
 @dataclass(frozen=True)
 class SourceCredential:
-    """What opens a source. ``value`` is a secret and is registered for redaction; ``origin`` says where it came from.
+    """Credential of a source; ``value`` is secret and registered for redaction.
 
-    Of a bucket it is text as ``trainctl.objects.credentials`` reads it, and empty where requests are not to be signed.
-    ``endpoint`` is the server that the manifest names for it; ``renew`` gives the next credential when this one has ended.
-    Of an empty one ``withheld_reason`` says where a credential is that isn't sent to that server, as only the manifest names it.
+    For buckets, ``value`` has the format of ``trainctl.objects.credentials``, empty for unsigned requests. ``endpoint``
+    is the manifest's endpoint URL. ``renew`` returns the next credential after expiry. ``withheld_reason``: why an
+    existing credential is not sent to an untrusted server.
     """
 
     value: str
@@ -28,29 +28,26 @@ class SourceCredential:
 
 
 class WeightSource(Protocol):
-    """One scheme. Errors are SourceError's kinds, and name the file where there is one. No method retries by itself."""
+    """A source of one scheme. Methods raise SourceError and never retry."""
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """Every file at the revision (None: what the URI says), before patterns. Metadata only."""
+        """List all files at the revision (None: that of the URI), before patterns."""
         ...
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        """The server, if it isn't the platform's own: its sources are recorded apart. Makes no request."""
+        """Return the endpoint if it isn't the platform's default, without a request."""
         ...
 
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        """A URL by which anybody may read the file for a while, and that holds no credential; None where there is none.
-
-        One that no request was made for may redirect. It is asked again when it has expired.
-        """
+        """Return a temporary URL that needs no credential, None if unavailable."""
         ...
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        """Whether there will be no link, as far as it is known without a request."""
+        """Whether there is no presigned URL, as far as known without a request."""
         ...
 
     def open(
@@ -60,38 +57,38 @@ class WeightSource(Protocol):
         offset: int,
         credential: SourceCredential | None,
     ) -> AbstractContextManager[Iterator[bytes]]:
-        """The file's bytes from the offset on, in pieces of at most 1 MiB. Ends early only by raising."""
+        """Read the file from an offset in pieces of at most 1 MiB; raise at an early end."""
         ...
 
 
 @runtime_checkable
 class PagedSource(WeightSource, Protocol):
-    """A source that lists files page by page, so that a failed page is retried alone."""
+    """A source that lists files by pages, so that each page can be retried."""
 
     def resolve_with(
         self, uri: str, revision: str | None, credential: SourceCredential | None, each: RetryFn
     ) -> ResolvedSource:
-        """See ``resolve``; every request is made by ``each``."""
+        """Like ``resolve``, with ``each`` making every request."""
         ...
 
 
 @runtime_checkable
 class HeadSource(WeightSource, Protocol):
-    """A source that can check whether a file's ``checksum`` is one."""
+    """A source that can verify the ``checksum`` of a single file."""
 
     def stat(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str:
-        """The file's ``checksum`` after asking its server about this file; empty if its ETag is not a digest."""
+        """Request the file's ``checksum``; empty if its ETag is not a digest."""
         ...
 
 
 Fill = Callable[[memoryview], None]
-"""Puts the next bytes of a part where they are wanted; raises where they don't come."""
+"""Read the next bytes of a range into a buffer; raise if it ends early."""
 
 
 class ByteRange(NamedTuple):
-    """So many bytes from an offset on, none of them beyond the end."""
+    """A range of bytes within a file."""
 
     offset: int
     length: int
@@ -99,7 +96,7 @@ class ByteRange(NamedTuple):
 
 @runtime_checkable
 class RangeSource(WeightSource, Protocol):
-    """A source of which several connections can read one file, each a part of it: what makes large files fast."""
+    """A source that supports reading ranges of a file in parallel."""
 
     def read_range(
         self,
@@ -108,5 +105,5 @@ class RangeSource(WeightSource, Protocol):
         span: ByteRange,
         credential: SourceCredential | None,
     ) -> AbstractContextManager[Fill | None]:
-        """Those bytes of the file; None where upstream sends whole files only."""
+        """Open a range of the file; None if upstream only sends complete files."""
         ...

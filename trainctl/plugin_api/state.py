@@ -1,4 +1,4 @@
-"""A state backend: a log that refuses an append where someone else already appended."""
+"""Interface of state backends: an append-only log with optimistic locking."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from trainctl.base.json import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """What lies at and after a position.
+    """Entries of the log from a position on.
 
-    ``snapshot`` is set when the log was read from the start and a fold of its head exists; the entries then
-    begin after it. ``next`` is the position at which the next append belongs. ``whole`` says that the slice begins
-    at the start although a later position was asked for, because that one was pruned: forget what was folded before.
+    ``next`` is the position of the next append. ``snapshot`` is set when reading from the start if there is one; the
+    entries follow it. ``is_full_state``: the requested position was pruned, so the slice starts at the beginning.
     """
 
     entries: tuple[JsonObject, ...]
     next: int
     snapshot: JsonObject | None = None
-    whole: bool = False
+    is_full_state: bool = False
 
 
 class StateLog(Protocol):
-    """An append-only log of JSON objects, in batches: one append is one position, whatever it holds.
+    """An append-only log of batches of JSON objects, with positions from 0 on.
 
-    Positions count from 0. Everything may raise StateError; every method may be called from many threads.
+    Methods must be thread-safe and raise StateError.
     """
 
     @property
     def url(self) -> str:
-        """Where the log is, for people."""
+        """Location of the log, for messages."""
         ...
 
     def read(self, position: int = 0) -> LogSlice:
-        """Everything from the position on; from 0, starting at the newest snapshot."""
+        """Read from the position on; from 0, start at the newest snapshot."""
         ...
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
-        """Add one batch at the position, durably. AppendConflict if something is there already or was.
+        """Append a batch durably; raise AppendConflict if the position is or was taken.
 
-        Every entry has an ``id`` (a UUID), by which a write whose answer was lost is recognised as one's own.
+        Entries have an ``id`` (UUID), by which a writer recognises its batch after a lost response.
         """
         ...
 
-    def snapshot(self, position: int, fold: JsonObject) -> None:
-        """Keep the fold of everything before the position, so that readers may start there; prune what it covers."""
+    def snapshot(self, position: int, state: JsonObject) -> None:
+        """Store the state before the position and prune covered entries."""
         ...
 
     def replay(self) -> Iterator[JsonObject]:
-        """Every entry ever appended, the oldest first, whatever snapshots cover."""
+        """Yield all entries ever appended, oldest first, including pruned ones."""
         ...

@@ -15,8 +15,7 @@ from typing import Any, cast
 from trainctl.base.protocol.method import Method, RequestT, ResponseT
 from trainctl.base.protocol.runs import STATUS
 from trainctl.errors import NodeError, StorageError
-from trainctl.plugin_api.provider import Node
-from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.plugin_api.provider import CommandOutput, Node, Transport
 from trainctl.remote import archive as bootstrap
 from trainctl.remote.archive import ProgramArchive, node_archive
 from trainctl.remote.processes import InputFeed

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable
-from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.plugin_api.provider import CommandOutput, Transport
 from trainctl.remote.processes import InputFeed
 from trainctl.remote.responses import printable_tail
 

@@ -17,8 +17,7 @@ from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource
-from trainctl.plugin_api.provider import Node, Provider
-from trainctl.plugin_api.transport import Transport
+from trainctl.plugin_api.provider import Node, Provider, Transport
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import load_bytecode, node_archive
 from trainctl.remote.processes import InputFeed

@@ -15,8 +15,7 @@ import pytest
 
 from trainctl.base.protocol.method import untyped_method
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.plugin_api.provider import Node
-from trainctl.plugin_api.transport import Transport
+from trainctl.plugin_api.provider import Node, Transport
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import ProgramArchive, program_archive
 from trainctl.remote.session import NodeSessions

@@ -175,7 +175,7 @@ class StateLogConformance(ABC):
         for position in range(1, 13):
             found = other.read(position)
             assert found.next == 12
-            if found.whole:
+            if found.is_full_state:
                 assert found.snapshot == {"at": 12}
                 assert found.entries == ()
             else:

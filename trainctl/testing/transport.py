@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainctl.errors import NodeUnreachable
-from trainctl.plugin_api.transport import Transport
+from trainctl.plugin_api.provider import Transport
 from trainctl.remote.processes import InputFeed
 
 _PIECE = 2**16

@@ -11,8 +11,7 @@ import pytest
 from tests.support.machines.sshd import Sshd, SshUser, make_key, require_sshd, sshd
 from tests.support.tiers import one_day_in
 from trainctl.errors import NodeUnreachable
-from trainctl.plugin_api.provider import ClusterSettings, never_confirm
-from trainctl.plugin_api.transport import Transport
+from trainctl.plugin_api.provider import ClusterSettings, Transport, never_confirm
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
 from trainctl.testing.transport import TransportConformance

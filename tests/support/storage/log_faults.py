@@ -125,12 +125,12 @@ class FaultyLog:
         """As the log's, or a fault."""
         self._faults.around(lambda: self._log.append(position, entries))
 
-    def snapshot(self, position: int, fold: JsonObject) -> None:
+    def snapshot(self, position: int, state: JsonObject) -> None:
         """As the log's, or a fault."""
         if not self._snapshots:
-            self._log.snapshot(position, fold)
+            self._log.snapshot(position, state)
         else:
-            self._faults.around(lambda: self._log.snapshot(position, fold))
+            self._faults.around(lambda: self._log.snapshot(position, state))
 
     def replay(self) -> Iterator[JsonObject]:
         """The log's."""

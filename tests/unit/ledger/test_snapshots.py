@@ -77,5 +77,5 @@ class _NoSnapshots(FaultyLog):
     def __init__(self, log: FaultyLog) -> None:
         super().__init__(log, StoreFaults())
 
-    def snapshot(self, position: int, fold: object) -> None:
+    def snapshot(self, position: int, state: object) -> None:
         raise StateError("no room")

@@ -26,8 +26,7 @@ from trainctl.errors import (
     StorageError,
     UnknownOnNode,
 )
-from trainctl.plugin_api.provider import Node
-from trainctl.plugin_api.transport import CommandOutput
+from trainctl.plugin_api.provider import CommandOutput, Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import MISSING, node_archive
 from trainctl.remote.responses import error_from, printable_tail

@@ -15,8 +15,7 @@ from tests.support.node_program.agents import node_bytecode
 from trainctl.base.protocol.method import untyped_method
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.plugin_api.provider import Node
-from trainctl.plugin_api.transport import CommandOutput
+from trainctl.plugin_api.provider import CommandOutput, Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.processes import InputFeed
 from trainctl_local import LocalTransport

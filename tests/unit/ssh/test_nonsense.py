@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from trainctl.errors import NodeError
-from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
-from trainctl.plugin_api.transport import CommandOutput, Transport
+from trainctl.plugin_api.provider import ClusterSettings, CommandOutput, ResourceStatus, Transport
 from trainctl_ssh import SshProvider
 from trainctl_ssh.host_discovery import find_presence
 
