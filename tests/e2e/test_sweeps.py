@@ -131,7 +131,7 @@ def test_the_name_of_a_sweep_means_all_of_it(fresh: ProjectHarness, gate: Path) 
     gate.unlink()
     fresh.run("run", "prep", "--auto-approve")
     fresh.run("run", "job.sweep", "--auto-approve")
-    assert fresh.run("stop", "job.sweep", code=64).stderr.count("5 runs would be stopped") == 1
+    assert fresh.run("stop", "job.sweep", code=64).stderr.count("with 5 live runs") == 1
     fresh.run("stop", "job.sweep", "--auto-approve")
     assert {one["status"] for one in jobs(fresh, "sweep").values()} == {"TRAINING_JOB_STOPPED"}
     fresh.run("stop", "prep", "--grace", "0")

@@ -1,4 +1,4 @@
-"""How an apply ended, for people and for programs."""
+"""Format the result of an apply."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainctl.views.problems import error_lines, explain_hint_lines
 from trainctl.views.terminal.output import TerminalOutput
 
 FollowedRuns = Mapping[Address, RunRecord]
-"""Runs that apply waited for, as they were when it stopped waiting."""
+"""Runs that apply followed, as last observed."""
 
 _NONE: FollowedRuns = {}
 
 
 def counts(result: ApplyResult) -> dict[str, int]:
-    """What was done, counted as plans count: a replacement is one added and one destroyed."""
+    """Count changes as plans do: a replacement adds and destroys."""
     actions = [change.action for change in result.done]
     replaced = actions.count(Action.REPLACE)
     return {
@@ -33,7 +33,7 @@ def counts(result: ApplyResult) -> dict[str, int]:
 
 
 def failure_lines(result: ApplyResult, output: TerminalOutput) -> list[str]:
-    """What failed and what to do about it: for standard error."""
+    """Return the errors of failed steps, for standard error."""
     lines = []
     for address, error in result.failed.items():
         lines += ["", *error_lines(error, str(address), output.error_style)]
@@ -47,25 +47,25 @@ def result_lines(
     *,
     destroy: bool = False,
 ) -> list[str]:
-    """What was left alone and why, what was not begun, how runs ended, then the counts: for standard output."""
-    fell = {address: run for address, run in followed.items() if _is_unsuccessful(run)}
-    lines = [_run_line(address, run) for address, run in fell.items()]
+    """Return skipped changes, unsuccessful runs and counts, for standard output."""
+    unsuccessful = {address: run for address, run in followed.items() if _is_unsuccessful(run)}
+    lines = [_run_line(address, run) for address, run in unsuccessful.items()]
     for change in result.left_alone:
         run = change.stops
-        what = f"run {run.number} ({run.id}) is live" if run else "its run is live"
-        lines.append(f"{change.address}: skipped: {what}. Use --stop-running to stop it.")
+        name = f"run {run.number} ({run.id})" if run else "its run"
+        lines.append(f"{change.address}: skipped: {name} is live. Use --stop-running to stop it.")
     lines += [
         f"{address}: not started. Run the command again when nothing blocks it."
-        for address, why in result.deferred.items()
-        if why.lapses
+        for address, reason in result.deferred.items()
+        if reason.lapses
     ]
-    if not all(why.lapses for why in result.deferred.values()):
+    if not all(reason.lapses for reason in result.deferred.values()):
         lines.append("To start jobs that wait, apply again later or run: trainctl reconcile")
     if result.not_started:
         lines.append(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to continue."
         )
-    said = ", ".join(
+    text = ", ".join(
         f"{count} {word}" for word, count in counts(result).items() if count or word != "forgotten"
     )
     problems = [
@@ -73,31 +73,26 @@ def result_lines(
         (len(result.skipped), "skipped"),
         (len(result.left_alone), "not stopped"),
         (len(result.deferred), "waiting"),
-        (len(fell), "not completed"),
+        (len(unsuccessful), "not completed"),
     ]
-    said += "".join(f", {count} {word}" for count, word in problems if count)
-    what = "Destroy" if destroy else "Apply"
-    whole = result.complete and not fell
-    headline = f"{what} {'complete' if whole else 'incomplete'}."
-    return [
-        *lines,
-        "",
-        output.style(f"{headline} {said}.", "green" if whole else "yellow"),
-    ]
+    text += "".join(f", {count} {word}" for count, word in problems if count)
+    complete = result.complete and not unsuccessful
+    headline = f"{'Destroy' if destroy else 'Apply'} {'complete' if complete else 'incomplete'}."
+    return [*lines, "", output.style(f"{headline} {text}.", "green" if complete else "yellow")]
 
 
 def follow_lines(jobs: Sequence[Address]) -> list[str]:
-    """How to watch the runs that go on after the command."""
+    """Return the hint to follow runs that are still live."""
     if not jobs:
         return []
-    which = jobs[0].shell_quoted
+    job = jobs[0].shell_quoted
     if len(jobs) == 1:
-        return [f"To follow the run: trainctl logs {which} --follow"]
-    return [f"To list the runs: trainctl status. To follow one: trainctl logs {which} --follow"]
+        return [f"To follow the run: trainctl logs {job} --follow"]
+    return [f"To list the runs: trainctl status. To follow one: trainctl logs {job} --follow"]
 
 
 def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = _NONE) -> Event:
-    """The last line of ``apply --format json``."""
+    """Return the last event of ``apply --format json``."""
     data = {
         **counts(result),
         "failed": [
@@ -119,8 +114,8 @@ def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = 
         ],
         "exit_code": exit_code,
     }
-    whole = result.complete and not any(_is_unsuccessful(run) for run in followed.values())
-    return Event(EventType.SUMMARY, "complete" if whole else "incomplete", None, data)
+    complete = result.complete and not any(_is_unsuccessful(run) for run in followed.values())
+    return Event(EventType.SUMMARY, "complete" if complete else "incomplete", None, data)
 
 
 def _is_unsuccessful(run: RunRecord) -> bool:
@@ -131,16 +126,15 @@ def _run_line(address: Address, run: RunRecord) -> str:
     return f"{address}: run {run.number} ({run.id}) did not complete. See its output with: trainctl logs {address.shell_quoted}"
 
 
-def retained_lines(remains: Sequence[RetainedData]) -> list[str]:
-    """One line for each directory that stays, and how to be rid of checkpoints."""
-    if not remains:
+def retained_lines(retained: Sequence[RetainedData]) -> list[str]:
+    """Return a line for each kept directory, and how to delete it."""
+    if not retained:
         return []
     lines = ["", "Kept:"]
-    lines += [
-        f"  {remain.what:<12} {remain.place}  {format_bytes(remain.bytes)}" for remain in remains
-    ]
-    if any(remain.what == "checkpoints" for remain in remains):
+    lines += [f"  {data.what:<12} {data.place}  {format_bytes(data.bytes)}" for data in retained]
+    kinds = {data.what for data in retained}
+    if "checkpoints" in kinds:
         lines.append("To delete checkpoints, too, use destroy --delete-checkpoints.")
-    if any(remain.what == "mirror" for remain in remains):
+    if "mirror" in kinds:
         lines.append("To delete unreferenced blobs from the mirror, use trainctl mirror gc.")
     return lines

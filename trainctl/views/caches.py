@@ -1,4 +1,4 @@
-"""Training caches and nodes' caches of weights, for people and as JSON."""
+"""Format training caches and weights caches."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from trainctl.views.terminal.text import (
 )
 
 MOST_ROWS = 1000
-"""Lines of a table that people may still read."""
+"""Maximum number of rows of a table."""
 
 _HEADERS = ("File Path", "Size (bytes)", "Size (human readable)", "Modified", "Type", "Permissions")
 _UNITS = ("KB", "MB", "GB", "TB")
 _SORT_KEYS: dict[str, Callable[[CachedFile], Any]] = {
-    "filepath": lambda one: one.path,
-    "size": lambda one: (one.size, one.path),
-    "modified": lambda one: (one.modified, one.path),
-    "type": lambda one: (file_type(one.mode), one.path),
-    "permissions": lambda one: (stat.filemode(one.mode), one.path),
+    "filepath": lambda entry: entry.path,
+    "size": lambda entry: (entry.size, entry.path),
+    "modified": lambda entry: (entry.modified, entry.path),
+    "type": lambda entry: (file_type(entry.mode), entry.path),
+    "permissions": lambda entry: (stat.filemode(entry.mode), entry.path),
 }
 
 
 def decimal_size(count: int) -> str:
-    """``1.52 GB``: the service's way, decimal with two digits; ``512 B`` below a thousand."""
+    """Format bytes like the hosted service: decimal, ``1.52 GB`` or ``512 B``."""
     if count < 1000:
         return f"{count} B"
     power = next((at for at in range(1, len(_UNITS)) if count < 999.995 * 1000**at), len(_UNITS))
@@ -50,129 +50,129 @@ def decimal_size(count: int) -> str:
 
 
 def file_type(mode: int) -> str:
-    """``file``, ``directory``, ``symlink`` or ``other``."""
+    """Return ``file``, ``directory``, ``symlink`` or ``other``."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     return kinds.get(stat.S_IFMT(mode), "other")
 
 
 def cache_json(
-    found: CacheUsage | None,
+    usage: CacheUsage | None,
     project_id: str,
     sort: str,
     unreachable: Sequence[UnreachableNode] = (),
     *,
     descending: bool,
 ) -> dict[str, Any]:
-    """The service's object, with the cache's address, node, directory and limit; totals of nothing where there is no cache."""
-    size = found.bytes if found else 0
+    """Return the JSON of ``cache summarize``; zero totals without a cache."""
+    size = usage.bytes if usage else 0
     return {
-        "timestamp": format_timestamp(found.at) if found else None,
+        "timestamp": format_timestamp(usage.at) if usage else None,
         "project_id": project_id,
-        "total_files": found.files if found else 0,
+        "total_files": usage.files if usage else 0,
         "total_size_bytes": size,
         "total_size_human_readable": decimal_size(size),
-        "files": [_file_json(one) for one in _sorted(found, sort, descending)] if found else [],
-        "cache": found.address if found else None,
-        "node": found.node if found else None,
-        "directory": found.directory if found else None,
-        "limit_bytes": found.limit if found else None,
-        "unreachable": [{"node": one.node, "reason": one.why} for one in unreachable],
+        "files": [_file_json(entry) for entry in _sorted(usage, sort, descending)] if usage else [],
+        "cache": usage.address if usage else None,
+        "node": usage.node if usage else None,
+        "directory": usage.directory if usage else None,
+        "limit_bytes": usage.limit if usage else None,
+        "unreachable": [{"node": entry.node, "reason": entry.why} for entry in unreachable],
     }
 
 
 def cache_csv(
-    found: CacheUsage | None, sort: str, *, descending: bool
+    usage: CacheUsage | None, sort: str, *, descending: bool
 ) -> tuple[Sequence[str], Iterator[dict[str, Any]]]:
-    """The hosted service's columns, and a row for each entry."""
-    entries = _sorted(found, sort, descending) if found else []
+    """Return the columns and rows of ``cache summarize -o csv``."""
+    entries = _sorted(usage, sort, descending) if usage else []
     cells = ([escape(entry.path), entry.size, *_cells(entry)] for entry in entries)
     return _HEADERS, (dict(zip(_HEADERS, row, strict=True)) for row in cells)
 
 
 def cache_lines(
-    found: CacheUsage, project_id: str, sort: str, *, descending: bool, width: int | None
+    usage: CacheUsage, project_id: str, sort: str, *, descending: bool, width: int | None
 ) -> list[str]:
-    """Totals, then a table of the first entries in that order."""
+    """Return totals and a table of the first entries."""
     head = [
-        f"{found.address}: {escape(found.directory)}",
-        f"Snapshot of {second(found.at)} UTC, project {project_id}",
-        f"{pluralize(found.files, 'file')}, {decimal_size(found.bytes)} in total",
+        f"{usage.address}: {escape(usage.directory)}",
+        f"Snapshot of {second(usage.at)} UTC, project {project_id}",
+        f"{pluralize(usage.files, 'file')}, {decimal_size(usage.bytes)} in total",
         "",
     ]
-    if not found.entries:
+    if not usage.entries:
         return head[:-1]
-    shown = _first_entries(found, sort, descending)
-    rows = [[escape(one.path), *_cells(one)] for one in shown]
+    shown = _first_entries(usage, sort, descending)
+    rows = [[escape(entry.path), *_cells(entry)] for entry in shown]
     headers = ["File Path", "Size", "Modified", "Type", "Permissions"]
     lines = table(
         headers, rows, right=frozenset({"Size"}), width=width, shrinks=frozenset({"File Path"})
     )
-    left = len(found.entries) - len(shown)
-    more = [f"… and {left} more: use -o csv or -o json to list all."] if left else []
+    remaining = len(usage.entries) - len(shown)
+    more = [f"… and {remaining} more: use -o csv or -o json to list all."] if remaining else []
     return [*head, *lines, *more]
 
 
-def other_node_lines(found: CacheUsage, unreachable: Sequence[UnreachableNode]) -> list[str]:
-    """Of each node that was to tell and is away a warning that says whose answer this is instead."""
+def other_node_lines(usage: CacheUsage, unreachable: Sequence[UnreachableNode]) -> list[str]:
+    """Warn about unreachable nodes that another node's cache stands in for."""
     return [
         warning_text(
-            f"{escape(one.why)}: shown is the cache of {found.node}", code="node-unreachable"
+            f"{escape(node.why)}: shown is the cache of {usage.node}", code="node-unreachable"
         )
-        for one in unreachable
+        for node in unreachable
     ]
 
 
-def cache_full_warning(found: CacheUsage) -> str | None:
-    """What is said of a cache that holds more than it is meant to."""
-    if found.limit is None or found.bytes <= found.limit:
+def cache_full_warning(usage: CacheUsage) -> str | None:
+    """Return a warning if the cache exceeds its size limit."""
+    if usage.limit is None or usage.bytes <= usage.limit:
         return None
-    return f"{found.address} contains {decimal_size(found.bytes)}, more than its size limit of {decimal_size(found.limit)}"
+    return f"{usage.address} contains {decimal_size(usage.bytes)}, more than its size limit of {decimal_size(usage.limit)}"
 
 
-def cleared_json(done: CacheClearResult) -> dict[str, Any]:
-    """The object of ``cache clear --format json``."""
-    return asdict(done)
+def cleared_json(result: CacheClearResult) -> dict[str, Any]:
+    """Return the JSON of ``cache clear``."""
+    return asdict(result)
 
 
-def cleared_lines(done: CacheClearResult) -> list[str]:
-    """What went, or would."""
-    if not (done.files or done.left):
-        return [f"Nothing to remove in {escape(done.directory)}."]
-    method = "Would remove" if done.dry_run else "Removed"
-    what = f"{pluralize(done.files, 'file')}, {format_bytes(done.bytes)}"
-    lines = [f"{method} {what} from {escape(done.directory)}."]
-    if done.left:
-        lines.append(f"{pluralize(done.left, 'file')} not removed: owned by another user.")
+def cleared_lines(result: CacheClearResult) -> list[str]:
+    """Return what was removed, or would be."""
+    if not (result.files or result.left):
+        return [f"Nothing to remove in {escape(result.directory)}."]
+    verb = "Would remove" if result.dry_run else "Removed"
+    amount = f"{pluralize(result.files, 'file')}, {format_bytes(result.bytes)}"
+    lines = [f"{verb} {amount} from {escape(result.directory)}."]
+    if result.left:
+        lines.append(f"{pluralize(result.left, 'file')} not removed: owned by another user.")
     return lines
 
 
-def _cells(one: CachedFile) -> list[str]:
+def _cells(entry: CachedFile) -> list[str]:
     return [
-        decimal_size(one.size),
-        format_timestamp(one.modified) or "",
-        file_type(one.mode),
-        stat.filemode(one.mode),
+        decimal_size(entry.size),
+        format_timestamp(entry.modified) or "",
+        file_type(entry.mode),
+        stat.filemode(entry.mode),
     ]
 
 
-def _file_json(one: CachedFile) -> dict[str, Any]:
+def _file_json(entry: CachedFile) -> dict[str, Any]:
     return {
-        "path": one.path,
-        "size_bytes": one.size,
-        "size_human_readable": decimal_size(one.size),
-        "modified": format_timestamp(one.modified),
-        "type": file_type(one.mode),
-        "permissions": stat.filemode(one.mode),
+        "path": entry.path,
+        "size_bytes": entry.size,
+        "size_human_readable": decimal_size(entry.size),
+        "modified": format_timestamp(entry.modified),
+        "type": file_type(entry.mode),
+        "permissions": stat.filemode(entry.mode),
     }
 
 
-def _sorted(found: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
-    return sorted(found.entries, key=_SORT_KEYS[sort], reverse=descending)
+def _sorted(usage: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
+    return sorted(usage.entries, key=_SORT_KEYS[sort], reverse=descending)
 
 
-def _first_entries(found: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
+def _first_entries(usage: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
     pick = heapq.nlargest if descending else heapq.nsmallest
-    return pick(MOST_ROWS, found.entries, key=_SORT_KEYS[sort])
+    return pick(MOST_ROWS, usage.entries, key=_SORT_KEYS[sort])
 
 
 EVICT_COLUMNS = ("node", "id", "source", "files", "bytes", "last_used", "leased_by", "outcome")
@@ -180,7 +180,7 @@ VERIFY_COLUMNS = ("node", "id", "source", "files", "bytes", "outcome", "corrupt_
 
 
 def evict_json(report: CacheReport, *, dry_run: bool) -> dict[str, Any]:
-    """The form of ``cache evict --format json``."""
+    """Return the JSON of ``cache evict``."""
     return {
         "dry_run": dry_run,
         "freed": report.freed,
@@ -190,7 +190,7 @@ def evict_json(report: CacheReport, *, dry_run: bool) -> dict[str, Any]:
 
 
 def verify_json(report: CacheReport) -> dict[str, Any]:
-    """The form of ``cache verify --format json``."""
+    """Return the JSON of ``cache verify``."""
     return {
         "bytes": report.hashed,
         "freed": report.freed,
@@ -200,33 +200,33 @@ def verify_json(report: CacheReport) -> dict[str, Any]:
 
 
 def unreachable_cache_rows(report: CacheReport) -> list[dict[str, str]]:
-    """The nodes that could not be asked."""
-    return [{"node": node, "reason": why} for node, why in report.unreachable]
+    """Return the unreachable nodes as JSON."""
+    return [{"node": node, "reason": reason} for node, reason in report.unreachable]
 
 
 def unreachable_cache_lines(report: CacheReport) -> list[str]:
-    """A warning for each of them."""
+    """Return a warning for each unreachable node."""
     return [
-        warning_text(f"{node} is unreachable: {escape(why)}", code="node-unreachable")
-        for node, why in report.unreachable
+        warning_text(f"{node} is unreachable: {escape(reason)}", code="node-unreachable")
+        for node, reason in report.unreachable
     ]
 
 
 def cache_rows(report: CacheReport, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The listings with just these members."""
+    """Return the listings with only these columns."""
     return [{name: _listing_json(row)[name] for name in columns} for row in report.listings]
 
 
 def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None) -> list[str]:
-    """A line for each listing, then what was freed."""
+    """Return a table of evicted listings, and the bytes freed."""
     if not report.listings and not report.freed:
         return ["Nothing to evict."]
-    said = {"evicted": "would be evicted"} if dry_run else {}
+    texts = {"evicted": "would be evicted"} if dry_run else {}
     cells = [
         [
             *_node_cells(row),
             format_minute(row.last_used),
-            said.get(row.outcome, row.outcome),
+            texts.get(row.outcome, row.outcome),
             ", ".join(map(escape, row.leased_by)),
         ]
         for row in report.listings
@@ -237,7 +237,7 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
 
 
 def verify_lines(report: CacheReport, width: int | None = None) -> list[str]:
-    """A line for each listing, what was wrong with those that were, and the counts."""
+    """Return a table of verified listings, corrupt files, and counts."""
     if not report.listings:
         return ["The cache is empty."]
     cells = [[*_node_cells(row), row.outcome, escape(row.detail)] for row in report.listings]
@@ -257,5 +257,5 @@ def _node_cells(row: CachedListingReport) -> list[str]:
 
 
 def _listing_json(row: CachedListingReport) -> dict[str, Any]:
-    found = {**asdict(row), "last_used": format_timestamp(row.last_used)}
-    return {**found, "leased_by": list(row.leased_by), "corrupt_files": list(row.corrupt_files)}
+    fields = {**asdict(row), "last_used": format_timestamp(row.last_used)}
+    return {**fields, "leased_by": list(row.leased_by), "corrupt_files": list(row.corrupt_files)}

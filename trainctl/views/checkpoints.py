@@ -1,4 +1,4 @@
-"""Checkpoints, for people and for programs."""
+"""Format checkpoints."""
 
 from __future__ import annotations
 
@@ -22,46 +22,52 @@ CHECKPOINT_COLUMNS = (
 )  # fmt: skip
 
 
-def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
-    """One row of ``checkpoints list --format json``, without its job."""
-    form = {**asdict(one), "complete": one.complete, "created_at": format_timestamp(one.created_at)}
+def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the JSON of a checkpoint, without its job."""
+    form = {
+        **asdict(checkpoint),
+        "complete": checkpoint.complete,
+        "created_at": format_timestamp(checkpoint.created_at),
+    }
     del form["job"]
     return form
 
 
 def checkpoints_json(
-    found: Sequence[Checkpoint], unreachable: Sequence[UnreachableNode]
+    checkpoints: Sequence[Checkpoint], unreachable: Sequence[UnreachableNode]
 ) -> dict[str, Any]:
-    """The form of ``checkpoints list --format json``; ``unreachable`` are the unreachable nodes."""
+    """Return the JSON of ``checkpoints list``."""
     return {
-        "checkpoints": [{"job": one.job, **checkpoint_json(one)} for one in found],
+        "checkpoints": [
+            {"job": checkpoint.job, **checkpoint_json(checkpoint)} for checkpoint in checkpoints
+        ],
         "unreachable": unreachable_json(unreachable),
     }
 
 
 def checkpoint_table(
-    found: Sequence[Checkpoint], width: int | None = None, *, jobs: bool = False
+    checkpoints: Sequence[Checkpoint], width: int | None = None, *, jobs: bool = False
 ) -> list[str]:
-    """Checkpoints, a line each, with their ``jobs`` if these are several; in so many columns if they must fit."""
-    if not found:
+    """Return a table of checkpoints, with a job column if ``jobs``."""
+    if not checkpoints:
         return ["No checkpoints."]
     rows = [
         [
-            *([escape(one.job.removeprefix("job."))] if jobs else []),
-            one.run,
-            escape(one.name),
-            *([str(one.rank)] if _rank_count(found) else []),
-            "" if one.step is None else str(one.step),
-            _type_text(one),
-            escape(one.base_model or ""),
-            _count(one.parameters),
-            format_bytes(one.bytes),
-            checkpoint_state_text(one),
-            format_minute(one.created_at),
+            *([escape(checkpoint.job.removeprefix("job."))] if jobs else []),
+            checkpoint.run,
+            escape(checkpoint.name),
+            *([str(checkpoint.rank)] if _rank_count(checkpoints) else []),
+            "" if checkpoint.step is None else str(checkpoint.step),
+            _type_text(checkpoint),
+            escape(checkpoint.base_model or ""),
+            _count(checkpoint.parameters),
+            format_bytes(checkpoint.bytes),
+            checkpoint_state_text(checkpoint),
+            format_minute(checkpoint.created_at),
         ]
-        for one in found
+        for checkpoint in checkpoints
     ]
-    rank = ["RANK"] if _rank_count(found) else []
+    rank = ["RANK"] if _rank_count(checkpoints) else []
     headers = [
         *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
         "CREATED (UTC)",
@@ -70,44 +76,46 @@ def checkpoint_table(
     return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}), drops=drops)
 
 
-def checkpoint_state_text(one: Checkpoint) -> str:
-    """Its state, with what isn't kept of it."""
+def checkpoint_state_text(checkpoint: Checkpoint) -> str:
+    """Return the state, with the number of skipped symlinks."""
     return (
-        f"{one.state}, {skipped_links_text(one.skipped_links)}" if one.skipped_links else one.state
+        f"{checkpoint.state}, {skipped_links_text(checkpoint.skipped_links)}"
+        if checkpoint.skipped_links
+        else checkpoint.state
     )
 
 
 def skipped_links_text(number: int) -> str:
-    """Links that lead out of the job's checkpoint directory, or nowhere."""
+    """Describe symlinks that were not uploaded."""
     return f"{pluralize(number, 'symlink')} skipped"
 
 
-def artifacts_json(job: str, made_at: float, found: Sequence[CheckpointFile]) -> dict[str, Any]:
-    """What ``checkpoints url --format json`` prints: the hosted service's form."""
+def artifacts_json(job: str, made_at: float, files: Sequence[CheckpointFile]) -> dict[str, Any]:
+    """Return the JSON of ``checkpoints url``, as in the hosted service."""
     return {
         "timestamp": format_timestamp(made_at),
         "job": job,
         "checkpoint_artifacts": [
             {
-                "url": one.url,
-                "relative_file_name": one.path,
-                "node_rank": one.rank,
-                "size_bytes": one.bytes,
-                "last_modified": format_timestamp(one.modified),
+                "url": file.url,
+                "relative_file_name": file.path,
+                "node_rank": file.rank,
+                "size_bytes": file.bytes,
+                "last_modified": format_timestamp(file.modified),
             }
-            for one in found
+            for file in files
         ],
     }
 
 
-def _type_text(one: Checkpoint) -> str:
-    if one.type == "lora" and one.lora_rank is not None:
-        return f"lora r={one.lora_rank}"
-    return one.type or ""
+def _type_text(checkpoint: Checkpoint) -> str:
+    if checkpoint.type == "lora" and checkpoint.lora_rank is not None:
+        return f"lora r={checkpoint.lora_rank}"
+    return checkpoint.type or ""
 
 
-def _rank_count(found: Sequence[Checkpoint]) -> bool:
-    return any(one.rank for one in found)
+def _rank_count(checkpoints: Sequence[Checkpoint]) -> bool:
+    return any(checkpoint.rank for checkpoint in checkpoints)
 
 
 def _count(number: int) -> str:

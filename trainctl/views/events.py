@@ -1,4 +1,4 @@
-"""Events of an apply, as lines for people and as JSON."""
+"""Print events of an apply as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trainctl.model.events import Event, EventType
 from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.progress import ProgressDisplay
 
-_PROGRESS = 1.0
-"""Seconds between two progress lines of one address."""
+_PROGRESS_SECONDS = 1.0
+"""Seconds between two progress events of one address."""
 
 
 class JsonEventPrinter:
-    """A listener: ``type``, ``time`` (UTC), ``address``, ``message``, and what the event carries as ``data``."""
+    """Prints events as JSON: ``type, time, address, message, data``."""
 
     def __init__(
         self,
@@ -30,15 +30,15 @@ class JsonEventPrinter:
         self._output = output
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, float] = {}
+        self._last_progress: dict[str, float] = {}
         self._over = False
 
     def __call__(self, event: Event) -> None:
-        """Print one event; progress at most once a second for each address, and nothing after the summary."""
+        """Print an event, except frequent progress and events after the summary."""
         self.several([event])
 
     def several(self, events: Sequence[Event]) -> None:
-        """Print many events at once: much faster than one by one."""
+        """Print several events with one write, which is faster."""
         with self._lock:
             now = self._clock()
             due = [event for event in events if self._due(event, now)]
@@ -48,44 +48,41 @@ class JsonEventPrinter:
             try:
                 self._output.json_lines(_event_json(event, now) for event in due)
             except BrokenPipeError:
-                self._over = True  # the reader is gone; that doesn't stop the work
+                self._over = True  # the work continues without a reader
 
     def fail(self, error: TrainctlError) -> None:
-        """Report an error that ended the command, then close."""
+        """Print the error that ended the command, and the summary."""
         if isinstance(error, ManifestError | TrustError):
-            found = (
-                diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
-            )
-            self.refuse(found, error.exit_code)
+            diagnostics = (item for item in error.diagnostics if isinstance(item, Diagnostic))
+            self.refuse(diagnostics, error.exit_code)
             return
-        data = {"severity": "error", "code": error.code, "summary": error.summary}
-        self(
-            Event(
-                EventType.DIAGNOSTIC,
-                str(error),
-                None,
-                {**data, "detail": error.detail, "address": error.address},
-            )
-        )
+        data = {
+            "severity": "error",
+            "code": error.code,
+            "summary": error.summary,
+            "detail": error.detail,
+            "address": error.address,
+        }
+        self(Event(EventType.DIAGNOSTIC, str(error), None, data))
         self.close("failed", {"exit_code": error.exit_code})
 
     def refuse(self, diagnostics: Iterable[Diagnostic], exit_code: int) -> None:
-        """Report why a plan can't be applied, then close."""
+        """Print the errors of a plan that can't be applied, and the summary."""
         for diagnostic in diagnostics:
             self(Event(EventType.DIAGNOSTIC, diagnostic.summary, None, diagnostic.to_json()))
         self.close("failed", {"exit_code": exit_code})
 
     def close(self, message: str, data: Mapping[str, Any]) -> None:
-        """End with a summary unless there has been one."""
+        """Print the summary, unless it was printed."""
         self(Event(EventType.SUMMARY, message, None, data))
 
     def _due(self, event: Event, now: float) -> bool:
         if event.type is not EventType.STEP_PROGRESS:
             return True
         name = str(event.address)
-        if 0 <= now - self._told.get(name, float("-inf")) < _PROGRESS:
+        if 0 <= now - self._last_progress.get(name, float("-inf")) < _PROGRESS_SECONDS:
             return False
-        self._told[name] = now
+        self._last_progress[name] = now
         return True
 
 
@@ -104,7 +101,7 @@ def _event_json(event: Event, now: float) -> dict[str, Any]:
 _UNCOLORED_EVENTS = frozenset(
     {EventType.STEP_STARTED, EventType.STEP_FAILED, EventType.DIAGNOSTIC, EventType.LOG}
 )
-"""Told on standard error; what came of it goes to standard output."""
+"""Printed to stderr; all others go to stdout."""
 
 _COLORS = {
     EventType.STEP_DONE: "green",
@@ -113,9 +110,9 @@ _COLORS = {
 
 
 class TextEventPrinter:
-    """A listener: ``job.sft: creating…``, then ``job.sft: created (3.2 s)``. Called from many threads.
+    """Prints ``job.sft: creating…``, ``job.sft: created (3.2 s)``; thread-safe.
 
-    A closed reader doesn't stop the work: after a broken pipe nothing more is printed.
+    Prints nothing after a broken pipe, and doesn't stop the work.
     """
 
     def __init__(self, output: TerminalOutput, progress: ProgressDisplay) -> None:
@@ -125,7 +122,7 @@ class TextEventPrinter:
         self._closed = False
 
     def __call__(self, event: Event) -> None:
-        """Show one event."""
+        """Print an event."""
         with self._lock:
             if self._closed:
                 return
@@ -154,7 +151,7 @@ def _event_text(event: Event) -> str:
     text = f"{event.address}: {event.message}" if event.address else event.message
     data = event.data
     if event.type is EventType.STEP_FAILED:
-        return f"{event.address}: failed: {event.message}"  # what to do comes at the end, with the error itself
+        return f"{event.address}: failed: {event.message}"  # the detail is printed at the end
     if event.type is EventType.STEP_STARTED:
         text += "…"
     if data.get("seconds") is not None:

@@ -1,4 +1,4 @@
-"""A job's own lines, as text and as JSON events."""
+"""Print log lines of a job as text or JSON events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LINE = 2**20
 
 
 class TextLogPrinter:
-    """Lines as the job wrote them; with the rank before each where there are ``several``."""
+    """Prints lines unchanged, with ``[rank N]`` before each if ``several``."""
 
     def __init__(self, output: TerminalOutput, *, several: bool) -> None:
         self._output = output
@@ -27,23 +27,23 @@ class TextLogPrinter:
         self._begun = False
         self._held = ""
 
-    def show(self, piece: LogBatch) -> None:
-        """Print more lines."""
-        if piece.skipped_bytes or piece.rank != self._open:
+    def show(self, batch: LogBatch) -> None:
+        """Print lines."""
+        if batch.skipped_bytes or batch.rank != self._open:
             self.close()
-        if piece.skipped_bytes:
-            whose = f" of rank {piece.rank}" if self._several else ""
-            self._output.note(warning_text(_gap_text(piece, whose), code="log-truncated"))
-        if piece.prepared_by:
-            self._output.note(_prepared_elsewhere_text(piece))
-        if not piece.lines:
+        if batch.skipped_bytes:
+            rank = f" of rank {batch.rank}" if self._several else ""
+            self._output.note(warning_text(_gap_text(batch, rank), code="log-truncated"))
+        if batch.prepared_by:
+            self._output.note(_prepared_elsewhere_text(batch))
+        if not batch.lines:
             return
-        self._open = piece.rank
-        lines = [self._held + piece.lines[0], *piece.lines[1:]]
+        self._open = batch.rank
+        lines = [self._held + batch.lines[0], *batch.lines[1:]]
         self._held = ""
-        whole, part = (lines[:-1], lines[-1]) if piece.open else (lines, None)
-        if whole:
-            self._output.log_lines(whole, self._mark, self._first)
+        complete, part = (lines[:-1], lines[-1]) if batch.open else (lines, None)
+        if complete:
+            self._output.log_lines(complete, self._mark, self._first)
             self._begun = False
         if part is None:
             self._open = None
@@ -52,7 +52,7 @@ class TextLogPrinter:
             self._begun = self._begun or len(self._held) < len(part)
 
     def close(self) -> None:
-        """End a line that was left open."""
+        """End an unfinished line."""
         if self._begun or self._held:
             self._output.log_lines((self._held,), self._mark, self._first)
         self._open, self._begun, self._held = None, False, ""
@@ -67,7 +67,7 @@ class TextLogPrinter:
 
 
 class JsonLogPrinter:
-    """An event for each line, with the time at which it was written."""
+    """Prints an event for each line, with its time."""
 
     def __init__(self, emit: JsonEventPrinter, address: Address, run: str) -> None:
         self._emit = emit
@@ -75,58 +75,58 @@ class JsonLogPrinter:
         self._run = run
         self._open: dict[int, str] = {}
 
-    def show(self, piece: LogBatch) -> None:
-        """Print more lines. An unfinished line waits; a line that is rewritten in place is printed as it is now."""
+    def show(self, batch: LogBatch) -> None:
+        """Print lines; keep an unfinished line until it is complete or rewritten."""
         events: list[Event] = []
-        if piece.skipped_bytes:
-            events = [*self._rest(piece.rank, piece.time), self._gap(piece)]
-        if piece.prepared_by:
-            events.append(self._elsewhere(piece))
-        if piece.lines:
-            first, *rest = piece.lines
-            lines = [self._open.pop(piece.rank, "") + first, *rest]
-            if piece.open and "\r" in lines[-1]:
+        if batch.skipped_bytes:
+            events = [*self._rest(batch.rank, batch.time), self._gap(batch)]
+        if batch.prepared_by:
+            events.append(self._elsewhere(batch))
+        if batch.lines:
+            first, *rest = batch.lines
+            lines = [self._open.pop(batch.rank, "") + first, *rest]
+            if batch.open and "\r" in lines[-1]:
                 lines[-1] = lines[-1].rstrip("\r").rpartition("\r")[2]
-            elif piece.open and len(lines[-1]) < _MAX_LINE:
-                self._open[piece.rank] = lines.pop()
-            events += [self._event(line, piece.rank, piece.time) for line in lines]
+            elif batch.open and len(lines[-1]) < _MAX_LINE:
+                self._open[batch.rank] = lines.pop()
+            events += [self._event(line, batch.rank, batch.time) for line in lines]
         self._emit.several(events)
 
     def show_unreachable(self, unreachable: Sequence[UnreachableNode]) -> None:
-        """Report the unreachable nodes, whose ranks' lines are missing."""
+        """Print a warning for each unreachable node."""
         rows = zip(unreachable, unreachable_json(unreachable), strict=True)
-        self._emit.several([self._missing(one, row) for one, row in rows])
+        self._emit.several([self._missing(node, row) for node, row in rows])
 
     def close(self) -> None:
-        """Print the lines that never ended."""
+        """Print the unfinished lines."""
         self._emit.several([event for rank in sorted(self._open) for event in self._rest(rank)])
 
     def _rest(self, rank: int, time: float | None = None) -> list[Event]:
         return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
 
-    def _missing(self, one: UnreachableNode, row: Mapping[str, Any]) -> Event:
+    def _missing(self, node: UnreachableNode, row: Mapping[str, Any]) -> Event:
         data = {"severity": "warning", "code": "node-unreachable", **row}
-        return Event(EventType.DIAGNOSTIC, unreachable_text(one, "the log"), self._address, data)
+        return Event(EventType.DIAGNOSTIC, unreachable_text(node, "the log"), self._address, data)
 
-    def _gap(self, piece: LogBatch) -> Event:
-        gone = {"rank": piece.rank, "skipped_bytes": piece.skipped_bytes}
+    def _gap(self, batch: LogBatch) -> Event:
+        gone = {"rank": batch.rank, "skipped_bytes": batch.skipped_bytes}
         data = {"severity": "warning", "code": "log-truncated", **gone}
-        return Event(EventType.DIAGNOSTIC, _gap_text(piece), self._address, data, piece.time)
+        return Event(EventType.DIAGNOSTIC, _gap_text(batch), self._address, data, batch.time)
 
-    def _elsewhere(self, piece: LogBatch) -> Event:
-        data = {"severity": "note", "rank": piece.rank, "prepared_by": piece.prepared_by}
-        return Event(EventType.DIAGNOSTIC, _prepared_elsewhere_text(piece), self._address, data)
+    def _elsewhere(self, batch: LogBatch) -> Event:
+        data = {"severity": "note", "rank": batch.rank, "prepared_by": batch.prepared_by}
+        return Event(EventType.DIAGNOSTIC, _prepared_elsewhere_text(batch), self._address, data)
 
     def _event(self, line: str, rank: int, time: float | None) -> Event:
         data = {"rank": rank, "run": self._run}
         return Event(EventType.LOG, line, self._address, data, time)
 
 
-def _gap_text(piece: LogBatch, whose: str = "") -> str:
-    return f"{format_bytes(piece.skipped_bytes)} of the log{whose} are missing: the log exceeded its size limit"
+def _gap_text(batch: LogBatch, rank: str = "") -> str:
+    return f"{format_bytes(batch.skipped_bytes)} of the log{rank} are missing: the log exceeded its size limit"
 
 
-def _prepared_elsewhere_text(piece: LogBatch) -> str:
+def _prepared_elsewhere_text(batch: LogBatch) -> str:
     return (
-        f"The training cache was prepared by {escape(piece.prepared_by)}; see the log of that run."
+        f"The training cache was prepared by {escape(batch.prepared_by)}; see the log of that run."
     )

@@ -1,4 +1,4 @@
-"""What a run uses: a table of the present, and its history as JSON, CSV and small curves."""
+"""Format resource usage: a table of the latest samples, JSON, CSV, plots."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _TITLES = {"ephemeral_storage": "DISK", "checkpoints": "CHECKPOINTS", "cache": "
 
 
 def latest_samples(samples: Iterable[RankSample]) -> list[RankSample]:
-    """The last sample of each rank."""
-    found = {sample.rank: sample for sample in samples}
-    return [found[rank] for rank in sorted(found)]
+    """Return the last sample of each rank."""
+    by_rank = {sample.rank: sample for sample in samples}
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def peak_samples(samples: Iterable[RankSample]) -> list[RankSample]:
-    """For each rank one sample with the most that it used of everything, and the rest as it was last."""
-    found: dict[int, RankSample] = {}
+    """Return a sample with the maximum of each quantity, by rank."""
+    by_rank: dict[int, RankSample] = {}
     for sample in samples:
-        found[sample.rank] = _peak_sample(found.get(sample.rank, sample), sample)
-    return [found[rank] for rank in sorted(found)]
+        by_rank[sample.rank] = _peak_sample(by_rank.get(sample.rank, sample), sample)
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def metrics_lines(
@@ -50,43 +50,48 @@ def metrics_lines(
     now: float,
     width: int | None = None,
 ) -> list[str]:
-    """The newest look at each rank, of an ended run the most it used. What is nearly full is yellow, then red.
+    """Return a table of the latest samples, or of the peaks of an ended run.
 
-    A GPU that works hard is no reason for colour: it is what one wants.
+    Memory and volumes that are nearly full are yellow or red; GPU utilization is not coloured.
     """
     head = f"{address}  run {run.number} ({run.id})  {run.status.words}"
     if not samples:
         return [head, "  No samples yet." if run.status.live else "  No samples."]
     if run.status.live:
         last = latest_samples(samples)
-        age = max(0.0, now - max(one.time for one in last))
+        age = max(0.0, now - max(sample.time for sample in last))
         lines = [f"{head}, {format_duration(age)} ago"]
     else:
         last = peak_samples(samples)
         lines = [f"{head}, peak usage"]
     gpus = _gpu_lines(last, style, width)
     lines += [*_machine_lines(last, style, width), *(["", *gpus] if gpus else [])]
-    return [*lines, *(f"  rank {one.rank}: {escape(one.problem)}" for one in last if one.problem)]
+    return [
+        *lines,
+        *(f"  rank {sample.rank}: {escape(sample.problem)}" for sample in last if sample.problem),
+    ]
 
 
-def sample_json(one: RankSample) -> dict[str, Any]:
-    """One sample under the names that the hosted service uses where it has one."""
-    volumes = {name: asdict(one.volumes[name]) if name in one.volumes else None for name in VOLUMES}
-    gpus = one.gpus
+def sample_json(sample: RankSample) -> dict[str, Any]:
+    """Return the JSON of a sample, with the hosted service's names."""
+    volumes = {
+        name: asdict(sample.volumes[name]) if name in sample.volumes else None for name in VOLUMES
+    }
+    gpus = sample.gpus
     return {
-        "time": format_timestamp(one.time),
-        "rank": one.rank,
-        "node": one.node,
-        "cpu_usage": one.cpu_usage,
-        "cpu_memory_usage_bytes": one.cpu_memory_usage_bytes,
-        "processes": one.processes,
+        "time": format_timestamp(sample.time),
+        "rank": sample.rank,
+        "node": sample.node,
+        "cpu_usage": sample.cpu_usage,
+        "cpu_memory_usage_bytes": sample.cpu_memory_usage_bytes,
+        "processes": sample.processes,
         "gpu_names": {number: gpu.name for number, gpu in gpus.items()},
         "gpu_utilization": {number: gpu.utilization for number, gpu in gpus.items()},
         "gpu_memory_usage_bytes": {number: gpu.memory_usage_bytes for number, gpu in gpus.items()},
         "gpu_memory_total_bytes": {number: gpu.memory_total_bytes for number, gpu in gpus.items()},
         **volumes,
-        "host": asdict(one.host),
-        "problem": one.problem,
+        "host": asdict(sample.host),
+        "problem": sample.problem,
     }
 
 
@@ -96,7 +101,7 @@ def metrics_json(
     samples: Sequence[RankSample],
     unreachable: Sequence[UnreachableNode] = (),
 ) -> dict[str, Any]:
-    """What ``metrics --format json`` prints: the history of all ranks, the oldest sample first, but for those of nodes that were ``unreachable``."""
+    """Return the JSON of ``metrics``: all samples, oldest first."""
     return {
         "address": str(address),
         "run": run.id,
@@ -108,7 +113,7 @@ def metrics_json(
 
 
 def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """Columns for as many GPUs as a sample has, and a row for each sample."""
+    """Return the columns and rows of ``metrics --format csv``."""
     numbers = sorted(
         {number for sample in samples for number in sample.gpus}, key=lambda n: (len(n), n)
     )
@@ -121,17 +126,20 @@ def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict
     return columns, [_csv_row(sample) for sample in samples]
 
 
-def _csv_row(one: RankSample) -> dict[str, Any]:
-    parts: dict[str, VolumeMetrics | HostMetrics | GpuMetrics] = {**one.volumes, "host": one.host}
-    parts |= {f"gpu{number}": gpu for number, gpu in one.gpus.items()}
-    row = sample_json(one)
-    for name, part in parts.items():
-        row |= {f"{name}_{key}": value for key, value in asdict(part).items()}
+def _csv_row(sample: RankSample) -> dict[str, Any]:
+    groups: dict[str, VolumeMetrics | HostMetrics | GpuMetrics] = {
+        **sample.volumes,
+        "host": sample.host,
+    }
+    groups |= {f"gpu{number}": gpu for number, gpu in sample.gpus.items()}
+    row = sample_json(sample)
+    for name, group in groups.items():
+        row |= {f"{name}_{key}": value for key, value in asdict(group).items()}
     return row
 
 
 def plot_lines(samples: Sequence[RankSample]) -> list[str]:
-    """A small curve for each quantity of each rank, all over the same time; each is as high as its largest value."""
+    """Return a plot of each quantity and rank, scaled to its maximum."""
     if not samples:
         return []
     begin, end = samples[0].time, samples[-1].time
@@ -139,12 +147,12 @@ def plot_lines(samples: Sequence[RankSample]) -> list[str]:
         f"  {(format_timestamp(begin) or '')[:19]}Z to {(format_timestamp(end) or '')[11:19]}Z"
     ]
     for rank in sorted({sample.rank for sample in samples}):
-        own = [sample for sample in samples if sample.rank == rank]
-        rows = [row for row in _curves(own) if any(value is not None for value in row[1])]
+        of_rank = [sample for sample in samples if sample.rank == rank]
+        rows = [row for row in _curves(of_rank) if any(value is not None for value in row[1])]
         width = max(len(name) for name, _, _ in rows)
         lines += [f"  rank {rank}"] if rank or len({sample.rank for sample in samples}) > 1 else []
         for name, values, show in rows:
-            points = [(o.time, v) for o, v in zip(own, values, strict=True) if v is not None]
+            points = [(o.time, v) for o, v in zip(of_rank, values, strict=True) if v is not None]
             top = max(value for _, value in points)
             curve = _curve(points, begin, end, top)
             lines.append(f"  {pad(name, width)}  {curve}  up to {show(top)}")
@@ -154,25 +162,25 @@ def plot_lines(samples: Sequence[RankSample]) -> list[str]:
 Values = list[float | None]
 
 
-def _curves(own: Sequence[RankSample]) -> list[tuple[str, Values, Callable[[float], str]]]:
+def _curves(samples: Sequence[RankSample]) -> list[tuple[str, Values, Callable[[float], str]]]:
     rows: list[tuple[str, Values, Callable[[float], str]]] = [
-        ("cpu", [one.cpu_usage for one in own], lambda v: f"{v:.1f} cores"),
-        ("memory", [one.cpu_memory_usage_bytes for one in own], format_bytes),
+        ("cpu", [sample.cpu_usage for sample in samples], lambda v: f"{v:.1f} cores"),
+        ("memory", [sample.cpu_memory_usage_bytes for sample in samples], format_bytes),
     ]
-    for number in sorted({number for one in own for number in one.gpus}):
-        gpus = [one.gpus.get(number) for one in own]
+    for number in sorted({number for sample in samples for number in sample.gpus}):
+        gpus = [sample.gpus.get(number) for sample in samples]
         rows.append((f"gpu {number}", [g.utilization if g else None for g in gpus], _percent))
         used: Values = [g.memory_usage_bytes if g else None for g in gpus]
         rows.append((f"gpu {number} memory", used, format_bytes))
     disk: Values = [
-        one.volumes.get("ephemeral_storage", VolumeMetrics()).usage_bytes for one in own
+        sample.volumes.get("ephemeral_storage", VolumeMetrics()).usage_bytes for sample in samples
     ]
     rows.append(("disk", disk, format_bytes))
     return rows
 
 
 def _curve(points: Sequence[tuple[float, float]], begin: float, end: float, top: float) -> str:
-    """The largest value in each of as many equal times; a space where there is none."""
+    """Return the maximum of each time slot as blocks; space for no value."""
     cells: list[float | None] = [None] * _CURVE
     for when, value in points:
         at = min(_CURVE - 1, int((when - begin) / max(end - begin, 1e-9) * _CURVE))
@@ -183,28 +191,28 @@ def _curve(points: Sequence[tuple[float, float]], begin: float, end: float, top:
     )
 
 
-def _peak_sample(known: RankSample, one: RankSample) -> RankSample:
+def _peak_sample(peak: RankSample, sample: RankSample) -> RankSample:
     volumes = {
         name: VolumeMetrics(
-            _larger(volume.usage_bytes, known.volumes.get(name, volume).usage_bytes),
+            _larger(volume.usage_bytes, peak.volumes.get(name, volume).usage_bytes),
             volume.utilization,
             volume.free_bytes,
         )
-        for name, volume in one.volumes.items()
+        for name, volume in sample.volumes.items()
     }
     gpus = {
         number: GpuMetrics(
             gpu.name,
-            _larger(gpu.utilization, known.gpus.get(number, gpu).utilization),
-            _larger(gpu.memory_usage_bytes, known.gpus.get(number, gpu).memory_usage_bytes),
+            _larger(gpu.utilization, peak.gpus.get(number, gpu).utilization),
+            _larger(gpu.memory_usage_bytes, peak.gpus.get(number, gpu).memory_usage_bytes),
             gpu.memory_total_bytes,
         )
-        for number, gpu in {**known.gpus, **one.gpus}.items()
+        for number, gpu in {**peak.gpus, **sample.gpus}.items()
     }
     return replace(
-        one,
-        cpu_usage=_larger(known.cpu_usage, one.cpu_usage),
-        cpu_memory_usage_bytes=max(known.cpu_memory_usage_bytes, one.cpu_memory_usage_bytes),
+        sample,
+        cpu_usage=_larger(peak.cpu_usage, sample.cpu_usage),
+        cpu_memory_usage_bytes=max(peak.cpu_memory_usage_bytes, sample.cpu_memory_usage_bytes),
         gpus=gpus,
         volumes=volumes,
     )
@@ -215,48 +223,53 @@ def _larger(one: N | None, other: N | None) -> N | None:
 
 
 def _machine_lines(last: Sequence[RankSample], style: Style, width: int | None) -> list[str]:
-    shown = [name for name in VOLUMES if any(name in one.volumes for one in last)]
+    shown = [name for name in VOLUMES if any(name in sample.volumes for sample in last)]
     headers = ["RANK", "NODE", "CPU", "MEMORY", "HOST MEMORY", *(_TITLES[name] for name in shown)]
     rows = []
-    for one in last:
-        host = one.host
-        cpu = "" if one.cpu_usage is None else f"{one.cpu_usage:.1f} of {host.cpu_count} cores"
+    for sample in last:
+        host = sample.host
+        cpu = (
+            "" if sample.cpu_usage is None else f"{sample.cpu_usage:.1f} of {host.cpu_count} cores"
+        )
         filled = f"{_percent(host.memory_utilization)} of {format_bytes(host.memory_total_bytes)}"
         rows.append(
             [
-                str(one.rank),
-                one.node,
+                str(sample.rank),
+                sample.node,
                 cpu,
-                format_bytes(one.cpu_memory_usage_bytes),
+                format_bytes(sample.cpu_memory_usage_bytes),
                 filled,
-                *(_volume_text(one, name) for name in shown),
+                *(_volume_text(sample, name) for name in shown),
             ]
         )
-    full = [
+    shares = [
         {
-            "HOST MEMORY": one.host.memory_utilization,
-            **{_TITLES[name]: one.volumes.get(name, VolumeMetrics()).utilization for name in shown},
+            "HOST MEMORY": sample.host.memory_utilization,
+            **{
+                _TITLES[name]: sample.volumes.get(name, VolumeMetrics()).utilization
+                for name in shown
+            },
         }
-        for one in last
+        for sample in last
     ]
-    return _colored_table(headers, rows, full, style, width)
+    return _colored_table(headers, rows, shares, style, width)
 
 
 def _gpu_lines(last: Sequence[RankSample], style: Style, width: int | None) -> list[str]:
-    rows, full = [], []
-    for one in last:
-        for number, gpu in one.gpus.items():
+    rows, shares = [], []
+    for sample in last:
+        for number, gpu in sample.gpus.items():
             used, total = gpu.memory_usage_bytes, gpu.memory_total_bytes
             memory = "" if used is None else format_bytes(used)
             memory += f" of {format_bytes(total)}" if memory and total else ""
             rows.append(
-                [str(one.rank), number, escape(gpu.name), _percent(gpu.utilization), memory]
+                [str(sample.rank), number, escape(gpu.name), _percent(gpu.utilization), memory]
             )
-            full.append({"GPU MEMORY": used / total if used is not None and total else None})
+            shares.append({"GPU MEMORY": used / total if used is not None and total else None})
     if not rows:
         return []
     headers = ["RANK", "GPU", "NAME", "BUSY", "GPU MEMORY"]
-    return _colored_table(headers, rows, full, style, width)
+    return _colored_table(headers, rows, shares, style, width)
 
 
 def _load_colour(share: float | None) -> str | None:
@@ -265,11 +278,11 @@ def _load_colour(share: float | None) -> str | None:
     return "red" if share > _ALARM else "yellow"
 
 
-def _volume_text(one: RankSample, name: str) -> str:
-    """What is in use there, and how full the disk is where that isn't the one of the working directory."""
+def _volume_text(sample: RankSample, name: str) -> str:
+    """Format usage, and utilization if it differs from that of the first volume."""
     volume, first = (
-        one.volumes.get(name, VolumeMetrics()),
-        one.volumes.get(VOLUMES[0], VolumeMetrics()),
+        sample.volumes.get(name, VolumeMetrics()),
+        sample.volumes.get(VOLUMES[0], VolumeMetrics()),
     )
     parts = [] if volume.usage_bytes is None else [format_bytes(volume.usage_bytes)]
     if volume.utilization is not None and (
@@ -286,14 +299,14 @@ def _percent(share: float | None) -> str:
 def _colored_table(
     headers: list[str],
     rows: list[list[str]],
-    full: Sequence[Mapping[str, float | None]],
+    shares: Sequence[Mapping[str, float | None]],
     style: Style,
     width: int | None,
 ) -> list[str]:
-    """A table, cells coloured by how full each row's columns are."""
+    """Return a table with cells coloured by utilization."""
 
     def paint(row: int, header: str, text: str) -> str:
-        colour = _load_colour(full[row].get(header))
+        colour = _load_colour(shares[row].get(header))
         return style(text, colour) if colour else text
 
     shrinks = frozenset({"NODE", "NAME"})

@@ -1,4 +1,4 @@
-"""What a mirror holds, for people and for programs."""
+"""Format reports about a mirror: list, verify, gc."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MIRROR_COLUMNS = (
 )  # fmt: skip
 
 
-def mirror_json(found: MirrorInventory) -> dict[str, Any]:
-    """The object that CONTRACT's ``mirror list --format json`` describes."""
+def mirror_json(inventory: MirrorInventory) -> dict[str, Any]:
+    """Return the JSON of ``mirror list``."""
     return {
-        "sources": [_row_json(row) for row in found.rows],
-        "bytes_stored": sum(row.bytes_stored for row in found.rows),
-        "bytes_saved": sum(row.bytes_saved for row in found.rows),
-        "bytes_unfinished": found.unfinished,
-        "bytes_unreferenced": found.unreferenced,
+        "sources": [_row_json(row) for row in inventory.rows],
+        "bytes_stored": sum(row.bytes_stored for row in inventory.rows),
+        "bytes_saved": sum(row.bytes_saved for row in inventory.rows),
+        "bytes_unfinished": inventory.unfinished,
+        "bytes_unreferenced": inventory.unreferenced,
     }
 
 
@@ -44,12 +44,12 @@ def _row_json(row: InventoryRow) -> dict[str, Any]:
     return {name: form[name] for name in MIRROR_COLUMNS}
 
 
-def mirror_lines(found: MirrorInventory, width: int | None = None) -> list[str]:
-    """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
-    if not found.rows:
-        is_empty = not (found.unfinished or found.unreferenced)
-        return ["The mirror is empty." if is_empty else _total_lines(found)]
-    return [*_table(found.rows, width), "", _total_lines(found)]
+def mirror_lines(inventory: MirrorInventory, width: int | None = None) -> list[str]:
+    """Return a table of the sources, and the totals."""
+    if not inventory.rows:
+        is_empty = not (inventory.unfinished or inventory.unreferenced)
+        return ["The mirror is empty." if is_empty else _total_lines(inventory)]
+    return [*_table(inventory.rows, width), "", _total_lines(inventory)]
 
 
 def _table(rows: Sequence[InventoryRow], width: int | None) -> list[str]:
@@ -69,7 +69,7 @@ def _table(rows: Sequence[InventoryRow], width: int | None) -> list[str]:
 _COMPLETE = "complete"
 _USED = "LAST USED (UTC)"
 _NARROWEST = {"SOURCE": 32, "KEPT": 32, "PROJECT": 10, "PROJECTS": 10, "OWNER": 10, "PEOPLE": 10}
-"""Narrower than that they would tell nothing."""
+"""Minimum column widths."""
 
 
 def _listing_status(row: InventoryRow) -> str:
@@ -77,7 +77,7 @@ def _listing_status(row: InventoryRow) -> str:
 
 
 def lost_listing_lines(rows: Sequence[InventoryRow]) -> list[str]:
-    """What to do about each listing that is lost, a warning each."""
+    """Return a warning for each lost listing."""
     return [
         f"the listing of {row.source} is {row.listing_status} ({row.listing}): the next apply of a project that uses it repairs it"
         for row in rows
@@ -86,14 +86,14 @@ def lost_listing_lines(rows: Sequence[InventoryRow]) -> list[str]:
 
 
 def _cells(row: InventoryRow, server: str) -> list[str]:
-    is_whole = _listing_status(row) == _COMPLETE
+    is_complete = _listing_status(row) == _COMPLETE
     return [
         row.source,
         server,
         short_revision(row.revision),
         str(row.files),
         format_bytes(row.bytes),
-        format_bytes(row.bytes_shared) if is_whole else _listing_status(row),
+        format_bytes(row.bytes_shared) if is_complete else _listing_status(row),
         format_minute(row.last_used),
         ", ".join(row.projects),
         ", ".join(row.users),
@@ -101,28 +101,28 @@ def _cells(row: InventoryRow, server: str) -> list[str]:
 
 
 def _servers(rows: Sequence[InventoryRow]) -> Iterator[str]:
-    """For each row the server, where its URI stands for sources of several."""
+    """Yield each row's server if its URI has sources on several servers."""
     servers: dict[str, set[str | None]] = {}
     for row in rows:
         servers.setdefault(row.source, set()).add(row.endpoint)
     for row in rows:
-        said = (row.endpoint or "its own").removeprefix("https://")
-        yield said if len(servers[row.source]) > 1 else ""
+        server = (row.endpoint or "its own").removeprefix("https://")
+        yield server if len(servers[row.source]) > 1 else ""
 
 
-def _total_lines(found: MirrorInventory) -> str:
-    stored = format_bytes(sum(row.bytes_stored for row in found.rows))
-    saved = sum(row.bytes_saved for row in found.rows)
-    coming, left = found.unfinished, found.unreferenced
-    by_sharing = f", {format_bytes(saved)} saved by deduplication" if saved else ""
-    of_parts = f", {format_bytes(coming)} of incomplete sources" if coming else ""
-    unused = f", {format_bytes(left)} unreferenced" if left else ""
-    hint = " Run trainctl mirror gc to delete unreferenced blobs." if left else ""
-    return f"{stored} stored{by_sharing}{of_parts}{unused}.{hint}"
+def _total_lines(inventory: MirrorInventory) -> str:
+    stored = format_bytes(sum(row.bytes_stored for row in inventory.rows))
+    saved = sum(row.bytes_saved for row in inventory.rows)
+    unfinished, unreferenced = inventory.unfinished, inventory.unreferenced
+    saved_text = f", {format_bytes(saved)} saved by deduplication" if saved else ""
+    unfinished_text = f", {format_bytes(unfinished)} of incomplete sources" if unfinished else ""
+    unreferenced_text = f", {format_bytes(unreferenced)} unreferenced" if unreferenced else ""
+    hint = " Run trainctl mirror gc to delete unreferenced blobs." if unreferenced else ""
+    return f"{stored} stored{saved_text}{unfinished_text}{unreferenced_text}.{hint}"
 
 
 _MOST_LINES = 1000
-"""Findings that are shown to people."""
+"""Maximum number of findings in text."""
 FINDING_COLUMNS = ("path", "problem", "bytes", "sources", "outcome", "detail")
 GC_COLUMNS = (
     "action", "source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage", "last_used",
@@ -130,7 +130,7 @@ GC_COLUMNS = (
 
 
 def mirror_verify_json(report: VerifyReport) -> dict[str, Any]:
-    """The form of ``mirror verify --format json``."""
+    """Return the JSON of ``mirror verify``."""
     return {
         "ok": report.ok,
         "blobs": report.blobs,
@@ -140,13 +140,13 @@ def mirror_verify_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """One thing that was wrong."""
+    """Return the JSON of a finding."""
     form = {"path": finding.key, **asdict(finding), "outcome": finding.outcome.value}
     return {name: form[name] for name in FINDING_COLUMNS}
 
 
 def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[str]:
-    """What was wrong, as far as somebody may want to read it, and the counts."""
+    """Return a table of the first findings, and the counts."""
     lines: list[str] = []
     if report.findings:
         cells = [
@@ -166,25 +166,27 @@ def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[
     more = len(report.findings) - _MOST_LINES
     if more > 0:
         lines[-1:] = [f"and {more} more; use --format json or csv to list all.", ""]
-    looked = f"{pluralize(report.blobs, 'blob')} verified, {format_bytes(report.bytes)}"
-    return [*lines, f"{looked}: {_verify_summary(report.findings)}"]
+    verified = f"{pluralize(report.blobs, 'blob')} verified, {format_bytes(report.bytes)}"
+    return [*lines, f"{verified}: {_verify_summary(report.findings)}"]
 
 
 def _verify_summary(findings: Sequence[Finding]) -> str:
     if not findings:
         return "no problems found."
     counts = Counter(finding.outcome.value for finding in findings)
-    said = ", ".join(f"{counts[one]} {one}" for one in ("corrupt", "removed") if counts[one])
+    text = ", ".join(
+        f"{counts[outcome]} {outcome}" for outcome in ("corrupt", "removed") if counts[outcome]
+    )
     hints = (
         " Run trainctl mirror verify --repair to delete corrupt blobs." if counts["corrupt"] else ""
     )
     if any(finding.sources for finding in findings if finding.outcome is FindingOutcome.REMOVED):
         hints += " The next apply downloads the deleted blobs again."
-    return f"{said}.{hints}"
+    return f"{text}.{hints}"
 
 
 def gc_json(report: GcReport) -> dict[str, Any]:
-    """The form of ``mirror gc --format json``."""
+    """Return the JSON of ``mirror gc``."""
     return {
         "dry_run": report.dry_run,
         "freed": {
@@ -196,14 +198,14 @@ def gc_json(report: GcReport) -> dict[str, Any]:
             {"listing": listing.listing, "files": listing.files, "bytes": listing.bytes}
             for listing in report.listings
         ],
-        "dropped": [_reference_json(one) for one in report.dropped],
-        "kept": [_reference_json(one) for one in report.kept],
-        "busy": [_reference_json(one) for one in report.busy],
+        "dropped": [_reference_json(reference) for reference in report.dropped],
+        "kept": [_reference_json(reference) for reference in report.kept],
+        "busy": [_reference_json(reference) for reference in report.busy],
     }
 
 
 def gc_rows(report: GcReport) -> list[dict[str, Any]]:
-    """The same as one list of rows, each with what became of it."""
+    """Return the CSV rows of ``mirror gc``, with an ``action`` column."""
     form = gc_json(report)
     return [
         {"action": name, **row}
@@ -213,15 +215,15 @@ def gc_rows(report: GcReport) -> list[dict[str, Any]]:
 
 
 def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
-    """What was dropped, what is kept for whom, and what was freed."""
+    """Return dropped references, a table of kept references, and bytes freed."""
     lines = [
-        f"Dropped, not used since {format_minute(one.last_used)} UTC: {_reference_owner(one)}"
-        for one in report.dropped
+        f"Dropped, not used since {format_minute(reference.last_used)} UTC: {_reference_owner(reference)}"
+        for reference in report.dropped
     ]
     if report.kept:
         lines += table(
             ["KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", _USED],
-            [_kept_cells(one) for one in report.kept],
+            [_kept_cells(reference) for reference in report.kept],
             width=width,
             right=frozenset({"SIZE"}),
             shrinks=frozenset(_NARROWEST),
@@ -229,37 +231,37 @@ def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
             drops=("OWNER", "REVISION", _USED),
         )
     lines += [
-        f"Being mirrored: {_reference_owner(one)}. No blobs were deleted; try again later."
-        for one in report.busy
+        f"Being mirrored: {_reference_owner(reference)}. No blobs were deleted; try again later."
+        for reference in report.busy
     ]
-    done = "would be deleted" if report.dry_run else "freed"
-    problem = f"{pluralize(report.blobs, 'blob')} of {pluralize(len(report.listings), 'listing')}"
-    return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {problem}."]
+    verb = "would be deleted" if report.dry_run else "freed"
+    amount = f"{pluralize(report.blobs, 'blob')} of {pluralize(len(report.listings), 'listing')}"
+    return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {verb}: {amount}."]
 
 
-def _kept_cells(need: StoredReference) -> list[str]:
-    record = need.record
+def _kept_cells(reference: StoredReference) -> list[str]:
+    record = reference.record
     return [
         escape(str(record.get("source"))),
         short_revision(str(record.get("revision"))),
         format_bytes(int(record.get("bytes") or 0)),
         escape(str(record.get("project"))),
         escape(str(record.get("owner"))),
-        format_minute(need.last_used),
+        format_minute(reference.last_used),
     ]
 
 
-def _reference_owner(need: StoredReference) -> str:
-    record = need.record
+def _reference_owner(reference: StoredReference) -> str:
+    record = reference.record
     return escape(
         f"{record.get('source')} for {record.get('address')} of {record.get('project')} ({record.get('owner')})"
     )
 
 
-def _reference_json(need: StoredReference) -> dict[str, Any]:
-    record = need.record
+def _reference_json(reference: StoredReference) -> dict[str, Any]:
+    record = reference.record
     named = ("source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage")  # fmt: skip
     return {
         **{name: record.get(name) for name in named},
-        "last_used": format_timestamp(need.last_used),
+        "last_used": format_timestamp(reference.last_used),
     }

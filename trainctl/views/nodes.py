@@ -1,4 +1,4 @@
-"""The machines of clusters, for people and for programs."""
+"""Format nodes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _HEADERS = ["NODE", "STATE", "GPUS", "FREE", "DISK FREE", "CACHED", "RUNS"]
 
 
 def nodes_json(reports: Sequence[NodeReport]) -> dict[str, Any]:
-    """The form of ``nodes --format json``."""
+    """Return the JSON of ``nodes``."""
     return {"nodes": [_node_json(report) for report in reports]}
 
 
 def node_rows(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
-    """The rows of ``nodes --format csv``: counts where JSON has lists."""
+    """Return the CSV rows of ``nodes``: counts instead of lists."""
     return [_row(_node_json(report)) for report in reports]
 
 
 def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list[str]:
-    """A line for each node, then what is wrong with those that could not be asked."""
+    """Return a table of nodes, and the problems of each."""
     if not reports:
         return ["No nodes."]
     cells = [_cells(report) for report in reports]
@@ -45,18 +45,18 @@ def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list
 
 
 def _node_json(report: NodeReport) -> dict[str, Any]:
-    found: Mapping[str, Any] = report.found or {}
-    cache = found.get("cache") or {}
+    facts: Mapping[str, Any] = report.found or {}
+    cache = facts.get("cache") or {}
     return {
         "cluster": report.cluster,
         "name": report.name,
         "address": report.address,
         "status": report.status,
         "reachable": report.found is not None or report.status == "missing",
-        "reason": report.why or found.get("gpus_problem"),
-        "addresses": list(found.get("addresses") or ()),
-        "gpus": [_gpu(one) for one in found.get("gpus") or ()],
-        "disk": found.get("disk") or {"total": None, "free": None},
+        "reason": report.why or facts.get("gpus_problem"),
+        "addresses": list(facts.get("addresses") or ()),
+        "gpus": [_gpu(gpu) for gpu in facts.get("gpus") or ()],
+        "disk": facts.get("disk") or {"total": None, "free": None},
         "cache": {
             "limit": report.limit,
             "used": cache.get("used"),
@@ -81,7 +81,7 @@ def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(run: Mapping[str, Any], lineage: str) -> str:
-    """For people, who see whose it is where that is another project's."""
+    """Format a run, with its project if it belongs to another state."""
     return format_run(run, lineage)
 
 
@@ -99,14 +99,14 @@ def _row(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def _free(form: Mapping[str, Any]) -> int:
-    return sum(1 for one in form["gpus"] if not one["claimed_by"] and not one["used_by"])
+    return sum(1 for gpu in form["gpus"] if not gpu["claimed_by"] and not gpu["used_by"])
 
 
 def _cells(report: NodeReport) -> list[str]:
     form = _node_json(report)
     kinds: dict[str, int] = {}
-    for one in form["gpus"]:
-        name = one["name"] or "GPU"
+    for gpu in form["gpus"]:
+        name = gpu["name"] or "GPU"
         kinds[name] = kinds.get(name, 0) + 1
     free, used = form["disk"]["free"], form["cache"]["used"]
     return [

@@ -1,72 +1,82 @@
-"""Errors and diagnostics for people."""
+"""Format errors, diagnostics, and explanations of codes and manifest fields."""
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.manifest import excerpt as manifest
-from trainctl.model.diagnostics import Diagnostic, Position, Severity
+from trainctl.model.diagnostics import Diagnostic, Explanation, Position, Severity
 from trainctl.views.terminal.sanitize import escape, escape_lines
-from trainctl.views.terminal.text import Style, display_width, plain
+from trainctl.views.terminal.text import Style, display_width, pad, plain
+
+if TYPE_CHECKING:
+    from trainctl.manifest.fields import ManifestField
+    from trainctl.views.terminal.output import TerminalOutput
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 _GENERIC_CODES = frozenset({"failed", "interrupted", "wrong-usage"})
-"""Codes about which there is no more to read than the message says."""
+"""Codes without an explanation beyond the message."""
 _EXCERPTS = 50
-"""How many diagnostics are shown with their line."""
+"""How many diagnostics are shown with their source line."""
 
 
 def problem_lines(
     error: TrainctlError, style: Style = plain, width: int | None = None
 ) -> list[str]:
-    """An error as it is shown on standard error: what and where, what to do, where to read more."""
+    """Return the lines of an error, with hints."""
     if isinstance(error, ManifestError | TrustError):
-        found = [
+        diagnostics = [
             diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
         ]
         return [
-            *diagnostic_lines(found, style, width),
-            count_line(found),
-            *explain_hint_lines(found, style),
+            *diagnostic_lines(diagnostics, style, width),
+            count_line(diagnostics),
+            *explain_hint_lines(diagnostics, style),
         ]
     address = str(error.address) if error.address else None
     return [*error_lines(error, address, style), *explain_hint_lines([error], style)]
 
 
 def error_lines(error: TrainctlError, address: str | None, style: Style = plain) -> list[str]:
-    """An error about an address: what is wrong, its code, and below it what to do."""
+    """Return the lines of an error about an address."""
     label = style("error:", "red")
-    where = f"{address}: " if address else ""
-    said = escape(where + error.summary)
-    return [f"{label} {said}{_code(error.code, style)}", *_indented(error.detail)]
+    prefix = f"{address}: " if address else ""
+    summary = escape(prefix + error.summary)
+    return [f"{label} {summary}{_code(error.code, style)}", *_indented(error.detail)]
 
 
 def diagnostic_lines(
     diagnostics: Iterable[Diagnostic], style: Style = plain, width: int | None = None
 ) -> list[str]:
-    """Every diagnostic: ``file:line:column: error: summary [code]``, the line it is about, then the detail.
+    """Return lines per diagnostic: summary, source line, detail.
 
-    A diagnostic that many jobs of a matrix share is printed once, with their number. Source lines are cut to
-    ``width`` columns, and to 80.
+    Diagnostics of several jobs of a matrix are merged. Source lines are cut to ``width`` or 80.
     """
     lines: list[str] = []
-    room = min(width or WIDTH, WIDTH)
-    for number, (one, more) in enumerate(_merged(diagnostics)):
-        where = f"{escape(str(one.where))}: " if one.where else ""
-        label = style(f"{one.severity}:", _COLORS[one.severity])
-        also = f" and {more} more" if more else ""
-        address = f"{one.address}{also}: " if one.address and one.address not in one.summary else ""
-        said = escape(address + one.summary)
-        lines.append(f"{where}{label} {said}{_code(one.code, style)}")
-        lines += excerpt_lines(one.where, room) if number < _EXCERPTS else ()
-        lines += _indented(one.detail)
+    available = min(width or WIDTH, WIDTH)
+    for number, (diagnostic, more) in enumerate(_merged(diagnostics)):
+        prefix = f"{escape(str(diagnostic.where))}: " if diagnostic.where else ""
+        label = style(f"{diagnostic.severity}:", _COLORS[diagnostic.severity])
+        others = f" and {more} more" if more else ""
+        address = (
+            f"{diagnostic.address}{others}: "
+            if diagnostic.address and diagnostic.address not in diagnostic.summary
+            else ""
+        )
+        summary = escape(address + diagnostic.summary)
+        lines.append(f"{prefix}{label} {summary}{_code(diagnostic.code, style)}")
+        lines += excerpt_lines(diagnostic.where, available) if number < _EXCERPTS else ()
+        lines += _indented(diagnostic.detail)
     return lines
 
 
 def _merged(diagnostics: Iterable[Diagnostic]) -> Iterator[tuple[Diagnostic, int]]:
-    """Each diagnostic with how many jobs of the same matrix have it too."""
+    """Yield each diagnostic, and how many other jobs of a matrix have it."""
     alike: dict[Diagnostic, list[Diagnostic]] = {}
     for diagnostic in diagnostics:
         group = diagnostic.address.partition("[")[0] if diagnostic.address else None
@@ -76,7 +86,7 @@ def _merged(diagnostics: Iterable[Diagnostic]) -> Iterator[tuple[Diagnostic, int
 
 
 def count_line(diagnostics: Sequence[Diagnostic]) -> str:
-    """How many there are of each kind."""
+    """Count diagnostics by severity."""
     counts = [
         (sum(diagnostic.severity is kind for diagnostic in diagnostics), kind.value)
         for kind in Severity
@@ -87,7 +97,7 @@ def count_line(diagnostics: Sequence[Diagnostic]) -> str:
 def explain_hint_lines(
     problems: Iterable[Diagnostic | TrainctlError], style: Style = plain
 ) -> list[str]:
-    """How to read more about what went wrong, once for all; nothing where only warnings were shown."""
+    """Return the hint to ``trainctl explain``; nothing for warnings."""
     codes = {
         problem.code
         for problem in problems
@@ -95,8 +105,8 @@ def explain_hint_lines(
     } - _GENERIC_CODES
     if not codes:
         return []
-    which = next(iter(codes)) if len(codes) == 1 else "CODE"
-    return [style(f"For details, run: trainctl explain {which}", "dim")]
+    code = next(iter(codes)) if len(codes) == 1 else "CODE"
+    return [style(f"For details, run: trainctl explain {code}", "dim")]
 
 
 def _code(code: str, style: Style) -> str:
@@ -108,20 +118,20 @@ def _indented(text: str) -> list[str]:
 
 
 WIDTH = 80
-"""Columns that a line takes at most."""
+"""Maximum columns of a source line."""
 _NARROWEST = 20
 _TAB = "    "
 
 
 def excerpt_lines(where: Position | None, width: int = WIDTH) -> list[str]:
-    """The line with its number and the line with the caret; nothing where there is no line that may be shown.
+    """Return the source line and a caret, if the line may be shown.
 
-    Long lines are cut to what stands around the place.
+    Long lines are cut around the column.
     """
-    found = manifest.excerpt(where) if where else None
-    if found is None or where is None:
+    excerpt = manifest.excerpt(where) if where else None
+    if excerpt is None or where is None:
         return []
-    line, column = found
+    line, column = excerpt
     number = str(where.line)
     text, caret = _window(
         _escaped_line(line[:column]),
@@ -136,7 +146,7 @@ def _escaped_line(text: str) -> str:
 
 
 def _window(before: str, after: str, width: int) -> tuple[str, int]:
-    """Both parts in so many columns, the end of the first kept, and how many columns it takes."""
+    """Shorten both parts to a width; return the text and the caret's column."""
     if display_width(before) + display_width(after) > width:
         before = _last(before, max(width // 2, width - display_width(after)))
         after = _first(after, width - display_width(before))
@@ -152,8 +162,52 @@ def _last(text: str, width: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """The beginning of a text in fewer columns than that."""
+    """Return the start of a text in fewer than ``width`` columns."""
     text = text[:width]
     while display_width(text) >= width:
         text = text[:-1]
     return text
+
+
+_WIDEST = 100
+
+
+def code_lines(explanation: Explanation, output: TerminalOutput) -> list[str]:
+    """Return an error code's title and text; examples are not wrapped."""
+    lines = [f"{output.style(explanation.code, 'bold')}: {explanation.title}"]
+    for paragraph in explanation.text.split("\n\n"):
+        if not paragraph:
+            continue
+        is_example = paragraph.startswith("    ")
+        lines += ["", *(paragraph.splitlines() if is_example else _wrap_text(paragraph, output))]
+    return lines
+
+
+def field_lines(
+    field: ManifestField, children: Sequence[ManifestField], output: TerminalOutput
+) -> list[str]:
+    """Return a field's type and meaning, and the fields below it."""
+    lines = [f"{output.style(field.path, 'bold')}: {_field_type(field)}"]
+    lines += [f"  {line}" for line in _wrap_text(field.meaning, output)]
+    width = max((len(child.steps[-1]) for child in children), default=0)
+    if children:
+        lines.append("")
+    for child in children:
+        lines.append(f"  {pad(child.steps[-1], width)}  {_field_type(child)}")
+        lines += [
+            f"  {' ' * width}  {line}" for line in _wrap_text(child.meaning, output, width + 4)
+        ]
+    return lines
+
+
+def _field_type(field: ManifestField) -> str:
+    if field.required:
+        return f"{field.type} (required)"
+    if field.default in (None, [], ""):
+        return field.type
+    return f"{field.type} (default: {json.dumps(field.default, ensure_ascii=False)})"
+
+
+def _wrap_text(text: str, output: TerminalOutput, indent: int = 2) -> list[str]:
+    width = min(output.width or _WIDEST, _WIDEST) - indent
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

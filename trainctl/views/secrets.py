@@ -1,4 +1,4 @@
-"""Declared secrets, for people and for programs. Never their values."""
+"""Format checks of secrets, without their values."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from trainctl.views.terminal.tables import table
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")
 
 
-def secrets_json(checked: Sequence[SecretCheck]) -> dict[str, Any]:
-    """The object that ``secrets check --format json`` prints."""
+def secrets_json(checks: Sequence[SecretCheck]) -> dict[str, Any]:
+    """Return the JSON of ``secrets check``."""
     return {
         "secrets": [
             {
-                **_secret_cells(one),
-                "uses": [_use_cells(used) for used in one.uses],
-                "problems": [problem.to_json() for problem in one.problems],
+                **_secret_cells(check),
+                "uses": [_use_cells(use_check) for use_check in check.uses],
+                "problems": [problem.to_json() for problem in check.problems],
             }
-            for one in checked
+            for check in checks
         ]
     }
 
 
-def secret_rows(checked: Sequence[SecretCheck]) -> list[dict[str, Any]]:
-    """A row for each use, and one for each unused secret."""
+def secret_rows(checks: Sequence[SecretCheck]) -> list[dict[str, Any]]:
+    """Return the CSV rows: one for each use, or for an unused secret."""
     unused = dict.fromkeys(("by", "purpose", "to", "allowed"))
     return [
-        {**_secret_cells(one), **use}
-        for one in checked
-        for use in [_use_cells(used) for used in one.uses] or [unused]
+        {**_secret_cells(check), **use}
+        for check in checks
+        for use in [_use_cells(use_check) for use_check in check.uses] or [unused]
     ]
 
 
-def secret_lines(checked: Sequence[SecretCheck], width: int | None = None) -> list[str]:
-    """A line for each use; in so many columns if they must fit."""
-    if not checked:
+def secret_lines(checks: Sequence[SecretCheck], width: int | None = None) -> list[str]:
+    """Return a table with a line for each use."""
+    if not checks:
         return ["The manifest declares no secrets."]
     headers = ["SECRET", "FROM", "READABLE", "USED BY", "FOR", "SENT TO", "ALLOWED"]
-    return table(headers, [*_cells(checked)], width=width, shrinks=frozenset({"FROM"}))
+    return table(headers, [*_cells(checks)], width=width, shrinks=frozenset({"FROM"}))
 
 
 def pushed_lines(pushed: SecretPush) -> list[str]:
-    """What was stored, and what to write so that plans show it."""
+    """Return what was stored, and the version to declare."""
     if not pushed.changed:
         return [f"Secret {pushed.spec.name!r} already has this value in {pushed.place}."]
     versions = f", version {pushed.after}" if pushed.after else ""
@@ -63,43 +63,51 @@ def _version_hint(pushed: SecretPush) -> str:
     return str(int(version) + 1) if version.isdecimal() else "another than " + version
 
 
-def _cells(checked: Sequence[SecretCheck]) -> Iterator[list[str]]:
-    for one in checked:
-        first = [one.spec.name, f"{one.spec.origin} {one.spec.source}", _bool_text(one.readable)]
-        if not one.uses:
+def _cells(checks: Sequence[SecretCheck]) -> Iterator[list[str]]:
+    for check in checks:
+        first = [
+            check.spec.name,
+            f"{check.spec.origin} {check.spec.source}",
+            _bool_text(check.readable),
+        ]
+        if not check.uses:
             yield [*first, "-", "-", "-", "-"]
-        for used in one.uses:
+        for use_check in check.uses:
             yield [
                 *first,
-                used.use.by,
-                used.use.purpose,
-                _recipient(used),
-                _bool_text(used.allowed),
+                use_check.use.by,
+                use_check.use.purpose,
+                _recipient(use_check),
+                _bool_text(use_check.allowed),
             ]
             first = ["", "", ""]
 
 
-def _secret_cells(one: SecretCheck) -> dict[str, Any]:
+def _secret_cells(check: SecretCheck) -> dict[str, Any]:
     return {
-        "name": one.spec.name,
-        "from": one.spec.origin,
-        "source": one.spec.source,
-        "version": one.spec.version,
-        "readable": one.readable,
+        "name": check.spec.name,
+        "from": check.spec.origin,
+        "source": check.spec.source,
+        "version": check.spec.version,
+        "readable": check.readable,
     }
 
 
-def _use_cells(used: SecretUseCheck) -> dict[str, Any]:
+def _use_cells(use_check: SecretUseCheck) -> dict[str, Any]:
     return {
-        "by": used.use.by,
-        "purpose": used.use.purpose,
-        "to": _recipient(used),
-        "allowed": used.allowed,
+        "by": use_check.use.by,
+        "purpose": use_check.use.purpose,
+        "to": _recipient(use_check),
+        "allowed": use_check.allowed,
     }
 
 
-def _recipient(used: SecretUseCheck) -> str:
-    return str(used.use.to.host) if used.use.to else f"nodes of cluster.{used.use.cluster}"
+def _recipient(use_check: SecretUseCheck) -> str:
+    return (
+        str(use_check.use.to.host)
+        if use_check.use.to
+        else f"nodes of cluster.{use_check.use.cluster}"
+    )
 
 
 def _bool_text(value: bool) -> str:

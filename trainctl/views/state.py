@@ -1,4 +1,4 @@
-"""A state, as text and as JSON."""
+"""Format a state and its history."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BELOW = " " * 8
 
 
 def state_lines(state: State) -> list[str]:
-    """Every resource in a line, then what is being changed at the moment."""
+    """Return a table of resources, and the open intents."""
     if not state.resources and not state.open_intents:
         return ["The state is empty."]
     rows = [
@@ -46,13 +46,13 @@ def state_lines(state: State) -> list[str]:
     lines = table(["RESOURCE", "PROVIDER", "STATE"], rows) if rows else []
     intents = [intent for _, intent in sorted(state.open_intents.items())]
     if intents:
-        lines += ["", "Started and not finished:", *(f"  {_intent(one)}" for one in intents)]
+        lines += ["", "Started and not finished:", *(f"  {_intent(intent)}" for intent in intents)]
     lines += ["", f"Serial {state.serial}, lineage {state.lineage}"]
     return lines
 
 
 def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str]:
-    """One resource in full: its values, what came out of it, what it depends on."""
+    """Return all values of a resource."""
     values = {**recorded.outputs, **recorded.attributes}
     shown = {key: value for key, value in values.items() if key not in _HIDDEN}
     lines = [style(f"{recorded.address} ({recorded.provider})", "bold")]
@@ -60,7 +60,9 @@ def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str
     lines += [f"  node {escape(line)}" for line in _nodes(recorded)]
     lines += [f"  run {escape(line)}" for line in _runs(recorded)]
     if recorded.depends_on:
-        lines.append(f"  depends on {', '.join(str(one) for one in recorded.depends_on)}")
+        lines.append(
+            f"  depends on {', '.join(str(dependency) for dependency in recorded.depends_on)}"
+        )
     if recorded.lifecycle.prevent_destroy:
         lines.append("  is protected (prevent_destroy)")
     return lines
@@ -69,9 +71,9 @@ def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str
 def history_lines(
     rows: Sequence[HistoryRow], address: Address | None = None, width: int | None = None
 ) -> list[str]:
-    """What was done, when and by whom, the oldest first; without looks that found what was known.
+    """Return a table of the history, oldest first.
 
-    ``address`` is what it is about, if not all.
+    ``address`` is the address of all rows, if given. Unchanged observations are omitted.
     """
     if not rows:
         return [f"No history of {address}." if address else "No history yet."]
@@ -93,14 +95,14 @@ def history_lines(
 
 
 def _fit_table(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
-    """The table; in a window that is too narrow what moved stands below its row."""
+    """Return the table; if too narrow, the last column moves below its row."""
     right = frozenset({"SERIAL"})
-    whole = table(headers, cells, right=right)
-    if width is None or max(map(display_width, whole)) <= width:
-        return whole
+    lines_in_full = table(headers, cells, right=right)
+    if width is None or max(map(display_width, lines_in_full)) <= width:
+        return lines_in_full
     below = [row.pop() for row in cells]
-    may = frozenset({"WHO", "ADDRESS", "REASON"})
-    first, *rest = table(headers[:-1], cells, right=right, width=width, shrinks=may)
+    shrinks = frozenset({"WHO", "ADDRESS", "REASON"})
+    first, *rest = table(headers[:-1], cells, right=right, width=width, shrinks=shrinks)
     lines = [first]
     for line, moved in zip(rest, below, strict=True):
         lines += [line, *(wrap(f"{_BELOW}{moved}", width) if moved else ())]
@@ -117,31 +119,31 @@ def _relevant_rows(rows: Iterable[HistoryRow]) -> Iterator[HistoryRow]:
 
 
 def _transfer_text(row: HistoryRow) -> str:
-    """What came into the mirror, or onto a run's nodes."""
-    one = row.mirrored
-    if one is None or not one.bytes:
+    """Format bytes mirrored or delivered."""
+    record = row.mirrored
+    if record is None or not record.bytes:
         return _delivery_text(row.deliveries)
-    took = f"{format_bytes(one.bytes)} in {format_duration(one.seconds)}"
-    return took + through_client_text(one.bytes_through_client)
+    text = f"{format_bytes(record.bytes)} in {format_duration(record.seconds)}"
+    return text + through_client_text(record.bytes_through_client)
 
 
 def _delivery_text(rows: Sequence[DeliveryRecord]) -> str:
-    """What moved to a run's nodes, and how long the slowest rank took, beside what the plan said of it."""
+    """Format delivered bytes, and the time of the slowest rank."""
     moved = [row for row in rows if row.moved]
     if not moved:
         return ""
     by_rank = [[row for row in moved if row.rank == rank] for rank in {row.rank for row in moved}]
-    slowest = max(by_rank, key=lambda found: sum(row.seconds for row in found))
-    took = format_duration(sum(row.seconds for row in slowest))
-    words = f"{format_bytes(sum(row.moved for row in moved))} in {took}"
+    slowest = max(by_rank, key=lambda rows_of_rank: sum(row.seconds for row in rows_of_rank))
+    duration = format_duration(sum(row.seconds for row in slowest))
+    text = f"{format_bytes(sum(row.moved for row in moved))} in {duration}"
     forecasts = [row.forecast_seconds for row in slowest if row.forecast_seconds is not None]
     if len(forecasts) == len(slowest):
-        words += f", forecast {format_duration(sum(forecasts))}"
-    return words + through_client_text(sum(row.bytes_through_client for row in moved))
+        text += f", forecast {format_duration(sum(forecasts))}"
+    return text + through_client_text(sum(row.bytes_through_client for row in moved))
 
 
 def summary(recorded: RecordedResource) -> str:
-    """How a resource stands, in a few words."""
+    """Return the state of a resource in a few words."""
     values = {**recorded.attributes, **recorded.outputs}
     kind = recorded.address.kind
     if kind is Kind.JOB:
@@ -156,7 +158,7 @@ def summary(recorded: RecordedResource) -> str:
 
 
 def _status(status: str) -> str:
-    """``TRAINING_JOB_DEPLOY_FAILED`` as people say it; other words as they are."""
+    """Format a status: ``TRAINING_JOB_DEPLOY_FAILED`` as ``deploy failed``."""
     return escape(status.removeprefix("TRAINING_JOB_").replace("_", " ").lower())
 
 
@@ -191,17 +193,17 @@ def _runs(recorded: RecordedResource) -> Iterator[str]:
 
 
 def _intent(intent: Intent) -> str:
-    began = second(intent.time)
-    return f"{intent.action} {intent.address} by {literal(intent.holder.actor)} since {began} UTC"
+    start = second(intent.time)
+    return f"{intent.action} {intent.address} by {literal(intent.holder.actor)} since {start} UTC"
 
 
 def state_json(state: State) -> dict[str, Any]:
-    """The whole state: what ``state pull`` and ``show`` print."""
+    """Return the JSON of a state."""
     return state_to_json(state)
 
 
 def resource_json(recorded: RecordedResource) -> dict[str, Any]:
-    """One resource, as it stands among the state's."""
+    """Return the JSON of a resource."""
     return {
         "address": str(recorded.address),
         "version": recorded.version,
@@ -210,5 +212,5 @@ def resource_json(recorded: RecordedResource) -> dict[str, Any]:
 
 
 def history_json(rows: Iterable[HistoryRow]) -> dict[str, Any]:
-    """The object that CONTRACT's ``history --format json`` describes; times are RFC 3339 in UTC."""
+    """Return the JSON of ``history``; times are RFC 3339 in UTC."""
     return {"entries": [{**row.to_json(), "time": format_timestamp(row.time)} for row in rows]}

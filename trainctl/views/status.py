@@ -1,4 +1,4 @@
-"""The status of one job, for people and as JSON."""
+"""Format the status of one job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PHASES = ("mirroring", "provisioning", "delivering", "running")
 
 
 def status_json(status: JobStatus) -> dict[str, Any]:
-    """The object that CONTRACT's ``status --format json`` describes."""
+    """Return the JSON of ``status``."""
     run = status.run
     return {
         "address": str(status.address),
@@ -54,7 +54,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "deliveries": [DeliveryRecord.from_json(row).to_json() for row in run.deliveries],
         "checkpoint_sync_status": run.sync.get("state"),
         "checkpoint_sync_error": run.sync.get("error"),
-        "loaded_checkpoints": [dict(one) for one in run.loaded],
+        "loaded_checkpoints": [dict(checkpoint) for checkpoint in run.loaded],
         "forecast": dict(status.forecast) or None,
         "deadline_at": format_timestamp(status.deadline),
         "retries": run.retries,
@@ -72,7 +72,7 @@ def _apply_json(apply: PendingApply | None) -> dict[str, Any] | None:
 
 
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
-    """One job in full; ``named`` if the run is one that was asked for, and perhaps not the newest."""
+    """Return the status lines of a job; ``named`` if the run was given."""
     run = status.run
     lines = [f"{status.address}  run {run.number} ({run.id})  {run.status.words}"]
     if status.refresh_error:
@@ -92,30 +92,36 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
 
 
 def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
-    """The newest few of them, in the order of the list that has all: a long training leaves hundreds."""
-    found = status.checkpoints
-    shown = sorted(found, key=lambda one: recency_key(asdict(one)))[-_CHECKPOINTS:]
+    """Return the newest checkpoints, in list order, and the number of others."""
+    checkpoints = status.checkpoints
+    shown = sorted(checkpoints, key=lambda checkpoint: recency_key(asdict(checkpoint)))[
+        -_CHECKPOINTS:
+    ]
     lines = []
-    for one in found:
-        if one in shown:
+    for checkpoint in checkpoints:
+        if checkpoint in shown:
             state = (
-                "" if one.complete and not one.skipped_links else f", {checkpoint_state_text(one)}"
+                ""
+                if checkpoint.complete and not checkpoint.skipped_links
+                else f", {checkpoint_state_text(checkpoint)}"
             )
             lines.append(
-                f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
+                f"  {'checkpoint':<13} {escape(checkpoint.name)}, rank {checkpoint.rank}, {format_bytes(checkpoint.bytes)}{state}"
             )
-    if len(found) > _CHECKPOINTS:
+    if len(checkpoints) > _CHECKPOINTS:
         job = shlex.quote(str(status.address).removeprefix("job."))
         run = f" --run {status.run.id}" if named else ""
-        more = f"… and {len(found) - _CHECKPOINTS:,} more: trainctl checkpoints list {job}{run}"
+        more = (
+            f"… and {len(checkpoints) - _CHECKPOINTS:,} more: trainctl checkpoints list {job}{run}"
+        )
         lines.append(f"  {'':<13} {more}")
     return lines
 
 
 def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
-    """What there is to say of a run beside its state."""
+    """Return labelled remarks about a run."""
     upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
-    said = [
+    remarks = [
         ("error", run.error),
         (
             "stop",
@@ -128,13 +134,13 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         *(("started with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
         ("upload", upload),
     ]
-    return [(word, escape(text)) for word, text in said if text]
+    return [(word, escape(text)) for word, text in remarks if text]
 
 
 def _apply_text(apply: PendingApply) -> str:
-    """Whose apply it is that has the run to record."""
-    whose = f"of {escape(apply.actor)}, since {second(apply.since)} UTC"
-    return f"{whose}: interrupted; the next apply resumes it" if apply.interrupted else whose
+    """Format the apply that starts the run."""
+    text = f"of {escape(apply.actor)}, since {second(apply.since)} UTC"
+    return f"{text}: interrupted; the next apply resumes it" if apply.interrupted else text
 
 
 def _end_text(run: RunRecord) -> bool:
@@ -142,70 +148,70 @@ def _end_text(run: RunRecord) -> bool:
 
 
 def _rank_text(rank: RankRecord, ranks: int) -> str:
-    """Where it is; of several also how each stands, and why it ended if that was another's doing."""
-    said = [rank.node]
+    """Format a rank's node; in a multi-rank run also its status and error."""
+    parts = [rank.node]
     if ranks > 1:
-        said.append(rank.status.words)
+        parts.append(rank.status.words)
     if rank.exit_code is not None:
-        said.append(f"exit code {rank.exit_code}")
+        parts.append(f"exit code {rank.exit_code}")
     if rank.error:
-        said.append(escape(rank.error))
-    return ", ".join(said)
+        parts.append(escape(rank.error))
+    return ", ".join(parts)
 
 
 def _phase_lines(status: JobStatus, now: float) -> list[str]:
-    """How long each phase took, or has taken so far, beside what it should take; and what time is left."""
+    """Return the duration of each phase, the forecast, and the deadline."""
     run, lines = status.run, []
     phases = dict(run.phases)
     if run.status is RunStatus.RUNNING and run.started_at is not None:
         phases["running"] = max(0.0, now - run.started_at)
     for name in _PHASES:
         if name in phases:
-            took = format_duration(phases[name])
+            duration = format_duration(phases[name])
             expected = status.forecast.get(name)
-            beside = f", in run {status.like} {format_duration(expected)}" if expected else ""
-            lines.append(f"  {name:<13} {took}{beside}")
+            forecast = f", in run {status.like} {format_duration(expected)}" if expected else ""
+            lines.append(f"  {name:<13} {duration}{forecast}")
     if status.deadline is not None:
         left = status.deadline - now
-        said = f"in {format_duration(left)}" if left > 0 else "exceeded, stopping"
-        lines.append(f"  {'deadline':<13} {said}")
+        text = f"in {format_duration(left)}" if left > 0 else "exceeded, stopping"
+        lines.append(f"  {'deadline':<13} {text}")
     return lines
 
 
 def _mirrored_lines(run: RunRecord) -> list[str]:
-    """What was brought into the mirror for it, how long that took, and how much of it went through the operator's machine."""
+    """Return the weights mirrored for the run."""
     lines = []
-    for one in run.mirrored:
-        row = MirroringRecord.from_json(one)
+    for value in run.mirrored:
+        row = MirroringRecord.from_json(value)
         if row.bytes:
-            took = f"{format_bytes(row.bytes)} in {format_duration(row.seconds)}"
+            text = f"{format_bytes(row.bytes)} in {format_duration(row.seconds)}"
             through = through_client_text(row.bytes_through_client)
-            lines.append(f"  {'mirrored':<13} {one['weights']}: {took}{through}")
+            lines.append(f"  {'mirrored':<13} {value['weights']}: {text}{through}")
     return lines
 
 
 def through_client_text(size: int) -> str:
-    """``, 2 GB through the operator's machine``; empty for nothing."""
+    """Format ``, 2 GB via the client``; '' for nothing."""
     return f", {format_bytes(size)} via the client" if size else ""
 
 
 def _delivery_lines(run: RunRecord) -> list[str]:
-    """What moved to each rank's node, the way it took, and how long that took beside what the plan said."""
+    """Return bytes, route and time of each delivery."""
     rows = [row for row in map(DeliveryRecord.from_json, run.deliveries) if row.moved]
     lines = []
     for row in rows:
         rank = f", rank {row.rank}" if len(run.ranks) > 1 else ""
-        took = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
+        text = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
         forecast = row.forecast_seconds
-        beside = f", forecast {format_duration(forecast)}" if forecast is not None else ""
-        crossed = row.bytes_through_client if row.path != THROUGH_CLIENT else 0
-        through = through_client_text(crossed)
+        forecast_text = f", forecast {format_duration(forecast)}" if forecast is not None else ""
+        size = row.bytes_through_client if row.path != THROUGH_CLIENT else 0
+        through = through_client_text(size)
         lines.append(
-            f"  {'delivered':<13} {row.weights}{rank}: {took} ({row.path}){through}{beside}"
+            f"  {'delivered':<13} {row.weights}{rank}: {text} ({row.path}){through}{forecast_text}"
         )
     return lines
 
 
 def run_exit_code(run: RunRecord) -> int:
-    """The exit code of a command that followed a run to its end: 12 unless it completed."""
+    """Return the exit code of a command that followed a run."""
     return 0 if run.status is RunStatus.COMPLETED else 12

@@ -1,4 +1,4 @@
-"""Tables of jobs: all of them, or the jobs of a matrix by its values."""
+"""Tables of jobs: all jobs, or a matrix by its values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import display_width, format_minute, warning_text
 
 NARROWEST_STATE = 20
-"""Columns for a state and some of what it waits for."""
+"""Columns for a status and the start of its reason."""
 _NAMED = 6
 
 
 def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:
-    """All jobs, a line each, and one for all jobs of a matrix; in so many columns if they must fit."""
+    """Return a table of jobs, with one line per matrix."""
     if not statuses:
         return ["No jobs have run yet."]
     groups: dict[Address, list[JobStatus]] = {}
@@ -30,12 +30,12 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
             status.address if status.address.key is None else status.address.group, []
         ).append(status)
     rows = [
-        _row(ones[0]) if address == ones[0].address else _matrix_row(address, ones)
-        for address, ones in groups.items()
+        _row(group[0]) if address == group[0].address else _matrix_row(address, group)
+        for address, group in groups.items()
     ]
     headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED (UTC)", "RAN", "CKPTS"]
-    sweeps = [ones for address, ones in groups.items() if address != ones[0].address]
-    counts = [display_width(counts_by_state(ones)) for ones in sweeps]
+    sweeps = [group for address, group in groups.items() if address != group[0].address]
+    counts = [display_width(counts_by_state(group)) for group in sweeps]
     narrowest = {"STATUS": max([NARROWEST_STATE, *counts])}
     return table(
         headers,
@@ -47,25 +47,25 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
     )
 
 
-def pending_job_lines(jobs: Sequence[Address], found: Iterable[JobStatus]) -> list[str]:
-    """Which runs were approved and wait for a later apply, what carries them on, and where the reason stands; ``found`` as they stand now.
+def pending_job_lines(jobs: Sequence[Address], statuses: Iterable[JobStatus]) -> list[str]:
+    """Return approved jobs that wait for a later apply.
 
-    ``reconcile`` does not resume what would end a live run, as it can't ask.
+    ``reconcile`` does not replace live runs, as it can't ask for permission.
     """
-    live = {one.address for one in found if one.run.status.live}
-    held = [job for job in jobs if job in live]
-    free = [job for job in jobs if job not in live]
+    live = {status.address for status in statuses if status.run.status.live}
+    replacing = [job for job in jobs if job in live]
+    waiting = [job for job in jobs if job not in live]
     lines = []
-    if free:
+    if waiting:
         lines += [
             "",
-            f"Approved, not started yet {_job_list(free)}",
+            f"Approved, not started yet {_job_list(waiting)}",
             "They start with a later apply, or with: trainctl reconcile. To see what blocks them: trainctl plan",
         ]
-    if held:
+    if replacing:
         lines += [
             "",
-            f"Approved to replace a live run {_job_list(held)}",
+            f"Approved to replace a live run {_job_list(replacing)}",
             "To start them, run: trainctl apply --stop-running. To see what blocks them: trainctl plan",
         ]
     return lines
@@ -76,57 +76,62 @@ def _job_list(jobs: Sequence[Address]) -> str:
     return f"({len(jobs)}): {names}"
 
 
-def refresh_error_lines(found: Iterable[JobStatus]) -> list[str]:
-    """Of each reason why nodes could not be asked a warning, with the jobs that are as they were last seen."""
+def refresh_error_lines(statuses: Iterable[JobStatus]) -> list[str]:
+    """Return a warning for each refresh error, with its jobs."""
     jobs: dict[str, list[str]] = {}
-    for one in found:
-        if one.refresh_error:
-            jobs.setdefault(one.refresh_error, []).append(str(one.address))
+    for status in statuses:
+        if status.refresh_error:
+            jobs.setdefault(status.refresh_error, []).append(str(status.address))
     return [
         warning_text(
-            f"{escape(why)}: last known status of {', '.join(names)}", code="node-unreachable"
+            f"{escape(error)}: last known status of {', '.join(names)}", code="node-unreachable"
         )
-        for why, names in jobs.items()
+        for error, names in jobs.items()
     ]
 
 
-def _row(one: JobStatus) -> list[str]:
-    run = one.run
+def _row(status: JobStatus) -> list[str]:
+    run = status.run
     return [
-        str(one.address),
+        str(status.address),
         f"{run.number} ({run.id})",
-        state_text(one),
+        state_text(status),
         ", ".join(rank.node for rank in run.ranks),
         format_minute(run.started_at),
         format_duration(run.phases["running"]) if "running" in run.phases else "",
-        str(len(one.checkpoints)),
+        str(len(status.checkpoints)),
     ]
 
 
-def _matrix_row(address: Address, ones: Sequence[JobStatus]) -> list[str]:
-    nodes = sorted({rank.node for one in ones for rank in one.run.ranks})
-    started = [one.run.started_at for one in ones if one.run.started_at is not None]
+def _matrix_row(address: Address, statuses: Sequence[JobStatus]) -> list[str]:
+    nodes = sorted({rank.node for status in statuses for rank in status.run.ranks})
+    started = [status.run.started_at for status in statuses if status.run.started_at is not None]
     return [
-        f"{address} ({len(ones)})",
+        f"{address} ({len(statuses)})",
         "",
-        counts_by_state(ones),
+        counts_by_state(statuses),
         ", ".join(nodes),
         format_minute(min(started, default=None)),
         "",
-        str(sum(len(one.checkpoints) for one in ones)),
+        str(sum(len(status.checkpoints) for status in statuses)),
     ]
 
 
-def state_text(one: JobStatus) -> str:
-    """``completed``; ``pending: waits for 2 of 4 GPUs``."""
-    waiting = f": {escape(one.run.waiting)}" if one.run.waiting else ""
-    apply = " (apply interrupted)" if one.apply and one.apply.interrupted else ""
-    return one.run.status.words + waiting + apply + (" (last known)" if one.refresh_error else "")
+def state_text(status: JobStatus) -> str:
+    """Format a status: ``completed``, ``pending: waits for 2 of 4 GPUs``."""
+    waiting = f": {escape(status.run.waiting)}" if status.run.waiting else ""
+    apply = " (apply interrupted)" if status.apply and status.apply.interrupted else ""
+    return (
+        status.run.status.words
+        + waiting
+        + apply
+        + (" (last known)" if status.refresh_error else "")
+    )
 
 
-def counts_by_state(ones: Iterable[JobStatus]) -> str:
-    """``4 running, 88 pending, 4 completed``."""
-    counts = Counter(one.run.status for one in ones)
+def counts_by_state(statuses: Iterable[JobStatus]) -> str:
+    """Count statuses: ``4 running, 88 pending, 4 completed``."""
+    counts = Counter(status.run.status for status in statuses)
     return ", ".join(f"{counts[status]} {status.words}" for status in _LIVE_FIRST if counts[status])
 
 
@@ -142,7 +147,7 @@ _REASONS = 5
 
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
-    """What all jobs of a matrix have in common, each by its other values, in numeric order where they are numbers, and the counts by state."""
+    """Return a table of a matrix by its varying values, and the counts."""
     if not statuses:
         return ["No job of the matrix has run yet."]
     values = [dict(status.matrix) for status in statuses]
@@ -150,17 +155,17 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     names = [name for name in all_names if len({value.get(name) for value in values}) > 1]
     shared = [f"{name}={values[0][name]}" for name in all_names if name not in names]
     ordered = sorted(
-        statuses, key=lambda one: [_sort_key(dict(one.matrix).get(n, "")) for n in names]
+        statuses, key=lambda status: [_sort_key(dict(status.matrix).get(n, "")) for n in names]
     )
     rows = [
         [
-            *(escape(dict(one.matrix).get(name, "")) for name in names),
-            state_text(one),
-            f"{one.run.number} ({one.run.id})",
-            _run_time(one, now),
-            _newest(one.checkpoints),
+            *(escape(dict(status.matrix).get(name, "")) for name in names),
+            state_text(status),
+            f"{status.run.number} ({status.run.id})",
+            _run_time(status, now),
+            _newest(status.checkpoints),
         ]
-        for one in ordered
+        for status in ordered
     ]
     headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
     narrowest = {"STATUS": NARROWEST_STATE}
@@ -178,18 +183,18 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
 
 
 def _reasons(statuses: Sequence[JobStatus]) -> list[str]:
-    """Why runs failed, each reason once with how often, the most frequent first: a row has no room for it."""
-    said = Counter(
+    """Return the most frequent reasons of failed runs."""
+    counts = Counter(
         (status.run.status.words, status.run.error.splitlines()[0])
         for status in statuses
         if status.run.error
     )
-    told = [
+    lines = [
         f"  {state}{f' ({count})' if count > 1 else ''}: {escape(error)}"
-        for (state, error), count in said.most_common(_REASONS)
+        for (state, error), count in counts.most_common(_REASONS)
     ]
-    more = len(said) - _REASONS
-    return [*told, *([f"  … and {more} more reasons: trainctl status JOB"] if more > 0 else [])]
+    more = len(counts) - _REASONS
+    return [*lines, *([f"  … and {more} more reasons: trainctl status JOB"] if more > 0 else [])]
 
 
 def _sort_key(value: str) -> tuple[int, float, str]:
@@ -199,19 +204,19 @@ def _sort_key(value: str) -> tuple[int, float, str]:
         return 1, 0.0, value
 
 
-def _run_time(one: JobStatus, now: float) -> str:
-    """How long it ran, or has been running by this machine's clock."""
-    if "running" in one.run.phases:
-        return format_duration(one.run.phases["running"])
-    if one.run.started_at is None or not one.run.status.live:
+def _run_time(status: JobStatus, now: float) -> str:
+    """Format how long the run has been running."""
+    if "running" in status.run.phases:
+        return format_duration(status.run.phases["running"])
+    if status.run.started_at is None or not status.run.status.live:
         return ""
-    return format_duration(max(0.0, now - one.run.started_at))
+    return format_duration(max(0.0, now - status.run.started_at))
 
 
 def _newest(checkpoints: Sequence[Checkpoint]) -> str:
-    """The newest whole checkpoint: its step, or its name where that has none."""
-    whole = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
-    if not whole:
+    """Format the newest complete checkpoint: its step, or its name."""
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
+    if not complete:
         return ""
-    newest = max(whole, key=lambda one: recency_key(asdict(one)))
+    newest = max(complete, key=lambda checkpoint: recency_key(asdict(checkpoint)))
     return escape(newest.name) if newest.step is None else f"step {newest.step}"

@@ -127,7 +127,7 @@ def test_silence_is_told() -> None:
         progress.listen(started(JOB))
         for _ in range(25):
             clock.now += 1
-            progress.look()
+            progress.refresh()
     assert err.getvalue() == "job.sft: working 10 s\njob.sft: working 20 s\n"
 
 

@@ -18,8 +18,13 @@ from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api import discovery
-from trainctl.views.explanations import code_lines, field_lines
-from trainctl.views.problems import count_line, diagnostic_lines, explain_hint_lines
+from trainctl.views.problems import (
+    code_lines,
+    count_line,
+    diagnostic_lines,
+    explain_hint_lines,
+    field_lines,
+)
 
 
 def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:

@@ -1,1 +1,4 @@
-"""Plans as text, Markdown, HTML and JSON."""
+"""Format plans: `text` for terminals, `pages` as Markdown and HTML, `json`.
+
+`changes` formats the changes and `tables` the tables that text and pages share.
+"""

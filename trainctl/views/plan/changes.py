@@ -1,4 +1,4 @@
-"""The changes of a plan as text: what each does, and which values differ."""
+"""Format the changes of a plan: actions and values that differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Kind
 from trainctl.plan.values import AffectedRun, Change, Drift, Plan
-from trainctl.views.plan.defaults import without_job_defaults
 from trainctl.views.plan.rows import (
     MISSING,
     AttributeRow,
@@ -22,6 +21,7 @@ from trainctl.views.plan.rows import (
     changed_rows,
     is_code,
     is_multiline,
+    without_job_defaults,
 )
 from trainctl.views.terminal.sanitize import escape, escape_lines, literal
 from trainctl.views.terminal.text import Style, display_width, pad, pluralize
@@ -61,7 +61,7 @@ _ACTIONS = {
 
 
 def headline(change: Change) -> str:
-    """The comment above a change: what happens, and why where there is a why."""
+    """Return the comment above a change: the action and its reason."""
     reason = change.reason
     if change.address.kind is Kind.JOB and change.action is Action.REPLACE and reason in _JOBS:
         return _JOBS[reason]
@@ -71,7 +71,7 @@ def headline(change: Change) -> str:
 
 
 def live_run_text(run: AffectedRun, now: float | None) -> str:
-    """A live run: ``live run 7 (2d 4h, 16 GPUs)``; without a clock, how long is left out."""
+    """Format ``live run 7 (2d 4h, 16 GPUs)``; without ``now``, omit its age."""
     facts = []
     if now is not None and run.started_at is not None:
         facts.append(format_duration(max(now - run.started_at, 0.0)))
@@ -86,14 +86,14 @@ UNKNOWN = "(known after apply)"
 _DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
 _LONGEST_NAME = 44
 _NEXT_TO_NAMES = 36
-"""Columns that are left for values where names are aligned."""
+"""Columns reserved for values next to aligned names."""
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _INDENT = "      "
 
 
 @dataclass(frozen=True, slots=True)
 class PageStyle:
-    """How wide the text may be, and how it is painted."""
+    """Width and style of text."""
 
     width: int
     style: Style
@@ -105,9 +105,9 @@ def row_lines(
     forces: Iterable[Path] = (),
     unknown: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
-    """The rows, names aligned; values that don't fit beside each other stand one below the other.
+    """Return lines of attributes, aligned; long values below each other.
 
-    ``unknown`` are names of what only apply will know, each with its value until then, None where it has none.
+    ``unknown`` maps names of values known after apply to their current values, or None.
     """
     names = [row.name for row in rows]
     most = min(_LONGEST_NAME, page.width - _NEXT_TO_NAMES)
@@ -130,7 +130,7 @@ def hidden_line(hidden: str, page: PageStyle) -> str:
 
 
 def brief(value: Any) -> str:
-    """A value in one line; digests and commits are shortened."""
+    """Format a value in one line; shorten digests and commits."""
     if isinstance(value, str):
         digest = _DIGEST.fullmatch(value)
         return digest[1] or digest[2] if digest else literal(value)
@@ -138,7 +138,7 @@ def brief(value: Any) -> str:
 
 
 def code_text(code: Mapping[str, Any]) -> str:
-    """A code tree in one line: where, how much, which."""
+    """Format a code tree: path, files, bytes, digest."""
     path, digest = literal(code["path"]), str(code["digest"] or "").removeprefix("sha256:")[:12]
     if code["bytes"] is None:
         return path
@@ -186,11 +186,11 @@ def _fits_beside(name: str, size: int, values: str, page: PageStyle) -> bool:
 
 
 def _block(row: AttributeRow, page: PageStyle) -> list[str]:
-    """A text of several lines; of one that changed, every line, with a sign at those that did."""
+    """Return the lines of a multi-line text as a diff."""
     before = escape_lines(row.before) if isinstance(row.before, str) else []
     after = escape_lines(row.after) if isinstance(row.after, str) else []
     if before[-1:] in ([], [""]) and after[-1:] in ([], [""]):
-        before, after = before[:-1], after[:-1]  # both end their last line, as texts do
+        before, after = before[:-1], after[:-1]  # both end with a newline
     lines = (line for line in ndiff(before, after) if not line.startswith("?"))
     return [_line(line[0], line[2:], page) for line in lines]
 
@@ -206,18 +206,18 @@ def _symbol(symbol: str, page: PageStyle) -> str:
 
 
 def _is_forced(path: Path, forces: tuple[Path, ...]) -> bool:
-    """Whether this attribute, a part of it, or what it is part of is among those."""
+    """Whether the attribute, its parent or a part of it forces replacement."""
     return any(path[: len(force)] == force or force[: len(path)] == path for force in forces)
 
 
 _HIDDEN_ATTRIBUTES = frozenset(
     {"weight_pins", "revision", "pin", "files", "bytes", "matrix", "persisted_secrets"}
 )
-"""What the tables below, the address or the headline say better, and a new resource need not say twice."""
+"""Attributes of new resources that the tables, the address or the headline already show."""
 
 
 def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
-    """A change with its reason and its values."""
+    """Return a change with its reason and values."""
     sign = LEGEND[change.action][0]
     lines = [page.style(f"  # {change.address} {headline(change)}", "bold")]
     if change.note:
@@ -229,7 +229,7 @@ def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
 
 
 def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:
-    """Another new job of the same matrix: what it has that the one shown in full has not."""
+    """Return a new job of a matrix by its differences from the first one."""
     sign = LEGEND[change.action][0]
     rows = [
         AttributeRow("+", row.path, after=row.after)
@@ -242,7 +242,7 @@ def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:
 
 
 def drift_lines(drift: Drift, page: PageStyle) -> list[str]:
-    """What is not as recorded any more."""
+    """Return the lines of a drifted resource."""
     detail = f": {escape(drift.detail)}" if drift.detail else ""
     if drift.after is None:
         return [f"  {page.style('-', 'red')} {drift.address} not found{detail}"]
@@ -270,19 +270,19 @@ def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
 
 
 def _created_lines(change: Change, page: PageStyle) -> list[str]:
-    """What the manifest says of a new resource; defaults are only counted."""
+    """Return the attributes of a new resource; defaults are only counted."""
     rows = list(added_rows(_new_values(change)))
     shown = without_job_defaults(rows) if change.address.kind is Kind.JOB else rows
     lines = row_lines(shown, page)
     hidden = len(rows) - len(shown)
     if hidden:
-        their = "at its default" if hidden == 1 else "at their defaults"
-        lines.append(hidden_line(f"{pluralize(hidden, 'attribute')} {their}", page))
+        state = "at its default" if hidden == 1 else "at their defaults"
+        lines.append(hidden_line(f"{pluralize(hidden, 'attribute')} {state}", page))
     return lines
 
 
 def _new_values(change: Change) -> dict[str, Any]:
-    """What is worth showing of a new resource."""
+    """Return the attributes to show of a new resource."""
     after = {
         key: value for key, value in (change.after or {}).items() if key not in _HIDDEN_ATTRIBUTES
     }
@@ -292,12 +292,12 @@ def _new_values(change: Change) -> dict[str, Any]:
 
 
 def _kept_secrets(change: Change) -> list[str]:
-    """Which secrets will lie on a disk, and for how long."""
+    """Return a note about secrets stored on the node's disk."""
     names = (change.after or {}).get("persisted_secrets")
     if not names:
         return []
-    which = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
-    return [f"{which} stored on the node's disk until the run starts"]
+    subject = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
+    return [f"{subject} stored on the node's disk until the run starts"]
 
 
 def _weights_text(weights: Mapping[str, Any]) -> str:
@@ -306,9 +306,9 @@ def _weights_text(weights: Mapping[str, Any]) -> str:
 
 
 def _destroyed_facts(change: Change, plan: Plan) -> list[str]:
-    """The few things about it that someone would want to recognise."""
+    """Return facts that identify a resource to be destroyed."""
     before, outputs = change.before or {}, change.outputs
-    found: list[str] = [
+    facts: list[str] = [
         f"{key} = {literal(value)}"
         for key, value in (
             ("source", before.get("source")),
@@ -318,15 +318,15 @@ def _destroyed_facts(change: Change, plan: Plan) -> list[str]:
     ]
     if outputs.get("nodes"):
         names = ", ".join(escape(str(node["name"])) for node in outputs["nodes"])
-        found.append(f"nodes: {names}")
+        facts.append(f"nodes: {names}")
     if outputs.get("runs"):
         becomes = "are deleted" if plan.options.delete_checkpoints else "stay"
-        found.append(f"{pluralize(len(outputs['runs']), 'run')}; checkpoints {becomes}")
-    return found
+        facts.append(f"{pluralize(len(outputs['runs']), 'run')}; checkpoints {becomes}")
+    return facts
 
 
 def _ignored_code_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
-    """What of the code directory is not shipped, so that nothing is missing silently."""
+    """Return the files excluded from upload."""
     code = plan.code.get(change.address)
     if code is None or not code.excluded:
         return []

@@ -1,4 +1,4 @@
-"""A plan as JSON, with Terraform's names for Terraform's meanings; fields are only ever added."""
+"""Format a plan as JSON, with the names of Terraform's plan format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIERS = ("node", "cluster", "mirror", "upstream")
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The whole plan, no-ops included; a plan contains no secrets."""
+    """Return the JSON of a plan, including no-ops."""
     providers = {change.address: change.provider for change in plan.changes}
     return {
         "format_version": FORMAT_VERSION,
@@ -32,7 +32,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "errored": not plan.usable,
         "summary": asdict(PlanCounts.of(plan)),
         "resource_changes": [_change(change) for change in plan.changes],
-        "resource_drift": [_drift(one, providers.get(one.address, "")) for one in plan.drift],
+        "resource_drift": [_drift(drift, providers.get(drift.address, "")) for drift in plan.drift],
         "weights": [_weights(line) for line in plan.weights],
         "deliveries": [_delivery(line) for line in plan.deliveries],
         "images": [{**asdict(line), "job": str(line.job)} for line in plan.images],
@@ -131,7 +131,7 @@ def _delivery(line: DeliveryRow) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """A replacement counts in ``add`` and in ``destroy``, as everywhere."""
+    """Numbers of changes; a replacement counts as add and destroy."""
 
     add: int
     change: int
@@ -141,15 +141,15 @@ class PlanCounts:
 
     @classmethod
     def of(cls, plan: Plan) -> PlanCounts:
-        """The counts of a plan."""
-        found = Counter(change.action for change in plan.changes)
-        replaced = found[Action.REPLACE]
+        """Count the changes of a plan."""
+        counts = Counter(change.action for change in plan.changes)
+        replaced = counts[Action.REPLACE]
         return cls(
-            add=found[Action.CREATE] + replaced,
-            change=found[Action.UPDATE],
-            destroy=found[Action.DELETE] + replaced,
+            add=counts[Action.CREATE] + replaced,
+            change=counts[Action.UPDATE],
+            destroy=counts[Action.DELETE] + replaced,
             replace=replaced,
-            forget=found[Action.FORGET],
+            forget=counts[Action.FORGET],
         )
 
     def __str__(self) -> str:

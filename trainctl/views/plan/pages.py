@@ -1,4 +1,4 @@
-"""Plans and states as Markdown for a pull request, and as one HTML page without scripts."""
+"""Format plans as Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICKS = re.compile(r"`+")
 
 
 def code_span(text: str) -> str:
-    """A code span on one line that shows the text and nothing else."""
+    """Return a Markdown code span of a text."""
     text = escape(text)
     ticks = "`" * (_longest_run([text]) + 1)
     space = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
@@ -32,14 +32,14 @@ def code_span(text: str) -> str:
 
 
 def code_block(lines: Sequence[str], language: str = "text") -> list[str]:
-    """A fence around lines, each as it is shown in text."""
+    """Return a Markdown code block."""
     lines = [escape(line) for line in lines]
     ticks = "`" * max(3, _longest_run(lines) + 1)
     return [f"{ticks}{language}", *lines, ticks]
 
 
 def collapsible(title: str, lines: Sequence[str]) -> list[str]:
-    """Lines of Markdown below a title, closed at first."""
+    """Return Markdown lines in a closed ``<details>`` element."""
     summary = f"<details><summary><code>{html.escape(escape(title))}</code></summary>"
     return [summary, "", *lines, "", "</details>"]
 
@@ -49,17 +49,17 @@ def _longest_run(lines: Sequence[str]) -> int:
 
 
 LIMIT = 65_536
-"""Characters a comment on GitHub may have; other hosts allow more."""
+"""GitHub's limit of a comment, in characters."""
 
 _SECTION = 9_000
-"""Characters that each list or table may have, so that all of them leave most of the comment to the changes."""
+"""Characters of each list or table, so that most of the comment is left for changes."""
 _MAX_COLLAPSIBLE = 16_000
 _TAIL = 1_000
-"""Kept for what was left out and the digest."""
+"""Characters reserved for the end of the comment."""
 
 
 def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
-    """The lines of the comment, below GitHub's limit; what did not fit is counted. ``concise`` leaves out the folds."""
+    """Return Markdown below GitHub's size limit; ``concise`` omits the changes."""
     lines = [f"### {heading(plan, PAGE)}", ""]
     for section in sections(plan, now):
         lines += [f"**{section.title}:**", "", *_content(section), ""]
@@ -76,40 +76,40 @@ def _content(section: PlanSection) -> list[str]:
     return _truncate(items, _SECTION, "- ")
 
 
-def _changes(plan: Plan, room: int) -> list[str]:
-    """A fold for each change for as long as there is room."""
-    found = changes(plan)
+def _changes(plan: Plan, available: int) -> list[str]:
+    """Return a collapsible block per change, as many as fit."""
+    in_order = changes(plan)
     lines: list[str] = []
-    for number, change in enumerate(full_change(one, plan) for one in found):
+    for number, change in enumerate(full_change(block, plan) for block in in_order):
         text = _truncate([_colored(line) for line in change.lines], _MAX_COLLAPSIBLE)
-        one = [*collapsible(change.title, code_block(text, "diff")), ""]
-        if _size(lines) + _size(one) > room:
-            left = len(found) - number
+        block = [*collapsible(change.title, code_block(text, "diff")), ""]
+        if _size(lines) + _size(block) > available:
+            left = len(in_order) - number
             return [
                 *lines,
-                f"**{left} of {len(found)} changes are not shown: the comment size limit is reached.**",
+                f"**{left} of {len(in_order)} changes are not shown: the comment size limit is reached.**",
                 "",
             ]
-        lines += one
+        lines += block
     return lines
 
 
 def _colored(line: str) -> str:
-    """The line as a diff is coloured: with its sign first, and ``!`` for what is changed."""
+    """Format a line for diff highlighting: sign first, ``!`` for changes."""
     sign, indentation, text = parse_diff_line(line)
     return f"{sign}{indentation or ' '}{text}" if sign else line
 
 
 def _truncate(lines: Sequence[str], most: int, before: str = "") -> list[str]:
-    """The first lines, and how many there are more where they don't fit."""
-    kept: list[str] = []
+    """Return the first lines that fit, and the number of the others."""
+    shown: list[str] = []
     size = 0
     for number, line in enumerate(lines):
         size += len(line) + 1
         if size > most:
-            return [*kept, f"{before}… and {len(lines) - number} more"]
-        kept.append(line)
-    return kept
+            return [*shown, f"{before}… and {len(lines) - number} more"]
+        shown.append(line)
+    return shown
 
 
 def _size(lines: Iterable[str]) -> int:
@@ -136,17 +136,17 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_text(words: str) -> str:
-    """Text that isn't ours, escaped."""
+    """Escape text for HTML."""
     return escape_html(escape(words))
 
 
 def html_code(words: str) -> str:
-    """Inline code."""
+    """Return inline code."""
     return f"<code>{html_text(words)}</code>"
 
 
 def preformatted(lines: Iterable[str], classes: Iterable[str] = ()) -> str:
-    """Lines in columns; each has a class, or an empty one."""
+    """Return lines as ``<pre>``, each with a CSS class or ''."""
     marks = list(classes)
     shown = [html_text(line) for line in lines]
     if marks:
@@ -158,7 +158,7 @@ def preformatted(lines: Iterable[str], classes: Iterable[str] = ()) -> str:
 
 
 def html_page(title: str, body: Sequence[str]) -> list[str]:
-    """The lines of a whole page below its title; ``body`` is HTML."""
+    """Return a complete HTML page; ``body`` is HTML."""
     return [
         "<!doctype html>",
         '<html lang="en">',
@@ -181,7 +181,7 @@ _CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
 
 
 def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
-    """The lines of the page. ``concise`` leaves out the changes in full."""
+    """Return the HTML page of a plan; ``concise`` omits the changes."""
     body = [line for section in sections(plan, now) for line in _html_section(section)]
     body += [f"<p>{html_text(line)}</p>" for line in cost_lines(plan, PAGE)]
     if not concise:

@@ -1,12 +1,15 @@
-"""Which attributes a change adds, removes and alters, one row each."""
+"""Attributes that a change adds, removes or changes, one row each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from trainctl.model.json_codec import to_json
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.views.terminal.sanitize import literal
 
 Path = tuple[str | int, ...]
@@ -17,7 +20,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class AttributeRow:
-    """One attribute: its symbol, its path, and its values (``MISSING`` where there is none on that side)."""
+    """An attribute's symbol, path, and values (``MISSING`` if absent)."""
 
     symbol: str
     path: Path
@@ -26,12 +29,12 @@ class AttributeRow:
 
     @property
     def name(self) -> str:
-        """The path as it is written: ``compute.node_count``, ``weights[0].source``."""
+        """The path as text: ``compute.node_count``, ``weights[0].source``."""
         return format_path(self.path)
 
 
 def format_path(path: Path) -> str:
-    """A path as people write it."""
+    """Format a path."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -44,14 +47,14 @@ def format_path(path: Path) -> str:
 
 
 def added_rows(value: Any, path: Path = ()) -> Iterator[AttributeRow]:
-    """The attributes of something new; what says nothing (null, empty) is left out."""
+    """Return the rows of a new value, without empty attributes."""
     return (
         AttributeRow("+", at, after=leaf) for at, leaf in _leaves(value, path) if not is_empty(leaf)
     )
 
 
 def removed_rows(value: Any, path: Path = ()) -> Iterator[AttributeRow]:
-    """The attributes of something that goes."""
+    """Return the rows of a removed value, without empty attributes."""
     return (
         AttributeRow("-", at, before=leaf)
         for at, leaf in _leaves(value, path)
@@ -60,7 +63,7 @@ def removed_rows(value: Any, path: Path = ()) -> Iterator[AttributeRow]:
 
 
 def changed_rows(before: Any, after: Any, path: Path = ()) -> Iterator[AttributeRow]:
-    """The attributes that differ."""
+    """Return the rows of attributes that differ."""
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping) and not is_code(before):
@@ -69,22 +72,22 @@ def changed_rows(before: Any, after: Any, path: Path = ()) -> Iterator[Attribute
         return
     lists = isinstance(before, list) and isinstance(after, list) and before and after
     rows = list(_list_rows(before, after, path) if lists else _is_leaf(before, after, path))
-    # What differs and says nothing on either side, or only in how often, is shown whole: nothing forces a change unseen.
+    # Show a difference without rows as one row, so that no change is hidden.
     yield from rows or [AttributeRow("~", path, before, after)]
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value says nothing."""
+    """Whether a value is null or empty."""
     return value is None or value in ({}, [], "")
 
 
 def is_code(value: Any) -> bool:
-    """Whether a value is a job's code tree, which is shown as one."""
+    """Whether a value is a job's code tree, which is one attribute."""
     return isinstance(value, Mapping) and value.keys() == {"path", "digest", "files", "bytes"}
 
 
 def is_multiline(value: Any) -> bool:
-    """Whether a value is a text of several lines."""
+    """Whether a value is a multi-line text."""
     return isinstance(value, str) and "\n" in value.strip("\n")
 
 
@@ -98,31 +101,42 @@ def _is_leaf(before: Any, after: Any, path: Path) -> Iterator[AttributeRow]:
 
 
 def _list_rows(before: list[Any], after: list[Any], path: Path) -> Iterator[AttributeRow]:
-    """Of lists of one length, what differs in place; else what only one of them has, so that an insertion is one row."""
+    """Compare lists: by index if equally long, else by membership."""
     if len(before) == len(after):
-        for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from changed_rows(old, new, (*path, index))
+        for index, (old, added) in enumerate(zip(before, after, strict=True)):
+            yield from changed_rows(old, added, (*path, index))
         return
-    gone = [(index, one) for index, one in enumerate(before) if one not in after]
-    new = [(index, one) for index, one in enumerate(after) if one not in before]
-    for index, one in gone:
-        yield from removed_rows(one, (*path, index))
-    for index, one in new:
-        yield from added_rows(one, (*path, index))
+    removed = [(index, item) for index, item in enumerate(before) if item not in after]
+    added = [(index, item) for index, item in enumerate(after) if item not in before]
+    for index, item in removed:
+        yield from removed_rows(item, (*path, index))
+    for index, item in added:
+        yield from added_rows(item, (*path, index))
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    if isinstance(value, str):  # most are, and this is asked ten times as fast as what follows
+    if isinstance(value, str):  # the most frequent case, and the fastest check
         yield path, value
     elif isinstance(value, Mapping) and value and not is_code(value):
-        for key, one in value.items():
-            yield from _leaves(one, (*path, str(key)))
-    elif isinstance(value, list) and any(_nested(one) for one in value):
-        for index, one in enumerate(value):
-            yield from _leaves(one, (*path, index))
+        for key, item in value.items():
+            yield from _leaves(item, (*path, str(key)))
+    elif isinstance(value, list) and any(_nested(item) for item in value):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
     else:
         yield path, value
 
 
 def _nested(value: Any) -> bool:
     return isinstance(value, Mapping | list) or is_multiline(value)
+
+
+def without_job_defaults(rows: Sequence[AttributeRow]) -> list[AttributeRow]:
+    """Return the rows of a new job without those that hold a default."""
+    defaults = _job_defaults()
+    return [row for row in rows if row.path not in defaults or defaults[row.path] != row.after]
+
+
+@cache
+def _job_defaults() -> dict[Path, Any]:
+    return {row.path: row.after for row in added_rows(to_json(JobSpec()))}

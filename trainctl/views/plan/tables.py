@@ -1,4 +1,4 @@
-"""The tables of a plan: what weights there are and where, and what each rank gets from where."""
+"""Format the tables of a plan: weights, deliveries and images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
 _MOST_NAMED = 4
-"""So many nodes are named where more are alike."""
+"""Maximum number of nodes to name."""
 _PRESENT = {True: "present", False: "pulled at start", None: _UNKNOWN}
 _SENTENCES = {
     "namespace": "Mounted read-only, visible only to the job.",
@@ -28,11 +28,11 @@ _SENTENCES = {
 }
 
 _NARROWEST = {"WEIGHTS": 18, "JOB": 14, "NODE": 12, "IMAGE": 20}
-"""Names are shortened, no further than that, and numbers never; in JSON are all of them."""
+"""Minimum widths of the columns that may be shortened."""
 
 
 def weights_table(lines: Sequence[WeightsRow], page: PageStyle) -> list[str]:
-    """A row for each weights: revision, files, size, what the mirror has, what has to come from upstream, what of that through this machine, and how long that takes."""
+    """Return a table of weights: size, mirrored and missing bytes, time."""
     columns = {
         "WEIGHTS": [str(line.address) for line in lines],
         "REVISION": [short_revision(line.revision) for line in lines],
@@ -54,9 +54,9 @@ def weights_table(lines: Sequence[WeightsRow], page: PageStyle) -> list[str]:
 
 
 def deliveries_table(lines: Sequence[DeliveryRow], page: PageStyle) -> list[str]:
-    """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line.
+    """Return a table of deliveries; jobs of a matrix share rows.
 
-    Jobs of a matrix that get the same share a row.
+    Columns without values are omitted; a mount shared by all rows is one line below.
     """
     lines, jobs = _merge_matrix_lines(lines)
     mounts = {line.mount for line in lines}
@@ -81,7 +81,7 @@ def deliveries_table(lines: Sequence[DeliveryRow], page: PageStyle) -> list[str]
 
 
 def _owner_columns(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Whose each row is, and where."""
+    """Return the columns job, rank and node."""
     ranks = {"RANK": [str(line.rank) for line in lines]}
     return {
         "JOB": jobs,
@@ -91,14 +91,14 @@ def _owner_columns(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Seq
 
 
 def _path_reasons(lines: Sequence[DeliveryRow]) -> list[str]:
-    """Why each path is that one, with the nodes that it is so of where it isn't so of all."""
+    """Return the reason of each route, with nodes if it isn't that of all."""
     nodes: dict[tuple[str, str], set[str]] = {}
     for line in lines:
         nodes.setdefault((line.path, line.why), set()).add(line.node or _UNKNOWN)
     return sorted(
-        f"  {path}{_node_list(there) if len(nodes) > 1 else ''}: {escape(why)}."
-        for (path, why), there in nodes.items()
-        if why
+        f"  {path}{_node_list(node_ids) if len(nodes) > 1 else ''}: {escape(reason)}."
+        for (path, reason), node_ids in nodes.items()
+        if reason
     )
 
 
@@ -109,37 +109,44 @@ def _node_list(nodes: set[str]) -> str:
 
 
 def _space_lines(lines: Sequence[DeliveryRow]) -> list[str]:
-    """What each node gets of what it has room for; of many those that it is scarcest on."""
-    gets: dict[str, dict[str, int]] = {}
-    rooms: dict[str, int] = {}
+    """Return transfer size and free disk space of the scarcest nodes."""
+    missing: dict[str, dict[str, int]] = {}
+    space: dict[str, int] = {}
     for line in lines:
         if line.node is not None and line.tiers is not None and line.weights_space is not None:
-            gets.setdefault(line.node, {})[line.content] = line.tiers.missing
-            rooms[line.node] = line.weights_space
-    sizes = {node: sum(one.values()) for node, one in gets.items() if any(one.values())}
-    scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))
-    told = [
-        f"  {escape(node)}: {format_bytes(sizes[node])} to transfer, {format_bytes(rooms[node])} free."
+            missing.setdefault(line.node, {})[line.content] = line.tiers.missing
+            space[line.node] = line.weights_space
+    sizes = {
+        node: sum(sizes_of_node.values())
+        for node, sizes_of_node in missing.items()
+        if any(sizes_of_node.values())
+    }
+    scarcest = sorted(sizes, key=lambda node: (space[node] - sizes[node], node))
+    lines_shown = [
+        f"  {escape(node)}: {format_bytes(sizes[node])} to transfer, {format_bytes(space[node])} free."
         for node in scarcest[:_MOST_NAMED]
     ]
     more = len(scarcest) - _MOST_NAMED
-    return [*told, *([f"  {more} more nodes have more free disk space."] if more > 0 else [])]
+    return [
+        *lines_shown,
+        *([f"  {more} more nodes have more free disk space."] if more > 0 else []),
+    ]
 
 
 def _merge_matrix_lines(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
-    """One of the lines that differ by the job of a matrix only, and whose they are."""
-    alike: dict[tuple[Address, _Line], list[_Line]] = {}
+    """Merge lines that differ only by the job of a matrix."""
+    groups: dict[tuple[Address, _Line], list[_Line]] = {}
     for line in lines:
-        alike.setdefault((line.job.group, replace(line, job=line.job.group)), []).append(line)
+        groups.setdefault((line.job.group, replace(line, job=line.job.group)), []).append(line)
     jobs = [
-        str(ones[0].job) if len(ones) == 1 else f"{group} ({len(ones)})"
-        for (group, _), ones in alike.items()
+        str(group_lines[0].job) if len(group_lines) == 1 else f"{group} ({len(group_lines)})"
+        for (group, _), group_lines in groups.items()
     ]
-    return [ones[0] for ones in alike.values()], jobs
+    return [group_lines[0] for group_lines in groups.values()], jobs
 
 
 def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
-    """A row for each rank that runs in a container. A tag that is there is still asked for when the run starts."""
+    """Return a table of container images by rank."""
     lines, jobs = _merge_matrix_lines(lines)
     columns = {
         **_owner_columns(lines, jobs),
@@ -170,7 +177,7 @@ def _rows(
 
 
 def origin(tiers: TierFacts | None) -> str:
-    """Where the bytes are now, the nearest first: ``node 3.0 MB, upstream 1.4 GB``."""
+    """Format where bytes are: ``node 3.0 MB, upstream 1.4 GB``."""
     if tiers is None:
         return _UNKNOWN
     parts = (
@@ -183,7 +190,7 @@ def origin(tiers: TierFacts | None) -> str:
 
 
 def short_revision(revision: str | None) -> str:
-    """A revision in a few characters: twelve of a commit, the start of anything else."""
+    """Shorten a revision: 12 characters of a commit, else the start."""
     if revision is None:
         return _UNKNOWN
     if _COMMIT.fullmatch(revision):
@@ -196,10 +203,10 @@ def _bytes(count: int | None) -> str:
     return _UNKNOWN if count is None else format_bytes(count)
 
 
-def _share(count: int | None, whole: int | None) -> str:
+def _share(count: int | None, total: int | None) -> str:
     if count is not None and count == 0:
         return "-"
-    return "all" if count is not None and count == whole else _bytes(count)
+    return "all" if count is not None and count == total else _bytes(count)
 
 
 def _mount(mount: str) -> str:
@@ -207,7 +214,7 @@ def _mount(mount: str) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    """How long everything takes; ``-`` where nothing moves."""
+    """Format a duration; ``-`` for no transfer."""
     if seconds is None:
         return _UNKNOWN
     return format_duration(seconds) if seconds else "-"

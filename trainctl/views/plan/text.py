@@ -1,4 +1,4 @@
-"""A plan as text for a terminal."""
+"""Format a plan as text for a terminal."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from trainctl.views.terminal.text import Style, plain
 
 PAGE = PageStyle(100, plain)
 _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
-"""Lines of a text that is shown in full, and is not changed, stand further in: their dashes are their own."""
+"""Deeper indentation is a line of a multi-line text, where a dash is not a sign."""
 _FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE)
 
 
 class SectionItem(NamedTuple):
-    """An address, and what is said of it after the joint."""
+    """An address, and the text after it."""
 
     address: str
     words: str
@@ -40,7 +40,7 @@ class SectionItem(NamedTuple):
 
 
 class PlanSection(NamedTuple):
-    """A title and, below it, either items or lines of text in columns. Not escaped for where it is shown."""
+    """A title with items or lines below it; not escaped."""
 
     title: str
     items: Sequence[SectionItem] = ()
@@ -48,7 +48,7 @@ class PlanSection(NamedTuple):
 
 
 class DiffLine(NamedTuple):
-    """A line of a change: ``+``, ``-`` or ``!`` for what is changed, or nothing; its indentation; the rest."""
+    """A line of a change: sign (``+``, ``-``, ``!`` or ''), indentation, text."""
 
     sign: str
     indentation: str
@@ -56,8 +56,8 @@ class DiffLine(NamedTuple):
 
 
 def sections(plan: Plan, now: float | None) -> list[PlanSection]:
-    """The sections that are not empty: stops and deletions first, then problems, then tables."""
-    found = (
+    """Return the nonempty sections: stops and deletions, problems, tables."""
+    candidates = (
         _stop_items(plan.changes, now),
         _named_items("Destroys", plan.changes, Action.DELETE),
         _named_items("Replaces", plan.changes, Action.REPLACE),
@@ -65,16 +65,16 @@ def sections(plan: Plan, now: float | None) -> list[PlanSection]:
         _drift(plan, PAGE),
         *_tables(plan, PAGE),
     )
-    return [one for one in found if one.items or one.lines]
+    return [section for section in candidates if section.items or section.lines]
 
 
 def _drift(plan: Plan, page: PageStyle) -> PlanSection:
-    lines = [line for one in plan.drift for line in drift_lines(one, page)]
+    lines = [line for drift in plan.drift for line in drift_lines(drift, page)]
     return PlanSection("Changed outside of trainctl", lines=lines)
 
 
 def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
-    """The resources that stay, and the tables of weights, deliveries and images."""
+    """Return the sections of unchanged resources and of the tables."""
     touched = {change.address for change in plan.changes if change.action is not Action.NOOP}
     touched |= {line.weights for line in plan.deliveries}
     weights = [line for line in plan.weights if line.address in touched]
@@ -88,19 +88,19 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
 
 
 def changes(plan: Plan) -> list[Change]:
-    """What is to be shown in full, what can be lost first."""
-    found = [change for change in plan.changes if change.action in _FIRST]
-    return sorted(found, key=lambda change: _FIRST.index(change.action))
+    """Return the changes to show in full, destructive changes first."""
+    shown = [change for change in plan.changes if change.action in _FIRST]
+    return sorted(shown, key=lambda change: _FIRST.index(change.action))
 
 
 def full_change(change: Change, plan: Plan) -> PlanSection:
-    """One change."""
+    """Return the section of a change."""
     title = f"{LEGEND[change.action][0]} {change.address}"
     return PlanSection(title, lines=change_lines(change, plan, PAGE))
 
 
 def parse_diff_line(line: str) -> DiffLine:
-    """A line of a change, taken apart."""
+    """Parse a line of a change."""
     sign = _SIGN.match(line)
     if sign is None:
         return DiffLine("", "", line)
@@ -133,9 +133,9 @@ def plan_text(
     now: float | None = None,
     concise: bool = False,
 ) -> list[str]:
-    """The lines of a plan, without its diagnostics; ``now`` (Unix seconds) is for the age of live runs.
+    """Return the lines of a plan, without diagnostics.
 
-    ``concise`` leaves out the changes in full; stops, deletions and the counts stay.
+    ``now`` (Unix seconds) is for the age of live runs. ``concise`` omits the changes in full.
     """
     page = PageStyle(width, style)
     blocks = [
@@ -159,7 +159,7 @@ def _section_lines(section: PlanSection, page: PageStyle) -> list[str]:
 
 
 def _legend(plan: Plan, page: PageStyle) -> list[str]:
-    """The symbols that occur."""
+    """Return the legend of the symbols in the plan."""
     present = {change.action for change in plan.changes}
     signs = [LEGEND[action] for action in LEGEND if action in present]
     if not signs:
@@ -168,10 +168,10 @@ def _legend(plan: Plan, page: PageStyle) -> list[str]:
 
 
 def _destruction_lines(changes: Iterable[Change], page: PageStyle, now: float | None) -> list[str]:
-    """Live runs that would be stopped, and what would be destroyed, before anything else."""
-    found = list(changes)
+    """Return live runs to be stopped and resources to be destroyed."""
+    in_order = list(changes)
     lines: list[str] = []
-    for change in found:
+    for change in in_order:
         if change.stops is not None:
             sign = LEGEND[change.action][0]
             lines.append(f"  {sign} {change.address} stops {live_run_text(change.stops, now)}")
@@ -180,38 +180,42 @@ def _destruction_lines(changes: Iterable[Change], page: PageStyle, now: float | 
             page.style("Stops live runs (requires --stop-running or a saved plan):", "bold"),
             *lines,
         ]
-    gone = [change for change in found if change.action is Action.DELETE]
-    if gone and len(gone) < len([one for one in found if one.action is not Action.NOOP]):
+    destroyed = [change for change in in_order if change.action is Action.DELETE]
+    if destroyed and len(destroyed) < len(
+        [change for change in in_order if change.action is not Action.NOOP]
+    ):
         lines += (
             ["", page.style("Destroys:", "bold")] if lines else [page.style("Destroys:", "bold")]
         )
-        lines += [f"  - {change.address}" for change in gone]
+        lines += [f"  - {change.address}" for change in destroyed]
     return [page.style(line, "red") if line.startswith("  ") else line for line in lines]
 
 
 def _changes(plan: Plan, page: PageStyle) -> list[str]:
-    """Each in full; of the new jobs of a matrix the first, and of the others what is different."""
+    """Return the changes in full; similar new jobs of a matrix are shortened."""
     lines: list[str] = []
     full: dict[Address, Change] = {}
     for change in plan.changes:
         if change.action is Action.NOOP:
             continue
-        new_of_many = change.action is Action.CREATE and change.address.key is not None
-        alike = full.setdefault(change.address.group, change) if new_of_many else change
-        if alike is not change:
-            lines += similar_lines(change, alike, page)
+        is_new_matrix_job = change.action is Action.CREATE and change.address.key is not None
+        first = full.setdefault(change.address.group, change) if is_new_matrix_job else change
+        if first is not change:
+            lines += similar_lines(change, first, page)
         else:
             lines += [*([""] if lines else []), *change_lines(change, plan, page)]
     return lines
 
 
 def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
-    """Resources that don't change and have a note: ended runs, jobs whose code or weights have changed."""
+    """Return unchanged resources that have a note, such as ended runs."""
     noted = [change for change in changes if change.action is Action.NOOP and change.note]
     lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
     if not lines:
         return []
-    jobs = [one for one in noted if one.reason is not None and one.address.kind is Kind.JOB]
+    jobs = [
+        change for change in noted if change.reason is not None and change.address.kind is Kind.JOB
+    ]
     if jobs:
         hint = f"  To run it with the current code and weights: trainctl run {jobs[0].address.shell_quoted}"
         lines.append(page.style(hint, "dim"))
@@ -219,7 +223,7 @@ def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
 
 
 def cost_lines(plan: Plan, page: PageStyle) -> list[str]:
-    """What an hour of the new runs costs, if it costs anything."""
+    """Return the hourly cost of new runs."""
     if not plan.hourly_cost:
         return []
     price = page.style(f"{plan.hourly_cost:.2f} USD per hour", "bold")
@@ -227,7 +231,7 @@ def cost_lines(plan: Plan, page: PageStyle) -> list[str]:
 
 
 def heading(plan: Plan, page: PageStyle) -> str:
-    """The counts, or that there is nothing to do."""
+    """Return the counts, or the reason why nothing changes."""
     if not plan.usable:
         return page.style(
             f"{PlanCounts.of(plan)} The plan has errors and can't be applied.", "bold"

@@ -1,4 +1,4 @@
-"""The one door to the terminal: secrets are masked, control characters made visible, colour is where it is wanted."""
+"""Terminal output: redacts secrets, escapes control characters, colours."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _RESET = "\x1b[0m"
 _OWN_SEQUENCES = frozenset({*_STYLES.values(), _RESET})
 
 _HIDDEN = re.compile(INVISIBLE.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
-"""What acts or hides, perhaps a style of ours. It begins with one set of characters, which makes long texts fast."""
+"""An invisible character, or one of our styles; starts with a character class for speed."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Bytes of a name that are no UTF-8, as Python holds them, and any other half of a character: no JSON can have them."""
+"""Surrogates, as in names that are not UTF-8: invalid in JSON."""
 _DEFAULT_WIDTH = 80
 _CI = ("CI", "GITHUB_ACTIONS", "TF_BUILD")
 
 
 def visible(text: str, *, styles: bool = False) -> str:
-    r"""The text with every control but newline and tab written out as ``\uXXXX``, which is also valid in JSON.
+    r"""Write control characters except newline and tab as ``\uXXXX``, valid in JSON.
 
-    A carriage return becomes a newline. With ``styles``, the few styles this module makes stay.
+    A carriage return becomes a newline. ``styles`` keeps the styles of this module.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _HIDDEN.sub(lambda match: _escape_match(match[0], styles), text)
@@ -46,7 +46,7 @@ def _json(value: Any, indent: int | None) -> str:
 
 
 class TerminalOutput:
-    """Standard output for results, standard error for everything said about them. ``color`` False is final."""
+    """Writes results to stdout and everything else to stderr."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class TerminalOutput:
 
     @cached_property
     def error_is_terminal(self) -> bool:
-        """Whether someone may be watching standard error."""
+        """Whether stderr is a terminal."""
         return self._stderr.isatty()
 
     @cached_property
     def can_redraw(self) -> bool:
-        """Whether standard error is a terminal on which lines can be drawn again."""
+        """Whether stderr is a terminal that can redraw lines."""
         return self.error_is_terminal and os.environ.get("TERM") != "dumb"
 
     @cached_property
@@ -78,20 +78,20 @@ class TerminalOutput:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal that shows the result; None where nothing need fit."""
+        """Columns of stdout's terminal; None if it is not a terminal."""
         return _columns_of(self._stdout) if self._is_terminal else None
 
     @property
     def error_width(self) -> int | None:
-        """The same of the one that shows what is said about the work."""
+        """Columns of stderr's terminal; None if it is not a terminal."""
         return _columns_of(self._stderr) if self.error_is_terminal else None
 
     def style(self, text: str, name: str) -> str:
-        """The text in a style, if standard output shows any."""
+        """Style a text if stdout shows styles."""
         return self._painted(text, name, terminal=self._is_terminal)
 
     def error_style(self, text: str, name: str) -> str:
-        """The text in a style, if standard error shows any."""
+        """Style a text if stderr shows styles."""
         return self._painted(text, name, terminal=self.error_is_terminal)
 
     def _painted(self, text: str, name: str, *, terminal: bool) -> str:
@@ -100,27 +100,27 @@ class TerminalOutput:
         return f"{_STYLES[name]}{visible(text)}{_RESET}"
 
     def print(self, text: str = "", *, links: bool = False) -> None:
-        """A line or several of the result, on standard output; with ``links`` signed URLs can be used, as they are what was asked for."""
+        """Print a result; ``links`` leaves presigned URLs unredacted."""
         _write(self._stdout, self._clean(text, links=links) + "\n")
 
     def prose(self, *lines: str) -> None:
-        """Lines of the result that people read: a terminal breaks them between words."""
+        """Print lines of text, wrapped on a terminal."""
         for line in lines:
             _write(self._stdout, _wrap_lines(self._clean(line), self.width) + "\n")
 
     def log(self, text: str, prefix: str = "") -> None:
-        """A line that a job printed, at once: to a pipe as it is, to a terminal without what acts on more than the line."""
+        """Print a line of a job's log, and flush."""
         self.log_lines((text,), prefix, prefix)
 
     def log_lines(self, lines: Sequence[str], prefix: str, first: str) -> None:
-        """Many lines that a job printed; before the first stands another prefix, as it may go on a line that was begun."""
+        """Print lines of a job's log, with prefixes; ``first`` for the first line."""
         shown = self._sanitized(self._redactor.redact("\n".join(lines)))
         text = first + shown.replace("\n", f"\n{prefix}")
         _write(self._stdout, (strip_ci_commands(text) if self._in_ci else text) + "\n")
         self._stdout.flush()
 
     def log_part(self, text: str, prefix: str) -> str:
-        """The beginning of a line that goes on later, at once; what must wait: what may begin a secret, and all of it in CI."""
+        """Print the start of an unfinished line; return the part that must wait."""
         length = 0 if self._in_ci else self._redactor.safe_length(text)
         if length:
             _write(self._stdout, prefix + self._sanitized(self._redactor.redact(text[:length])))
@@ -133,34 +133,34 @@ class TerminalOutput:
         return "\n".join(sanitize(line, color=self.color) for line in text.split("\n"))
 
     def json(self, value: Any, *, links: bool = False) -> None:
-        """A value of the result as JSON. Bytes that are no text are `�`."""
+        """Print a result as JSON; invalid UTF-8 becomes `�`."""
         self.print(_json(value, 2), links=links)
 
     def json_lines(self, values: Iterable[Any]) -> None:
-        """The same of several values, a line each, at once."""
+        """Print values as JSON lines, and flush."""
         self.print("\n".join(_json(value, None) for value in values))
         self._stdout.flush()
 
     def note(self, *lines: str) -> None:
-        """Lines about the work, on standard error, after whatever was printed before; a terminal breaks them between words."""
+        """Print lines to stderr, after flushing stdout; wrapped on a terminal."""
         self._stdout.flush()
         for line in lines:
             _write(self._stderr, _wrap_lines(self._clean(line), self.error_width) + "\n")
         self._stderr.flush()
 
     def ask(self, text: str) -> None:
-        """The start of a line that the user ends."""
+        """Print a prompt to stderr."""
         _write(self._stderr, self._clean(text))
         self._stderr.flush()
 
     def draw(self, lines: list[str], before: str = "", after: str = "") -> None:
-        """Lines on standard error between two control sequences; only ``progress`` has a use for it."""
+        """Draw lines on stderr between two control sequences; for ``progress``."""
         self._stdout.flush()
         _write(self._stderr, before + "".join(self._clean(line) + "\n" for line in lines) + after)
         self._stderr.flush()
 
     def flush(self) -> None:
-        """Send what is buffered; raises what the system says about it."""
+        """Flush both streams; may raise OSError."""
         self._stdout.flush()
         self._stderr.flush()
 
@@ -169,16 +169,16 @@ class TerminalOutput:
         return strip_ci_commands(text) if self._in_ci else text
 
 
-def _escape_match(found: str, styles: bool) -> str:
-    if found in ("\n", "\t") or (styles and found in _OWN_SEQUENCES):
-        return found
+def _escape_match(text: str, styles: bool) -> str:
+    if text in ("\n", "\t") or (styles and text in _OWN_SEQUENCES):
+        return text
     return "".join(
-        _as_json(character) if _HIDDEN.match(character) else character for character in found
+        _as_json(character) if _HIDDEN.match(character) else character for character in text
     )
 
 
 def _columns_of(stream: TextIO) -> int:
-    """The window's columns; COLUMNS says otherwise, and 80 is what a terminal has that doesn't tell."""
+    """Return the width by COLUMNS, the terminal, or 80."""
     named = os.environ.get("COLUMNS", "")
     if named.isdecimal() and int(named):
         return int(named)

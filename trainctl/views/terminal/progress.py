@@ -1,4 +1,4 @@
-"""Progress of long work: drawn on a terminal, a plain line now and then elsewhere."""
+"""Progress: redrawn lines on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.text import display_width, shorten
 
 _WINDOW = 5.0
-"""Seconds over which the rate is taken: long enough to be steady, short enough to show a stall."""
+"""Seconds of the rate: long enough to be steady, short enough to show a stall."""
 _LEAST = 0.5
-"""Seconds that a rate needs at least: of two looks right after each other it would be of the looks."""
+"""Minimum seconds between samples for a rate."""
 
 _LEAST_BYTES = 4096
-"""A rate of less than so many would be of what is left over, and forecast weeks."""
+"""Minimum bytes for a rate; fewer would forecast weeks."""
 
 
 class RateMeter:
-    """Progress of one step. Times are seconds of one monotonic clock; ``total`` is 0 where it is not known."""
+    """Progress and rate of one step; ``total`` is 0 if unknown."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -34,7 +34,7 @@ class RateMeter:
         self._seen: deque[tuple[float, int]] = deque()
 
     def update(self, done: int, total: int, now: float) -> None:
-        """Set what is done by now; a count that goes back (a chunk that is fetched again) restarts the rate."""
+        """Set the progress; a decrease (a chunk fetched again) restarts the rate."""
         if done < self.done:
             self._seen.clear()
         self.done, self.total = done, total
@@ -42,7 +42,7 @@ class RateMeter:
         self._forget(now)
 
     def rate(self, now: float) -> float:
-        """Bytes a second over the last seconds; 0 while too little is known or nothing moves."""
+        """Return the bytes per second; 0 if unknown or stalled."""
         self._forget(now)
         if not self._seen:
             return 0.0
@@ -52,7 +52,7 @@ class RateMeter:
         return moved / seconds if seconds >= _LEAST and moved >= _LEAST_BYTES else 0.0
 
     def text(self, now: float) -> str:
-        """``512 MB of 1.5 GB, 110 MB/s, 9.1 s left``."""
+        """Format ``512 MB of 1.5 GB, 110 MB/s, 9.1 s left``."""
         parts = [format_bytes(self.done)]
         if self.total:
             parts[0] += f" of {format_bytes(self.total)}"
@@ -64,7 +64,7 @@ class RateMeter:
         return ", ".join(parts)
 
     def _forget(self, now: float) -> None:
-        # One sample older than the window stays: it is where the window begins.
+        # Keep one sample older than the window, as its start.
         while len(self._seen) > 1 and self._seen[1][0] <= now - _WINDOW:
             self._seen.popleft()
 
@@ -74,7 +74,7 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 class LiveDisplay:
-    """Lines that are drawn again in place. Use it as a context: the lines go and the cursor comes back, whatever happens."""
+    """Lines redrawn in place; the context removes them and restores the cursor."""
 
     def __init__(self, output: TerminalOutput) -> None:
         self._output = output
@@ -91,7 +91,7 @@ class LiveDisplay:
             self._hidden = False
 
     def show(self, lines: list[str]) -> None:
-        """Draw these in place of those before, as many as the window has room for."""
+        """Redraw with these lines, as many as fit."""
         width, height = shutil.get_terminal_size()
         before = f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
         if lines and not self._hidden:
@@ -118,29 +118,28 @@ _ENDS = frozenset(
 
 class _StepProgress:
     def __init__(self, now: float) -> None:
-        self.began = now
+        self.start = now
         self.phase = ""
         self.meter = RateMeter()
-        self.told = now
+        self.printed = now
 
     def line(self, name: str, now: float, width: int | None = None) -> str:
-        """In so many columns if it must fit: then name and phase share what the numbers leave."""
-        moves = bool(self.meter.done or self.meter.total)
-        what = f" {self.phase}" if self.phase else "" if moves else " working"
-        numbers = self.meter.text(now) if moves else format_duration(now - self.began)
+        """Format the line; with ``width``, shorten name and phase."""
+        counts_bytes = bool(self.meter.done or self.meter.total)
+        phase = f" {self.phase}" if self.phase else "" if counts_bytes else " working"
+        numbers = self.meter.text(now) if counts_bytes else format_duration(now - self.start)
         if width is not None:
-            room = max(width - display_width(numbers) - 2, 2)
-            half = room // 2
-            taken = min(display_width(what), max(half, room - display_width(name)))
-            name = shorten(name, room - taken)
-            what = shorten(what, taken) if taken else ""
-        return f"{name}:{what} {numbers}"
+            available = max(width - display_width(numbers) - 2, 2)
+            used = min(display_width(phase), max(available // 2, available - display_width(name)))
+            name = shorten(name, available - used)
+            phase = shorten(phase, used) if used else ""
+        return f"{name}:{phase} {numbers}"
 
 
 class ProgressDisplay:
-    """Listens to events from many threads. Use it as a context: the cursor comes back whatever happens.
+    """Displays the progress of events; thread-safe; a context manager.
 
-    ``every`` is how often, in seconds, it looks by itself, so that silence shows; None is never.
+    It refreshes itself ``every`` so many seconds, to show stalls; None for never.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class ProgressDisplay:
 
     def __enter__(self) -> Self:
         if self._every is not None:
-            threading.Thread(target=self._look, args=(self._every,), daemon=True).start()
+            threading.Thread(target=self._refresh_loop, args=(self._every,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,7 +169,7 @@ class ProgressDisplay:
             self._live.__exit__()
 
     def listen(self, event: Event) -> None:
-        """Take note of an event and show what has become of it."""
+        """Update the display by an event."""
         if event.address is None:
             return
         with self._lock:
@@ -182,30 +181,30 @@ class ProgressDisplay:
                 self._update(name, event, now)
 
     def track(self, name: str, phase: str, done: int, total: int) -> None:
-        """Show how far something is that is no step of an apply; from any thread."""
+        """Show progress of something that is not a step; thread-safe."""
         data = {"phase": phase, "done": done, "total": total}
         with self._lock:
             self._update(name, Event(EventType.STEP_PROGRESS, "", data=data), self._clock())
 
-    def look(self) -> None:
-        """Show how things stand, whether or not anything was heard."""
+    def refresh(self) -> None:
+        """Refresh the display."""
         with self._lock:
             now = self._clock()
             if self._output.can_redraw:
                 self._draw(now)
             else:
-                self._tell(now)
+                self._print_due(now)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Take the drawn lines away while other lines are printed."""
+        """Remove the drawn lines during the block."""
         with self._lock:
             self._live.show([])
             yield
             self._draw(self._clock())
 
     def note(self, text: str) -> None:
-        """A line that stays above the drawn ones; may be called from a signal handler."""
+        """Print a line above the drawn lines; safe in signal handlers."""
         with self.suspended():
             self._output.note(text)
 
@@ -216,21 +215,21 @@ class ProgressDisplay:
             total = event.data.get("total") or 0
             step.meter.update(int(event.data["done"]), int(total), now)
         if not self._output.can_redraw:
-            self._tell(now)
+            self._print_due(now)
         elif now - self._last >= _REDRAW:
             self._draw(now)
 
-    def _look(self, every: float) -> None:
+    def _refresh_loop(self, every: float) -> None:
         try:
             while not self._over.wait(every):
-                self.look()
+                self.refresh()
         except OSError:
             return  # the reader is gone
 
-    def _tell(self, now: float) -> None:
+    def _print_due(self, now: float) -> None:
         for name, step in self._steps.items():
-            if now - step.told >= _PLAIN:
-                step.told = now
+            if now - step.printed >= _PLAIN:
+                step.printed = now
                 self._output.note(step.line(name, now))
 
     def _end(self, name: str, now: float) -> None:
@@ -246,10 +245,10 @@ class ProgressDisplay:
         if not self._output.can_redraw:
             return
         width, height = shutil.get_terminal_size()
-        room = max(1, height - 2)
+        most = max(1, height - 2)
         lines = [step.line(name, now, width - 1) for name, step in self._steps.items()]
-        if len(lines) > room:
-            lines = [*lines[: room - 1], f"and {len(lines) - room + 1} more"]
+        if len(lines) > most:
+            lines = [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
         self._live.show([shorten(line, width - 1) for line in lines])
         if lines:
             self._last = now

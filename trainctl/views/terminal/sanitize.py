@@ -1,4 +1,4 @@
-"""Text that isn't ours, made safe for where it is shown: what it says is shown, what it would do isn't done."""
+"""Escape and sanitize untrusted text."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 def escape(text: str) -> str:
-    r"""One line that holds every character visibly: newline, tab and whatever else can't be seen as ``\n``, ``\t``, ``\u202e``."""
-    # What Python calls printable has none of these: most text is, and need not be looked through by an expression.
+    r"""Escape invisible characters: newline as ``\n``, others as ``\u202e``."""
+    # Fast path: printable text has no invisible characters.
     return text if text.isprintable() else INVISIBLE.sub(escape_character, text)
 
 
 def escape_lines(text: str) -> list[str]:
-    """The lines of a text, each escaped."""
+    """Return the lines of a text, escaped."""
     return [escape(line.removesuffix("\r")) for line in text.split("\n")]
 
 
 def strip_ci_commands(text: str) -> str:
-    r"""The text with no workflow command for the CI system that shows it: its first character is written as ``\u003a``."""
+    r"""Escape CI workflow commands: their first character as ``\u003a``."""
     return _CI_COMMAND.sub(
-        lambda order: f"{order[1] or ''}\\u{ord(order[2] or order[4]):04x}", text
+        lambda match: f"{match[1] or ''}\\u{ord(match[2] or match[4]):04x}", text
     )
 
 
 def literal(value: Any) -> str:
-    """A value as JSON writes it, escaped."""
+    """Format a value as JSON, escaped."""
     return escape(_JSON.encode(value))
 
 
-def escape_character(found: re.Match[str]) -> str:
-    r"""What stands for a character that is not shown: ``\n`` or ``\u202e``."""
-    character = found[0]
+def escape_character(match: re.Match[str]) -> str:
+    r"""Return the escape of a match: ``\n`` or ``\u202e``."""
+    character = match[0]
     if character in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
     code = ord(character)
@@ -62,7 +62,7 @@ _RESET = "\x1b[0m"
 
 
 def sanitize(text: str, *, color: bool) -> str:
-    """The line with its styles (if ``color``), tabs and carriage returns; other sequences are left out, other controls written out.
+    """Keep styles (if ``color``), tabs and carriage returns; escape others.
 
     A style ends with the line.
     """
@@ -77,4 +77,6 @@ def sanitize(text: str, *, color: bool) -> str:
 
 
 def _escape_controls(text: str) -> str:
-    return INVISIBLE.sub(lambda one: one[0] if one[0] in "\t\r" else escape_character(one), text)
+    return INVISIBLE.sub(
+        lambda match: match[0] if match[0] in "\t\r" else escape_character(match), text
+    )

@@ -1,4 +1,4 @@
-"""Tables: columns that are aligned, shortened and left out to fit a width; and CSV."""
+"""Tables that fit a width, and CSV."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def table(
     indent: str = "",
     paint: Callable[[int, str, str], str] | None = None,
 ) -> list[str]:
-    """Aligned columns under dim headers, a line for each row whatever its cells hold; a column that says nothing is left out. ``right`` names those of numbers.
+    """Return an aligned table with dim headers, without empty columns.
 
-    Cells shrink only where ``width`` says so, only those of the columns ``shrinks``, if it names any, and no further than to
-    ``narrowest`` of theirs; where that is not enough, those of ``drops`` go, in that order, and if that isn't either, none goes or shrinks.
-    ``paint`` is given a row's number, a header and the cell's text, and gives that text in a style.
+    ``right`` columns are right-aligned. To fit ``width``, the columns ``shrinks`` (None: all) are
+    shortened to at least ``narrowest``, then ``drops`` are dropped in order; if that is not
+    enough, nothing is shortened or dropped. ``paint(row, header, text)`` styles a cell.
     """
-    said = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
-    lines = [[escape(line[i]) for i in said] for line in (headers, *rows)]
+    columns = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
+    lines = [[escape(line[i]) for i in columns] for line in (headers, *rows)]
     widths = _widths(lines)
     if width is not None:
         lines, least = _drop_columns(lines, drops, shrinks, narrowest or {}, width - len(indent))
@@ -53,7 +53,8 @@ def table(
     texts = [
         indent
         + "  ".join(
-            shown(number, *each) for each in zip(line, widths, headers, strict=True)
+            shown(number, *cell_and_size)
+            for cell_and_size in zip(line, widths, headers, strict=True)
         ).rstrip()
         for number, line in enumerate(lines)
     ]
@@ -67,23 +68,23 @@ def _drop_columns(
     narrowest: Mapping[str, int],
     available: int,
 ) -> tuple[list[list[str]], list[int]]:
-    """The lines without the columns that have to go, if that helps, and how narrow each of the others may be."""
+    """Drop columns until the rest fits; return the least widths as well."""
 
-    def least(kept: list[list[str]]) -> list[int]:
+    def least(remaining: list[list[str]]) -> list[int]:
         return [
             min(size, narrowest.get(header, _NARROWEST))
             if shrinks is None or header in shrinks
             else size
-            for size, header in zip(_widths(kept), kept[0], strict=True)
+            for size, header in zip(_widths(remaining), remaining[0], strict=True)
         ]
 
-    kept = lines
+    remaining = lines
     for header in (*(drop for drop in drops if drop in lines[0]), None):
-        if sum(least(kept)) + _gap_width(kept) <= available:
-            return kept, least(kept)
+        if sum(least(remaining)) + _gap_width(remaining) <= available:
+            return remaining, least(remaining)
         if header is not None:
-            gone = kept[0].index(header)
-            kept = [[*line[:gone], *line[gone + 1 :]] for line in kept]
+            index = remaining[0].index(header)
+            remaining = [[*line[:index], *line[index + 1 :]] for line in remaining]
     return lines, least(lines)
 
 
@@ -92,12 +93,12 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _gap_width(lines: Sequence[Sequence[str]]) -> int:
-    """The columns between the cells of a line."""
+    """Return the width of the gaps of a line."""
     return 2 * (len(lines[0]) - 1)
 
 
 def _shrink_widths(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:
-    """The widths, with the widest made narrower until all fit; as they are if they can't: a row that is broken anyway loses nothing."""
+    """Reduce the largest widths until all fit; unchanged if impossible."""
     widths = list(widths)
     if sum(least) > available:
         return widths
@@ -108,7 +109,7 @@ def _shrink_widths(widths: Sequence[int], least: Sequence[int], available: int) 
 
 
 def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A line of names, then the rows' values under them: lists joined by ``;``, nothing for null. Without line ends."""
+    """Yield CSV lines without line ends; lists are joined by ``;``."""
     yield _csv_line(columns)
     for row in rows:
         yield _csv_line([_csv_cell(row.get(column)) for column in columns])
@@ -121,7 +122,7 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """The value as a spreadsheet may show it: text that looks like a formula is quoted."""
+    """Format a cell; quote text that looks like a formula."""
     if isinstance(value, list | tuple):
         value = ";".join(map(str, value))
     if isinstance(value, str) and _FORMULA.match(value):

@@ -1,4 +1,4 @@
-"""What all text views share: styles, widths, times, warnings."""
+"""Styles, widths, times and warnings of text."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from trainctl.model.reports import UnreachableNode
 from trainctl.views.terminal.sanitize import escape
 
 Style = Callable[[str, str], str]
-"""Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
+"""Style a text: ``bold``, ``dim``, ``red``, ``green``, ``yellow`` or ``cyan``."""
 
 _PAINT = re.compile(r"\x1b\[\d{1,2}m")
 
 
 def plain(text: str, style: str) -> str:
-    """No style: for pipes, files and --no-color."""
+    """Return the text without style."""
     del style
     return text
 
 
 def display_width(text: str) -> int:
-    """How many terminal columns a line takes."""
+    """Return the terminal columns of a line."""
     if text.isascii():
         return len(text)
     return sum(_columns_of(character) for character in text)
 
 
 def shorten(text: str, most: int) -> str:
-    """The text in at most so many columns, with an ellipsis where its middle was."""
+    """Shorten a text to ``most`` columns, with an ellipsis in the middle."""
     if display_width(text) <= most:
         return text
     head = text
@@ -44,22 +44,22 @@ def shorten(text: str, most: int) -> str:
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """The text filled with spaces to a width; ``right`` puts it at the right end."""
+    """Pad a text with spaces to a width."""
     space = " " * max(width - display_width(text), 0)
     return space + text if right else text + space
 
 
 def wrap(line: str, width: int) -> list[str]:
-    """The line in lines of so many columns, broken between words; a word that is longer stays whole.
+    """Wrap a line between words; longer words are not broken.
 
-    Sentences go on where they began. What begins at the margin or with a sign, as headings and rows do, goes on further in.
+    Continuation lines have the indentation of the text; 2 more for headings and lines with a sign.
     """
     unpainted = _PAINT.sub("", line)
     if display_width(unpainted) <= width:
         return [line]
     text = unpainted.lstrip(" ")
-    begins = " " * (len(unpainted) - len(text))
-    goes_on = begins if begins and text[0].isalnum() else begins + "  "
+    indent = " " * (len(unpainted) - len(text))
+    hanging = indent if indent and text[0].isalnum() else indent + "  "
     first, *words = line.split(" ")
     lines = [first]
     for word in words:
@@ -67,7 +67,7 @@ def wrap(line: str, width: int) -> list[str]:
         if display_width(_PAINT.sub("", longer)) <= width:
             lines[-1] = longer
         else:
-            lines.append(goes_on + word)
+            lines.append(hanging + word)
     return lines
 
 
@@ -78,17 +78,17 @@ def _columns_of(character: str) -> int:
 
 
 def warning_text(text: str, *, code: str) -> str:
-    """A warning that stands beside an answer."""
+    """Format a warning with its code."""
     return f"Warning: {text} [{code}]"
 
 
 def pluralize(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 file``, ``2 files``."""
+    """Format a count: ``1 file``, ``2 files``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def format_timestamp(seconds: float | None) -> str | None:
-    """A time as RFC 3339 in UTC; None for one that no calendar has, which a wrong clock may have given a file."""
+    """Format a time as RFC 3339 in UTC; None if out of range."""
     if seconds is None:
         return None
     try:
@@ -99,28 +99,30 @@ def format_timestamp(seconds: float | None) -> str | None:
 
 
 def format_minute(seconds: float | None) -> str:
-    """A time in tables, in UTC: ``2026-01-31 12:00``; empty where there is none."""
+    """Format a UTC time: ``2026-01-31 12:00``; '' for None."""
     return (format_timestamp(seconds) or "")[:16].replace("T", " ")
 
 
 def second(seconds: float | None) -> str:
-    """The same to the second."""
+    """Format a UTC time to the second; '' for None."""
     return (format_timestamp(seconds) or "")[:19].replace("T", " ")
 
 
-def unreachable_json(found: Iterable[UnreachableNode]) -> list[dict[str, Any]]:
-    """The list that the JSON forms of partial answers have as ``unreachable``."""
-    return [{"node": one.node, "ranks": list(one.ranks), "reason": one.why} for one in found]
+def unreachable_json(nodes: Iterable[UnreachableNode]) -> list[dict[str, Any]]:
+    """Return the ``unreachable`` list of JSON output."""
+    return [{"node": node.node, "ranks": list(node.ranks), "reason": node.why} for node in nodes]
 
 
-def unreachable_lines(found: Iterable[UnreachableNode], what: str) -> list[str]:
-    """A warning for each: ``what`` is missing, such as ``the log``."""
-    return [warning_text(unreachable_text(one, what), code="node-unreachable") for one in found]
+def unreachable_lines(nodes: Iterable[UnreachableNode], missing: str) -> list[str]:
+    """Return a warning for each node; ``missing`` is not shown (``the log``)."""
+    return [
+        warning_text(unreachable_text(node, missing), code="node-unreachable") for node in nodes
+    ]
 
 
-def unreachable_text(one: UnreachableNode, what: str) -> str:
-    """``lab/gpu-1 doesn't answer: without the log of rank 1``."""
-    return f"{escape(one.why)}; not shown: {what} of {_ranks(one.ranks)}"
+def unreachable_text(node: UnreachableNode, missing: str) -> str:
+    """Format ``lab/gpu-1 is unreachable; not shown: the log of rank 1``."""
+    return f"{escape(node.why)}; not shown: {missing} of {_ranks(node.ranks)}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
