@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from trainctl.manifest.excerpt import excerpt
 from trainctl.model.diagnostics import Position
 from trainctl.views.problems import excerpt_lines
-from trainctl.views.terminal.sanitize import INVISIBLE
-from trainctl.views.terminal.text import display_width
+from trainctl.views.terminal.text import INVISIBLE, display_width
 
 PLANTED = "planted " * 9
 words = st.text("abc-_ '\"#:&*日", min_size=1, max_size=8)

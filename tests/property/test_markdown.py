@@ -16,7 +16,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import warning
 from trainctl.plan.planner import make_plan
 from trainctl.views.plan.pages import LIMIT, code_block, code_span, collapsible, plan_markdown
-from trainctl.views.terminal.sanitize import escape
+from trainctl.views.terminal.text import escape
 
 READER = MarkdownIt("commonmark", {"html": True})
 hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("`~<>&|[]()!*_#@:/\\ \n\r\t-+"))) | st.sampled_from(

@@ -1,6 +1,6 @@
-"""One pass over the arguments: global flags to the front, Terraform's spellings in ours, mistakes caught early.
+"""Normalize arguments: global options first, Terraform's spellings, typos.
 
-A flag's value and whatever follows ``--`` are never touched; for that, the pass knows which flags take a value.
+Values of options and everything after ``--`` are not changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """``takes_value`` is False for booleans; ``negative`` is the spelling that means no, if there is one."""
+    """An option; ``negative`` is the spelling of a boolean option's no."""
 
     takes_value: bool
     negative: str | None = None
@@ -36,7 +36,7 @@ _HELP = {"-h": _Flag(False), "--help": _Flag(False)}
 
 @dataclass(slots=True)
 class _ArgumentScan:
-    """The words sorted so far. ``command`` is the deepest command that the words have named."""
+    """The arguments sorted so far; ``command`` is the deepest command named."""
 
     root: LazyGroup
     command: ClickCommand
@@ -47,7 +47,7 @@ class _ArgumentScan:
 
 
 def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
-    """The arguments as the parser wants them. UsageError names the nearest command or flag."""
+    """Return the arguments for the parser; UsageError suggests similar names."""
     words = _ArgumentScan(root, root)
     todo = iter(arguments)
     for word in todo:
@@ -72,18 +72,18 @@ def _scan_word(words: _ArgumentScan, word: str) -> None:
         return
     if isinstance(words.command, LazyGroup):
         names = [row.name for row in words.command.rows]
-        found = words.command.get_command(None, word)
-        if found is None:
-            called = " ".join([*words.path, word])
+        command = words.command.get_command(None, word)
+        if command is None:
+            path = " ".join([*words.path, word])
             hint = _did_you_mean(word, names) or "Run trainctl --help for a list of commands."
-            raise UsageError(f"unknown command {called!r}", hint)
-        words.command = found
+            raise UsageError(f"unknown command {path!r}", hint)
+        words.command = command
         words.path.append(word)
     words.rest.append(word)
 
 
 def _use_default_command(words: _ArgumentScan) -> None:
-    """Continue as if the default command of a group had been named."""
+    """Continue with the default command of a group."""
     if isinstance(words.command, LazyGroup) and words.command.default:
         _scan_word(words, words.command.default)
 
@@ -116,18 +116,18 @@ def _match_long_flag(
     match = _LONG.fullmatch(word)
     name = f"--{match['name']}" if match else word.partition("=")[0]
     if match is None or name not in known:
-        where = f"{' '.join(words.path)}: " if words.path else ""
+        prefix = f"{' '.join(words.path)}: " if words.path else ""
         hint = _did_you_mean(name, [flag for flag in known if flag.startswith("--")])
-        called = " ".join(["trainctl", *words.path])
+        path = " ".join(["trainctl", *words.path])
         raise UsageError(
-            f"{where}unknown option {word.partition('=')[0]}",
-            hint or f"Run {called} --help for its options.",
+            f"{prefix}unknown option {word.partition('=')[0]}",
+            hint or f"Run {path} --help for its options.",
         )
     return name, None if match["value"] is None else match["value"][1:]
 
 
 def _boolean_flag(name: str, flag: _Flag, value: str) -> list[str]:
-    """``--refresh=false`` in the spelling of the parser; a no to a flag that has no such spelling is its absence."""
+    """Convert ``--refresh=false`` to the parser's spelling, or omit the option."""
     if value.lower() in _TRUE:
         return [name]
     if value.lower() in _FALSE:
@@ -138,19 +138,19 @@ def _boolean_flag(name: str, flag: _Flag, value: str) -> list[str]:
 def _next_value(words: _ArgumentScan, name: str, todo: Iterator[str]) -> list[str]:
     for value in todo:
         return [value]
-    called = " ".join(words.path)
-    raise UsageError(f"{called + ': ' if called else ''}missing value for {name}")
+    path = " ".join(words.path)
+    raise UsageError(f"{path + ': ' if path else ''}missing value for {name}")
 
 
 def _flags_of(command: ClickCommand) -> dict[str, _Flag]:
-    found = dict(_HELP)
+    flags = dict(_HELP)
     for option in command.params:
         if isinstance(option, TyperOption):
             negative = option.secondary_opts[0] if option.secondary_opts else None
-            found |= dict.fromkeys(option.opts, _Flag(not option.is_flag, negative))
+            flags |= dict.fromkeys(option.opts, _Flag(not option.is_flag, negative))
             if negative:
-                found |= dict.fromkeys(option.secondary_opts, _Flag(False, option.opts[0]))
-    return found
+                flags |= dict.fromkeys(option.secondary_opts, _Flag(False, option.opts[0]))
+    return flags
 
 
 def _is_long_flag(word: str, known: Iterable[str]) -> bool:
@@ -163,8 +163,6 @@ def _is_number(word: str) -> bool:
 
 
 def _did_you_mean(word: str, names: Sequence[str]) -> str:
-    bare = {
-        name.lstrip("-"): name for name in names
-    }  # what all flags begin with makes none of them nearer
+    bare = {name.lstrip("-"): name for name in names}  # leading dashes would add similarity
     close = get_close_matches(word.lstrip("-"), bare, n=1)
     return f"Did you mean {bare[close[0]]}?" if close else ""

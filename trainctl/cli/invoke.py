@@ -1,4 +1,4 @@
-"""One command from its arguments to its exit code, and the report of its failure."""
+"""Run a command: from its arguments to its exit code, with error reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainctl.views.problems import problem_lines
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run the command on this process's streams."""
+    """Run a command on the streams of this process."""
     session = CliSession.of_process()
     hide_tracebacks(session)
     try:
@@ -61,14 +61,14 @@ def _run(arguments: Sequence[str], session: CliSession) -> int:
 
 
 def _discard_output() -> None:
-    """The reader has left or the disk is full: nothing more can be said there, not even at exit."""
+    """Redirect stdout to /dev/null, so that the flush at exit can't fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
 
 
 def report(error: TrainctlError, session: CliSession) -> int:
-    """Show an error that was raised on purpose."""
+    """Print a TrainctlError; return its exit code."""
     output = session.output
     output.note(*problem_lines(error, output.error_style, output.error_width))
     if session.debug:
@@ -77,7 +77,7 @@ def report(error: TrainctlError, session: CliSession) -> int:
 
 
 def report_usage(error: TyperException, session: CliSession) -> int:
-    """Show what the parser refused, in one or two lines."""
+    """Print an error of the parser."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "trainctl"
     text = " ".join(error.format_message().split()).rstrip(".")
@@ -88,7 +88,7 @@ def report_usage(error: TyperException, session: CliSession) -> int:
 
 
 def report_system(error: OSError, session: CliSession) -> int:
-    """Show what the system refused: a file that can't be read, a full disk."""
+    """Print an OSError, such as a full disk."""
     where = f"{error.filename}: " if error.filename else ""
     report(TrainctlError(f"{where}{error.strerror or error}"), session)
     if session.debug:
@@ -97,14 +97,14 @@ def report_system(error: OSError, session: CliSession) -> int:
 
 
 def report_interrupt(session: CliSession) -> int:
-    """The user stopped it, at a prompt or with Ctrl-C."""
+    """Report an interrupt at a prompt or by Ctrl-C."""
     echoed = session.output.error_is_terminal  # the terminal has written ^C
     session.output.note("\ninterrupted" if echoed else "interrupted")
     return UserInterrupt.exit_code
 
 
 def hide_tracebacks(session: CliSession) -> None:
-    """From now on an unforeseen exception is a short, masked message; Python then exits with 1."""
+    """Print unexpected exceptions as short, redacted messages."""
 
     def crash(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
         _crash(error, session)

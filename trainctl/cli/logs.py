@@ -20,7 +20,7 @@ from trainctl.views.terminal.text import unreachable_lines
 
 @dataclass(frozen=True, slots=True)
 class PrintedLog:
-    """The run after its log was printed; ``code`` is 0 if no part of the log is missing."""
+    """The run after printing its log, and the exit code: 0 if no part is missing."""
 
     run: JobRun
     code: int
@@ -30,7 +30,7 @@ def print_logs(
     session: CliSession,
     workspace: Workspace,
     run: JobRun,
-    wanted: LogSelection,
+    selection: LogSelection,
     format_: OutputFormat,
     *,
     closes: bool = True,
@@ -44,41 +44,41 @@ def print_logs(
     if format_ is OutputFormat.JSON:
         view = JsonLogPrinter(emit, run.job.address, run.record.id)
     else:
-        several = wanted.rank is None and len(run.record.ranks) > 1
+        several = selection.rank is None and len(run.record.ranks) > 1
         view = TextLogPrinter(session.output, several=several)
     unreachable: list[UnreachableNode] = []
     try:
-        for piece in read_log(workspace, run, wanted):
-            if isinstance(piece, UnreachableNode):
-                unreachable.append(piece)
+        for batch in read_log(workspace, run, selection):
+            if isinstance(batch, UnreachableNode):
+                unreachable.append(batch)
             else:
-                view.show(piece)
+                view.show(batch)
     finally:
         view.close()
     if isinstance(view, JsonLogPrinter):
         view.show_unreachable(unreachable)
-    run = _refresh_followed(workspace, run, wanted)
+    run = _refresh_followed(workspace, run, selection)
     if not run.record.ranks and format_ is OutputFormat.TEXT:
-        why = f": {run.record.error}" if run.record.error else "."
-        how = "has not reached a node yet" if run.record.status.live else "never started"
-        session.output.note(f"Run {run.record.number} ({run.record.id}) {how}{why}")
+        detail = f": {run.record.error}" if run.record.error else "."
+        state = "has not reached a node yet" if run.record.status.live else "never started"
+        session.output.note(f"Run {run.record.number} ({run.record.id}) {state}{detail}")
     if format_ is OutputFormat.JSON and closes:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
     return PrintedLog(run, report_unreachable(session, unreachable, "the log"))
 
 
-def _refresh_followed(workspace: Workspace, run: JobRun, wanted: LogSelection) -> JobRun:
-    """The run as it is afterwards; a followed run must be refreshed, to report how it ended."""
+def _refresh_followed(workspace: Workspace, run: JobRun, selection: LogSelection) -> JobRun:
+    """Refresh the run; a followed run must be reachable, to report its end."""
     try:
         return refresh_run(workspace, run)
     except NodeError:
-        if wanted.follow:
+        if selection.follow:
             raise
         return run
 
 
 def parse_time(flag: str, text: str | None) -> LogTime | None:
-    """``10m`` (that long ago), or RFC 3339, in UTC where it names no zone; UsageError names the flag."""
+    """Parse ``10m`` (ago) or RFC 3339, by default UTC; UsageError names the flag."""
     if text is None:
         return None
     try:
@@ -97,8 +97,8 @@ def parse_time(flag: str, text: str | None) -> LogTime | None:
 
 
 def report_unreachable(
-    session: CliSession, unreachable: Sequence[UnreachableNode], what: str
+    session: CliSession, unreachable: Sequence[UnreachableNode], missing: str
 ) -> int:
-    """Warn of each unreachable node and what is missing of it; the exit code: 0 if nothing is."""
-    session.output.note(*unreachable_lines(unreachable, what))
+    """Warn about unreachable nodes; return the exit code."""
+    session.output.note(*unreachable_lines(unreachable, missing))
     return NodeUnreachable.exit_code if unreachable else 0

@@ -1,4 +1,4 @@
-"""The common part of apply, destroy and run: consent, the walk on the screen, the result."""
+"""Common part of apply, destroy and run: confirm, apply, print the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUESTION = "Do you want to perform these actions?"
 
 @dataclass(frozen=True, slots=True)
 class ExecutionFlags:
-    """How the user agreed, or will be asked to, and the other options of the walk."""
+    """Confirmation and other options of an apply."""
 
     auto_approve: bool = False
     stop_running: bool = False
@@ -48,14 +48,14 @@ class ExecutionFlags:
     named_runs: frozenset[str] = frozenset()
 
     def require_approval(self, session: CliSession) -> None:
-        """Refuse at once if no user can be asked and none agreed beforehand."""
+        """Raise UsageError if confirmation is needed and there is no terminal."""
         if not self.auto_approve:
             require_terminal(session, ", or apply a plan saved by trainctl plan --out")
 
 
 @contextmanager
 def errors_as_events(session: CliSession, format_: OutputFormat) -> Iterator[None]:
-    """With JSON events, print an error that ends the command as one of them, then the summary."""
+    """With JSON output, print an error as event, then the summary."""
     try:
         yield
     except TrainctlError as error:
@@ -72,7 +72,7 @@ def execute_plan(
     execution_flags: ExecutionFlags,
     parallelism: int,
 ) -> int:
-    """Apply a plan that was agreed to and print the result; return the exit code."""
+    """Apply an approved plan and print the result; return the exit code."""
     permit = ApplyPermissions(
         execution_flags.stop_running, execution_flags.named_runs, execution_flags.lock_timeout
     )
@@ -84,7 +84,7 @@ def execute_plan(
             result, followed, code = _apply_and_follow(
                 workspace, plan, options, execution_flags, emit, interrupt
             )
-        if code != 0 or not execution_flags.follows:  # what follows ends with a summary of its own
+        if code != 0 or not execution_flags.follows:  # following prints its own summary
             emit(summary_event(result, code, followed))
         return code
     with ProgressDisplay(session.output) as progress, Interrupt(progress.note) as interrupt:
@@ -130,7 +130,7 @@ def plan_and_apply(
     question: str = QUESTION,
     expect: str | None = None,
 ) -> int:
-    """Plan, ask and apply; return the exit code. With JSON events the plan is not printed."""
+    """Plan, ask and apply; return the exit code."""
     with errors_as_events(session, execution_flags.format):
         plan = plan_from_flags(workspace, flags, writes_lock=not execution_flags.lockfile_readonly)
         require_digest(plan, expect)
@@ -147,7 +147,7 @@ def plan_and_apply(
 
 
 def require_digest(plan: Plan, expect: str | None) -> None:
-    """StalePlan if the plan is not the one that was reviewed."""
+    """Raise StalePlan if the plan does not have the expected digest."""
     if expect is not None and plan.digest != expect:
         raise StalePlan(
             f"plan digest is {plan.digest}, expected {expect}",

@@ -1,4 +1,4 @@
-"""Make, print, save and load plans."""
+"""Create, print, save and load plans."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def plan_from_flags(
     workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool | None = None
 ) -> Plan:
-    """Make the plan that the options ask for.
+    """Create the plan of the options.
 
-    ``writes_lock`` is whether it is applied at once and then writes the lock file; None if it isn't applied.
+    ``writes_lock`` is whether applying it writes the lock file; None if it isn't applied now.
     """
     options = PlanOptions(
         destroy=flags.destroy,
@@ -41,7 +41,7 @@ def plan_from_flags(
         run=addresses(flags.runs, "ADDRESS"),
         delete_checkpoints=flags.delete_checkpoints,
     )
-    look = SurveyOptions(
+    survey = SurveyOptions(
         flags.refresh,
         flags.offline,
         flags.upgrade,
@@ -50,15 +50,15 @@ def plan_from_flags(
         applies=writes_lock is not None,
     )
     if not flags.destroy:
-        connect_early(workspace, look)
-    # The greater part of the program is loaded while the nodes are being logged in to.
+        connect_early(workspace, survey)
+    # Import most of the program while the connections to nodes are being opened.
     from trainctl.operations.jobs.resume import plan_rerun, resume_starts
     from trainctl.operations.plan import create_plan
 
     if flags.repeat is not None:
-        return plan_rerun(workspace, options.run[0], flags.repeat, look)
+        return plan_rerun(workspace, options.run[0], flags.repeat, survey)
     starts = resume_starts(workspace, options.run) if flags.resume else {}
-    return create_plan(workspace, options, look, starts)
+    return create_plan(workspace, options, survey, starts)
 
 
 def show_plan(

@@ -26,9 +26,9 @@ class LogLevel(StrEnum):
 
 @dataclass(slots=True)
 class CliSession:
-    """One invocation. ``directory`` is the process's working directory, absolute once a command runs.
+    """Session of one command; ``directory`` is absolute once a command runs.
 
-    ``redactor`` is the one that ``output`` uses: a secret registered there is masked in everything shown.
+    Secrets registered with ``redactor`` are redacted in ``output``.
     """
 
     redactor: Redactor
@@ -40,7 +40,7 @@ class CliSession:
 
     @classmethod
     def of_process(cls) -> CliSession:
-        """A session on this process's own streams; one that was closed by the caller leads nowhere."""
+        """Create a session on the streams of the process; closed ones are devnull."""
         redactor = Redactor()
         output = TerminalOutput(
             _or_devnull(sys.stdout, "w"), _or_devnull(sys.stderr, "w"), redactor
@@ -56,7 +56,7 @@ class CliSession:
         """Send the log records of libraries, from this level on, through the output."""
         self.log_level = level
         if level in (LogLevel.INFO, LogLevel.DEBUG):
-            import logging  # rarely wanted
+            import logging  # rarely needed
 
             root = logging.getLogger()
             root.handlers = [logging.StreamHandler(_LogStream(self.output))]
@@ -75,7 +75,7 @@ class _LogStream:
 
 
 def session_of(ctx: typer.Context) -> CliSession:
-    """The session of a command."""
+    """Return the session of a command."""
     session = ctx.find_object(CliSession)
     assert session is not None  # noqa: S101 (invoke sets it)
     return session

@@ -1,4 +1,4 @@
-"""From a session to the workspace of an operation, and questions on the terminal."""
+"""Open workspaces for commands, and ask for confirmation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open_workspace(
 def open_with_trust(
     session: CliSession, trust: Path | None, flags: PlanningFlags | None = None
 ) -> Workspace:
-    """Open a workspace and read the trust file that was named, even if nothing depends on it."""
+    """Open a workspace and read the trust file."""
     workspace = open_workspace(session, flags or PlanningFlags(trust=trust))
     if trust is not None:
         _ = workspace.trust
@@ -52,7 +52,7 @@ def _confirm(session: CliSession, question: str) -> bool:
 
 
 def addresses(values: Sequence[str] | None, flag: str) -> tuple[Address, ...]:
-    """Addresses as they were typed; UsageError names the flag."""
+    """Parse addresses; UsageError names the flag."""
     try:
         return tuple(Address.read(value) for value in values or ())
     except ValueError as error:
@@ -60,7 +60,7 @@ def addresses(values: Sequence[str] | None, flag: str) -> tuple[Address, ...]:
 
 
 def require_terminal(session: CliSession, instead: str = "") -> None:
-    """Refuse, before any work, if no terminal can answer; ``instead`` names another way."""
+    """Raise UsageError if stdin is not a terminal; ``instead`` is a hint."""
     if not session.stdin.isatty():
         raise UsageError(
             "cannot ask for confirmation: standard input is not a terminal",
@@ -70,7 +70,7 @@ def require_terminal(session: CliSession, instead: str = "") -> None:
 
 
 def approve(session: CliSession, question: str) -> bool:
-    """Ask; anything but ``yes`` is a no, and so is the end of input."""
+    """Ask for confirmation; only ``yes`` is accepted."""
     require_terminal(session)
     output = session.output
     output.note("", output.error_style(question, "bold"), "  Only 'yes' will be accepted.")

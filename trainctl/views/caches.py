@@ -17,9 +17,9 @@ from trainctl.model.reports import (
     CacheUsage,
     UnreachableNode,
 )
-from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
+    escape,
     format_minute,
     format_timestamp,
     pluralize,

@@ -8,9 +8,9 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.reports import Checkpoint, CheckpointFile, UnreachableNode
-from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
+    escape,
     format_minute,
     format_timestamp,
     pluralize,

@@ -11,8 +11,7 @@ from trainctl.model.events import Event, EventType
 from trainctl.model.reports import LogBatch, UnreachableNode
 from trainctl.views.events import JsonEventPrinter
 from trainctl.views.terminal.output import TerminalOutput
-from trainctl.views.terminal.sanitize import escape
-from trainctl.views.terminal.text import unreachable_json, unreachable_text, warning_text
+from trainctl.views.terminal.text import escape, unreachable_json, unreachable_text, warning_text
 
 _MAX_LINE = 2**20
 

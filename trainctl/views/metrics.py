@@ -17,9 +17,8 @@ from trainctl.model.reports import (
     VolumeMetrics,
 )
 from trainctl.model.run import RunRecord
-from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import Style, format_timestamp, pad, unreachable_json
+from trainctl.views.terminal.text import Style, escape, format_timestamp, pad, unreachable_json
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9

@@ -7,9 +7,8 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.reports import NodeReport, format_run
-from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import format_timestamp
+from trainctl.views.terminal.text import escape, format_timestamp
 
 COLUMNS = (
     "cluster", "name", "address", "status", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.manifest import excerpt as manifest
 from trainctl.model.diagnostics import Diagnostic, Explanation, Position, Severity
-from trainctl.views.terminal.sanitize import escape, escape_lines
-from trainctl.views.terminal.text import Style, display_width, pad, plain
+from trainctl.views.terminal.text import Style, display_width, escape, escape_lines, pad, plain
 
 if TYPE_CHECKING:
     from trainctl.manifest.fields import ManifestField

@@ -16,12 +16,13 @@ from trainctl.views.plan.changes import brief
 from trainctl.views.plan.rows import added_rows
 from trainctl.views.plan.tables import short_revision
 from trainctl.views.status import through_client_text
-from trainctl.views.terminal.sanitize import escape, literal
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
     Style,
     display_width,
+    escape,
     format_timestamp,
+    literal,
     pad,
     plain,
     pluralize,

@@ -12,8 +12,7 @@ from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRec
 from trainctl.model.reports import JobStatus, PendingApply
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.checkpoints import checkpoint_json, checkpoint_state_text
-from trainctl.views.terminal.sanitize import escape
-from trainctl.views.terminal.text import format_timestamp, second
+from trainctl.views.terminal.text import escape, format_timestamp, second
 
 _CHECKPOINTS = 3
 _PHASES = ("mirroring", "provisioning", "delivering", "running")

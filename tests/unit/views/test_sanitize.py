@@ -8,9 +8,15 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.views.terminal.sanitize import INVISIBLE, escape, escape_lines, literal
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import display_width, shorten
+from trainctl.views.terminal.text import (
+    INVISIBLE,
+    display_width,
+    escape,
+    escape_lines,
+    literal,
+    shorten,
+)
 
 
 @given(st.text())

@@ -1,1 +1,1 @@
-"""One module a group of commands; a function ``NAME_command`` returns an exit code."""
+"""The commands, a module per group; ``NAME_command`` returns an exit code."""

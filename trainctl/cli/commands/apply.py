@@ -111,14 +111,14 @@ def _apply_saved(
     expect: str | None,
     flags: PlanningFlags,
 ) -> int:
-    """Apply a reviewed plan as it is; live runs that it names may be stopped."""
+    """Apply a saved plan; it may stop the live runs that it names."""
     with errors_as_events(session, execution_flags.format):
         saved = load_plan(path)
         require_digest(saved.plan, expect)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
         agreed = with_(execution_flags, named_runs=named)
-        own = PlanningFlags(trust=flags.trust)
-        with open_workspace(session, own, saved.desired) as workspace:
+        trust = PlanningFlags(trust=flags.trust)
+        with open_workspace(session, trust, saved.desired) as workspace:
             plan = refuse_stale(workspace, saved.plan)
             return execute_plan(session, workspace, plan, agreed, flags.parallelism)
 
@@ -149,12 +149,12 @@ def destroy_command(
     execution_flags.require_approval(session)
     question = "Do you really want to destroy everything listed above?"
     with open_workspace(session, flags) as workspace:
-        remains = find_retained_data(workspace)
+        retained = find_retained_data(workspace)
         code = plan_and_apply(session, workspace, flags, execution_flags, question)
         if code == 0 and format_ is OutputFormat.TEXT:
-            gone = {"checkpoints"} if delete_checkpoints else set()
+            deleted = {"checkpoints"} if delete_checkpoints else set()
             session.output.prose(
-                *retained_lines([remain for remain in remains if remain.what not in gone])
+                *retained_lines([data for data in retained if data.what not in deleted])
             )
         return code
 
@@ -206,15 +206,17 @@ def run_command(
         if code != 0 or not follow:
             return code
         state = workspace.ledger.state()
-        started = [one for job in jobs for one in jobs_of_matrix(state, job) or [job]]
-        runs = [find_run(state, one) for one in started]
+        started = [
+            job_of_matrix for job in jobs for job_of_matrix in jobs_of_matrix(state, job) or [job]
+        ]
+        runs = [find_run(state, job_of_matrix) for job_of_matrix in started]
         return _follow(session, workspace, runs, format_)
 
 
 def _follow(
     session: CliSession, workspace: Workspace, runs: list[JobRun], format_: OutputFormat
 ) -> int:
-    """Print the logs of the runs to their ends, one after the other; Ctrl-C only leaves."""
+    """Print the logs of the runs until they end; Ctrl-C stops only the output."""
     code = 0
     for run in runs:
         try:
@@ -253,7 +255,7 @@ def reconcile_command(
     flags = PlanningFlags(variables=var, var_files=var_file, parallelism=parallelism, trust=trust)
     output = session.output
 
-    def look(emit: Emit, interrupt: Interrupt) -> int:
+    def run(emit: Emit, interrupt: Interrupt) -> int:
         loop = ReconcileLoop(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
         if once:
             return loop.run_once()
@@ -262,8 +264,8 @@ def reconcile_command(
 
     if format_ is OutputFormat.JSON:
         with Interrupt(output.note) as interrupt:
-            return look(JsonEventPrinter(output), interrupt)
+            return run(JsonEventPrinter(output), interrupt)
     if not once:
         output.note(f"Checking every {interval}. Press Ctrl-C to stop; runs continue.")
     with ProgressDisplay(output) as progress, Interrupt(progress.note) as interrupt:
-        return look(TextEventPrinter(output, progress), interrupt)
+        return run(TextEventPrinter(output, progress), interrupt)

@@ -1,4 +1,4 @@
-"""``trainctl cache``: training caches, and nodes' caches of weights."""
+"""``trainctl cache``: training caches and weights caches."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class CacheSort(StrEnum):
 
 
 class SortOrder(StrEnum):
-    """Directions of sorting."""
+    """Sort orders."""
 
     ASC = "asc"
     DESC = "desc"
 
 
 class SummaryFormat(StrEnum):
-    """Formats of the summary; ``cli-table`` is the hosted service's word for ``text``."""
+    """Formats of ``summarize``; ``cli-table`` is the hosted service's ``text``."""
 
     TEXT = "text"
     TABLE = "cli-table"
@@ -109,23 +109,23 @@ def summarize_command(
         chosen = select_cache(state, project, cluster, team=team)
         summary = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, project.removeprefix("project."))
-    found, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
+    usage, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
     by, descending, width = sort.value, order is SortOrder.DESC, session.output.width
     print_result(
         session.output,
         "text" if form is SummaryFormat.TABLE else form,
-        cache_json(found, identity, by, unreachable, descending=descending),
-        cache_lines(found, identity, by, descending=descending, width=width) if found else (),
-        cache_csv(found, by, descending=descending),
+        cache_json(usage, identity, by, unreachable, descending=descending),
+        cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
+        cache_csv(usage, by, descending=descending),
     )
-    if found is None or summary is None:
+    if usage is None or summary is None:
         text = f"{project} has no training cache yet"
         session.output.note(warning_text(text, code="no-training-cache"))
         return 0
-    full = cache_full_warning(found)
-    if full:
-        session.output.note(warning_text(full, code="cache-too-full"))
-    session.output.note(*other_node_lines(found, unreachable))
+    warning = cache_full_warning(usage)
+    if warning:
+        session.output.note(warning_text(warning, code="cache-too-full"))
+    session.output.note(*other_node_lines(usage, unreachable))
     return 0 if summary.same else NodeUnreachable.exit_code
 
 
@@ -156,17 +156,17 @@ def clear_command(
         if chosen is None:
             raise UsageError(f"{project} has no training cache yet", code="cache-not-found")
         if not (auto_approve or dry_run):
-            what = clear(workspace, chosen, age, dry_run=True)
-            if not what.files:
-                print_result(session.output, format_, cleared_json(what), cleared_lines(what))
-                return 1 if what.left else 0
-            size = f"{pluralize(what.files, 'file')} ({format_bytes(what.bytes)})"
+            preview = clear(workspace, chosen, age, dry_run=True)
+            if not preview.files:
+                print_result(session.output, format_, cleared_json(preview), cleared_lines(preview))
+                return 1 if preview.left else 0
+            size = f"{pluralize(preview.files, 'file')} ({format_bytes(preview.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
-        done = clear(workspace, chosen, age, dry_run=dry_run)
-    print_result(session.output, format_, cleared_json(done), cleared_lines(done))
-    return 1 if done.left else 0
+        result = clear(workspace, chosen, age, dry_run=dry_run)
+    print_result(session.output, format_, cleared_json(result), cleared_lines(result))
+    return 1 if result.left else 0
 
 
 def verify_command(
@@ -177,11 +177,11 @@ def verify_command(
 ) -> int:
     """Verify cached weights against their digests and delete corrupt copies."""
     session = session_of(ctx)
-    which = CacheSelection(cluster, tuple(node or ()))
+    selection = CacheSelection(cluster, tuple(node or ()))
     with open_workspace(session) as workspace, ProgressDisplay(session.output) as progress:
         report = verify(
             workspace,
-            which,
+            selection,
             lambda node_id, done, total: progress.track(node_id, "verifying", done, total),
         )
     lines = verify_lines(report, session.output.width)

@@ -49,9 +49,9 @@ def list_command(
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
         runs = select_runs(with_unrecorded_runs(workspace), job_address(address), run)
-        found, unreachable = list_checkpoints(workspace, runs)
-    form = checkpoints_json(found, unreachable)
-    lines = checkpoint_table(found, session.output.width, jobs=len(runs) > 1)
+        checkpoints, unreachable = list_checkpoints(workspace, runs)
+    form = checkpoints_json(checkpoints, unreachable)
+    lines = checkpoint_table(checkpoints, session.output.width, jobs=len(runs) > 1)
     print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
     return report_unreachable(session, unreachable, "the checkpoints")
 
@@ -85,8 +85,8 @@ def download_command(
     """Download a checkpoint; by default, the latest complete checkpoint."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
-        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        place, skipped_links = download_checkpoint(workspace, found, target, name=name, rank=rank)
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        place, skipped_links = download_checkpoint(workspace, job_run, target, name=name, rank=rank)
     session.output.print(str(place))
     if skipped_links:
         session.output.note(
@@ -123,13 +123,13 @@ def url_command(
             f"--expires {expires}: must be between 1s and 7d", "Use for example 12h or 7d."
         )
     with open_with_trust(session, trust) as workspace:
-        of = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        found = artifacts(workspace, of, name, seconds)
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        files = artifacts(workspace, job_run, name, seconds)
     if format_ is OutputFormat.JSON:
-        job = str(of.job.address).removeprefix("job.")
-        session.output.json(artifacts_json(job, time.time(), found), links=True)
+        job = str(job_run.job.address).removeprefix("job.")
+        session.output.json(artifacts_json(job, time.time(), files), links=True)
     else:
-        for artifact in found:
+        for artifact in files:
             session.output.print(artifact.url, links=True)
     return 0
 
@@ -143,8 +143,8 @@ def upload_command(
     """Upload checkpoints that a finished or lost run left on its node."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
-        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        sync = upload_checkpoints(workspace, found)
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        sync = upload_checkpoints(workspace, job_run)
     if not sync:
         session.output.print("The run saves no checkpoints.")
     elif sync.get("error"):

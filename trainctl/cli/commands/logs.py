@@ -52,7 +52,7 @@ def logs_command(
 ) -> int:
     """Print the logs of a job: the output of its commands."""
     session = session_of(ctx)
-    wanted = LogSelection(
+    selection = LogSelection(
         rank=rank,
         since=parse_time("--since", since),
         until=parse_time("--until", until),
@@ -62,8 +62,8 @@ def logs_command(
         prepare=prepare,
     )
     with open_workspace(session) as workspace:
-        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        return print_logs(session, workspace, found, wanted, format_).code
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        return print_logs(session, workspace, job_run, selection, format_).code
 
 
 def metrics_command(
@@ -91,17 +91,17 @@ def metrics_command(
             "--follow can't be used with --format csv", "Use --format json for one sample per line."
         )
     with open_workspace(session) as workspace:
-        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         if follow:
-            _follow(session, workspace, found, rank, plot=plot, as_json=format_ == "json")
+            _follow(session, workspace, job_run, rank, plot=plot, as_json=format_ == "json")
             return 0
-        seen = samples_of(workspace, found, rank)
+        usage = samples_of(workspace, job_run, rank)
     if format_ is TableFormat.TEXT:
-        _print(session, seen.run, seen.samples, plot=plot)
+        _print(session, usage.run, usage.samples, plot=plot)
     else:
-        form = metrics_json(found.job.address, seen.run.record, seen.samples, seen.unreachable)
-        print_result(session.output, format_, form, (), metrics_csv(seen.samples))
-    return report_unreachable(session, seen.unreachable, "the samples")
+        form = metrics_json(job_run.job.address, usage.run.record, usage.samples, usage.unreachable)
+        print_result(session.output, format_, form, (), metrics_csv(usage.samples))
+    return report_unreachable(session, usage.unreachable, "the samples")
 
 
 def _print(session: CliSession, run: JobRun, samples: list[RankSample], *, plot: bool) -> None:
@@ -131,7 +131,7 @@ def _follow(
     plot: bool,
     as_json: bool,
 ) -> None:
-    """Print one sample a line as JSON, or a table that changes in place; without a terminal, one per change."""
+    """Print new samples: as JSON lines, a redrawn table, or repeated tables."""
     from trainctl.views.metrics import sample_json
     from trainctl.views.terminal.progress import LiveDisplay
 
@@ -141,13 +141,13 @@ def _follow(
         return
     samples: list[RankSample] = []
     if not session.output.can_redraw:
-        for now, new in watch_samples(workspace, run, rank):
+        for current, new in watch_samples(workspace, run, rank):
             samples += new
             if new:
-                _print(session, now, samples, plot=plot)
+                _print(session, current, samples, plot=plot)
         return
     with LiveDisplay(session.output) as live:
-        for now, new in watch_samples(workspace, run, rank):
+        for current, new in watch_samples(workspace, run, rank):
             samples += new
-            live.show(_metrics_lines(session, now, samples, plot=plot, live=True))
-    _print(session, now, samples, plot=plot)
+            live.show(_metrics_lines(session, current, samples, plot=plot, live=True))
+    _print(session, current, samples, plot=plot)

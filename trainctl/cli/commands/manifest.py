@@ -33,21 +33,23 @@ def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TE
     output = session.output
     with open_workspace(session) as workspace:
         try:
-            found = [*workspace.desired.warnings, *_mirror_overlaps(workspace)]
+            diagnostics = [*workspace.desired.warnings, *_mirror_overlaps(workspace)]
         except ManifestError as error:
-            found = [
+            diagnostics = [
                 diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
             ]
-    valid = all(one.severity is not Severity.ERROR for one in found)
+    valid = all(diagnostic.severity is not Severity.ERROR for diagnostic in diagnostics)
     if format_ is OutputFormat.JSON:
-        output.json({"valid": valid, "diagnostics": [one.to_json() for one in found]})
+        output.json(
+            {"valid": valid, "diagnostics": [diagnostic.to_json() for diagnostic in diagnostics]}
+        )
         return 0 if valid else 1
-    if found:
+    if diagnostics:
         style = output.error_style
         output.note(
-            *diagnostic_lines(found, style, output.error_width),
-            count_line(found),
-            *explain_hint_lines(found, style),
+            *diagnostic_lines(diagnostics, style, output.error_width),
+            count_line(diagnostics),
+            *explain_hint_lines(diagnostics, style),
         )
     if valid:
         output.print("The manifest is valid.")
@@ -55,7 +57,7 @@ def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TE
 
 
 def _mirror_overlaps(workspace: Workspace) -> Iterable[Diagnostic]:
-    """Sources that contain the mirror or lie in it; the code for mirrors is loaded only if needed."""
+    """Find sources that overlap the mirror; imports mirror code on demand."""
     if all(address.kind is not Kind.WEIGHTS for address in workspace.desired.resources):
         return ()
     from trainctl.operations.survey.checks import mirror_overlaps
@@ -91,7 +93,7 @@ def explain_command(
     session = session_of(ctx)
     known = explanations()
     if all_ or name is None:
-        _print_codes(session, whole=all_, form=format_)
+        _print_codes(session, in_full=all_, form=format_)
     elif name in known:
         session.output.prose(*code_lines(known[name], session.output))
     else:
@@ -99,13 +101,13 @@ def explain_command(
     return 0
 
 
-def _print_codes(session: CliSession, *, whole: bool, form: ExplainFormat) -> None:
+def _print_codes(session: CliSession, *, in_full: bool, form: ExplainFormat) -> None:
     output = session.output
-    if whole and form is ExplainFormat.MARKDOWN:
+    if in_full and form is ExplainFormat.MARKDOWN:
         output.print(error_reference().rstrip())
         return
     for number, explanation in enumerate(explanations().values()):
-        if whole:
+        if in_full:
             output.prose(*([""] if number else []), *code_lines(explanation, output))
         else:
             output.prose(f"{explanation.code}: {explanation.title}")
@@ -113,20 +115,22 @@ def _print_codes(session: CliSession, *, whole: bool, form: ExplainFormat) -> No
 
 def _explain_field(session: CliSession, name: str, codes: list[str]) -> None:
     known = fields(manifest_schema())
-    found = find(name, known)
-    if not found:
-        meant = nearest(name, codes) or nearest_path(name, known)
+    matches = find(name, known)
+    if not matches:
+        suggestion = nearest(name, codes) or nearest_path(name, known)
         sections = ", ".join(steps[0] for steps in known if len(steps) == 1)
-        hint = f"Did you mean {meant!r}?" if meant else f"Manifest sections: {sections}."
+        hint = f"Did you mean {suggestion!r}?" if suggestion else f"Manifest sections: {sections}."
         raise UsageError(f"unknown field or error code {name!r}", hint)
-    for number, field in enumerate(found):
-        below = [one for one in (known.get((*field.steps, key)) for key in field.keys) if one]
-        lines = field_lines(field, below, session.output)
+    for number, field in enumerate(matches):
+        children = [
+            child for child in (known.get((*field.steps, key)) for key in field.keys) if child
+        ]
+        lines = field_lines(field, children, session.output)
         session.output.prose(*([""] if number else []), *lines)
 
 
 def manifest_schema() -> dict[str, Any]:
-    """The manifest's schema, with the cluster settings of installed providers."""
+    """Return the manifest's schema with the settings of installed providers."""
     from trainctl_schemas import schema
 
     manifest = schema("manifest")
@@ -134,8 +138,8 @@ def manifest_schema() -> dict[str, Any]:
     for provider in discovery.plugin_names(discovery.PROVIDERS):
         own: Any = discovery.load_provider(provider).schema()
         for key, entry in own.get("properties", {}).items():
-            said = f"{entry.get('description', '')} For the provider {provider}.".strip()
-            settings.setdefault(key, {**entry, "description": said})
+            description = f"{entry.get('description', '')} For the provider {provider}.".strip()
+            settings.setdefault(key, {**entry, "description": description})
     return manifest
 
 

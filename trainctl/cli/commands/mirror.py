@@ -41,13 +41,13 @@ def list_command(
     """List mirrored sources with size, revision and users."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
-        found = workspace.declared_mirror.store.inventory()
-    form = mirror_json(found)
-    lines = mirror_lines(found, session.output.width)
+        inventory = workspace.declared_mirror.store.inventory()
+    form = mirror_json(inventory)
+    lines = mirror_lines(inventory, session.output.width)
     print_result(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
-    lost = (f"{lost_listing_line}." for lost_listing_line in lost_listing_lines(found.rows))
-    for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in found.damaged)):
-        session.output.note(warning_text(one, code="mirror-corrupt"))
+    lost = (f"{line}." for line in lost_listing_lines(inventory.rows))
+    for text in (*lost, *(f"{text}. {DAMAGED_REFERENCE}" for text in inventory.damaged)):
+        session.output.note(warning_text(text, code="mirror-corrupt"))
     return 0
 
 
@@ -115,7 +115,7 @@ def gc_command(
 def _mirror_at(workspace: Workspace, url: str | None, endpoint_url: str | None) -> Mirror | None:
     if url is None and endpoint_url is None:
         return None
-    from pydantic import ValidationError  # heavy, all of them
+    from pydantic import ValidationError  # slow to import
 
     from trainctl.manifest.types.location import Location
     from trainctl.operations.mirrors import normalize_endpoint
@@ -123,6 +123,8 @@ def _mirror_at(workspace: Workspace, url: str | None, endpoint_url: str | None) 
     try:
         place = Location(url=url or "", endpoint_url=endpoint_url)
     except ValidationError as error:
-        told = error.errors()[0]
-        raise UsageError(f"--url: {told['msg']}", told.get("ctx", {}).get("detail", "")) from None
+        problem = error.errors()[0]
+        raise UsageError(
+            f"--url: {problem['msg']}", problem.get("ctx", {}).get("detail", "")
+        ) from None
     return workspace.mirror_at(MirrorSite(place.url, normalize_endpoint(place.endpoint_url)))

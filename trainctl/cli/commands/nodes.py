@@ -34,15 +34,15 @@ def forget_command(
         require_terminal(session)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
-        _, found = recorded_node(state, node)
+        _, recorded = recorded_node(state, node)
         if not auto_approve and not approve(
-            session, _question(found.id, live_runs_on(state, found))
+            session, _question(recorded.id, live_runs_on(state, recorded))
         ):
             session.output.note("Nothing was changed.")
             return 1
         forget(workspace, node)
     session.output.print(
-        f"Removed {found.id} from the state. Files in {found.root} on the node are kept."
+        f"Removed {recorded.id} from the state. Files in {recorded.root} on the node are kept."
     )
     return 0
 

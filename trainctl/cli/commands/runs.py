@@ -56,12 +56,12 @@ def status_command(
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
-            found = job_statuses(workspace, job)
-            _show_all(session, found, pending_jobs(workspace, found, job), job, format_)
+            statuses = job_statuses(workspace, job)
+            _show_all(session, statuses, pending_jobs(workspace, statuses, job), job, format_)
         else:
-            one = job_status(workspace, job, run)
-            lines = status_lines(one, time.time(), named=run is not None)
-            print_result(session.output, format_, status_json(one), lines)
+            status = job_status(workspace, job, run)
+            lines = status_lines(status, time.time(), named=run is not None)
+            print_result(session.output, format_, status_json(status), lines)
         for text in full_cache_warnings(workspace):
             session.output.note(warning_text(text, code="cache-too-full"))
     return 0
@@ -69,24 +69,24 @@ def status_command(
 
 def _show_all(
     session: CliSession,
-    found: Sequence[JobStatus],
-    waiting: Sequence[Address],
+    statuses: Sequence[JobStatus],
+    pending: Sequence[Address],
     matrix: Address | None,
     format_: OutputFormat,
 ) -> None:
-    """Print all jobs, or those of one matrix by its values, and those that wait for a later apply."""
+    """Print all jobs, or those of one matrix, and the pending jobs."""
     output = session.output
     if format_ is OutputFormat.JSON:
-        jobs = [status_json(one) for one in found]
-        output.json({"jobs": jobs, "pending_jobs": [str(one) for one in waiting]})
+        jobs = [status_json(status) for status in statuses]
+        output.json({"jobs": jobs, "pending_jobs": [str(status) for status in pending]})
         return
     lines = (
-        sweep_lines(found, time.time(), output.width)
+        sweep_lines(statuses, time.time(), output.width)
         if matrix
-        else status_table(found, output.width)
+        else status_table(statuses, output.width)
     )
-    output.prose(*lines, *pending_job_lines(waiting, found))
-    output.note(*refresh_error_lines(found))
+    output.prose(*lines, *pending_job_lines(pending, statuses))
+    output.note(*refresh_error_lines(statuses))
 
 
 def stop_command(
@@ -113,18 +113,18 @@ def stop_command(
         job = job_address(address)
         if run is None and is_matrix(workspace, job):
             return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
-        found = find_run(with_unrecorded_runs(workspace), job, run)
+        job_run = find_run(with_unrecorded_runs(workspace), job, run)
         with ProgressDisplay(session.output) as progress:
-            ended = stop_run(workspace, found, seconds, progress.listen)
-    before = "" if found.record.status.live else " already"
+            ended = stop_run(workspace, job_run, seconds, progress.listen)
+    before = "" if job_run.record.status.live else " already"
     session.output.print(_stop_line(ended, f"is{before} {ended.record.status.words}"))
     return 0
 
 
 def _live_runs(workspace: Workspace, job: Address | None = None) -> list[JobRun]:
-    """The live runs of all jobs, or of those of one matrix."""
-    seen = refresh_runs(workspace, list(newest_runs(with_unrecorded_runs(workspace), job)))
-    return [run for run, _ in seen if run.record.status.live]
+    """Return the live runs of all jobs, or of one matrix."""
+    refreshed = refresh_runs(workspace, list(newest_runs(with_unrecorded_runs(workspace), job)))
+    return [run for run, _ in refreshed if run.record.status.live]
 
 
 def _stop_matrix(
@@ -146,22 +146,22 @@ def _stop_matrix(
 
 
 def _stop_many(
-    session: CliSession, workspace: Workspace, live: list[JobRun], grace: float, whose: str = ""
+    session: CliSession, workspace: Workspace, live: list[JobRun], grace: float, prefix: str = ""
 ) -> int:
     if not live:
-        session.output.print(f"{whose}no live runs")
+        session.output.print(f"{prefix}no live runs")
         return 0
     with ProgressDisplay(session.output) as progress:
         ended = stop_runs(workspace, live, grace, progress.listen)
     for run, problem in ended:
         status_ = run.record.status.words
-        how = f"could not be stopped: {problem.summary}" if problem else f"is {status_}"
-        session.output.print(_stop_line(run, how))
+        outcome = f"could not be stopped: {problem.summary}" if problem else f"is {status_}"
+        session.output.print(_stop_line(run, outcome))
     return PartialApply.exit_code if any(problem for _, problem in ended) else 0
 
 
-def _stop_line(run: JobRun, how: str) -> str:
-    return f"{run.job.address}: run {run.record.number} ({run.record.id}) {how}"
+def _stop_line(run: JobRun, outcome: str) -> str:
+    return f"{run.job.address}: run {run.record.number} ({run.record.id}) {outcome}"
 
 
 def download_command(
@@ -173,6 +173,6 @@ def download_command(
     """Download the source code used by a run to the directory PROJECT_JOB_RUN."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        found = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        session.output.print(str(download_code(workspace, found, target)))
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        session.output.print(str(download_code(workspace, job_run, target)))
     return 0

@@ -40,19 +40,19 @@ def check_command(
     session = session_of(ctx)
     flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
     with open_with_trust(session, trust, flags) as workspace:
-        checked = check_secrets(workspace)
+        checks = check_secrets(workspace)
     output = session.output
-    lines = secret_lines(checked, output.width)
+    lines = secret_lines(checks, output.width)
     print_result(
-        output, format_, secrets_json(checked), lines, (SECRET_COLUMNS, secret_rows(checked))
+        output, format_, secrets_json(checks), lines, (SECRET_COLUMNS, secret_rows(checks))
     )
-    problems = [problem for one in checked for problem in one.problems]
+    problems = [problem for check in checks for problem in check.problems]
     if format_ is not TableFormat.JSON:
         output.note(
             *diagnostic_lines(problems, output.error_style, output.error_width),
             *explain_hint_lines(problems, output.error_style),
         )
-    return exit_code(checked)
+    return exit_code(checks)
 
 
 def push_command(
@@ -81,7 +81,7 @@ def push_command(
     session = session_of(ctx)
     flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
 
-    def agree(place: str) -> bool:
+    def confirm(place: str) -> bool:
         return auto_approve or _confirm_replacement(session, place)
 
     if name is None and from_env is not None:
@@ -91,7 +91,7 @@ def push_command(
     with open_with_trust(session, trust, flags) as workspace:
         if name is not None:
             spec = require_storable(workspace, name)
-            pushed = push_secret(workspace, spec, _read_value(session, name, from_env), agree)
+            pushed = push_secret(workspace, spec, _read_value(session, name, from_env), confirm)
             if pushed is None:
                 session.output.note("Nothing was changed.")
                 return 1
@@ -100,7 +100,7 @@ def push_command(
 
 
 def _send_secrets(session: CliSession, workspace: Workspace, name: str | None) -> int:
-    """Send secrets to the runs that wait for them; 1 if one of them still has to wait."""
+    """Send secrets to waiting runs; return 1 if one still waits."""
     waiting = runs_waiting_for_secrets(workspace, name)
     if not waiting and name is None:
         session.output.print("No runs wait for secrets.")
@@ -110,7 +110,7 @@ def _send_secrets(session: CliSession, workspace: Workspace, name: str | None) -
 
 
 def _read_value(session: CliSession, name: str, variable: str | None) -> str:
-    """From the environment, or from standard input without the line end; typed unseen on a terminal."""
+    """Read a value from the environment, a prompt, or stdin without newline."""
     if variable is not None:
         value = os.environ.get(variable, "")
         source = f"environment variable {variable}"

@@ -23,8 +23,8 @@ def list_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) 
     """List resources in the state."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        found = [str(address) for address in sorted(workspace.ledger.state().resources)]
-    print_result(session.output, format_, {"addresses": found}, found)
+        names = [str(address) for address in sorted(workspace.ledger.state().resources)]
+    print_result(session.output, format_, {"addresses": names}, names)
     return 0
 
 
@@ -38,13 +38,13 @@ def show_command(
 ) -> int:
     """Show a resource in the state."""
     session = session_of(ctx)
-    wanted = addresses((address,), "ADDRESS")[0]
+    parsed = addresses((address,), "ADDRESS")[0]
     with open_workspace(session) as workspace:
         state = workspace.ledger.state() if at is None else workspace.ledger.state_at(at)
-    recorded = state.resources.get(wanted)
+    recorded = state.resources.get(parsed)
     if recorded is None:
         raise UsageError(
-            f"{wanted} is not in the state",
+            f"{parsed} is not in the state",
             "Run trainctl state list for the resources in the state.",
             code="not-in-state",
         )
@@ -69,10 +69,10 @@ def history_command(
 ) -> int:
     """Show the apply history: what was changed, when and by whom."""
     session = session_of(ctx)
-    wanted = addresses((address,), "ADDRESS")[0] if address else None
+    parsed = addresses((address,), "ADDRESS")[0] if address else None
     with open_workspace(session) as workspace:
-        rows = workspace.ledger.history(wanted)
-    lines = history_lines(rows, wanted, session.output.width)
+        rows = workspace.ledger.history(parsed)
+    lines = history_lines(rows, parsed, session.output.width)
     print_result(session.output, format_, history_json(rows), lines)
     return 0
 

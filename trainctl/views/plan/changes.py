@@ -23,8 +23,15 @@ from trainctl.views.plan.rows import (
     is_multiline,
     without_job_defaults,
 )
-from trainctl.views.terminal.sanitize import escape, escape_lines, literal
-from trainctl.views.terminal.text import Style, display_width, pad, pluralize
+from trainctl.views.terminal.text import (
+    Style,
+    display_width,
+    escape,
+    escape_lines,
+    literal,
+    pad,
+    pluralize,
+)
 
 LEGEND = {
     Action.CREATE: ("+", "create"),

@@ -18,7 +18,7 @@ from trainctl.views.plan.text import (
     parse_diff_line,
     sections,
 )
-from trainctl.views.terminal.sanitize import escape
+from trainctl.views.terminal.text import escape
 
 _TICKS = re.compile(r"`+")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.views.terminal.sanitize import literal
+from trainctl.views.terminal.text import literal
 
 Path = tuple[str | int, ...]
 

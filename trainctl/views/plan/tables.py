@@ -11,8 +11,8 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryRow, ImageRow, TierFacts, WeightsRow
 from trainctl.views.plan.changes import PageStyle
-from trainctl.views.terminal.sanitize import escape
 from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import escape
 
 _Line = TypeVar("_Line", DeliveryRow, ImageRow)
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -22,8 +22,7 @@ from trainctl.views.plan.changes import (
 from trainctl.views.plan.json import PlanCounts
 from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
 from trainctl.views.problems import diagnostic_lines
-from trainctl.views.terminal.sanitize import escape
-from trainctl.views.terminal.text import Style, plain
+from trainctl.views.terminal.text import Style, escape, plain
 
 PAGE = PageStyle(100, plain)
 _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")

@@ -1,5 +1,5 @@
 """Terminal output: redaction, layout and progress.
 
-`output` redacts and escapes everything printed; `tables` and `text` lay out; `progress` redraws;
-`sanitize` escapes untrusted text.
+`output` redacts and escapes everything printed; `text` escapes, measures and wraps; `tables`
+lay out columns; `progress` redraws lines.
 """

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.terminal.sanitize import INVISIBLE, sanitize, strip_ci_commands
-from trainctl.views.terminal.text import wrap
+from trainctl.views.terminal.text import INVISIBLE, sanitize, strip_ci_commands, wrap
 
 _STYLES = {
     "bold": "\x1b[1m",

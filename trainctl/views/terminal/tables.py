@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainctl.views.terminal.sanitize import escape
-from trainctl.views.terminal.text import Style, display_width, pad, plain, shorten
+from trainctl.views.terminal.text import Style, display_width, escape, pad, plain, shorten
 
 _NARROWEST = 10
 _FORMULA = re.compile(r"[=+@]|-(?![-rwxsStT]{9}$)")
