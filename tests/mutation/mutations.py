@@ -138,7 +138,7 @@ MUTATIONS = [
         ("jobs/secrets.py", "self._trust().require_host(name, to)", "pass"),
         ("jobs/secrets.py", 'and not name.endswith("_id")', ""),
         ("jobs/registry.py", "username and colon and password", "username and colon"),
-        ("jobs/registry.py", "region = ECR_REGISTRY.fullmatch(", "region = ECR_REGISTRY.match("),
+        ("jobs/registry.py", "match = ECR_REGISTRY.fullmatch(", "match = ECR_REGISTRY.match("),
         ("jobs/registry.py", "redactor.register(password)", "pass"),
     ),
     *_mutations(

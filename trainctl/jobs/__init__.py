@@ -1,1 +1,6 @@
-"""What a job takes along: its code, its environment, its secrets. See DESIGN.md beside this file."""
+"""Inputs of a job's run: source code, environment, secrets, checkpoints.
+
+``code`` scans and packs the source code, ``environment`` computes variables and paths, ``checkpoints`` describes
+stores. ``secrets`` has values of declared secrets: ``secret_sources`` reads them, ``destinations`` lists the hosts
+that receive them. ``bucket_credentials`` and ``registry`` turn secrets into logins.
+"""

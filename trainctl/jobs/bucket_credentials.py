@@ -1,4 +1,4 @@
-"""What opens a bucket: by the ``auth`` of its source, or from its platform's usual places."""
+"""Credentials of buckets, declared or from the default credential chain."""
 
 from __future__ import annotations
 
@@ -16,60 +16,55 @@ from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 
 Value = Callable[[str], str]
-"""The value of a secret by its name."""
+"""Return the value of a secret by name."""
 
 _ANONYMOUS = "nobody"
-"""The origin of an empty credential."""
+"""Origin of an empty credential."""
 
 
 def declared_bucket_credential(
-    weights: WeightsSpec, value: Value, environ: Mapping[str, str], asked: CredentialCache
+    weights: WeightsSpec, value: Value, environ: Mapping[str, str], cache: CredentialCache
 ) -> SourceCredential | None:
-    """By a source's own ``auth``; None where it names no method.
+    """Return the credential declared in ``auth``, None without a method.
 
-    ``value`` judges whether a secret may go there. What a role or an identity gives goes to no endpoint that only the manifest names.
+    ``value`` checks trust for secrets. Credentials of roles are not sent to hosts that only the manifest names.
     """
     auth = weights.auth
     if auth is None or auth.auth_method is None:
         return None
-    place = parse_bucket_location(weights.source, auth.endpoint_url, environ)
-    if auth.auth_method != "CUSTOM_SECRET" and not place.trusted:
-        raise _untrusted(auth.auth_method, place.host)
+    location = parse_bucket_location(weights.source, auth.endpoint_url, environ)
+    if auth.auth_method != "CUSTOM_SECRET" and not location.trusted:
+        raise _untrusted(auth.auth_method, location.host)
     if auth.auth_method == "CUSTOM_SECRET":
         name = auth.auth_secret_name or ""
         return SourceCredential(value(name).strip(), f"secret {name}")
     identity = replace(auth, endpoint_url=None)
-    return asked.get(identity, lambda: _exchange_token(identity, environ))
+    return cache.get(identity, lambda: _exchange_token(identity, environ))
 
 
 def default_bucket_credential(
-    weights: WeightsSpec, environ: Mapping[str, str], asked: CredentialCache
+    weights: WeightsSpec, environ: Mapping[str, str], cache: CredentialCache
 ) -> SourceCredential | None:
-    """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing.
+    """Return the credential of the default credential chain, None if there is none.
 
-    For any other it is empty, and says what isn't sent there.
+    For hosts that only the manifest names, it is empty with ``withheld_reason``.
     """
-    from trainctl.objects.default_chain import (  # buckets only
-        default_credential,
-        default_credential_origin,
-    )
+    from trainctl.objects import default_chain  # only for buckets
 
-    place = parse_bucket_location(weights.source, weights.endpoint_url, environ)
-    if not place.trusted:
-        withheld_reason = default_credential_origin(place.scheme, place.account, environ)
-        return SourceCredential(
-            "", _ANONYMOUS, weights.endpoint_url, withheld_reason=withheld_reason
-        )
-    return asked.get(
-        (place.scheme, place.account),
-        lambda: default_credential(place.scheme, place.account, environ),
+    location = parse_bucket_location(weights.source, weights.endpoint_url, environ)
+    scheme, account = location.scheme, location.account
+    if not location.trusted:
+        reason = default_chain.default_credential_origin(scheme, account, environ)
+        return SourceCredential("", _ANONYMOUS, weights.endpoint_url, withheld_reason=reason)
+    return cache.get(
+        (scheme, account), lambda: default_chain.default_credential(scheme, account, environ)
     )
 
 
 def bind_and_mask(
     credential: SourceCredential | None, weights: WeightsSpec, mask: Callable[[str], object]
 ) -> SourceCredential | None:
-    """The credential, bound to the endpoint, its form checked, and what is secret of it masked; so will be all that follow it."""
+    """Validate and mask a credential, and bind it to the endpoint."""
     endpoint = weights.endpoint_url
     if credential is None:
         return SourceCredential("", _ANONYMOUS, endpoint) if endpoint else None
@@ -85,8 +80,7 @@ def bind_and_mask(
     renew = credential.renew
 
     def renewed() -> SourceCredential:
-        found = bind_and_mask(renew() if renew else None, weights, mask)
-        return found or credential
+        return bind_and_mask(renew() if renew else None, weights, mask) or credential
 
     return SourceCredential(
         credential.value, credential.origin, endpoint, None if renew is None else renewed
@@ -94,7 +88,7 @@ def bind_and_mask(
 
 
 def explain_denial(error: TrainctlError, credential: SourceCredential | None) -> TrainctlError:
-    """The error itself; Forbidden for one who refuses where a credential is at hand that isn't sent there."""
+    """Return PermissionDenied if a credential was withheld, else the error."""
     if not isinstance(error, SourceDenied) or credential is None or not credential.withheld_reason:
         return error
     return _untrusted(credential.withheld_reason, str(credential.endpoint))
@@ -102,26 +96,26 @@ def explain_denial(error: TrainctlError, credential: SourceCredential | None) ->
 
 @contextmanager
 def explaining_denials(credential: SourceCredential | None) -> Iterator[None]:
-    """Raise ``explain_denial`` for what is raised within."""
+    """Replace SourceDenied by ``explain_denial`` in a block."""
     try:
         yield
     except SourceDenied as error:
-        told = explain_denial(error, credential)
-        if told is error:
+        explained = explain_denial(error, credential)
+        if explained is error:
             raise
-        raise told from error
+        raise explained from error
 
 
-def _untrusted(what: str, host: str) -> PermissionDenied:
+def _untrusted(origin: str, host: str) -> PermissionDenied:
     return PermissionDenied(
-        f"the credential of {what} is not sent to {host}: only the manifest names this host",
+        f"the credential of {origin} is not sent to {host}: only the manifest names this host",
         "Set the server in the environment (AWS_ENDPOINT_URL_S3, STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT), or use a secret that your trust file allows for this host.",
         code="untrusted-host",
     )
 
 
 def _exchange_token(auth: SourceAuthSpec, environ: Mapping[str, str]) -> SourceCredential:
-    from trainctl.objects import aws, google  # only if a credential is exchanged
+    from trainctl.objects import aws, google  # slow to load
 
     if auth.auth_method == "GCP_OIDC":
         provider, account = auth.gcp_oidc_workload_id_provider, auth.gcp_oidc_service_account
@@ -134,30 +128,28 @@ def _exchange_token(auth: SourceAuthSpec, environ: Mapping[str, str]) -> SourceC
 
 
 class CredentialCache:
-    """What was asked for, by what it is of; safe to use from many threads."""
+    """Thread-safe cache of credentials, which renews each once for all users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = defaultdict(threading.Lock)
-        self._known = SingleFlight[SourceCredential | None](forget_errors=True)
+        self._credentials = SingleFlight[SourceCredential | None](forget_errors=True)
 
     def get(
-        self, key: Hashable, ask: Callable[[], SourceCredential | None]
+        self, key: Hashable, fetch: Callable[[], SourceCredential | None]
     ) -> SourceCredential | None:
-        """What ``ask`` gave the first who wanted it; None where there was nothing. What it raises is not kept."""
-        known = self._known.get(key, ask)
-        if known is None or known.renew is None:
-            return known
-        renew = known.renew
+        """Return the cached credential, fetching it once; errors are not cached."""
+        credential = self._credentials.get(key, fetch)
+        if credential is None or credential.renew is None:
+            return credential
+        renew = credential.renew
 
         def renewed() -> SourceCredential:
-            with self._of(key):
-                if self._known.get(key, ask) is known:  # nobody was quicker
-                    self._known.put(key, renew())
-            return self.get(key, ask) or known
+            with self._lock:
+                lock = self._locks[key]
+            with lock:
+                if self._credentials.get(key, fetch) is credential:  # not renewed by others
+                    self._credentials.put(key, renew())
+            return self.get(key, fetch) or credential
 
-        return replace(known, renew=renewed)
-
-    def _of(self, key: Hashable) -> threading.Lock:
-        with self._lock:
-            return self._locks[key]
+        return replace(credential, renew=renewed)

@@ -1,4 +1,4 @@
-"""What a run is told about checkpoints: where they are kept, and which it begins with."""
+"""Checkpoint stores and checkpoints to load in the specification of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainctl.model.trust import SecretDestination
 from trainctl.plugin_api.sources import SourceCredential
 
 ENVIRONMENT = "environment variables"
-"""The name under which the operator's own credential travels; no declared secret can be called so."""
+"""Name of the credential from the client's environment; invalid for declared secrets."""
 
 _KEYS = {
     "AWS_ACCESS_KEY_ID": "aws_access_key_id",
@@ -30,7 +30,7 @@ _KEYS = {
 
 
 class CheckpointAccess:
-    """The store of the manifest, and the credentials of any store that a run was kept in."""
+    """The manifest's checkpoint store, and the credentials of any store of a run."""
 
     def __init__(
         self, settings: CheckpointStoreSettings, secrets: SecretResolver, environ: Mapping[str, str]
@@ -40,7 +40,7 @@ class CheckpointAccess:
         self._environ = environ
 
     def place(self, address: Address, project: str, run: RunRecord) -> dict[str, Any]:
-        """Where a new run's checkpoints will be kept, for its record."""
+        """Return the location of a new run's checkpoints, for its record."""
         settings = self._settings
         bucket = settings.url is not None and not settings.url.startswith("file:")
         return {
@@ -51,7 +51,7 @@ class CheckpointAccess:
         }
 
     def store(self, job: JobSpec, place: Mapping[str, Any]) -> CheckpointStoreSpec:
-        """``store`` of a run's specification."""
+        """Return ``store`` of a run's specification."""
         settings = self._settings
         return {
             **cast(CheckpointStoreSpec, place),
@@ -63,18 +63,18 @@ class CheckpointAccess:
         }
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:
-        """The secrets that open a store, by name; TrainctlError where there are none, Forbidden where they may not go."""
+        """Return the secrets of a store by name; raise TrainctlError if unavailable."""
         name = place.get("secret")
         if name is None:
             return {}
         to = self._destination(place)
         if name != ENVIRONMENT:
             return {name: self._secrets.sent(name, to)}
-        self._require_own(place, to)
-        return {ENVIRONMENT: self._own(place)}
+        self._require_trusted(place, to)
+        return {ENVIRONMENT: self._environment_credential(place)}
 
     def require_trust(self) -> None:
-        """Forbidden where the operator's own credential would go to a server that only the manifest names."""
+        """Raise PermissionDenied if the client's credential would go to an untrusted host."""
         settings = self._settings
         if (
             settings.url is not None
@@ -82,12 +82,12 @@ class CheckpointAccess:
             and not settings.secret
         ):
             place = {"url": settings.url, "endpoint_url": settings.endpoint_url}
-            self._require_own(place, self._destination(place))
+            self._require_trusted(place, self._destination(place))
 
     def _destination(self, place: Mapping[str, Any]) -> SecretDestination:
         return bucket_destination(str(place["url"]), place.get("endpoint_url"), self._environ)
 
-    def _require_own(self, place: Mapping[str, Any], to: SecretDestination) -> None:
+    def _require_trusted(self, place: Mapping[str, Any], to: SecretDestination) -> None:
         if not to.given:
             raise PermissionDenied(
                 f"the credential of the environment is not sent to {place['endpoint_url']}: only the manifest names this host",
@@ -98,27 +98,26 @@ class CheckpointAccess:
     @property
     def _endpoint(self) -> str | None:
         environ = self._environ
-        usual = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
-        return self._settings.endpoint_url or usual
+        default = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
+        return self._settings.endpoint_url or default
 
-    def _own(self, place: Mapping[str, Any]) -> str:
-        """The operator's credential."""
-        found = {key: self._environ.get(name, "").strip() for name, key in _KEYS.items()}
-        found["aws_region"] = found["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
-        if not (found["aws_access_key_id"] and found["aws_secret_access_key"]):
+    def _environment_credential(self, place: Mapping[str, Any]) -> str:
+        values = {key: self._environ.get(name, "").strip() for name, key in _KEYS.items()}
+        values["aws_region"] = values["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
+        if not (values["aws_access_key_id"] and values["aws_secret_access_key"]):
             raise TrainctlError(
                 f"no credential for {place['url']}",
                 "Name a declared secret in checkpoints.auth, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
                 code="missing-secret",
             )
         for key in ("aws_secret_access_key", "aws_session_token"):
-            if found[key]:
-                self._secrets.registered(SourceCredential(found[key], f"the environment's {key}"))
-        return json.dumps({key: value for key, value in found.items() if value})
+            if values[key]:
+                self._secrets.registered(SourceCredential(values[key], f"the environment's {key}"))
+        return json.dumps({key: value for key, value in values.items() if value})
 
 
 def references(job: JobSpec) -> list[CheckpointLoad]:
-    """The checkpoints that a job begins with, as its nodes need them."""
+    """Return the checkpoints to start from, as in a run's specification."""
     return [
         {
             "project": load.project,

@@ -1,4 +1,4 @@
-"""Which files are a job's code, their digest, and the archive that travels."""
+"""Source code of a job: its files, their digest, and the archive for nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pathlib import Path
 
 from trainctl.base.json import digest
 from trainctl.errors import TrainctlError
-from trainctl.jobs.checkout import refuse_bare
 from trainctl.plan.values import CodeTree
 from trainctl.remote.responses import format_exit_status
 
@@ -26,7 +25,7 @@ DEFAULT_EXCLUDES = (
     ".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/",
     ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
-"""What is left out where git doesn't say what the code is."""
+"""Excluded without git."""
 
 _SENSITIVE_PATTERNS = (
     ".env*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc",
@@ -38,12 +37,12 @@ _ALWAYS_EXCLUDED = (
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _PLAN_MARK = b'"trainctl_plan"'
 _GIT_HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
-"""What git tells its hooks: of a repository that need not be the one of the code."""
+"""Set by git for hooks; they may refer to another repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """One file that travels. ``kind`` is ``x``, ``-`` or ``l``; ``blob`` git's id of its content."""
+    """One file; ``kind`` is ``x``, ``-`` or ``l`` (symlink), ``blob`` a git id."""
 
     path: str
     kind: str
@@ -53,7 +52,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """A job's code: where it lies, its files sorted by path, and what was left out without being ignored."""
+    """Source code of a job; ``excluded`` are files excluded without an ignore rule."""
 
     root: Path
     files: tuple[CodeFile, ...]
@@ -61,30 +60,31 @@ class CodeSource:
 
     @property
     def tree(self) -> CodeTree:
-        """What the plan says of it."""
+        """Summary for the plan."""
         entries = sorted([_nfc(f.path), f.kind, f.blob] for f in self.files)
         return CodeTree(
             digest(entries), len(self.files), sum(f.size for f in self.files), self.excluded
         )
 
 
-def scan(directory: Path, code: str, withheld: Sequence[Path] = ()) -> CodeSource:
-    """The code of a job whose manifest lies in ``directory``. TrainctlError names the file that can't be code.
+def scan(directory: Path, code: str, reserved: Sequence[Path] = ()) -> CodeSource:
+    """List the files of a job's code, relative to the manifest's directory.
 
-    ``withheld`` are resolved: files of secrets, and directories in which trainctl keeps things, are never code.
+    ``reserved`` paths (resolved) are never code: files of secrets and directories of trainctl. Raises TrainctlError if
+    a file is invalid.
     """
     try:
-        return _scan(directory, code, withheld)
+        return _scan(directory, code, reserved)
     except OSError as error:
-        what = f"{error.filename} in the code" if error.filename else "the code"
+        name = f"{error.filename} in the code" if error.filename else "the code"
         raise TrainctlError(
-            f"cannot read {what}: {error.strerror}",
+            f"cannot read {name}: {error.strerror}",
             "Make it readable, or exclude it with .trainctlignore.",
             code="unreadable-code",
         ) from error
 
 
-def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> CodeSource:
+def _scan(directory: Path, code: str, reserved: Sequence[Path]) -> CodeSource:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
@@ -93,35 +93,35 @@ def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> CodeSource:
             code="missing-code",
         )
     _require_inside(root, directory.resolve(), code)
-    kept_here = _directories(root, withheld)
+    reserved_directories = _directories(root, reserved)
     listed = _git_files(root)
-    paths, excluded = _walk(root, kept_here) if listed is None else listed
-    excluded |= {one for one in kept_here if (root / one).is_dir()}
-    ignored, asked = _ignore_rules(root)
-    never, must_be_asked = _pattern_matcher(_ALWAYS_EXCLUDED), _pattern_matcher(_SENSITIVE_PATTERNS)
-    kept = []
+    paths, excluded = _walk(root, reserved_directories) if listed is None else listed
+    excluded |= {path for path in reserved_directories if (root / path).is_dir()}
+    is_ignored, is_negated = _ignore_rules(root)
+    is_never = _pattern_matcher(_ALWAYS_EXCLUDED)
+    is_sensitive = _pattern_matcher(_SENSITIVE_PATTERNS)
+    included = []
     for path in paths:
         if (
-            never(path)
-            or path.startswith(kept_here)
-            or ignored(path)
-            or Path(os.path.realpath(root / path)) in withheld
+            is_never(path)
+            or path.startswith(reserved_directories)
+            or is_ignored(path)
+            or Path(os.path.realpath(root / path)) in reserved
         ):
             continue
-        if must_be_asked(path) and not asked(path):
+        if is_sensitive(path) and not is_negated(path):
             excluded.add(path)
         elif not _is_saved_plan(root / path):
-            kept.append(path)
-    files = _describe(root, sorted(kept, key=_nfc), use_git=listed is not None)
-    told = sorted(path for path in excluded if not ignored(path))
-    return CodeSource(root, tuple(files), tuple(told))
+            included.append(path)
+    files = _describe(root, sorted(included, key=_nfc), use_git=listed is not None)
+    return CodeSource(root, tuple(files), tuple(sorted(p for p in excluded if not is_ignored(p))))
 
 
 @contextmanager
 def pack(code: CodeSource) -> Iterator[Iterator[bytes]]:
-    """The code as a tar in pieces of 1 MiB: the same bytes for the same files, whoever packs them, where and when.
+    """Pack the code as a reproducible tar; yields pieces of 1 MiB.
 
-    It is packed when the context is entered; whoever sends it looks before whether the files are still those.
+    The files are read on entry; callers check before sending that they have not changed.
     """
     with tempfile.TemporaryFile() as spool:
         with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -136,7 +136,7 @@ def _add(tar: tarfile.TarFile, root: Path, file: CodeFile) -> None:
     info.mode = 0o755 if file.kind == "x" else 0o644
     if file.kind == "l":
         info.type = tarfile.SYMTYPE
-        info.linkname = os.readlink(root / file.path)  # noqa: PTH115 (the text, not a path of ours)
+        info.linkname = os.readlink(root / file.path)  # noqa: PTH115 (text)
         tar.addfile(info)
         return
     with (root / file.path).open("rb") as stream:
@@ -156,22 +156,22 @@ def _require_inside(root: Path, directory: Path, code: str) -> None:
         )
 
 
-def _directories(root: Path, withheld: Sequence[Path]) -> tuple[str, ...]:
-    """Those directories that lie in the code, as paths in it. TrainctlError where the code itself is one."""
-    if root in withheld:
+def _directories(root: Path, reserved: Sequence[Path]) -> tuple[str, ...]:
+    """Return reserved directories in the code; raise TrainctlError if it is one."""
+    if root in reserved:
         raise TrainctlError(
             f"{root} is the code directory, and also contains files of trainctl",
             "Use a separate directory for the code or for those files.",
             code="stored-in-code",
         )
-    inside = (one for one in withheld if one.is_relative_to(root) and not one.is_file())
-    return tuple(sorted(f"{one.relative_to(root)}/" for one in inside))
+    inside = (path for path in reserved if path.is_relative_to(root) and not path.is_file())
+    return tuple(sorted(f"{path.relative_to(root)}/" for path in inside))
 
 
 def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
-    """What git says; None without git or outside a work tree. TrainctlError where git refuses to tell.
+    """Run git safely; return None without git or a work tree.
 
-    It runs no program that came with the code.
+    Disables all programs that the code's repository could configure.
     """
     refuse_bare(directory)
     environ = {name: value for name, value in os.environ.items() if name not in _GIT_HOOK_VARIABLES}
@@ -187,18 +187,18 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
         return None
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.decode(errors="replace").strip()
-    if "not a git repository" in said or "must be run in a work tree" in said:
+    message = done.stderr.decode(errors="replace").strip()
+    if "not a git repository" in message or "must be run in a work tree" in message:
         return None
     raise TrainctlError(
         f"git cannot list the code in {directory}",
-        said or f"git exited with {format_exit_status(done.returncode)}.",
+        message or f"git exited with {format_exit_status(done.returncode)}.",
         code="git-failed",
     )
 
 
 def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
-    """What git lists, less what was deleted; and the directories that it names without looking inside: submodules."""
+    """Return existing files listed by git, and submodules; None without git."""
     out = _git(root, "ls-files", "-co", "--exclude-standard", "-z")
     if out is None:
         return None
@@ -210,14 +210,14 @@ def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
 
 @cache
 def _pattern_matcher(lines: tuple[str, ...]) -> Callable[[str], object]:
-    """Tells of a path whether lines of an ignore file mean it."""
-    from pathspec import GitIgnoreSpec  # only where there is code to look at
+    """Return a function that matches a path with the lines of an ignore file."""
+    from pathspec import GitIgnoreSpec  # slow to load
 
     return GitIgnoreSpec.from_lines(lines).match_file
 
 
-def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
-    """What lies there but for the fixed list, and for directories that are no code, whatever their size."""
+def _walk(root: Path, reserved: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Return files and default exclusions without git; skips reserved directories."""
     skip = _pattern_matcher(DEFAULT_EXCLUDES)
     paths: list[str] = []
     excluded: set[str] = set()
@@ -225,7 +225,7 @@ def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
         base = Path(folder).relative_to(root)
         for name in tuple(folders):
             inside = f"{base / name}/"
-            if inside in kept_here:
+            if inside in reserved:
                 folders.remove(name)
             elif skip(inside):
                 excluded.add(inside)
@@ -234,20 +234,20 @@ def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
                 names.append(name)
         for name in names:
             path = str(base / name)
-            plain = (root / path).is_symlink() or (root / path).is_file()
-            (paths.append if plain and not skip(path) else excluded.add)(path)
+            is_file = (root / path).is_symlink() or (root / path).is_file()
+            (paths.append if is_file and not skip(path) else excluded.add)(path)
     return paths, excluded
 
 
 def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], object]]:
-    """What the ignore file leaves out, and what it asks for by a negated pattern."""
+    """Return matchers for the ignore file's patterns and for its negated patterns."""
     for name in _IGNORE_FILES:
         if (root / name).is_file():
             try:
                 lines = (root / name).read_text(encoding="utf-8").splitlines()
-                asked = [line[1:] for line in lines if line.startswith("!")]
-                return _pattern_matcher((*lines, name)), _pattern_matcher(tuple(asked))
-            except ValueError as error:  # no UTF-8, or no pattern
+                negated = [line[1:] for line in lines if line.startswith("!")]
+                return _pattern_matcher((*lines, name)), _pattern_matcher(tuple(negated))
+            except ValueError as error:  # not UTF-8, or an invalid pattern
                 raise TrainctlError(
                     f"cannot parse {name} in the code: {error}",
                     "Use the syntax of .gitignore.",
@@ -264,8 +264,8 @@ def _is_saved_plan(path: Path) -> bool:
 
 
 def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFile]:
-    plain = [path for path in paths if not (root / path).is_symlink()]
-    blobs = dict(zip(plain, _blob_ids(root, plain, use_git=use_git), strict=True))
+    files = [path for path in paths if not (root / path).is_symlink()]
+    blobs = dict(zip(files, _blob_ids(root, files, use_git=use_git), strict=True))
     for path in paths:
         if any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in path):
             raise TrainctlError(
@@ -279,7 +279,7 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
                 path, "x" if status.st_mode & stat.S_IXUSR else "-", status.st_size, blobs[path]
             )
         else:
-            target = os.readlink(root / path)  # noqa: PTH115 (the text, not a path of ours)
+            target = os.readlink(root / path)  # noqa: PTH115 (text)
             if _leaves(root, path, target):
                 raise TrainctlError(
                     f"symlink {path} in the code leaves the code directory",
@@ -291,25 +291,25 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
 
 
 def _leaves(root: Path, path: str, target: str) -> bool:
-    """Whether a link would lead out of the tree: here, or on a node, where the tree lies elsewhere."""
+    """Whether a symlink leads out of the tree, here or at another path on a node."""
     lexical = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     outside = lexical == ".." or lexical.startswith(("../", "/"))
     return outside or not Path(os.path.realpath(root / path)).is_relative_to(root)
 
 
 def _blob_ids(root: Path, paths: list[str], *, use_git: bool) -> list[str]:
-    places = _git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
-    if places is None or not paths or any("\n" in path for path in paths):
+    output = _git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
+    if output is None or not paths or any("\n" in path for path in paths):
         return [_blob((root / path).read_bytes()) for path in paths]
-    # hash-object takes the paths it reads as relative to the top of the work tree, wherever it is called.
-    top, prefix = places.split(b"\n")[:2]
+    # hash-object reads paths relative to the top of the work tree.
+    top, prefix = output.split(b"\n")[:2]
     names = b"".join(_quote_for_git(prefix + os.fsencode(path)) + b"\n" for path in paths)
     out = _git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=names)
     return (out or b"").decode("ascii").split()
 
 
 def _quote_for_git(path: bytes) -> bytes:
-    """A path as git reads it from a list: what begins with a quote must be quoted."""
+    """Quote a path for git's stdin if it starts with a quote."""
     if not path.startswith(b'"'):
         return path
     return b'"' + path.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
@@ -320,5 +320,32 @@ def _nfc(path: str) -> str:
 
 
 def _blob(data: bytes) -> str:
-    """git's id of a blob (https://git-scm.com/book/en/v2/Git-Internals-Git-Objects)."""
+    """Compute the git id: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def is_from_checkout(path: Path, directory: Path) -> bool:
+    """Whether a path is in the git work tree, or directory, of the manifest."""
+    return path.resolve().is_relative_to(_top(directory.resolve()))
+
+
+def refuse_bare(directory: Path) -> None:
+    """Raise TrainctlError in a bare repository: its settings can run programs.
+
+    It may come with the code; git's own check, ``safe.bareRepository``, needs git 2.38.
+    """
+    for path in (directory.resolve(), *directory.resolve().parents):
+        if (path / ".git").exists():
+            return
+        has_data = (path / "objects").exists() and (path / "refs").exists()
+        if (path / "HEAD").exists() and (has_data or (path / "commondir").exists()):
+            raise TrainctlError(
+                f"{path} is a bare git repository: its settings can run programs",
+                "Use another directory as code, or remove HEAD, objects and refs from it.",
+                code="git-failed",
+            )
+
+
+def _top(directory: Path) -> Path:
+    parents = (directory, *directory.parents)
+    return next((path for path in parents if (path / ".git").exists()), directory)

@@ -1,4 +1,4 @@
-"""Which declared secret is used where, and which server would receive it; whether its platform or the environment names that server."""
+"""Uses of declared secrets, and the hosts that receive them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _HUB = "https://huggingface.co"
 _REGISTRIES = frozenset(
     {"docker.io", "index.docker.io", "registry-1.docker.io", "ghcr.io", "nvcr.io", "quay.io"}
 )
-"""Registries for everybody's images: to one of them, a login for it gives nothing away."""
+"""Public registries, trusted with logins to themselves."""
 
 _HOST = re.compile(r"([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)(?::[0-9]{1,5})?")
 
 
 def source_destination(weights: WeightsSpec, environ: Mapping[str, str]) -> SecretDestination:
-    """Who receives what opens a weights source."""
+    """Return the host that receives the credential of a source."""
     source = parse_source(weights.source)
     if source.scheme == "https":
         return SecretDestination(host_of_url(source.text))
@@ -38,34 +38,33 @@ def source_destination(weights: WeightsSpec, environ: Mapping[str, str]) -> Secr
 def bucket_destination(
     url: str, endpoint: str | None, environ: Mapping[str, str]
 ) -> SecretDestination:
-    """Who receives what opens a bucket. ``endpoint`` is what the manifest names, None for whatever is usual."""
+    """Return the host that receives the credential of a bucket."""
     try:
-        place = parse_bucket_location(url, endpoint, environ)
-    except (SourceError, ValueError):  # told where the bucket is opened
+        location = parse_bucket_location(url, endpoint, environ)
+    except (SourceError, ValueError):  # reported when the bucket is opened
         return SecretDestination(HostPattern(endpoint or url))
-    return SecretDestination(
-        host_of_url(place.endpoint or f"https://{place.host}"), given=place.trusted
-    )
+    host = host_of_url(location.endpoint or f"https://{location.host}")
+    return SecretDestination(host, given=location.trusted)
 
 
 def registry_destination(auth: DockerAuthSpec) -> SecretDestination:
-    """Who receives what ``docker_auth`` names, or what is made of it."""
+    """Return the host that receives the login of ``docker_auth``."""
     text = registry_host(auth.registry).lower()
-    plain = _HOST.fullmatch(text)
-    if plain is None:
-        return SecretDestination(HostPattern(text))  # engines may read it otherwise than we would
-    name = plain[1]
-    own = {
+    match = _HOST.fullmatch(text)
+    if match is None:
+        return SecretDestination(HostPattern(text))  # engines may parse it differently
+    name = match[1]
+    trusted = {
         "AWS_IAM": ECR_REGISTRY.fullmatch(name) is not None,
         "GCP_SERVICE_ACCOUNT_JSON": GOOGLE_REGISTRY.fullmatch(name) is not None,
     }
-    given = own.get(auth.auth_method, name in _REGISTRIES)
+    given = trusted.get(auth.auth_method, name in _REGISTRIES)
     return SecretDestination(host_of_url(f"https://{text}"), given=given)
 
 
 @dataclass(frozen=True, slots=True)
 class SecretUse:
-    """One secret in one place. ``to`` is the server that receives it; None where the nodes of ``cluster`` do."""
+    """One use of a secret; ``to`` is the host, None for the nodes of ``cluster``."""
 
     secret: str
     by: str
@@ -76,30 +75,26 @@ class SecretUse:
 
 
 def secret_uses(desired: DesiredState, environ: Mapping[str, str]) -> Iterator[SecretUse]:
-    """Every use that the manifest makes of its secrets, by resource."""
+    """Yield all uses of secrets in the manifest."""
     for resource in desired.resources.values():
         if resource.address.kind is Kind.WEIGHTS:
-            yield from _of_source(resource, environ)
+            yield from _source_uses(resource, environ)
         elif resource.address.kind is Kind.JOB:
-            yield from _of_job(resource)
-    store = desired.checkpoints
-    if store.secret is not None and store.url is not None:
-        to = bucket_destination(store.url, store.endpoint_url, environ)
-        yield SecretUse(store.secret, "checkpoints", "checkpoints", to)
-    mirror = desired.mirror
-    if mirror.secret is not None and mirror.url is not None:
-        to = bucket_destination(mirror.url, mirror.endpoint_url, environ)
-        yield SecretUse(mirror.secret, "mirror", "mirror", to)
+            yield from _job_uses(resource)
+    for name, location in (("checkpoints", desired.checkpoints), ("mirror", desired.mirror)):
+        if location.secret is not None and location.url is not None:
+            to = bucket_destination(location.url, location.endpoint_url, environ)
+            yield SecretUse(location.secret, name, name, to)
 
 
-def _of_source(resource: DesiredResource, environ: Mapping[str, str]) -> Iterator[SecretUse]:
+def _source_uses(resource: DesiredResource, environ: Mapping[str, str]) -> Iterator[SecretUse]:
     weights = resource.weights_spec
     if weights.auth and weights.auth.auth_secret_name:
         to, name = source_destination(weights, environ), weights.auth.auth_secret_name
         yield SecretUse(name, str(resource.address), "source", to, resource=resource)
 
 
-def _of_job(resource: DesiredResource) -> Iterator[SecretUse]:
+def _job_uses(resource: DesiredResource) -> Iterator[SecretUse]:
     job, by = resource.job_spec, str(resource.address)
     for name in sorted(set(job.runtime.secret_environment.values())):
         yield SecretUse(name, by, "environment", cluster=job.cluster, resource=resource)

@@ -1,4 +1,4 @@
-"""What a run finds around it: a pure function of the job, the run and the node."""
+"""Environment variables and directories of a run; pure functions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ JOB_VARIABLES: Mapping[str, str] = {
     "BT_RW_CACHE_DIR": "Same as `BT_PROJECT_CACHE_DIR`",
     "BT_TEAM_CACHE_DIR": "Training cache that all projects share, if `cache_config` is enabled",
 }
-"""The variables of every run and what they hold, for the reference."""
+"""Variables of every run, for the documentation."""
 
 _SHORT = 7
-_IN_CONTAINER = "/tmp/loaded_checkpoints"  # noqa: S108 - the hosted service's place
+_IN_CONTAINER = "/tmp/loaded_checkpoints"  # noqa: S108 - as on Baseten
 
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """Where one rank of a run keeps its things on its node: absolute paths."""
+    """Absolute directories of one rank on its node."""
 
     directory: str
     work: str
@@ -61,7 +61,7 @@ def run_paths(
     cache: str | None = None,
     team: str | None = None,
 ) -> RunPaths:
-    """The variables of one rank, as DESIGN.md lists them. ``cache`` and ``team`` are training caches where they are set."""
+    """Return the directories of a rank; ``cache`` and ``team`` are overrides."""
     root = PurePosixPath(node.root)
     directory = run_directory(node, run)
     return RunPaths(
@@ -76,35 +76,30 @@ def run_paths(
 
 
 def run_directory(node: Node, run: RunRecord) -> PurePosixPath:
-    """What a node has of a run."""
+    """Return the directory of a run on a node."""
     return PurePosixPath(node.root) / "runs" / run.key
 
 
 def work_directory(node: Node, run: RunRecord) -> PurePosixPath:
-    """Where the run's code was unpacked and its commands begin; what they write there stays when they have ended."""
+    """Return the working directory, with the run's code; it is kept after the run."""
     return run_directory(node, run) / "work"
 
 
 def team_cache(node: Node) -> str:
-    """The training cache that all projects on the node share, where the manifest declares no other."""
+    """Return the default training cache of the team on a node."""
     return str(PurePosixPath(node.root) / "caches" / ".team")
 
 
 def checkpoint_directory(
     node: Node, address: Address, project: str, run: RunRecord
 ) -> PurePosixPath:
-    """Where all ranks of a run on this node keep their checkpoints."""
-    return (
-        PurePosixPath(node.data)
-        / "checkpoints"
-        / project
-        / file_name(address)
-        / f"{run.number}-{run.id}"
-    )
+    """Return the directory of a run's checkpoints on a node, for all ranks."""
+    checkpoints = PurePosixPath(node.data) / "checkpoints"
+    return checkpoints / project / file_name(address) / f"{run.number}-{run.id}"
 
 
 def file_name(address: Address) -> str:
-    """A file name for an address: its name, and for one of many a digest of its key."""
+    """Return a file name for an address: its name and a digest of its key."""
     return address.name if address.key is None else f"{address.name}-{digest(address.key)[7:15]}"
 
 
@@ -117,19 +112,20 @@ def environment(
     gpus: int | None,
     rank: int = 0,
 ) -> dict[str, str]:
-    """Every variable of one rank but the secrets' values; what the user declares can't hide ours.
+    """Return all variables of a rank except secrets.
 
-    Of a gang the node adds where rank 0 is reached. ``gpus`` are those of the node, which a job that asks for none by number has all of; the node itself tells the job which it got.
+    Declared variables can't override those of trainctl. ``gpus`` is the number on the node, for jobs that claim all.
+    For several nodes, the node sets ``BT_LEADER_ADDR``.
     """
     variables = job.runtime.environment_variables
     plain = {name: value for name, value in variables.items() if isinstance(value, str)}
-    project, wanted = job.project, job.compute.gpus
+    project, claimed = job.project, job.compute.gpus
     own = {
         "BT_TRAINING_JOB_ID": run.id,
         "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
         "BT_TRAINING_PROJECT_ID": project_id(lineage, project),
         "BT_TRAINING_PROJECT_NAME": project,
-        "BT_NUM_GPUS": str((gpus or 0) if wanted is None else wanted),
+        "BT_NUM_GPUS": str((gpus or 0) if claimed is None else claimed),
         "BT_GROUP_SIZE": str(len(run.ranks) or 1),
         "BT_NODE_RANK": str(rank),
         "BT_LEADER_ADDR": "127.0.0.1",
@@ -138,54 +134,57 @@ def environment(
         "BT_SCRATCH_DIR": where.scratch,
         "BT_LOAD_CHECKPOINT_DIR": where.loaded,
     }
-    if (shown := loaded_directory(job, where)) is not None:
-        own["BT_LOAD_CHECKPOINT_DIR"] = shown
+    if (loaded := loaded_directory(job, where)) is not None:
+        own["BT_LOAD_CHECKPOINT_DIR"] = loaded
     for variable, (path, _) in persistent_directories(job, where).items():
         own[variable] = str(PurePosixPath(where.work) / path)
     if "BT_PROJECT_CACHE_DIR" in own:
         own["BT_RW_CACHE_DIR"] = own["BT_PROJECT_CACHE_DIR"]
     for weights in job.weights:
-        place = PurePosixPath(where.work) / weights.mount_location
-        own[weights_variable(weights.address)] = str(place)
+        mount = PurePosixPath(where.work) / weights.mount_location
+        own[weights_variable(weights.address)] = str(mount)
     return {**plain, **own}
 
 
 def project_id(lineage: str, project: str) -> str:
-    """A project's id: the same for as long as the state lives."""
+    """Return the id of a project, which is stable for the lifetime of the state."""
     return digest([lineage, project])[7 : 7 + _SHORT]
 
 
 def persistent_directories(job: JobSpec, where: RunPaths) -> dict[str, tuple[str, str]]:
-    """Directories that outlive the run, by variable: where the job finds each, and where it really lies."""
+    """Return directories that outlive the run by variable: path in job, real path."""
     checkpointing, cache = job.runtime.checkpointing_config, job.runtime.cache_config
-    found: dict[str, tuple[str, str]] = {}
+    directories: dict[str, tuple[str, str]] = {}
     if checkpointing.enabled:
-        shown = checkpointing.checkpoint_path or where.checkpoints
-        found["BT_CHECKPOINT_DIR"] = (shown, where.checkpoints)
+        path = checkpointing.checkpoint_path or where.checkpoints
+        directories["BT_CHECKPOINT_DIR"] = (path, where.checkpoints)
     if cache.enabled:
         base = cache.mount_base_path
-        project, team = where.project_cache, where.team_cache
-        found["BT_PROJECT_CACHE_DIR"] = (f"{base}/user_artifacts" if base else project, project)
-        found["BT_TEAM_CACHE_DIR"] = (f"{base}/team_artifacts" if base else team, team)
-    return found
+        for variable, name, real in (
+            ("BT_PROJECT_CACHE_DIR", "user_artifacts", where.project_cache),
+            ("BT_TEAM_CACHE_DIR", "team_artifacts", where.team_cache),
+        ):
+            directories[variable] = (f"{base}/{name}" if base else real, real)
+    return directories
 
 
 def directory_links(job: JobSpec, where: RunPaths) -> list[PersistentDirectory]:
-    """Directories that the job is to find elsewhere than where they lie, or may not write to."""
-    places = persistent_directories(job, where).values()
-    found: list[PersistentDirectory] = [
-        {"path": shown, "target": real} for shown, real in places if shown != real
+    """Return the directories to mount at another path or read-only."""
+    links: list[PersistentDirectory] = [
+        {"path": path, "target": real}
+        for path, real in persistent_directories(job, where).values()
+        if path != real
     ]
-    if (shown := loaded_directory(job, where)) is not None:
-        found.append({"path": shown, "target": where.loaded, "read_only": True})
+    if (loaded := loaded_directory(job, where)) is not None:
+        links.append({"path": loaded, "target": where.loaded, "read_only": True})
     if job.runtime.cache_config.enable_legacy_hf_mount:
         hub = f"{where.project_cache}/huggingface"
-        found.append({"path": "~/.cache/huggingface", "target": hub, "variable": "HF_HOME"})
-    return found
+        links.append({"path": "~/.cache/huggingface", "target": hub, "variable": "HF_HOME"})
+    return links
 
 
 def loaded_directory(job: JobSpec, where: RunPaths) -> str | None:
-    """Where the job finds the checkpoints it begins with; None if it begins with none."""
+    """Return the path of loaded checkpoints in the job, None if there are none."""
     config = job.runtime.load_checkpoint_config
     if config is None or not config.enabled:
         return None
@@ -193,11 +192,11 @@ def loaded_directory(job: JobSpec, where: RunPaths) -> str | None:
 
 
 def caches(job: JobSpec, where: RunPaths) -> list[str]:
-    """The training caches that the run uses, the project's first."""
+    """Return the training caches of the run, the project's first."""
     enabled = job.runtime.cache_config.enabled
     return [where.project_cache, where.team_cache] if enabled else []
 
 
 def weights_variable(address: Address) -> str:
-    """``TRAINCTL_WEIGHTS_<NAME>`` of a weights address, the same in all jobs of a matrix."""
+    """Return ``TRAINCTL_WEIGHTS_<NAME>``, which is equal for all jobs of a matrix."""
     return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", address.name.upper())

@@ -1,4 +1,4 @@
-"""What a job's first command needs: a program of the host, or a script of the code. Pure: commands and code in, names out."""
+"""Requirements of a job's first command: its program and its script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COMMAND = re.compile(
 _SEARCH_PATHS = re.compile(
     r"(?<!\w)(?:PATH|PYTHON(?:PATH|HOME|STARTUP)|VIRTUAL_ENV|CONDA_\w*|LD_LIBRARY_PATH)(?==|$)"
 )
-"""Variables that change what is found: a job that sets one is not checked."""
+"""Variables that change search paths; a job that sets one is not checked."""
 _RUNS_SCRIPT = re.compile(r"python(?:3(?:\.\d+)?)?|(?:ba|da|z|k)?sh")
 _SHELL_WORDS = frozenset(
     [
@@ -25,19 +25,19 @@ _SHELL_WORDS = frozenset(
         *("echo", "printf", "mkdir", "touch", "sleep", "pwd"),
     ]
 )  # fmt: skip
-"""Words of the shell, and commands after which other programs may be found or that say nothing about the job."""
+"""Shell keywords, and commands that may change search paths or are always available."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class HostRequirements:
-    """The program that the first command runs, and a problem with its script; both empty if the command can't be read that far."""
+    """Program of the first command and a problem with its script; empty if unknown."""
 
     program: str = ""
     problem: str = ""
 
 
 def host_requirements(job: JobSpec, files: Mapping[str, str]) -> HostRequirements:
-    """Needs of a job that runs on the host; ``files`` are those of its code by path with their kinds (``x``, ``-`` or ``l``)."""
+    """Return the requirements; ``files`` are kinds (``x``, ``-``, ``l``) by path."""
     command = next(iter(job.runtime.start_commands), "")
     match = _COMMAND.match(command)
     variables = job.runtime.environment_variables
@@ -56,11 +56,10 @@ def host_requirements(job: JobSpec, files: Mapping[str, str]) -> HostRequirement
 
 
 def _missing(name: str, job: JobSpec, files: Mapping[str, str]) -> str:
-    """The problem, if the script should be in the code and isn't; empty if it may be elsewhere."""
+    """Return a problem if the script must be in the code and isn't, else empty."""
     script = PurePosixPath(name)
     if script.is_absolute() or ".." in script.parts or str(script) in files:
         return ""
-    places = map(PurePosixPath, job.mount_locations)
-    if any(place in script.parents for place in places):
+    if any(mount in script.parents for mount in map(PurePosixPath, job.mount_locations)):
         return ""
     return f"{script} not found in the code, and a start command runs it"

@@ -1,4 +1,4 @@
-"""Who asks a private registry for an image: ``image.docker_auth`` made into a user and a password."""
+"""Logins to private registries, from ``image.docker_auth``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainctl.model.redaction import Redactor
 from trainctl.model.specs.job_spec import DockerAuthSpec, GcpOidcDockerAuthSpec
 
 Value = Callable[[str], str]
-"""The value of a secret by its name."""
+"""Return the value of a secret by name."""
 
 _KEYS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
 GOOGLE_REGISTRY = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
@@ -22,7 +22,7 @@ ECR_REGISTRY = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\
 
 
 def registry_login(auth: DockerAuthSpec, value: Value, redactor: Redactor) -> RegistryLogin:
-    """The login to a job's registry. TrainctlError if the secret can't be used, or no login is granted."""
+    """Return user and password for a registry; raise TrainctlError if not granted."""
     username, password = _login(auth, value)
     redactor.register(password)
     return {"registry": auth.registry, "username": username, "password": password}
@@ -41,8 +41,8 @@ def _login(auth: DockerAuthSpec, value: Value) -> tuple[str, str]:
             "aws_access_key_id": value(key.access_key_secret_ref.secret),
             "aws_secret_access_key": value(key.secret_access_key_secret_ref.secret),
         }
-        return _login_of_aws(auth, keys, region)
-    return _login_of_aws(auth, _assumed_role(auth), region)
+        return _aws_login(auth, keys, region)
+    return _aws_login(auth, _assume_role(auth), region)
 
 
 def _registry_secret(auth: DockerAuthSpec, name: str, value: Value) -> tuple[str, str]:
@@ -56,16 +56,16 @@ def _registry_secret(auth: DockerAuthSpec, name: str, value: Value) -> tuple[str
     return username, password
 
 
-def _assumed_role(auth: DockerAuthSpec) -> dict[str, str]:
+def _assume_role(auth: DockerAuthSpec) -> dict[str, str]:
     from trainctl.objects import aws
 
     if role := auth.aws_oidc_docker_auth:
-        granted = aws.assume_role_by_identity(role.role_arn, role.region)
+        credential = aws.assume_role_by_identity(role.role_arn, role.region)
     elif role := auth.aws_assume_role_docker_auth:
-        granted = aws.assume_role(role.role_arn, role.region)
+        credential = aws.assume_role(role.role_arn, role.region)
     else:
         raise ValueError(auth.auth_method)
-    return {name: one for name, one in json.loads(granted.value).items() if name in _KEYS}
+    return {name: text for name, text in json.loads(credential.value).items() if name in _KEYS}
 
 
 def _federated(auth: DockerAuthSpec, block: GcpOidcDockerAuthSpec) -> tuple[str, str]:
@@ -77,32 +77,32 @@ def _federated(auth: DockerAuthSpec, block: GcpOidcDockerAuthSpec) -> tuple[str,
         )
     from trainctl.objects.google import federated_token
 
-    granted = federated_token(block.workload_identity_provider, block.service_account)
-    return "oauth2accesstoken", str(json.loads(granted.value)["access_token"])
+    credential = federated_token(block.workload_identity_provider, block.service_account)
+    return "oauth2accesstoken", str(json.loads(credential.value)["access_token"])
 
 
 def _region_of(auth: DockerAuthSpec) -> str:
-    """The region of a registry of AWS; what AWS grants must go to no other."""
-    region = ECR_REGISTRY.fullmatch(registry_host(auth.registry))
-    if region is None:
+    """Return the region of an ECR registry; AWS credentials must go to no other."""
+    match = ECR_REGISTRY.fullmatch(registry_host(auth.registry))
+    if match is None:
         raise TrainctlError(
             f"{auth.registry} is not a registry of AWS",
             "Use ACCOUNT.dkr.ecr.REGION.amazonaws.com, or auth_method REGISTRY_SECRET.",
             code="no-registry-login",
         )
-    return region[1]
+    return match[1]
 
 
-def _login_of_aws(auth: DockerAuthSpec, keys: Mapping[str, str], region: str) -> tuple[str, str]:
-    """AWS gives a password for twelve hours; the key itself stays here."""
+def _aws_login(auth: DockerAuthSpec, keys: Mapping[str, str], region: str) -> tuple[str, str]:
+    """Exchange a key for a password that is valid for twelve hours."""
     try:
         import boto3
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise missing_extra(auth.auth_method, "boto3", "aws") from None
     try:
-        answer = boto3.client("ecr", region_name=region, **keys).get_authorization_token()
-        token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
+        response = boto3.client("ecr", region_name=region, **keys).get_authorization_token()
+        token = base64.b64decode(response["authorizationData"][0]["authorizationToken"]).decode()
     except (BotoCoreError, ClientError) as error:
         raise TrainctlError(
             f"AWS returned no login to {auth.registry}", str(error), code="no-registry-login"
@@ -112,5 +112,5 @@ def _login_of_aws(auth: DockerAuthSpec, keys: Mapping[str, str], region: str) ->
 
 
 def registry_host(registry: str) -> str:
-    """The host of a registry as ``docker_auth`` names it."""
+    """Return the host in ``docker_auth.registry``."""
     return registry.removeprefix("https://").partition("/")[0]

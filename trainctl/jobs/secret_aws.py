@@ -1,6 +1,6 @@
-"""Secrets kept in AWS Secrets Manager: https://docs.aws.amazon.com/secretsmanager/latest/apireference/.
+"""Secrets in AWS Secrets Manager, with the default credential chain of boto3.
 
-Credential, region and endpoint are those that boto3 finds for the operator; a manifest names the secret and its region only.
+https://docs.aws.amazon.com/secretsmanager/latest/apireference/
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _NOT_FOUND = "ResourceNotFoundException"
 
 @dataclass(frozen=True, slots=True)
 class AwsSecretVersion:
-    """What is stored now, whole, and the id of that version."""
+    """The complete stored text and its version id."""
 
     text: str
     version: str
 
 
 def value_of(spec: SecretSpec) -> str:
-    """The current value; with ``key`` that member of it."""
-    found = read_stored(spec)
-    if found is None:
+    """Read the value; raise TrainctlError if there is none."""
+    stored = read_stored(spec)
+    if stored is None:
         raise missing_error(
             spec,
             f"{spec.source!r} not found in AWS Secrets Manager",
             f"Check the name and region, or store it: trainctl secrets push {spec.name}",
         )
-    value = member(spec, found.text)
+    value = member(spec, stored.text)
     if not value:
         raise unusable_error(
             spec,
@@ -50,23 +50,23 @@ def value_of(spec: SecretSpec) -> str:
 
 
 def read_stored(spec: SecretSpec) -> AwsSecretVersion | None:
-    """What is stored under the secret's name; None where nothing is."""
+    """Read the stored text, None if there is none."""
     try:
-        answer = _ask(spec, "get_secret_value", SecretId=spec.source)
+        response = _call(spec, "get_secret_value", SecretId=spec.source)
     except _SecretNotFound:
         return None
-    text = answer.get("SecretString")
+    text = response.get("SecretString")
     if not isinstance(text, str):
         raise unusable_error(
             spec,
             f"{spec.source!r} in AWS Secrets Manager is not text",
             "Store it as SecretString.",
         )
-    return AwsSecretVersion(text, str(answer["VersionId"]))
+    return AwsSecretVersion(text, str(response["VersionId"]))
 
 
 def member(spec: SecretSpec, text: str) -> str | None:
-    """What the secret means of what is stored: all of it, or with ``key`` that member; None where it has none."""
+    """Return the stored text, or its member ``key``; None if there is none."""
     if spec.key is None:
         return text
     value = _object(text).get(spec.key)
@@ -74,7 +74,7 @@ def member(spec: SecretSpec, text: str) -> str | None:
 
 
 def store(spec: SecretSpec, value: str, before: AwsSecretVersion | None) -> str:
-    """Store a value, other members beside ``key`` kept; the id of the version that it is."""
+    """Store a value, keeping members other than ``key``; return the version id."""
     text = value
     if spec.key is not None:
         members = _object(before.text) if before else {}
@@ -86,32 +86,32 @@ def store(spec: SecretSpec, value: str, before: AwsSecretVersion | None) -> str:
             )
         text = json.dumps({**members, spec.key: value})
     if before is None:
-        answer = _ask(spec, "create_secret", Name=spec.source, SecretString=text)
+        response = _call(spec, "create_secret", Name=spec.source, SecretString=text)
     else:
-        answer = _ask(spec, "put_secret_value", SecretId=spec.source, SecretString=text)
-    return str(answer["VersionId"])
+        response = _call(spec, "put_secret_value", SecretId=spec.source, SecretString=text)
+    return str(response["VersionId"])
 
 
 class _SecretNotFound(Exception):
-    """AWS has no such secret."""
+    """The secret doesn't exist."""
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
+def _call(spec: SecretSpec, method: str, **arguments: str) -> dict[str, Any]:
     try:
         import boto3
         from botocore.config import Config
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
-            ConnectionError,  # noqa: A004  not of the builtin's kind
+            ConnectionError,  # noqa: A004
             HTTPClientError,
         )
     except ImportError:
@@ -121,7 +121,7 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
     )
     try:
         client = boto3.client("secretsmanager", region_name=spec.region, config=config)
-        answer: dict[str, Any] = getattr(client, call)(**arguments)
+        response: dict[str, Any] = getattr(client, method)(**arguments)
     except ClientError as error:
         kind = str(error.response.get("Error", {}).get("Code", ""))
         if kind == _NOT_FOUND:
@@ -131,7 +131,7 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
         raise unavailable_error(spec, "AWS Secrets Manager timed out", str(error)) from None
     except BotoCoreError as error:
         raise missing_error(spec, "AWS Secrets Manager is unreachable", str(error)) from None
-    return answer
+    return response
 
 
 def _refused(spec: SecretSpec, kind: str) -> TrainctlError:

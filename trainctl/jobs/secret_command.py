@@ -1,4 +1,4 @@
-"""Running a command for a secret's value: without a shell, without a terminal, for a bounded time."""
+"""Running commands that print a secret, without shell, with a timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.desired.values import SecretSpec
 from trainctl.jobs.secret_errors import missing_error, unavailable_error
 
 SECONDS = 30.0
-"""How long a command may take."""
+"""Timeout of a command."""
 _MAX_STDERR = 4096
 
 
@@ -28,10 +28,10 @@ def run_secret_command(
     register: Callable[[str], str],
     seconds: float = SECONDS,
 ) -> bytes:
-    """What the command prints; a little more than ``limit`` bytes of it where it is more. The caller has asked whether it may run.
+    """Run the command in the manifest's directory and return its output.
 
-    It runs in the manifest's directory, has nothing to read, and is ended with all that it started when its time is over.
-    TrainctlError where it fails; what it printed is masked before its own complaint is shown.
+    Callers check trust first. Longer output is cut slightly above ``limit`` bytes. On timeout, the process group is
+    killed. Raises TrainctlError on failure, with stderr after the words of stdout are registered for redaction.
     """
     program = resolve_program(spec, directory, environ)
     deadline = time.monotonic() + seconds
@@ -49,7 +49,7 @@ def run_secret_command(
         raise missing_error(spec, f"cannot run {spec.source}: {error.strerror}") from None
     with process:
         try:
-            said, complained = _read(process, limit, deadline)
+            stdout, stderr = _read(process, limit, deadline)
             code = process.wait(max(deadline - time.monotonic(), 0))
         except BaseException as error:
             with suppress(ProcessLookupError):
@@ -60,31 +60,31 @@ def run_secret_command(
                 ) from None
             raise
     if code != 0:
-        for text in said.decode("utf-8", "replace").split():
+        for text in stdout.decode("utf-8", "replace").split():
             if len(text) >= 8:
                 register(text)
-        lines = complained.decode("utf-8", "replace").strip().splitlines()
+        lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise unavailable_error(
             spec, f"{spec.source} exited with {code}", lines[-1] if lines else ""
         )
-    return said
+    return stdout
 
 
 def resolve_program(spec: SecretSpec, directory: Path, environ: Mapping[str, str]) -> Path:
-    """The program that a command means; TrainctlError if there is none."""
+    """Return the path of the program; raise TrainctlError if it isn't found."""
     name = spec.command[0]
     if "/" in name:
         return directory.absolute() / name
-    found = shutil.which(name, path=environ.get("PATH"))
-    if found is None:
+    path = shutil.which(name, path=environ.get("PATH"))
+    if path is None:
         raise missing_error(spec, f"program {name} not found", "Install it, or use its full path.")
-    return Path(found).absolute()
+    return Path(path).absolute()
 
 
 def _read(process: subprocess.Popen[bytes], limit: int, deadline: float) -> tuple[bytes, bytes]:
-    """What comes on both outputs until they are closed, of each only so much. TimeoutError after the deadline."""
-    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 (asked for)
-    said, complained = b"", b""
+    """Read stdout and stderr to their ends; raise TimeoutError after the deadline."""
+    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 (pipes)
+    stdout, stderr = b"", b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         selector.register(process.stderr, selectors.EVENT_READ)
@@ -97,7 +97,7 @@ def _read(process: subprocess.Popen[bytes], limit: int, deadline: float) -> tupl
                 if not piece:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stdout:
-                    said += piece if len(said) <= limit else b""
+                    stdout += piece if len(stdout) <= limit else b""
                 else:
-                    complained = (complained + piece)[-_MAX_STDERR:]
-    return said, complained
+                    stderr = (stderr + piece)[-_MAX_STDERR:]
+    return stdout, stderr

@@ -1,4 +1,4 @@
-"""Secrets kept in the operating system's keyring, through the package ``keyring``, which knows those of Linux desktops, macOS and Windows."""
+"""Secrets in the keyring of the operating system, by the package ``keyring``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainctl.jobs.secret_errors import missing_error, missing_package_error, un
 T = TypeVar("T")
 
 SERVICE = "trainctl"
-"""The service of an entry where the manifest names none."""
+"""Default service of entries."""
 _ADVICE = "Unlock it, or use another source; see `keyring --list-backends`."
 
 
 def value_of(spec: SecretSpec) -> str:
-    """The entry's value."""
+    """Read the value; raise TrainctlError if there is none."""
     value = read_stored(spec)
     if not value:
         raise missing_error(
@@ -28,25 +28,25 @@ def value_of(spec: SecretSpec) -> str:
 
 
 def read_stored(spec: SecretSpec) -> str | None:
-    """What the entry holds now; None where there is no entry."""
+    """Read the value, None if there is no entry."""
 
-    def ask() -> str | None:
+    def read() -> str | None:
         import keyring
 
         return keyring.get_password(service_of(spec), spec.source)
 
-    return _call_keyring(spec, ask)
+    return _call_keyring(spec, read)
 
 
 def store(spec: SecretSpec, value: str) -> None:
-    """Make the entry hold the value; there are backends that take everything and keep nothing, so it is read back."""
+    """Store the value and read it back, since some backends store nothing."""
 
-    def ask() -> None:
+    def write() -> None:
         import keyring
 
         keyring.set_password(service_of(spec), spec.source, value)
 
-    _call_keyring(spec, ask)
+    _call_keyring(spec, write)
     if read_stored(spec) != value:
         raise missing_error(
             spec,
@@ -56,17 +56,17 @@ def store(spec: SecretSpec, value: str) -> None:
 
 
 def service_of(spec: SecretSpec) -> str:
-    """The service of the secret's entry."""
+    """Return the service of the entry."""
     return spec.service or SERVICE
 
 
-def _call_keyring(spec: SecretSpec, ask: Callable[[], T]) -> T:
+def _call_keyring(spec: SecretSpec, call: Callable[[], T]) -> T:
     try:
         from keyring.errors import KeyringError, NoKeyringError
     except ImportError:
         raise missing_package_error(spec, "the keyring", "keyring") from None
     try:
-        return ask()
+        return call()
     except NoKeyringError:
         raise missing_error(spec, "no keyring available for this user", _ADVICE) from None
     except KeyringError as error:

@@ -1,6 +1,6 @@
-"""Where values of secrets come from: the environment, a file, a command, AWS Secrets Manager, the operating system's keyring.
+"""Sources of secrets: environment, file, command, AWS Secrets Manager, keyring.
 
-Each reader gives the value as it is there; ``secrets`` judges and masks it. No error holds what was read.
+``secrets`` validates and masks the values. Errors never contain them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
 from trainctl.jobs import secret_aws, secret_keyring
-from trainctl.jobs.checkout import is_from_checkout
+from trainctl.jobs.code import is_from_checkout
 from trainctl.jobs.destinations import SecretUse
 from trainctl.jobs.secret_command import resolve_program, run_secret_command
 from trainctl.jobs.secret_errors import missing_error, unusable_error
@@ -20,12 +20,12 @@ from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.trust import Trust
 
 MAX_BYTES = 64 * 2**10
-"""Bytes of a value: what AWS Secrets Manager holds at most (65 536), and half of what Linux takes as one variable."""
+"""Limit of a value: that of AWS Secrets Manager, half of that of a variable on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretSources:
-    """What values are read from. ``trust`` is asked for only by what needs it."""
+    """Context for reading secrets; ``trust`` is loaded only if needed."""
 
     directory: Path
     environ: Mapping[str, str]
@@ -34,17 +34,17 @@ class SecretSources:
 
 
 def read(spec: SecretSpec, context: SecretSources) -> str:
-    """A secret's value; TrainctlError says where it was looked for, Forbidden what trust lacks."""
+    """Read a secret; raise TrainctlError if missing, PermissionDenied if untrusted."""
     return _READERS[spec.origin](spec, context)
 
 
 def is_local(spec: SecretSpec) -> bool:
-    """Whether the value can be read without running or asking anything."""
+    """Whether the value is read without running a command or a request."""
     return spec.origin in ("env", "file")
 
 
 def check_allowed(spec: SecretSpec, context: SecretSources) -> None:
-    """Forbidden where trust lacks what reading the value needs; reads nothing."""
+    """Raise PermissionDenied if trust does not allow reading the value."""
     if spec.origin == "command":
         program = resolve_program(spec, context.directory, context.environ)
         own = is_from_checkout(program, context.directory)
@@ -54,7 +54,7 @@ def check_allowed(spec: SecretSpec, context: SecretSources) -> None:
 
 
 def secret_path(spec: SecretSpec, context: SecretSources) -> Path:
-    """The file that a secret of ``from: file`` is read from, links followed."""
+    """Return the resolved path of a secret with ``from: file``."""
     if spec.source.startswith("~/"):
         return (Path(context.environ.get("HOME", "~")).expanduser() / spec.source[2:]).resolve()
     return (context.directory / spec.source).resolve()
@@ -96,17 +96,17 @@ def _from_command(spec: SecretSpec, context: SecretSources) -> str:
     return _text(spec, data, f"the output of {spec.source}")
 
 
-def _text(spec: SecretSpec, data: bytes, what: str) -> str:
-    """The text, without the one line end that editors and programs add."""
-    ended = data.removesuffix(b"\n").removesuffix(b"\r")
-    if len(ended) > MAX_BYTES:
+def _text(spec: SecretSpec, data: bytes, label: str) -> str:
+    """Decode the value without a final line end."""
+    content = data.removesuffix(b"\n").removesuffix(b"\r")
+    if len(content) > MAX_BYTES:
         raise unusable_error(
-            spec, f"{what} is longer than {MAX_BYTES // 2**10} KiB", "Use a shorter value."
+            spec, f"{label} is longer than {MAX_BYTES // 2**10} KiB", "Use a shorter value."
         )
     try:
-        return ended.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise unusable_error(spec, f"{what} is not UTF-8 text") from None
+        raise unusable_error(spec, f"{label} is not UTF-8 text") from None
 
 
 _READERS: Mapping[str, Callable[[SecretSpec, SecretSources], str]] = {
@@ -120,7 +120,7 @@ _READERS: Mapping[str, Callable[[SecretSpec, SecretSources], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredSecret:
-    """What is kept now: the value that the secret means, None where there is something else; and its version, if the place has any."""
+    """A stored value, None if it has another form, and its version if supported."""
 
     value: str | None
     version: str | None = None
@@ -128,7 +128,7 @@ class StoredSecret:
 
 @dataclass(frozen=True, slots=True)
 class SecretStore:
-    """``look`` tells what is there, ``put`` puts a value there and tells its version, ``place`` is the place in words."""
+    """A writable store; ``put`` returns the version, ``place`` the location."""
 
     look: Callable[[SecretSpec], StoredSecret | None]
     put: Callable[[SecretSpec, str], str | None]
@@ -136,8 +136,8 @@ class SecretStore:
 
 
 def _read_aws(spec: SecretSpec) -> StoredSecret | None:
-    found = secret_aws.read_stored(spec)
-    return StoredSecret(secret_aws.member(spec, found.text), found.version) if found else None
+    stored = secret_aws.read_stored(spec)
+    return StoredSecret(secret_aws.member(spec, stored.text), stored.version) if stored else None
 
 
 def _write_aws(spec: SecretSpec, value: str) -> str:
@@ -145,8 +145,8 @@ def _write_aws(spec: SecretSpec, value: str) -> str:
 
 
 def _read_keyring(spec: SecretSpec) -> StoredSecret | None:
-    found = secret_keyring.read_stored(spec)
-    return None if found is None else StoredSecret(found)
+    value = secret_keyring.read_stored(spec)
+    return None if value is None else StoredSecret(value)
 
 
 def _describe_aws(spec: SecretSpec) -> str:
@@ -162,12 +162,12 @@ SECRET_STORES: Mapping[str, SecretStore] = {
     "aws-secrets-manager": SecretStore(_read_aws, _write_aws, _describe_aws),
     "keyring": SecretStore(_read_keyring, secret_keyring.store, _describe_keyring),
 }
-"""By what ``from`` says."""
+"""Writable stores by the value of ``from``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretUseCheck:
-    """One use, and whether trust allows the secret to be read and sent there."""
+    """One use, and whether trust allows it."""
 
     use: SecretUse
     allowed: bool
@@ -175,7 +175,7 @@ class SecretUseCheck:
 
 @dataclass(frozen=True, slots=True)
 class SecretCheck:
-    """A declared secret. ``readable`` says that it has a value here that can be used."""
+    """Check of a declared secret; ``readable``: it has a valid value."""
 
     spec: SecretSpec
     readable: bool
@@ -185,7 +185,7 @@ class SecretCheck:
 
 @dataclass(frozen=True, slots=True)
 class SecretPush:
-    """A secret that was stored. ``before`` and ``after`` are versions, where the place has any."""
+    """Result of storing a secret; ``before`` and ``after`` are versions if supported."""
 
     spec: SecretSpec
     place: str

@@ -1,4 +1,4 @@
-"""Values of declared secrets: read when used, registered for redaction at once, handed out for where they may go."""
+"""Values of declared secrets, registered for redaction when read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,11 @@ from trainctl.objects.location import SCHEMES
 from trainctl.plugin_api.sources import SourceCredential
 
 MIN_MASKED_LENGTH = 8
-"""Characters below which a value can't be masked without masking ordinary words."""
+"""Shorter values can't be masked without masking ordinary words."""
 
 
 class SecretResolver:
-    """Hands out the values that a manifest's ``secrets`` refer to; safe to use from many threads.
-
-    ``trust`` is asked for when something needs it, and says what may be read and who may have it.
-    """
+    """Thread-safe access to the values of a manifest's ``secrets``, subject to trust."""
 
     def __init__(
         self,
@@ -52,16 +49,16 @@ class SecretResolver:
         self._environ = environ
         self._redactor = redactor
         self._trust = trust
-        self._around = SecretSources(directory, environ, trust, redactor.register)
-        self._fetched = SingleFlight[str](forget_errors=True)
-        self._asked = CredentialCache()
+        self._sources = SecretSources(directory, environ, trust, redactor.register)
+        self._values = SingleFlight[str](forget_errors=True)
+        self._credentials = CredentialCache()
 
     def register(self, value: str) -> str:
-        """Mask a credential that this process made, from its birth on."""
+        """Register a credential created by this process for redaction."""
         return self._redactor.register(value)
 
     def value(self, name: str) -> str:
-        """The value of a declared secret; TrainctlError says where it was looked for, Forbidden what trust lacks."""
+        """Read a declared secret; raise TrainctlError if missing or untrusted."""
         spec = self._specs.get(name)
         if spec is None:
             raise TrainctlError(
@@ -72,7 +69,7 @@ class SecretResolver:
         return self.accept(spec, self._read(spec))
 
     def accept(self, spec: SecretSpec, value: str) -> str:
-        """A value that was read or given for a secret, masked from now on; TrainctlError where it can't be used."""
+        """Validate a value and register it for redaction; raise TrainctlError if invalid."""
         name = spec.name
         if "\0" in value:
             raise TrainctlError(
@@ -99,56 +96,52 @@ class SecretResolver:
         return self._redactor.register(value)
 
     def sent(self, name: str, to: SecretDestination) -> str:
-        """The value of a declared secret for a server; Forbidden, and nothing is read, where that may not have it."""
+        """Read a secret for a host; raise PermissionDenied without reading if untrusted."""
         self._trust().require_host(name, to)
         return self.value(name)
 
     def check_allowed(self, name: str) -> None:
-        """Forbidden where trust lacks what reading a declared secret needs; reads nothing."""
+        """Raise PermissionDenied if trust does not allow reading a declared secret."""
         if name in self._specs:
-            check_allowed(self._specs[name], self._around)
+            check_allowed(self._specs[name], self._sources)
 
     def files(self) -> tuple[Path, ...]:
-        """The files that secrets are read from: they are never code."""
+        """Return the files of secrets, which are never part of the code."""
         files = (spec for spec in self._specs.values() if spec.origin == "file")
-        return tuple(secret_path(spec, self._around) for spec in files)
+        return tuple(secret_path(spec, self._sources) for spec in files)
 
     def register_known(self) -> None:
-        """Register every value that is at hand, so that whatever is shown from now on is masked.
-
-        What has to be run or asked for is registered when it is used.
-        """
+        """Register all values that need no command or request; others when they are used."""
         for name, spec in self._specs.items():
             if is_local(spec):
                 with suppress(TrainctlError):  # reported where the value is used
                     self.value(name)
 
     def declared_credential(self, weights: WeightsSpec) -> SourceCredential | None:
-        """What opens a weights source by its own ``auth``; None if that names nothing. Forbidden if it may not be sent there."""
+        """Return the credential in ``auth``; raise PermissionDenied if untrusted."""
         if weights.auth is None:
             return None
         to = source_destination(weights, self._environ)
         if parse_source(weights.source).scheme in SCHEMES:
-            opened = declared_bucket_credential(
-                weights, lambda name: self.sent(name, to), self._environ, self._asked
+            credential = declared_bucket_credential(
+                weights, lambda name: self.sent(name, to), self._environ, self._credentials
             )
-            return bind_and_mask(opened, weights, self._mask) if opened else None
+            return bind_and_mask(credential, weights, self._mask) if credential else None
         name = weights.auth.auth_secret_name or ""
         value = self.sent(name, to)
         return _require_header_safe(SourceCredential(value.strip(), f"secret {name}"))
 
-    def usual_credential(self, weights: WeightsSpec) -> SourceCredential | None:
-        """What opens a bucket by its platform's default credential chain; it is sent to no host that only the manifest names."""
-        return bind_and_mask(
-            default_bucket_credential(weights, self._environ, self._asked), weights, self._mask
-        )
+    def default_bucket_credential(self, weights: WeightsSpec) -> SourceCredential | None:
+        """Return the credential of the platform's default credential chain."""
+        credential = default_bucket_credential(weights, self._environ, self._credentials)
+        return bind_and_mask(credential, weights, self._mask)
 
     def _mask(self, value: str) -> None:
         for part in (value, *_members(value)):
             self._redactor.register(part)
 
     def registry_login(self, image: ImageSpec) -> RegistryLogin | None:
-        """The login to an image's registry; None if it declares none."""
+        """Return the login to an image's registry, None if not declared."""
         auth = image.docker_auth
         if auth is None:
             return None
@@ -157,7 +150,7 @@ class SecretResolver:
         return registry_login(auth, self.value, self._redactor)
 
     def registered(self, credential: SourceCredential | None) -> SourceCredential | None:
-        """A credential that was found elsewhere, masked from now on. One too short to be masked is no real token."""
+        """Register a credential for redaction, unless too short for a token."""
         if credential is None:
             return None
         if len(credential.value) >= MIN_MASKED_LENGTH:
@@ -165,14 +158,14 @@ class SecretResolver:
         return _require_header_safe(credential)
 
     def _read(self, spec: SecretSpec) -> str:
-        """What has to be run or asked for is so once, and by one thread."""
+        """Read a value; those that need a command or request only once."""
         if is_local(spec):
-            return read(spec, self._around)
-        return self._fetched.get(spec.name, lambda: read(spec, self._around))
+            return read(spec, self._sources)
+        return self._values.get(spec.name, lambda: read(spec, self._sources))
 
 
 def _require_header_safe(credential: SourceCredential) -> SourceCredential:
-    """TrainctlError for what no header can hold: the library that would refuse it repeats it in its message."""
+    """Reject values invalid in headers, which libraries would repeat in errors."""
     value = credential.value
     if not (value.isascii() and value.isprintable()) or " " in value:
         raise TrainctlError(
@@ -184,9 +177,9 @@ def _require_header_safe(credential: SourceCredential) -> SourceCredential:
 
 
 def _members(value: str) -> Iterator[str]:
-    """Of a secret that is a JSON object, what lies under names such as ``secret_access_key``: it may leak by itself.
+    """Yield secret members of a JSON object, which may leak on their own.
 
-    A key's id is no secret: it stands in every URL that was signed with the key.
+    Ids of keys are not secret; presigned URLs contain them.
     """
     try:
         document = json.loads(value) if value.lstrip().startswith("{") else {}

@@ -197,7 +197,7 @@ class _BucketAccess:
             declared = self._secrets.declared_credential(self._place)
         except PermissionDenied as error:
             raise self._mirror_error(error) from None
-        self._used = declared or self._secrets.usual_credential(self._place)
+        self._used = declared or self._secrets.default_bucket_credential(self._place)
         return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:

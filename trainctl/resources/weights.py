@@ -242,7 +242,7 @@ def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCreden
     if declared is not None or scheme in ("file", "https"):
         return declared
     if scheme != "hf":
-        return secrets.usual_credential(weights)
+        return secrets.default_bucket_credential(weights)
     # Slow to import.
     from trainctl.sources.hf import default_hub_credential
 

@@ -199,7 +199,7 @@ def test_a_manifest_gets_nothing_for_its_own_servers(
     }
     secrets = SecretResolver({}, tmp_path, environ, Redactor())
     hostile = WeightsSpec(source, auth=SourceAuthSpec(endpoint_url="http://127.0.0.1:9"))
-    found = secrets.usual_credential(hostile)
+    found = secrets.default_bucket_credential(hostile)
     assert found is None or found.value == ""
     assert metadata.asked == []
 

@@ -19,7 +19,7 @@ from trainctl.base.protocol.host import (
 )
 from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.jobs.checkout import is_from_checkout
+from trainctl.jobs.code import is_from_checkout
 from trainctl.jobs.host_requirements import HostRequirements
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address, Kind
