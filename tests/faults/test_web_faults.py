@@ -156,7 +156,7 @@ def test_content_that_is_not_the_declared_one_is_refused(
         web.faults = [fault]
     else:
         web.put("/w.bin", OTHER)
-    with pytest.raises(SourceMismatch, match="other content than declared") as caught:
+    with pytest.raises(SourceMismatch, match="differs from the digest declared") as caught:
         mirrored(web, tmp_path, found)
     assert f"{DIGEST}, got " in caught.value.detail
     assert list(tmp_path.glob("listings/*")) == []

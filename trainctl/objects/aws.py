@@ -1,4 +1,4 @@
-"""Credentials of AWS, by boto3: its default chain and roles."""
+"""AWS credentials from boto3: the default chain and roles."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _ATTEMPTS = 3
 
 
 def default_aws_credential(origin: str) -> SourceCredential:
-    """The credential that boto3 finds: a profile, single sign-on, a container's or a machine's role."""
+    """Return boto3's default credential: a profile, single sign-on, a container's or machine's role."""
     with token_errors("AWS", origin):
         session = _session()
-        found = session.get_credentials()
-        frozen = found.get_frozen_credentials() if found else None
+        credentials = session.get_credentials()
+        frozen = credentials.get_frozen_credentials() if credentials else None
     if frozen is None or not frozen.access_key:
         raise no_credential_error("AWS", origin)
-    # botocore renews a session some minutes before its end, so asking it again is enough
+    # botocore renews a session some minutes before it expires
     keys = (
         frozen.access_key,
         frozen.secret_key,
         frozen.token,
-        getattr(found, "_expiry_time", None),
+        getattr(credentials, "_expiry_time", None),
     )
     return _credential(keys, session.region_name, origin, partial(default_aws_credential, origin))
 
@@ -44,28 +44,28 @@ def default_aws_credential(origin: str) -> SourceCredential:
 def assume_role(
     role_arn: str, region: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential:
-    """A session of the role, by the default chain. SourceDenied if AWS refuses."""
+    """Assume a role with the default credential; SourceDenied if AWS refuses."""
     external = environ.get("TRAINCTL_AWS_EXTERNAL_ID")
-    more = {"ExternalId": external} if external else {}
-    return _role(role_arn, region, lambda sts, role: sts.assume_role(**role, **more))
+    extra = {"ExternalId": external} if external else {}
+    return _role(role_arn, region, lambda sts, role: sts.assume_role(**role, **extra))
 
 
 def assume_role_by_identity(
     role_arn: str, region: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential:
-    """A session of the role, by an identity token. SourceDenied if there is none or AWS refuses it."""
+    """Assume a role with an identity token; SourceDenied if there is none or AWS refuses."""
 
-    def ask(sts: Any, role: dict[str, str]) -> Any:
+    def request(sts: Any, role: dict[str, str]) -> Any:
         token = identity_token(_AUDIENCE, "AWS_WEB_IDENTITY_TOKEN_FILE", environ)
         return sts.assume_role_with_web_identity(**role, WebIdentityToken=token)
 
-    return _role(role_arn, region, ask, signed=False)
+    return _role(role_arn, region, request, signed=False)
 
 
 def _role(
     role_arn: str,
     region: str,
-    ask: Callable[[Any, dict[str, str]], Any],
+    request: Callable[[Any, dict[str, str]], Any],
     *,
     signed: bool = True,
 ) -> SourceCredential:
@@ -73,10 +73,10 @@ def _role(
     name = re.sub(r"[^\w+=,.@-]", "-", f"trainctl-{os.uname().nodename}")[:64]
     with token_errors("AWS", origin):
         sts = _session(signed=signed).client("sts", region_name=region)
-        granted = ask(sts, {"RoleArn": role_arn, "RoleSessionName": name})["Credentials"]
-    keys = [granted.get(key) for key in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
-    renew = partial(_role, role_arn, region, ask, signed=signed)
-    return _credential((*keys, granted.get("Expiration")), region, origin, renew)
+        response = request(sts, {"RoleArn": role_arn, "RoleSessionName": name})["Credentials"]
+    keys = [response.get(key) for key in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
+    renew = partial(_role, role_arn, region, request, signed=signed)
+    return _credential((*keys, response.get("Expiration")), region, origin, renew)
 
 
 def _credential(
@@ -87,8 +87,8 @@ def _credential(
     document = dict(zip(names, secrets, strict=True), aws_region=region)
     if isinstance(expires_at, datetime):
         document["expires_at"] = expires_at.isoformat()
-    value = json.dumps({name: each for name, each in document.items() if each})
-    return SourceCredential(value, origin, renew=renew)
+    text = json.dumps({name: value for name, value in document.items() if value})
+    return SourceCredential(text, origin, renew=renew)
 
 
 def _session(*, signed: bool = True) -> Any:

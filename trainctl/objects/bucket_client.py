@@ -1,4 +1,4 @@
-"""One bucket, below its prefix. Errors are SourceError's kinds; nothing is tried again here."""
+"""Operations of one bucket, below its prefix; errors are SourceError, without retries."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ BUFFER_BYTES = 2**20
 _MIN_YIELD_BYTES = 2**18
 _PAGE = 1000
 _LIMIT_STEP = 2**24
-"""What sends about as much goes by the same client, whose connections are kept."""
+"""Uploads of about the same size share a client and its connections."""
 _UNQUOTED = "/~"
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """An object as a listing or a look tells it. ``etag`` has its quotes, whether or not the server wrote them."""
+    """An object's metadata. ``etag`` always includes its quotes."""
 
     key: str
     size: int
@@ -55,11 +55,11 @@ class ObjectInfo:
 
 
 class Bucket:
-    """Safe to use from many threads. ``origin`` says in errors where the credential came from; ``renew`` gives the next one."""
+    """A bucket; thread-safe. ``origin`` names the credential's source in errors; ``renew`` returns the next credential."""
 
     def __init__(
         self,
-        place: BucketLocation,
+        location: BucketLocation,
         access: BucketCredential | None = None,
         origin: str = "the caller",
         *,
@@ -67,21 +67,21 @@ class Bucket:
         environ: Mapping[str, str] = os.environ,
         read_timeout: float = SILENCE_SECONDS,
     ) -> None:
-        self.place = place
+        self.location = location
         self._access = access
         self._origin = origin if access is not None else None
         self._renew = renew
         self._environ = environ
         self._connect: Callable[..., ObstoreClient] = partial(
-            open_client, place, renew=renew, environ=environ, read_timeout=read_timeout
+            open_client, location, renew=renew, environ=environ, read_timeout=read_timeout
         )
         self._read_timeout = read_timeout
         self._clients: dict[tuple[bool, int], ObstoreClient] = {(False, 0): self._connect(access)}
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
-        """What lies in the directory ``prefix`` and below, page by page, in the order of keys; those up to ``after`` left out.
+        """Yield objects below ``prefix`` in key order, only keys greater than ``after``.
 
-        A key that ends in ``/``, as directories are marked by some, appears without it and empty.
+        A key that ends in ``/``, a directory marker, appears without it and empty.
         """
         offset = after or None
 
@@ -92,8 +92,8 @@ class Bucket:
         pages, page = self._request(prefix, begin)
         cursors = CursorCycleDetector()
         while page:
-            # some servers ignore where a list is to begin
-            yield from (found for found in map(_object_info, page) if found.key > after)
+            # some servers ignore the start offset
+            yield from (info for info in map(_object_info, page) if info.key > after)
             try:
                 cursors.record(page[-1]["path"])
             except PaginationCycle:
@@ -104,44 +104,44 @@ class Bucket:
                 page = next(pages, ())
 
     def head(self, key: str) -> ObjectInfo | None:
-        """One object without its bytes; None if there is none."""
+        """Return an object's metadata; None if it doesn't exist."""
 
-        def ask(store: ObstoreClient) -> ObjectInfo | None:
+        def request(store: ObstoreClient) -> ObjectInfo | None:
             with suppress(FileNotFoundError):
                 return _object_info(store.head(key))
             return None
 
-        return self._request(key, ask)
+        return self._request(key, request)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
-        """A small object's bytes, or ``length`` of them from the offset on; None if there is none."""
+        """Return a small object's bytes, or ``length`` of them from ``offset``; None if it doesn't exist."""
         if length == 0:
             return b"" if self.head(key) else None
-        wanted: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if offset or length is not None:
-            wanted["range"] = {"offset": offset} if length is None else (offset, offset + length)
+            options["range"] = {"offset": offset} if length is None else (offset, offset + length)
 
-        def ask(store: ObstoreClient) -> bytes | None:
+        def request(store: ObstoreClient) -> bytes | None:
             with suppress(FileNotFoundError):
-                result, skip = _open_at(store, key, wanted, offset)
+                result, skip = _open_at(store, key, options, offset)
                 data = b"".join(self._iter_body(result))
                 return data[skip : None if length is None else skip + length]
             return None
 
         try:
-            return self._request(key, ask, long=True)
+            return self._request(key, request, long=True)
         except SourceError as error:
-            if not wanted or error.retryable:
+            if not options or error.retryable:
                 raise
-            found = self.head(key)
-            if found is None or found.size > offset:
+            info = self.head(key)
+            if info is None or info.size > offset:
                 raise
-            return b""  # servers refuse a range that begins behind the end
+            return b""  # servers refuse a range after the end
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """An object's bytes, however many, written to a file that is empty then but for them; False if there is none."""
+        """Replace a file's content with an object of any size; return False if it doesn't exist."""
 
-        def ask(store: ObstoreClient) -> bool:
+        def request(store: ObstoreClient) -> bool:
             into.seek(0)
             into.truncate()
             with suppress(FileNotFoundError):
@@ -149,7 +149,7 @@ class Bucket:
                 return True
             return False
 
-        return self._request(key, ask, long=True)
+        return self._request(key, request, long=True)
 
     @contextmanager
     def open(
@@ -161,27 +161,27 @@ class Bucket:
         size: int,
         etag: str | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """The bytes from the offset on, ``length`` of them or all, of an object that has ``size``; in pieces of at most 1 MiB.
+        """Open ``length`` bytes (default: all) from ``offset`` of an object of ``size``, up to 1 MiB at a time.
 
-        SourceMismatch if it has another size, or not this ETag any more; SourceInterrupted if less comes.
+        SourceMismatch if size or ETag differ; SourceInterrupted if the body is cut short.
         """
         end = size if length is None else min(size, offset + length)
-        wanted: dict[str, Any] = {"if_match": etag} if etag else {}
+        options: dict[str, Any] = {"if_match": etag} if etag else {}
         if (offset or end < size) and offset < end:
-            wanted["range"] = (offset, end)
+            options["range"] = (offset, end)
         try:
             result, skip = self._request(
-                key, lambda store: _open_at(store, key, wanted, offset), long=True
+                key, lambda store: _open_at(store, key, options, offset), long=True
             )
         except SourceMismatch:
             if (now := self.head(key)) is not None:
                 _check_unchanged(self._named(key), now, size, etag)
             raise
         _check_unchanged(self._named(key), _object_info(result.meta), size, etag)
-        yield self._pieces(key, result, skip, max(0, end - offset))
+        yield self._iter_range(key, result, skip, max(0, end - offset))
 
     def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
-        """Create or replace an object, atomically, in one request."""
+        """Create or replace an object atomically, in one request."""
         long = len(data) > BUFFER_BYTES
         sent = -(-len(data) // _LIMIT_STEP) * _LIMIT_STEP if long else 0
         self._request(
@@ -189,22 +189,22 @@ class Bucket:
         )
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
+        """Create an object; return False if it exists. Relies on the server, see DESIGN.md."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        def ask(store: ObstoreClient) -> bool:
+        def request(store: ObstoreClient) -> bool:
             try:
                 store.put(key, data, mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 return False
             return True
 
-        return self._request(key, ask)
+        return self._request(key, request)
 
     def delete(self, *keys: str) -> None:
-        """Remove objects, in few requests if the server takes many at once; absent ones are no error."""
+        """Delete objects, by bulk requests if supported; ignore missing ones."""
 
-        def ask(store: ObstoreClient) -> None:
+        def request(store: ObstoreClient) -> None:
             try:
                 store.delete(list(keys))
             except FileNotFoundError:  # from servers that delete one by one
@@ -212,49 +212,47 @@ class Bucket:
                     for key in keys:
                         self.delete(key)
 
-        self._request(keys[0], ask)
+        self._request(keys[0], request)
 
     def sign(self, key: str, seconds: int, method: Literal["GET", "HEAD"] = "GET") -> str | None:
-        """A presigned URL for so many seconds; None if this credential can't sign."""
+        """Return a presigned URL valid for ``seconds``; None if this credential can't sign."""
         if not self.can_sign:
             return None
         if isinstance(self._access, AzureKey):
-            blob = "/".join(filter(None, (self.place.prefix, key)))
-            query = sign_sas_query(self._access, self.place, blob, "r", seconds, time.time())
+            blob = "/".join(filter(None, (self.location.prefix, key)))
+            query = sign_sas_query(self._access, self.location, blob, "r", seconds, time.time())
             return f"{self.address(key)}?{query}"
         import obstore
 
-        lasts = timedelta(seconds=seconds)
+        validity = timedelta(seconds=seconds)
         if isinstance(self._access, ServiceAccount):
             signer, name = self._google_signer, quote(key, safe=_UNQUOTED)
-            return self._request(key, lambda _: obstore.sign(signer, method, name, lasts))
-        return self._request(key, lambda store: obstore.sign(store, method, key, lasts))
+            return self._request(key, lambda _: obstore.sign(signer, method, name, validity))
+        return self._request(key, lambda store: obstore.sign(store, method, key, validity))
 
     @cached_property
     def _google_signer(self) -> ObstoreClient:
-        """A key signs without asking anybody, while an emulator is sent no credential. Names stand in Google's links as they are given to obstore."""
-        prefix = quote(self.place.prefix, safe=_UNQUOTED)
-        place = replace(self.place, named=None, prefix=prefix)
-        return open_client(place, self._access, environ=self._environ)
+        """Client that signs offline, also for emulators; obstore doesn't quote names in Google's URLs."""
+        prefix = quote(self.location.prefix, safe=_UNQUOTED)
+        location = replace(self.location, endpoint_source=None, prefix=prefix)
+        return open_client(location, self._access, environ=self._environ)
 
     def address(self, key: str) -> str:
-        """The URL of an object, which opens it where no credential is needed."""
-        path = "/".join(filter(None, (self.place.bucket, self.place.prefix, key)))
-        return (
-            f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
-        )
+        """Return the unsigned URL of an object."""
+        path = "/".join(filter(None, (self.location.bucket, self.location.prefix, key)))
+        return f"{endpoint_of(self.location, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
 
     @property
     def can_sign(self) -> bool:
-        """Whether ``sign`` gives URLs, as it is known without a request."""
+        """Whether ``sign`` returns URLs."""
         return isinstance(self._access, SIGNING)
 
     def _request(
         self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
     ) -> T:
-        """Do it; again if the bucket is in another region, or the credential has expired early.
+        """Call ``act``, again if the bucket is in another region or the credential has expired.
 
-        ``long``: it may take as long as it likes, as far as the clock of a single request goes. ``sent``: see ``open_client``.
+        ``long``: without a limit on the duration. ``sent``: see ``open_client``.
         """
         try:
             with self._error_context(key):
@@ -274,7 +272,7 @@ class Bucket:
         return self._clients[kind]
 
     def _refresh_clients(self, error: SourceError) -> bool:
-        """Whether there are now clients to which that will not happen."""
+        """Fix region or credential after an error; return whether a retry may succeed."""
         if isinstance(error, WrongRegion) and error.region:
             self._environ = {**self._environ, "AWS_REGION": error.region}
             if isinstance(self._access, AwsKeys):
@@ -287,8 +285,8 @@ class Bucket:
         return True
 
     def _iter_body(self, result: GetResult) -> Iterator[bytes]:
-        """A body as it arrives, gathered to pieces worth handling; SourceInterrupted where hardly anything does."""
-        throughput, gathered = ThroughputMonitor(self._read_timeout), bytearray()
+        """Yield a body in buffers of useful size; StalledError if it is too slow."""
+        throughput, buffer = ThroughputMonitor(self._read_timeout), bytearray()
         stream = iter(result.stream(min_chunk_size=1))
         while True:
             began = time.monotonic()
@@ -296,13 +294,13 @@ class Bucket:
             if received is None:
                 break
             throughput.record(len(received), time.monotonic() - began)
-            gathered += received
-            if len(gathered) >= _MIN_YIELD_BYTES:
-                yield bytes(gathered)
-                gathered.clear()
-        yield bytes(gathered)
+            buffer += received
+            if len(buffer) >= _MIN_YIELD_BYTES:
+                yield bytes(buffer)
+                buffer.clear()
+        yield bytes(buffer)
 
-    def _pieces(self, key: str, result: GetResult, skip: int, left: int) -> Iterator[bytes]:
+    def _iter_range(self, key: str, result: GetResult, skip: int, left: int) -> Iterator[bytes]:
         with self._error_context(key):
             for received in self._iter_body(result):
                 view = memoryview(received)[skip:]
@@ -319,27 +317,27 @@ class Bucket:
             )
 
     def _error_context(self, key: str) -> Any:
-        return translate_errors(self._named(key), self.place.host, self._origin)
+        return translate_errors(self._named(key), self.location.host, self._origin)
 
     def _named(self, key: str) -> str:
-        return f"{self.place.url}: {_display_key(key)}" if key else self.place.url
+        return f"{self.location.url}: {_display_key(key)}" if key else self.location.url
 
 
 def _open_at(
-    store: ObstoreClient, key: str, wanted: dict[str, Any], offset: int
+    store: ObstoreClient, key: str, options: dict[str, Any], offset: int
 ) -> tuple[GetResult, int]:
-    """The response, and how many of its bytes come before the offset: servers such as rclone ignore ranges."""
+    """Return the response and the bytes to skip, as servers such as rclone ignore ranges."""
     try:
-        return store.get(key, options=wanted), 0  # type: ignore[arg-type]
+        return store.get(key, options=options), 0  # type: ignore[arg-type]
     except Exception as error:
         if "non-partial response" not in str(error):
             raise
-    del wanted["range"]
-    return store.get(key, options=wanted), offset  # type: ignore[arg-type]
+    del options["range"]
+    return store.get(key, options=options), offset  # type: ignore[arg-type]
 
 
-def _check_unchanged(what: str, now: ObjectInfo, size: int, etag: str | None) -> None:
-    """SourceMismatch for an object that is another one by now; there are servers that ignore ``If-Match``."""
+def _check_unchanged(subject: str, now: ObjectInfo, size: int, etag: str | None) -> None:
+    """Raise SourceMismatch if an object was replaced; some servers ignore ``If-Match``."""
     if now.size != size:
         change = f"{size} bytes before, {now.size} now"
     elif etag and now.etag and now.etag != etag:
@@ -347,7 +345,7 @@ def _check_unchanged(what: str, now: ObjectInfo, size: int, etag: str | None) ->
     else:
         return
     raise SourceMismatch(
-        f"{what} has changed since it was resolved ({change})", "Plan and apply again."
+        f"{subject} has changed since it was resolved ({change})", "Plan and apply again."
     )
 
 
@@ -363,26 +361,26 @@ def _display_key(key: str) -> str:
 
 
 def open_bucket(
-    place: BucketLocation,
+    location: BucketLocation,
     credential: SourceCredential | None,
     environ: Mapping[str, str] = os.environ,
     read_timeout: float = SILENCE_SECONDS,
 ) -> Bucket:
-    """Open a bucket with a credential's text; without one, or with an empty one, requests are not signed.
+    """Open a bucket; without a credential, or with an empty one, requests are not signed.
 
-    SourceDenied if the credential can't be read.
+    SourceDenied if the credential is malformed.
     """
     if credential is None or not credential.value:
-        return Bucket(place, environ=environ, read_timeout=read_timeout)
+        return Bucket(location, environ=environ, read_timeout=read_timeout)
     renew = credential.renew
 
     def renewed() -> BucketCredential:
         fresh = renew() if renew else credential
-        return parse_credential(place.scheme, fresh.value, fresh.origin)
+        return parse_credential(location.scheme, fresh.value, fresh.origin)
 
     return Bucket(
-        place,
-        parse_credential(place.scheme, credential.value, credential.origin),
+        location,
+        parse_credential(location.scheme, credential.value, credential.origin),
         credential.origin,
         renew=renewed if renew else None,
         environ=environ,

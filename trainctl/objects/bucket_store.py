@@ -1,4 +1,4 @@
-"""Objects below a prefix of a bucket, with retries. DESIGN.md beside this file says how the bucket is opened."""
+"""Object store below a prefix of a bucket, with retries."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def open_bucket_store(
     is_own: Callable[[str], bool] = lambda key: True,
     refusal: Callable[[SourceError], TrainctlError] = lambda error: error,
 ) -> BucketObjects:
-    """The objects below a bucket's URL. ``credential`` is called when the bucket is first used; it may raise.
+    """Return the object store at a bucket's URL; ``credential`` is called on first use and may raise.
 
-    ``refusal`` may replace an error by one that explains it better.
+    ``refusal`` may replace an error by a better one.
     """
 
-    def opened() -> Bucket:
+    def connect() -> Bucket:
         return open_bucket(parse_bucket_location(url, endpoint, environ), credential(), environ)
 
-    return BucketObjects(url, opened, retry, is_own=is_own, refusal=refusal)
+    return BucketObjects(url, connect, retry, is_own=is_own, refusal=refusal)
 
 
 class BucketObjects:
-    """An ObjectStore. Keys that aren't ``is_own`` belong to others and are not listed."""
+    """An ObjectStore; it lists only keys that are ``is_own``."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class BucketObjects:
         self._do(key, lambda bucket: bucket.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore. The object is read back: an answer may be lost, and some servers replace objects.
+        """See ObjectStore. Reads the object back, as responses get lost and some servers replace objects.
 
-        Such a server keeps the last of several writers' objects, so a lease is read again later.
+        With such a server the last of several writers wins, so leases are read again later.
         """
         attempts = 0
 
@@ -93,11 +93,11 @@ class BucketObjects:
 
     def stat(self, key: str) -> ObjectStat | None:
         """See ObjectStore."""
-        found = self._do(key, lambda bucket: bucket.head(key))
-        return _object_stat(found) if found else None
+        info = self._do(key, lambda bucket: bucket.head(key))
+        return _object_stat(info) if info else None
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See ObjectStore. Pages are requested as they are needed; after an error the list resumes behind the last key."""
+        """See ObjectStore. Requests pages on demand; resumes after the last key on errors."""
         listed: Iterator[ObjectInfo] | None = None
 
         def page(bucket: Bucket) -> list[ObjectInfo]:
@@ -108,17 +108,17 @@ class BucketObjects:
             return objects
 
         while objects := self._do(prefix, page):
-            yield from (_object_stat(found) for found in objects if self._is_own(found.key))
+            yield from (_object_stat(info) for info in objects if self._is_own(info.key))
             after = objects[-1].key
 
     def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""
         for at in range(0, len(keys), _DELETED_AT_ONCE):
-            some = keys[at : at + _DELETED_AT_ONCE]
-            self._do(some[0], lambda bucket, some=some: bucket.delete(*some))  # type: ignore[misc]
+            batch = keys[at : at + _DELETED_AT_ONCE]
+            self._do(batch[0], lambda bucket, batch=batch: bucket.delete(*batch))  # type: ignore[misc]
 
     def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
-        """Presigned URLs by which anybody can read these objects for so long; made without a request."""
+        """Return presigned URLs of objects, without a request."""
         urls = [self._do(key, lambda bucket, key=key: bucket.sign(key, seconds)) for key in keys]  # type: ignore[misc]
         signed = [url for url in urls if url is not None]
         if len(signed) < len(keys):
@@ -144,7 +144,7 @@ class BucketObjects:
         try:
             return act(self._opened())
         except SourceError as error:
-            # which of the objects failed means nothing to the mirror's user
+            # hide the object's key, which users of a mirror don't know
             error.summary = f"mirror {self.url}: {error.summary.split(f'{key}: ', 1)[-1]}"
             raise
 
@@ -155,5 +155,5 @@ class BucketObjects:
             return self._bucket
 
 
-def _object_stat(found: ObjectInfo) -> ObjectStat:
-    return ObjectStat(found.key, found.size, found.modified.timestamp())
+def _object_stat(info: ObjectInfo) -> ObjectStat:
+    return ObjectStat(info.key, info.size, info.modified.timestamp())

@@ -1,6 +1,6 @@
-"""Each platform's default credential chain: environment variables, files, single sign-on, then the machine's own account.
+"""Default credential chains: environment variables, files, single sign-on, instance metadata.
 
-A metadata server is asked only if the firmware or a variable of the platform says that there is one.
+Metadata servers are queried only if firmware or environment show that this machine has one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AWS_CHAIN = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables that say that boto3 will find a credential; those of Azure likewise for azure-identity."""
+"""Variables that tell that boto3 finds a credential; ``_AZURE_CHAIN`` for azure-identity."""
 _AZURE_CHAIN = ("AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_CERTIFICATE_PATH")
 _AZURE_MEMBERS = {
     "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
@@ -61,32 +61,32 @@ _PLATFORM_MACHINES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
         ("IDENTITY_ENDPOINT", "AZURE_POD_IDENTITY_AUTHORITY_HOST"),
     ),
 }
-"""Of each platform a firmware file and its content on its machines, and variables that name a metadata server."""
+"""By platform a firmware file, its content on that platform, and variables that name a metadata server."""
 
 _Origin = tuple[str, Callable[[], SourceCredential]]
-"""The name of a place that has a credential, and how to read it."""
+"""Name of a credential's origin, and a function to read it."""
 
 
 def default_credential(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential | None:
-    """The credential that the platform's own tools would use, for Azure with that storage account; None if there is none."""
-    place = _find_origin(scheme, account, environ)
-    if place is not None:
-        return place[1]()
+    """Return the credential of the platform's own tools, for Azure of that storage account; None without any."""
+    origin = _find_origin(scheme, account, environ)
+    if origin is not None:
+        return origin[1]()
     return _instance_credential(scheme) if runs_on_platform(scheme, environ) else None
 
 
 def default_credential_origin(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
 ) -> str | None:
-    """The name of the place that has it, without reading it; None for a machine's account, which isn't asked."""
-    place = _find_origin(scheme, account, environ)
-    return place[0] if place else None
+    """Return the name of that credential's origin without reading it; None for instance metadata."""
+    origin = _find_origin(scheme, account, environ)
+    return origin[0] if origin else None
 
 
 def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> bool:
-    """Whether this machine is the platform's, by its firmware or its environment."""
+    """Return whether this machine runs on the platform, by firmware and environment."""
     if (
         scheme not in ("gs", "azure")
         and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
@@ -102,7 +102,7 @@ def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) 
 
 
 def _instance_credential(scheme: str) -> SourceCredential | None:
-    """None if this machine has no account, or the library that would ask for it isn't installed."""
+    """Return the machine's credential; None without an account or the platform's library."""
     tokens = {"gs": google.instance_token, "azure": azure_token}
     try:
         return tokens.get(scheme, aws.default_aws_credential)("this machine's account")
@@ -120,9 +120,9 @@ def _find_origin(scheme: str, account: str, environ: Mapping[str, str]) -> _Orig
 
 def _aws(environ: Mapping[str, str]) -> _Origin | None:
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    more = {"aws_session_token": environ.get("AWS_SESSION_TOKEN"), "aws_region": region}
-    if found := _from_variables(_AWS_KEYS, environ, more):
-        return found
+    optional = {"aws_session_token": environ.get("AWS_SESSION_TOKEN"), "aws_region": region}
+    if keys := _from_variables(_AWS_KEYS, environ, optional):
+        return keys
     shared = environ.get("AWS_SHARED_CREDENTIALS_FILE")
     files = Path(shared) if shared else _home(environ) / ".aws" / "credentials"
     origin = _first(_AWS_CHAIN, environ) or ("the files in ~/.aws" if files.is_file() else None)
@@ -139,7 +139,7 @@ def _google(environ: Mapping[str, str]) -> _Origin | None:
 
 
 def _google_file(path: Path, origin: str) -> SourceCredential:
-    """A service account's key as it is, as it also signs links; a token for anything else."""
+    """Return a service account's key, which can also sign URLs; a token for other files."""
     try:
         text = path.read_text(encoding="utf-8")
         kind = json.loads(text).get("type")
@@ -167,8 +167,8 @@ def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
     named = environ.get("AZURE_STORAGE_ACCOUNT") or environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if named in (None, account) and (key := _first(_AZURE_MEMBERS, environ)):
         return _from_variables({key: _AZURE_MEMBERS[key]}, environ)
-    if found := _from_variables(_AZURE_PRINCIPAL, environ):
-        return found
+    if principal := _from_variables(_AZURE_PRINCIPAL, environ):
+        return principal
     profile = _home(environ) / ".azure" / "azureProfile.json"
     origin = _first(_AZURE_CHAIN, environ) or ("az login" if profile.is_file() else None)
     return (origin, lambda: azure_token(origin)) if origin else None
@@ -177,13 +177,13 @@ def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
 def _from_variables(
     members: Mapping[str, str],
     environ: Mapping[str, str],
-    more: Mapping[str, str | None] | None = None,
+    optional: Mapping[str, str | None] | None = None,
 ) -> _Origin | None:
-    """The variables as a JSON object, if all of them are set."""
+    """Return the variables as a JSON object, if all of ``members`` are set."""
     document = {member: environ.get(name, "").strip() for name, member in members.items()}
     if not all(document.values()):
         return None
-    document |= {member: value for member, value in (more or {}).items() if value}
+    document |= {member: value for member, value in (optional or {}).items() if value}
     origin = next(iter(members))
     return origin, lambda: SourceCredential(json.dumps(document), origin)
 
@@ -198,11 +198,11 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 _SCOPE = "https://storage.azure.com/.default"
 _EXCLUDED = ("powershell", "developer_cli", "visual_studio_code", "shared_token_cache", "broker")
-"""Developers' tools that trainctl doesn't use, each a program to start or a library to load."""
+"""Developer tools that are skipped: each starts a program or loads a library."""
 
 
 def azure_token(origin: str) -> SourceCredential:
-    """A token of Azure's default chain: workload identity, managed identity, certificate, ``az login``."""
+    """Return a token of Azure's default chain: workload or managed identity, certificate, ``az login``."""
     with token_errors("Azure", origin):
         from azure.core.pipeline.transport import RequestsTransport
         from azure.identity import DefaultAzureCredential
@@ -213,8 +213,8 @@ def azure_token(origin: str) -> SourceCredential:
             connection_timeout=CONNECT_SECONDS,
             read_timeout=SILENCE_SECONDS,
         )
-        left_out = {f"exclude_{each}_credential": True for each in _EXCLUDED}
-        chain = DefaultAzureCredential(**left_out, transport=transport, retry_total=1)
+        excluded = {f"exclude_{tool}_credential": True for tool in _EXCLUDED}
+        chain = DefaultAzureCredential(**excluded, transport=transport, retry_total=1)
         token = chain.get_token(_SCOPE)
     expires_at = datetime.fromtimestamp(token.expires_on, UTC)
     return SourceCredential(

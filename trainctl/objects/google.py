@@ -1,4 +1,4 @@
-"""Access tokens of Google Cloud, by google-auth."""
+"""Access tokens of Google Cloud from google-auth."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _JWT = "urn:ietf:params:oauth:token-type:jwt"
 def federated_token(
     provider: str, service_account: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential:
-    """A token of the service account, by workload identity federation. SourceDenied if Google refuses.
+    """Return a service account's token by workload identity federation; SourceDenied if refused.
 
-    ``provider`` is ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``.
-    ``GOOGLE_STS_URL`` and ``GOOGLE_IAM_CREDENTIALS_URL`` may name other servers than Google's.
+    ``provider``: ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``.
+    ``GOOGLE_STS_URL`` and ``GOOGLE_IAM_CREDENTIALS_URL`` override Google's servers.
     """
     audience = f"//iam.googleapis.com/{provider.removeprefix('//iam.googleapis.com/')}"
     sts = environ.get("GOOGLE_STS_URL") or "https://sts.googleapis.com"
@@ -39,8 +39,8 @@ def federated_token(
     def make() -> Any:
         from google.auth import identity_pool
 
-        made: Any = identity_pool.Credentials
-        return made(
+        credentials: Any = identity_pool.Credentials
+        return credentials(
             audience,
             _JWT,
             token_url=f"{sts}/v1/token",
@@ -53,7 +53,7 @@ def federated_token(
 
 
 def default_token(origin: str) -> SourceCredential:
-    """A token of the application default credentials: a user's login, a federated or an impersonated account."""
+    """Return a token of the application default credentials."""
 
     def make() -> Any:
         import google.auth
@@ -64,13 +64,13 @@ def default_token(origin: str) -> SourceCredential:
 
 
 def instance_token(origin: str) -> SourceCredential:
-    """A token of this machine's service account, by its metadata server."""
+    """Return a token of this machine's service account from the metadata server."""
 
     def make() -> Any:
         from google.auth.compute_engine import Credentials
 
-        made: Any = Credentials
-        return made(scopes=[_STORAGE])
+        credentials: Any = Credentials
+        return credentials(scopes=[_STORAGE])
 
     return _token(make, origin, proxies=False)
 

@@ -1,4 +1,4 @@
-"""The location of a bucket, from its URL, the environment and perhaps an endpoint."""
+"""Location of a bucket from its URL, an endpoint and the environment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class BucketLocation:
-    """A bucket. ``account`` is for ``r2`` and ``azure``. ``endpoint`` is None where it is the platform's own.
+    """A bucket. ``account``: for ``r2`` and ``azure``. ``endpoint``: None for the platform's default.
 
-    ``prefix`` is the directory in the bucket, without a ``/`` at either end; empty for the whole bucket.
-    ``named`` says who named the endpoint: a variable of the environment, or None for the caller; ``PLATFORM`` where the caller
-    named the server that is asked anyway.
+    ``prefix``: directory in the bucket, without a ``/`` at either end, or empty. ``endpoint_source``: the environment
+    variable that sets the endpoint, None if the caller does, ``PLATFORM`` if the caller sets the platform's default.
     """
 
     scheme: str
@@ -35,39 +34,36 @@ class BucketLocation:
     account: str = ""
     prefix: str = ""
     endpoint: str | None = None
-    named: str | None = None
+    endpoint_source: str | None = None
 
     @property
     def url(self) -> str:
-        """As a manifest writes it."""
+        """The URL as in a manifest."""
         owner = {"r2": f"{self.account}.", "azure": f"{self.account}/"}.get(self.scheme, "")
         return f"{self.scheme}://{owner}{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
     @property
     def host(self) -> str:
-        """The host and port that requests go to, as far as it is known without a region."""
+        """Host and port of the server; for S3 without the region."""
         if self.endpoint:
             return urlsplit(self.endpoint).netloc
         return _PLATFORM[self.scheme].format(account=self.account)
 
     def is_own(self, server: str) -> bool:
-        """Whether that is the platform's own server, for which this is the bucket of that name whatever its region."""
+        """Return whether this is the platform's own server, in any region."""
         if self.scheme == "s3":
             return _AWS.fullmatch(server) is not None
         return server == f"https://{_PLATFORM[self.scheme].format(account=self.account)}"
 
     @property
     def emulated(self) -> bool:
-        """Whether it is an emulator of Google's storage, which needs no credential."""
-        return self.named == "STORAGE_EMULATOR_HOST"
+        """Whether this is an emulator of Google's storage, which needs no credential."""
+        return self.endpoint_source == "STORAGE_EMULATOR_HOST"
 
     @property
     def trusted(self) -> bool:
-        """Whether the endpoint is the platform's own or the environment's, and not only its caller's.
-
-        Where the environment names a server, credentials that lie here are for that: the platform's own is another then.
-        """
-        return self.endpoint is None or self.named is not None
+        """Whether the endpoint is the platform's or the environment's, so that default credentials are meant for it."""
+        return self.endpoint is None or self.endpoint_source is not None
 
 
 _PLATFORM = {
@@ -79,7 +75,7 @@ _PLATFORM = {
 _AWS = re.compile(
     r"https://s3\.((dualstack\.)?(?!us-gov-)[a-z]{2}(-[a-z]+)+-[0-9]+\.)?amazonaws\.com"
 )
-"""The regions that share their names of buckets: China's and the government's have their own."""
+"""Regions of the same partition; China and GovCloud have bucket names of their own."""
 
 PLATFORM = "the platform"
 
@@ -87,25 +83,25 @@ PLATFORM = "the platform"
 def parse_bucket_location(
     url: str, endpoint_url: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> BucketLocation:
-    """The bucket of ``s3://BUCKET/PREFIX`` and its like. ValueError for another URL, SourceError for an endpoint that is none.
+    """Parse ``s3://BUCKET/PREFIX`` and the like; ValueError for other URLs, SourceError for an invalid endpoint.
 
-    An ``endpoint_url`` that is also the environment's is the environment's; so it is with the platform's own.
+    An ``endpoint_url`` equal to the environment's or the platform's counts as theirs.
     """
     uri = parse_source(url)
     if uri.scheme not in SCHEMES:
         raise ValueError(f"{url!r} is not a bucket; use s3://, gs://, r2:// or azure://")
     account, bucket = _account_and_bucket(uri.scheme, uri.location)
-    usual, named = _environment(uri.scheme, environ)
-    endpoint = endpoint_url or usual
+    default, source = _environment(uri.scheme, environ)
+    endpoint = endpoint_url or default
     if endpoint is not None:
-        checked = _endpoint(endpoint, named if endpoint_url is None else "endpoint_url")
+        checked = _endpoint(endpoint, source if endpoint_url is None else "endpoint_url")
         endpoint = _with_account(checked, account) if uri.scheme == "azure" else checked
-        if endpoint_url and (usual is None or _normalize(usual) != _normalize(endpoint_url)):
-            named = None
-    place = BucketLocation(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
-    if usual is None and endpoint is not None and place.is_own(endpoint):
-        return replace(place, named=PLATFORM)
-    return place
+        if endpoint_url and (default is None or _normalize(default) != _normalize(endpoint_url)):
+            source = None
+    location = BucketLocation(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, source)
+    if default is None and endpoint is not None and location.is_own(endpoint):
+        return replace(location, endpoint_source=PLATFORM)
+    return location
 
 
 def _account_and_bucket(scheme: str, location: str) -> tuple[str, str]:
@@ -121,7 +117,7 @@ def _account_and_bucket(scheme: str, location: str) -> tuple[str, str]:
 def _environment(scheme: str, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
     for name in _ENDPOINT_VARIABLES[scheme]:
         if value := environ.get(name, "").strip():
-            # Google's own libraries take a bare HOST:PORT here too.
+            # Google's own libraries also accept HOST:PORT
             bare = scheme == "gs" and "://" not in value
             return (f"http://{value}" if bare else value), name
     if scheme == "azure":
@@ -132,22 +128,22 @@ def _environment(scheme: str, environ: Mapping[str, str]) -> tuple[str | None, s
 
 
 def entra_authority(environ: Mapping[str, str] = os.environ) -> str:
-    """Whom service principals of Entra ID ask for tokens, without a ``/`` at its end."""
-    named = environ.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
-    return named.rstrip("/")
+    """Return the token server of Entra ID, without a trailing ``/``."""
+    authority = environ.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
+    return authority.rstrip("/")
 
 
 def connection_parts(text: str) -> dict[str, str]:
-    """What an Azure connection string holds, by lower-case name; values may hold ``=``."""
+    """Parse an Azure connection string into values by lower-case name."""
     pairs = (part.partition("=") for part in text.strip().split(";"))
     return {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
 
 
-def _endpoint(text: str, who: str | None) -> str:
+def _endpoint(text: str, setting: str | None) -> str:
     parts = urlsplit(_normalize(text))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
         raise SourceError(
-            f"{who} is not the URL of a server",
+            f"{setting} is not the URL of a server",
             "Use https://HOST or https://HOST:PORT, without a user or query.",
             code="invalid-endpoint",
         )

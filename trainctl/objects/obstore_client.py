@@ -1,4 +1,4 @@
-"""obstore's clients: location, credential, time limits, proxies and certificates."""
+"""Open obstore clients: location, credential, timeouts, proxies and certificates."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ RenewFn = Callable[[], BucketCredential]
 
 SILENCE_SECONDS = 30.0
 RENEWAL_MARGIN = timedelta(minutes=2)
-"""How long before its end a credential is replaced."""
+"""Time before its expiry when a credential is renewed."""
 MIN_BYTES_PER_SECOND = 2**17
-"""In a second: what is sent more slowly is given up."""
+"""Slowest upload before it times out."""
 UNREACHABLE_PROXY = "127.0.0.1:0"
-"""An address where nothing can listen."""
+"""An address on which nothing can listen."""
 _CONNECT_SECONDS = 5.0
 _NO_END = timedelta(days=30)
 _HOST_NAME = re.compile(r"([a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
@@ -48,11 +48,11 @@ _CERTIFICATES = (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 )
-"""What names certificates, files or directories; they are trusted beside the system's."""
+"""Variables that name certificate files or directories, trusted in addition to the system's."""
 
 
 def open_client(
-    place: BucketLocation,
+    location: BucketLocation,
     access: BucketCredential | None,
     renew: RenewFn | None = None,
     environ: Mapping[str, str] = os.environ,
@@ -61,61 +61,67 @@ def open_client(
     long: bool = False,
     sent: int = 0,
 ) -> ObstoreClient:
-    """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds.
+    """Open a client of the bucket, below its prefix; without ``access`` requests are not signed.
 
-    ``read_timeout`` is the longest wait for a byte, in seconds; a whole request may take twice that, unless it is a ``long`` one.
-    For obstore a server is silent while it is sent something, so the wait grows with the bytes to send.
+    ``read_timeout``: longest wait for a byte, in seconds; a request may take twice that, unless ``long``. obstore counts
+    the time of an upload as waiting, so the timeout grows with the bytes to be ``sent``.
     """
     read_timeout += sent / MIN_BYTES_PER_SECOND
     common: dict[str, Any] = {
-        "prefix": place.prefix or None,
-        "client_options": _options(place, environ, read_timeout, long=long),
+        "prefix": location.prefix or None,
+        "client_options": _options(location, environ, read_timeout, long=long),
         "retry_config": {"max_retries": 0},
     }
     if access is not None:
         also = [entra_authority(environ)] if isinstance(access, AzurePrincipal) else []
-        common["client_options"] |= _block_other_hosts(endpoint_of(place, access, environ), *also)
-    return _CONNECT[place.scheme](place, access, renew, environ, common)
+        common["client_options"] |= _block_other_hosts(
+            endpoint_of(location, access, environ), *also
+        )
+    return _CONNECT[location.scheme](location, access, renew, environ, common)
 
 
 def region_of(
-    place: BucketLocation, access: BucketCredential | None, environ: Mapping[str, str] = os.environ
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> str:
-    """The region that requests are signed for."""
-    if place.scheme == "r2":
+    """Return the region to sign requests for."""
+    if location.scheme == "r2":
         return "auto"
     declared = access.region if isinstance(access, AwsKeys) else None
-    usual = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    return declared or usual or "us-east-1"
+    default = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return declared or default or "us-east-1"
 
 
 def endpoint_of(
-    place: BucketLocation, access: BucketCredential | None, environ: Mapping[str, str] = os.environ
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> str:
-    """The server that requests go to, without a ``/`` at its end."""
-    if named := _configured_endpoint(place, access):
-        return named
-    if place.scheme != "s3":
-        return f"https://{place.host}"
-    region = region_of(place, access, environ)
+    """Return the server's URL, without a trailing ``/``."""
+    if configured := _configured_endpoint(location, access):
+        return configured
+    if location.scheme != "s3":
+        return f"https://{location.host}"
+    region = region_of(location, access, environ)
     return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 
 
-def custom_endpoint(place: BucketLocation, access: BucketCredential | None) -> str | None:
-    """The same where it is not the platform's own."""
-    named = _configured_endpoint(place, access)
-    return None if named is None or place.is_own(named) else named
+def custom_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
+    """Return the server's URL if it is not the platform's own."""
+    configured = _configured_endpoint(location, access)
+    return None if configured is None or location.is_own(configured) else configured
 
 
-def _configured_endpoint(place: BucketLocation, access: BucketCredential | None) -> str | None:
-    """The server that the caller, the environment or the credential names."""
-    if place.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
+def _configured_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
+    """Return the endpoint of the caller, the environment or the credential."""
+    if location.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
         return access.endpoint.rstrip("/")
-    return place.endpoint
+    return location.endpoint
 
 
 def _s3(
-    place: BucketLocation,
+    location: BucketLocation,
     access: BucketCredential | None,
     renew: RenewFn | None,
     environ: Mapping[str, str],
@@ -123,28 +129,28 @@ def _s3(
 ) -> ObstoreClient:
     from obstore.store import S3Store
 
-    region = region_of(place, access, environ)
-    endpoint = endpoint_of(place, access, environ)
-    opened: dict[str, Any] = {"skip_signature": True}
+    region = region_of(location, access, environ)
+    endpoint = endpoint_of(location, access, environ)
+    auth: dict[str, Any] = {"skip_signature": True}
     if isinstance(access, AwsKeys):
-        opened = {
+        auth = {
             "skip_signature": False,
             "credential_provider": _CredentialProvider(access, renew, _aws_options),
         }
     return S3Store(
-        place.bucket,
+        location.bucket,
         region=region,
         aws_endpoint_url_s3=endpoint,
         endpoint=endpoint,
         virtual_hosted_style_request=False,
         conditional_put="etag",
-        **opened,
+        **auth,
         **common,
     )
 
 
 def _gs(
-    place: BucketLocation,
+    location: BucketLocation,
     access: BucketCredential | None,
     renew: RenewFn | None,
     environ: Mapping[str, str],
@@ -152,23 +158,23 @@ def _gs(
 ) -> ObstoreClient:
     from obstore.store import GCSStore
 
-    # What isn't read but written it wants to sign all the same, and would ask this machine's metadata server for a token.
+    # obstore signs writes regardless, and would request a token from the metadata server
     empty = _CredentialProvider(BearerToken(""), None, _bearer_options)
-    opened: dict[str, Any] = {"skip_signature": True, "credential_provider": empty}
-    if isinstance(access, ServiceAccount) and not place.emulated:
-        opened = {"skip_signature": False, "service_account_key": access.document}
-    elif isinstance(access, BearerToken) and not place.emulated:
-        opened = {
+    auth: dict[str, Any] = {"skip_signature": True, "credential_provider": empty}
+    if isinstance(access, ServiceAccount) and not location.emulated:
+        auth = {"skip_signature": False, "service_account_key": access.document}
+    elif isinstance(access, BearerToken) and not location.emulated:
+        auth = {
             "skip_signature": False,
             "credential_provider": _CredentialProvider(access, renew, _bearer_options),
         }
-    if place.endpoint:
-        opened["base_url"] = place.endpoint
-    return GCSStore(place.bucket, **opened, **common)
+    if location.endpoint:
+        auth["base_url"] = location.endpoint
+    return GCSStore(location.bucket, **auth, **common)
 
 
 def _azure(
-    place: BucketLocation,
+    location: BucketLocation,
     access: BucketCredential | None,
     renew: RenewFn | None,
     environ: Mapping[str, str],
@@ -176,18 +182,18 @@ def _azure(
 ) -> ObstoreClient:
     from obstore.store import AzureStore
 
-    named = access.account if isinstance(access, (AzureKey, AzureSas)) else None
-    if named not in (None, place.account):
+    account = access.account if isinstance(access, (AzureKey, AzureSas)) else None
+    if account not in (None, location.account):
         raise SourceDenied(
-            f"the credential is for the storage account {named!r}, but the bucket is {place.url}",
-            f"Use azure://{named}/CONTAINER, or name the secret of {place.account}.",
+            f"the credential is for the storage account {account!r}, but the bucket is {location.url}",
+            f"Use azure://{account}/CONTAINER, or name the secret of {location.account}.",
             code="unusable-secret",
         )
-    endpoint = endpoint_of(place, access)
+    endpoint = endpoint_of(location, access)
     common["client_options"]["allow_http"] = endpoint.startswith("http://")
     return AzureStore(
-        place.bucket,
-        account_name=place.account,
+        location.bucket,
+        account_name=location.account,
         endpoint=endpoint,
         skip_signature=access is None,
         **_azure_options(access, renew),
@@ -209,7 +215,7 @@ def _azure_options(access: BucketCredential | None, renew: RenewFn | None) -> di
         }
     if isinstance(access, BearerToken):
         return {"credential_provider": _CredentialProvider(access, renew, _bearer_options)}
-    # Else obstore takes the environment's, and though it signs nothing with it, stops at one that is malformed.
+    # otherwise obstore reads the environment's key, and fails if that is malformed
     return {"account_key": ""}
 
 
@@ -217,24 +223,24 @@ _CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
 
 
 class _CredentialProvider:
-    """What obstore asks for a credential: when it needs the first, and shortly before that ends. Called from any thread."""
+    """Credential callback of obstore, called at first use and before expiry; thread-safe."""
 
     def __init__(
-        self, access: Any, renew: RenewFn | None, form: Callable[[Any], dict[str, Any]]
+        self, access: Any, renew: RenewFn | None, to_options: Callable[[Any], dict[str, Any]]
     ) -> None:
         self._access = access
         self._renew = renew
-        self._form = form
+        self._to_options = to_options
         self._lock = threading.Lock()
-        self._asked = False
+        self._was_used = False
 
     def __call__(self) -> dict[str, Any]:
         with self._lock:
-            over = self._asked or is_expired(self._access)
-            if over and self._renew is not None:
+            must_renew = self._was_used or is_expired(self._access)
+            if must_renew and self._renew is not None:
                 self._access = self._renew()
-            self._asked = True
-            return self._form(self._access)
+            self._was_used = True
+            return self._to_options(self._access)
 
 
 def _aws_options(access: AwsKeys) -> dict[str, Any]:
@@ -251,24 +257,24 @@ def _bearer_options(access: BearerToken) -> dict[str, Any]:
 
 
 def is_expired(access: BucketCredential | None) -> bool:
-    """Whether a credential has ended, or is about to."""
-    expires_at = _renewal_time(getattr(access, "ends", None))
+    """Return whether a credential has expired or is about to."""
+    expires_at = _renewal_time(getattr(access, "expires_at", None))
     return expires_at is not None and expires_at <= datetime.now(UTC)
 
 
 def _renewal_time(expires_at: datetime | None) -> datetime | None:
-    """When obstore renews: before the end, so that no request is under way with an expired credential."""
+    """Return when to renew: early enough that no active request uses an expired credential."""
     return None if expires_at is None else expires_at - RENEWAL_MARGIN
 
 
 def _options(
-    place: BucketLocation, environ: Mapping[str, str], read_timeout: float, *, long: bool
+    location: BucketLocation, environ: Mapping[str, str], read_timeout: float, *, long: bool
 ) -> dict[str, Any]:
     options: dict[str, Any] = {
         "timeout": _NO_END if long else timedelta(seconds=2 * read_timeout),
         "connect_timeout": timedelta(seconds=min(read_timeout, _CONNECT_SECONDS)),
         "read_timeout": timedelta(seconds=read_timeout),
-        "allow_http": (place.endpoint or "").startswith("http://"),
+        "allow_http": (location.endpoint or "").startswith("http://"),
         "user_agent": "trainctl",
     }
     certificates = b"\n".join(
@@ -280,10 +286,10 @@ def _options(
 
 
 def _block_other_hosts(*servers: str) -> dict[str, str]:
-    """Options that keep obstore from following redirects, which would take credentials along.
+    """Return options that make obstore's redirects, which would leak credentials, fail.
 
-    It has none for that, so every host but these gets a proxy that doesn't exist. Nothing if the environment names a
-    proxy for one of them, as there can be only one, or if obstore may spell a host's name in another way.
+    obstore can't disable redirects, so all other hosts get a proxy that doesn't exist. Empty if the environment sets a
+    proxy for one of the servers, as there can be only one, or if a host name is not in plain form.
     """
     parts = [urlsplit(server) for server in servers]
     hosts = [part.hostname or "" for part in parts]
@@ -308,16 +314,16 @@ def _is_plain(host: str) -> bool:
     return True
 
 
-def _read(name: str, place: str) -> bytes:
-    path = Path(place)
+def _read(name: str, location: str) -> bytes:
+    path = Path(location)
     try:
         if path.is_dir():
-            found = (one.read_bytes() for one in sorted(path.iterdir()) if one.is_file())
-            return b"\n".join(one for one in found if b"BEGIN CERTIFICATE" in one)
+            texts = (file.read_bytes() for file in sorted(path.iterdir()) if file.is_file())
+            return b"\n".join(text for text in texts if b"BEGIN CERTIFICATE" in text)
         return path.read_bytes()
     except OSError as error:
         raise SourceError(
-            f"cannot read certificates from {place}, named by {name} ({error.strerror})",
+            f"cannot read certificates from {location}, named by {name} ({error.strerror})",
             "Set it to a PEM file or a directory of PEM files, or unset it.",
             code="untrusted-certificate",
         ) from None

@@ -1,4 +1,4 @@
-"""Common to the platforms' libraries: their HTTP sessions, and their errors as ours."""
+"""HTTP sessions and error translation for the platforms' credential libraries."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _NO_CREDENTIAL_ERRORS = (
     "ProfileNotFound",
     "DefaultCredentialsError",
 )
-"""Exceptions of the libraries that say that there is no credential, and nothing was refused."""
+"""Exceptions of the libraries for a missing credential."""
 
-for _name in ("azure", "google", "msal"):  # else their warnings reach stderr unredacted
+for _name in ("azure", "google", "msal"):  # keep unredacted warnings off stderr
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 @contextmanager
 def token_errors(platform: str, origin: str) -> Iterator[None]:
-    """Raise a library's exceptions, a failed import included, as ours: without its text, which may repeat what was sent."""
+    """Translate a library's exceptions, also failed imports, without their text, which may hold secrets."""
     package, extra, advice = _PACKAGES[platform]
     try:
         yield
@@ -70,16 +70,16 @@ def _translate(error: Exception, platform: str, origin: str, advice: str) -> Sou
                 "Check the network and, behind a proxy, HTTPS_PROXY.",
             )
     name = type(error).__name__
-    answer = getattr(error, "response", None)
-    if isinstance(answer, dict):  # botocore's
-        name = str(answer.get("Error", {}).get("Code", name))
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore's
+        name = str(response.get("Error", {}).get("Code", name))
     if name in _NO_CREDENTIAL_ERRORS:
         return no_credential_error(platform, origin)
     return SourceDenied(f"{platform} returned no credential for {origin} ({name})", advice)
 
 
 def no_credential_error(platform: str, origin: str) -> SourceDenied:
-    """There is no credential to begin with."""
+    """Return the error for a missing credential."""
     advice = f"Log in or set the environment variables. {_PACKAGES[platform][2]}"
     return SourceDenied(
         f"no {platform} credential found for {origin}", advice, code="missing-secret"
@@ -93,9 +93,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def token_session(*, proxies: bool = True) -> Any:
-    """A ``requests.Session`` that trusts what ``base.certificates`` trusts and follows no redirect.
+    """Return a ``requests.Session`` that trusts ``client_context`` and follows no redirects.
 
-    A redirect would take along the token that the request carries. A busy server is SourceUnavailable, which callers retry.
+    Redirects would leak tokens. A busy server raises SourceUnavailable, which callers retry.
     """
     import requests
     from requests.adapters import HTTPAdapter
@@ -108,22 +108,22 @@ def token_session(*, proxies: bool = True) -> Any:
             return super().proxy_manager_for(proxy, ssl_context=client_context(), **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
-            answer = super().send(request, *args, **options)
-            if answer.status_code == 429 or answer.status_code >= 500:
+            response = super().send(request, *args, **options)
+            if response.status_code == 429 or response.status_code >= 500:
                 host = urlsplit(request.url).hostname
-                raise SourceUnavailable(f"{host} returned no token (status {answer.status_code})")
-            return answer
+                raise SourceUnavailable(f"{host} returned no token (status {response.status_code})")
+            return response
 
-    made = requests.Session()
-    made.max_redirects = 0
-    made.trust_env = proxies
-    made.mount("https://", Adapter())
-    made.mount("http://", Adapter())
-    return made
+    session = requests.Session()
+    session.max_redirects = 0
+    session.trust_env = proxies
+    session.mount("https://", Adapter())
+    session.mount("http://", Adapter())
+    return session
 
 
 def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> str:
-    """The token in the file that ``variable`` names, else that of GitHub Actions. SourceDenied if there is neither."""
+    """Return the token in the file named by ``variable``, or that of GitHub Actions; SourceDenied without both."""
     if path := environ.get(variable):
         try:
             return Path(path).read_text(encoding="ascii").strip()
@@ -149,14 +149,14 @@ def _github_token(url: str, token: str) -> str:
 
     class NoRedirect(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
-            """Refuse: the next server would get the token."""
+            """Refuse, as the next server would get the token."""
 
-    by_tls = urllib.request.HTTPSHandler(context=client_context())
+    https = urllib.request.HTTPSHandler(context=client_context())
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the environment's
     try:
-        opener = urllib.request.build_opener(NoRedirect, by_tls)
-        with opener.open(request, timeout=SILENCE_SECONDS) as answer:
-            return str(json.loads(answer.read(2**20))["value"])
+        opener = urllib.request.build_opener(NoRedirect, https)
+        with opener.open(request, timeout=SILENCE_SECONDS) as response:
+            return str(json.loads(response.read(2**20))["value"])
     except urllib.error.HTTPError as error:
         error.close()
         raise SourceDenied(

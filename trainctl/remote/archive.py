@@ -42,8 +42,7 @@ def main():
 
 _SOURCES = (
     "trainctl.model:source_uri", "trainctl.plugin_api:sources",
-    "trainctl.sources:ranges", "trainctl.sources:client", "trainctl.sources:https",
-    "trainctl.sources:validators",
+    "trainctl.sources:headers", "trainctl.sources:client", "trainctl.sources:https",
 )  # fmt: skip
 """What a host needs to read a source by links."""
 

@@ -1,4 +1,8 @@
-"""The sources there are, by scheme; each is loaded when it is asked for."""
+"""Sources of weights by scheme, loaded on demand by ``source_for``.
+
+``hf``, ``https``, ``file`` and ``bucket`` each implement ``plugin_api.sources.WeightSource``. ``client`` sends their HTTP
+requests, and ``headers`` reads ranges and validators of responses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _SOURCES = {
 
 
 def source_for(scheme: str) -> WeightSource:
-    """The source of a scheme of ``model.source_uri``. SourceError for one that can't be mirrored."""
+    """Return the source of a scheme; SourceError if it is unsupported."""
     if scheme not in _SOURCES:
         known = ", ".join(f"{name}:" for name in _SOURCES)
         raise SourceError(

@@ -1,4 +1,4 @@
-"""Sources in buckets: all objects in one directory of a bucket, or one object."""
+"""Sources in buckets: all objects below a prefix, or one object."""
 
 from __future__ import annotations
 
@@ -22,19 +22,24 @@ from trainctl.objects.location import BucketLocation, parse_bucket_location
 from trainctl.objects.obstore_client import SILENCE_SECONDS, custom_endpoint
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.ranges import range_header, read_from, read_range
-from trainctl.sources.validators import check_not_replaced, has_no_md5_etag
+from trainctl.sources.headers import (
+    check_not_replaced,
+    has_no_md5_etag,
+    range_header,
+    read_from,
+    read_range,
+)
 
 URL_SECONDS = 3600
-"""How long a presigned URL works."""
+"""Validity of presigned URLs."""
 _TAGGED = ("s3", "r2")
-"""Where ETags are MD5s."""
+"""Schemes whose ETags are MD5s."""
 _GOOGLE_MD5 = re.compile(r"(?:^|,)\s*md5=([A-Za-z0-9+/=]+)")
 _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 class BucketSource:
-    """Reads buckets through ``trainctl.objects``. ``read_timeout`` is the longest wait for a byte, in seconds."""
+    """A source in a bucket. ``read_timeout``: longest wait for a byte, in seconds."""
 
     def __init__(
         self,
@@ -53,11 +58,11 @@ class BucketSource:
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """All objects in the directory that the URI names, or the object of exactly that name."""
+        """Return all objects below the URI's prefix, or the one object of that name."""
         bucket = self._bucket(_location(uri, credential, self._environ), credential)
         files = sort_files(_list_files(bucket))
-        if not files and (alone := self._alone(uri, credential)):
-            bucket, files = alone[0], (_source_file(*alone),)
+        if not files and (single := self._find_single(uri, credential)):
+            bucket, files = single[0], (_source_file(*single),)
         if not files:
             raise SourceNotFound(
                 f"no objects found under {uri}", "Check the prefix and the bucket."
@@ -67,20 +72,20 @@ class BucketSource:
         return ResolvedSource(uri, "", files)
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        """The endpoint that the manifest, the environment or the credential names."""
-        place, sent = _location(uri, credential, self._environ), _signing_credential(credential)
-        return custom_endpoint(
-            place, parse_credential(place.scheme, sent.value, sent.origin) if sent else None
-        )
+        """Return the endpoint of manifest, environment or credential, if not the default."""
+        location = _location(uri, credential, self._environ)
+        sent = _signing_credential(credential)
+        access = parse_credential(location.scheme, sent.value, sent.origin) if sent else None
+        return custom_endpoint(location, access)
 
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        """A URL presigned for an hour; in a public bucket, the object's own; None if the credential can't sign."""
+        """Return a presigned URL, for public buckets the object's own; None if the credential can't sign."""
         return self._signed(resolved, file, credential, "GET")
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        """Whether the credential can't sign URLs: tokens and shared signatures can't."""
+        """Return whether the credential can't sign URLs, as tokens and shared signatures."""
         sent = _signing_credential(credential)
         return sent is not None and not isinstance(
             parse_credential(self._scheme, sent.value, sent.origin), SIGNING
@@ -89,14 +94,16 @@ class BucketSource:
     def stat(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str:
-        """The file's MD5 as its server reports it; nothing if S3 encrypts it with a key of the user's: then its ETag is none."""
+        """Return the file's MD5 from its server; empty if S3's encryption makes its ETag something else."""
         url = self._signed(resolved, file, credential, "HEAD") if file.checksum else None
         if url is None:
             return file.checksum
-        what = _file_label(resolved, file)
+        subject = _file_label(resolved, file)
         try:
-            with self._http.get(url, what, {"User-Agent": "trainctl"}, method="HEAD") as response:
-                check_not_replaced(response.headers, what, file)
+            with self._http.get(
+                url, subject, {"User-Agent": "trainctl"}, method="HEAD"
+            ) as response:
+                check_not_replaced(response.headers, subject, file)
                 if has_no_md5_etag(response.headers):
                     return ""
                 return file.checksum if self._scheme in _TAGGED else _md5_of(response.headers)
@@ -113,17 +120,17 @@ class BucketSource:
         offset: int,
         credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
-        """The object's bytes, if it still has the ETag that it was resolved by."""
+        """Open an object that still has its ETag."""
         with ExitStack() as stack:
-            response = self._answer(stack, resolved, file, range_header(offset), credential)
+            response = self._get(stack, resolved, file, range_header(offset), credential)
             if response is not None:
-                what = _file_label(resolved, file)
-                pieces = read_from(response, what, file, offset)
-                yield _verify_md5(pieces, response, what) if offset == 0 else pieces
+                subject = _file_label(resolved, file)
+                body = read_from(response, subject, file, offset)
+                yield _verify_md5(body, response, subject) if offset == 0 else body
             else:
                 bucket = self._resolved(resolved, credential)
-                body = bucket.open(file.path, offset, size=file.size, etag=_etag(file))
-                yield stack.enter_context(body)
+                opened = bucket.open(file.path, offset, size=file.size, etag=_etag(file))
+                yield stack.enter_context(opened)
 
     @contextmanager
     def read_range(
@@ -133,15 +140,15 @@ class BucketSource:
         span: ByteRange,
         credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
-        """Fill with those bytes of the object; None if there is no presigned URL for it."""
+        """Open a range of an object; None without a presigned URL."""
         with ExitStack() as stack:
             ranged = range_header(*span)
-            response = self._answer(stack, resolved, file, ranged, credential)
+            response = self._get(stack, resolved, file, ranged, credential)
             yield (
                 read_range(response, _file_label(resolved, file), file, span) if response else None
             )
 
-    def _answer(
+    def _get(
         self,
         stack: ExitStack,
         resolved: ResolvedSource,
@@ -149,23 +156,23 @@ class BucketSource:
         ranged: Mapping[str, str],
         credential: SourceCredential | None,
     ) -> SourceResponse | None:
-        """The response by presigned URL, for a third of obstore's processor time; None if there is none or it is refused.
+        """Request a presigned URL, which takes a third of obstore's CPU time; None if unavailable or refused.
 
-        obstore then reports the reason: it knows about regions and expired credentials.
+        Then use obstore, which handles regions and expired credentials.
         """
         url = self.presigned_url(resolved, file, credential)
         if url is None:
             return None
         tag = _etag(file)
         headers = {"User-Agent": "trainctl", **ranged, **({"If-Match": tag} if tag else {})}
-        what = _file_label(resolved, file)
+        subject = _file_label(resolved, file)
         try:
-            response = stack.enter_context(self._http.get(url, what, headers))
+            response = stack.enter_context(self._http.get(url, subject, headers))
         except SourceError as error:
             if error.retryable:
                 raise
             return None
-        check_not_replaced(response.headers, what, file)
+        check_not_replaced(response.headers, subject, file)
         return response
 
     def _signed(
@@ -184,64 +191,64 @@ class BucketSource:
         return open_bucket(place, credential, self._environ, self._read_timeout)
 
     def _resolved(self, resolved: ResolvedSource, credential: SourceCredential | None) -> Bucket:
-        """The bucket below which the files' paths are keys; looked up again if another process resolved them."""
+        """Return the bucket in which the files' paths are keys, also if another process resolved them."""
         key = (resolved.source, credential)
         with self._lock:
             known = self._open.get(key)
         if known is not None:
             return known
         bucket = self._bucket(_location(resolved.source, credential, self._environ), credential)
-        alone = None
+        single = None
         if next(bucket.list(), None) is None:
-            alone = self._alone(resolved.source, credential)
+            single = self._find_single(resolved.source, credential)
         with self._lock:
-            return self._open.setdefault(key, alone[0] if alone else bucket)
+            return self._open.setdefault(key, single[0] if single else bucket)
 
-    def _alone(
+    def _find_single(
         self, uri: str, credential: SourceCredential | None
     ) -> tuple[Bucket, ObjectInfo] | None:
-        """The object that the URI itself names, and the bucket at its directory."""
-        place = _location(uri, credential, self._environ)
-        if not place.prefix or uri.endswith("/"):
+        """Return the bucket at the URI's parent directory, and the object that the URI names."""
+        location = _location(uri, credential, self._environ)
+        if not location.prefix or uri.endswith("/"):
             return None
-        bucket = self._bucket(replace(place, prefix=dirname(place.prefix)), credential)
-        found = bucket.head(basename(place.prefix))
-        return (bucket, found) if found else None
+        bucket = self._bucket(replace(location, prefix=dirname(location.prefix)), credential)
+        info = bucket.head(basename(location.prefix))
+        return (bucket, info) if info else None
 
 
 def _list_files(bucket: Bucket) -> Iterator[SourceFile]:
-    for found in bucket.list():
-        if found.size or not _is_directory_marker(bucket, found.key):
-            yield _source_file(bucket, found)
+    for info in bucket.list():
+        if info.size or not _is_directory_marker(bucket, info.key):
+            yield _source_file(bucket, info)
 
 
 def _is_directory_marker(bucket: Bucket, key: str) -> bool:
-    """Whether an empty object only marks a directory: its real name ends in ``/``, or other objects are below it."""
+    """Return whether an empty object marks a directory: its name ends in ``/``, or objects are below it."""
     return bucket.head(key) is None or next(bucket.list(key), None) is not None
 
 
-def _source_file(bucket: Bucket, found: ObjectInfo) -> SourceFile:
-    if found.etag:
-        checksum = _checksum(bucket.place, found.etag, found.size)
-        return SourceFile(found.key, found.size, f"etag:{found.etag}", checksum)
-    return SourceFile(found.key, found.size, f"modified:{found.modified:%Y-%m-%dT%H:%M:%SZ}")
+def _source_file(bucket: Bucket, info: ObjectInfo) -> SourceFile:
+    if info.etag:
+        checksum = _checksum(bucket.location, info.etag, info.size)
+        return SourceFile(info.key, info.size, f"etag:{info.etag}", checksum)
+    return SourceFile(info.key, info.size, f"modified:{info.modified:%Y-%m-%dT%H:%M:%SZ}")
 
 
-def _checksum(place: BucketLocation, tag: str, size: int) -> str:
-    """The MD5 that an ETag of S3 and R2 is, unless the object was uploaded in parts; in directory buckets it never is.
+def _checksum(location: BucketLocation, tag: str, size: int) -> str:
+    """Return the MD5 of an ETag of S3 and R2; it is none for multipart uploads and directory buckets.
 
-    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html. Elsewhere large objects' MD5 is worth a request.
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html. Elsewhere request it for large objects.
     """
-    if place.scheme not in _TAGGED:
+    if location.scheme not in _TAGGED:
         return "md5:" if size >= CHUNK_BYTES else ""
-    found = None if place.bucket.endswith("--x-s3") else _MD5_TAG.fullmatch(tag)
-    return f"md5:{found[1]}" if found else ""
+    match = None if location.bucket.endswith("--x-s3") else _MD5_TAG.fullmatch(tag)
+    return f"md5:{match[1]}" if match else ""
 
 
 def _md5_of(headers: Mapping[str, str]) -> str:
-    """The MD5 of a complete object, as Azure and Google report it; empty if they don't."""
-    found = _GOOGLE_MD5.search(headers.get("x-goog-hash") or "")
-    text = found[1] if found else headers.get("Content-MD5") or ""
+    """Return the MD5 of a complete object, as Azure and Google report it, or ``""``."""
+    match = _GOOGLE_MD5.search(headers.get("x-goog-hash") or "")
+    text = match[1] if match else headers.get("Content-MD5") or ""
     try:
         digest = b64decode(text, validate=True)
     except ValueError:
@@ -249,19 +256,19 @@ def _md5_of(headers: Mapping[str, str]) -> str:
     return f"md5:{digest.hex()}" if len(digest) == 16 else ""
 
 
-def _verify_md5(pieces: Iterator[bytes], response: SourceResponse, what: str) -> Iterator[bytes]:
-    """SourceMismatch at the end of a complete body that has another MD5 than the response reports."""
+def _verify_md5(body: Iterator[bytes], response: SourceResponse, subject: str) -> Iterator[bytes]:
+    """Yield a complete body; SourceMismatch at its end if the response reports another MD5."""
     expected = _md5_of(response.headers) if response.status == 200 else ""
     if not expected:
-        yield from pieces
+        yield from body
         return
     digest = hashlib.md5(usedforsecurity=False)
-    for piece in pieces:
-        digest.update(piece)
-        yield piece
+    for data in body:
+        digest.update(data)
+        yield data
     if f"md5:{digest.hexdigest()}" != expected:
         raise SourceMismatch(
-            f"checksum mismatch of {what}: expected MD5 {expected[4:]}, got {digest.hexdigest()}",
+            f"checksum mismatch of {subject}: expected MD5 {expected[4:]}, got {digest.hexdigest()}",
             "The data was corrupted in transit or upstream. Apply again.",
         )
 
@@ -273,7 +280,7 @@ def _location(
 
 
 def _signing_credential(credential: SourceCredential | None) -> SourceCredential | None:
-    """The credential, if requests are signed with it."""
+    """Return the credential if requests are signed with it."""
     return credential if credential is not None and credential.value else None
 
 

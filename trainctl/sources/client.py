@@ -1,4 +1,4 @@
-"""Requests to sources: the HTTP client with limits per host, and errors as SourceErrors."""
+"""HTTP client of sources: limits per host, errors as SourceError."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _CODES = {
 
 
 class SourceResponse:
-    """A successful response. ``what`` names the thing in errors."""
+    """A successful response; ``subject`` begins error messages."""
 
-    def __init__(self, response: Response, what: str) -> None:
+    def __init__(self, response: Response, subject: str) -> None:
         self._response = response
-        self._what = what
+        self._subject = subject
         self.status = response.status
         self.headers = response.headers
         self.url = response.url
@@ -52,25 +52,25 @@ class SourceResponse:
         """Yield the body, up to 1 MiB at a time; SourceInterrupted if it is cut short."""
         buffers = self._response.iter_bytes()
         while True:
-            with _source_errors(self._what):
+            with _source_errors(self._subject):
                 data = next(buffers, None)
             if data is None:
                 return
             yield data
 
     def fill(self, view: memoryview) -> None:
-        """Read exactly as many bytes as the view holds; SourceInterrupted if the body is shorter."""
-        with _source_errors(self._what):
+        """Fill the view from the body; SourceInterrupted if the body is shorter."""
+        with _source_errors(self._subject):
             self._response.fill(view)
 
     def read(self, limit: int) -> bytes:
-        """The complete body; SourceError if it is longer than ``limit`` bytes."""
-        with _source_errors(self._what):
+        """Return the complete body; SourceError if it is longer than ``limit`` bytes."""
+        with _source_errors(self._subject):
             return self._response.read_all(limit)
 
 
 class SourceClient:
-    """Reads URLs; safe to use from many threads. ``read_timeout`` is in seconds; ``direct`` uses no proxy."""
+    """Reads URLs; thread-safe. ``read_timeout`` is in seconds; ``direct`` uses no proxy."""
 
     def __init__(self, read_timeout: float = 30.0, *, direct: bool = False) -> None:
         self._http = HttpClient(read_timeout=read_timeout, proxies=not direct, limits=LIMITS)
@@ -79,34 +79,34 @@ class SourceClient:
     def get(
         self,
         url: str,
-        what: str,
+        subject: str,
         headers: Mapping[str, str],
         token: str | None = None,
         method: str = "GET",
     ) -> Iterator[SourceResponse]:
-        """GET or HEAD, redirects followed; the token goes to the URL's own scheme, host and port only.
+        """Send GET or HEAD, following redirects; the token is sent to the URL's own origin only.
 
-        ``what`` names the thing in errors, which never show the URL: it may hold a signature.
+        ``subject`` begins error messages, which never show the URL, as it may contain a signature.
         """
-        with self._request(method, url, what, headers, token) as response:
-            yield SourceResponse(response, what)
+        with self._request(method, url, subject, headers, token) as response:
+            yield SourceResponse(response, subject)
 
     def redirect_from(
-        self, url: str, what: str, headers: Mapping[str, str], token: str
+        self, url: str, subject: str, headers: Mapping[str, str], token: str
     ) -> str | None:
-        """The first URL on another host that a HEAD is redirected to; None if the host answers itself."""
-        home, seen = origin_of(urlsplit(url)), {url}
+        """Return the first URL on another origin to which a HEAD is redirected; None without any."""
+        origin, visited = origin_of(urlsplit(url)), {url}
         while True:
-            request = self._request("HEAD", url, what, headers, token, follow=False)
-            with request as response, _source_errors(what):
+            request = self._request("HEAD", url, subject, headers, token, follow=False)
+            with request as response, _source_errors(subject):
                 target = response.redirect
             if target is None:
                 return None
-            if origin_of(urlsplit(target)) != home:
+            if origin_of(urlsplit(target)) != origin:
                 return target
-            if target in seen:
-                raise SourceError(f"{what}: redirect loop", code="unsafe-redirect")
-            seen.add(target)
+            if target in visited:
+                raise SourceError(f"{subject}: redirect loop", code="unsafe-redirect")
+            visited.add(target)
             url = target
 
     @contextlib.contextmanager
@@ -114,7 +114,7 @@ class SourceClient:
         self,
         method: str,
         url: str,
-        what: str,
+        subject: str,
         headers: Mapping[str, str],
         token: str | None,
         *,
@@ -122,7 +122,7 @@ class SourceClient:
     ) -> Iterator[Response]:
         secret = {"Authorization": f"Bearer {token}"} if token is not None else None
         with contextlib.ExitStack() as stack:
-            with _source_errors(what):
+            with _source_errors(subject):
                 request = self._http.request(
                     method, url, headers, secret_headers=secret, follow=follow
                 )
@@ -132,18 +132,18 @@ class SourceClient:
                 sent = (
                     token if origin_of(urlsplit(response.url)) == origin_of(urlsplit(url)) else None
                 )
-                raise _refusal(response, what, sent)
+                raise _refusal(response, subject, sent)
             yield response
 
 
-def _refusal(response: Response, what: str, token: str | None) -> SourceError:
-    """The error of a status. If the host asks for a pause, no request goes there meanwhile; only the first is reported."""
+def _refusal(response: Response, subject: str, token: str | None) -> SourceError:
+    """Return the error of a status; start a pause if the host asks for one, which is reported once."""
     parts = urlsplit(response.url)
     if response.status == 407:
-        summary = f"{what}: proxy authentication required (407)"
+        summary = f"{subject}: proxy authentication required (407)"
         advice = "Set HTTP_PROXY to http://USER:PASSWORD@HOST:PORT."
         return SourceError(summary, advice, code="unusable-proxy")
-    error = _error_for(response.status, response.headers, what, host_of(parts), token)
+    error = _error_for(response.status, response.headers, subject, host_of(parts), token)
     if not isinstance(error, SourceUnavailable) or response.status not in _THROTTLE_STATUSES:
         return error
     if LIMITS.of(origin_of(parts)).pause(error.retry_after):
@@ -152,15 +152,15 @@ def _refusal(response: Response, what: str, token: str | None) -> SourceError:
 
 
 @contextlib.contextmanager
-def _source_errors(what: str) -> Iterator[None]:
+def _source_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except HttpError as error:
-        raise _error(error, what) from None
+        raise _error(error, subject) from None
 
 
-def _error(error: HttpError, what: str) -> SourceError:
-    summary = f"{what}: {error.reason}"
+def _error(error: HttpError, subject: str) -> SourceError:
+    summary = f"{subject}: {error.reason}"
     if isinstance(error, HostThrottled):
         return SourceThrottled(summary, retry_after=error.retry_after)
     if isinstance(error, HttpUnreachable):
@@ -176,29 +176,29 @@ _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 
 def _error_for(
-    status: int, headers: Mapping[str, str], what: str, host: str, token: str | None
+    status: int, headers: Mapping[str, str], subject: str, host: str, token: str | None
 ) -> SourceError:
-    """The error that a status means. ``token`` only decides what to advise and is never shown."""
+    """Return the error of a status; ``token`` selects the advice and is never shown."""
     if status == 429:
         return SourceUnavailable(
-            f"{what}: rate limited by {host} (429)",
+            f"{subject}: rate limited by {host} (429)",
             "" if token else "Use a token, which may have a higher limit.",
             retry_after=retry_after(headers),
         )
     if status in _TRANSIENT_STATUSES:
         return SourceUnavailable(
-            f"{what}: {host} is unavailable ({status})", retry_after=retry_after(headers)
+            f"{subject}: {host} is unavailable ({status})", retry_after=retry_after(headers)
         )
     if headers.get("X-Error-Code") == "GatedRepo":
-        return _gated_error(what, token)
+        return _gated_error(subject, token)
     if status in (401, 403):
-        return _denied_error(what, host, status, token)
+        return _denied_error(subject, host, status, token)
     if status in (404, 410):
-        return _not_found_error(what, host, status, headers.get("X-Error-Code"), token)
+        return _not_found_error(subject, host, status, headers.get("X-Error-Code"), token)
     if status in (412, 416):
-        return SourceMismatch(f"{what} has changed since it was resolved", "Plan again.")
+        return SourceMismatch(f"{subject} has changed since it was resolved", "Plan again.")
     return SourceError(
-        f"{what}: {host} answered {status}",
+        f"{subject}: {host} answered {status}",
         "Check that the URL and endpoint_url are those of the right server.",
     )
 
@@ -206,45 +206,45 @@ def _error_for(
 _USE_AUTH = "Declare a secret with a token that has read access, and name it in the source's auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}."
 
 
-def _gated_error(what: str, token: str | None) -> SourceError:
+def _gated_error(subject: str, token: str | None) -> SourceError:
     accept = "Accept the licence on the Hugging Face page with the account of the token"
     if token is None:
         return SourceDenied(
-            f"{what}: the repository is gated, and no token was sent",
+            f"{subject}: the repository is gated, and no token was sent",
             f"{accept}. {_USE_AUTH}",
             code="gated-source",
         )
     return SourceDenied(
-        f"{what}: the repository is gated, and the token's account has no access",
+        f"{subject}: the repository is gated, and the token's account has no access",
         f"{accept}, or use a token of an account with access.",
         code="gated-source",
     )
 
 
-def _denied_error(what: str, host: str, status: int, token: str | None) -> SourceError:
+def _denied_error(subject: str, host: str, status: int, token: str | None) -> SourceError:
     if token is None:
         return SourceDenied(
-            f"{what}: {host} requires authentication ({status}), or the source doesn't exist",
+            f"{subject}: {host} requires authentication ({status}), or the source doesn't exist",
             f"Check the name. {_USE_AUTH}",
         )
     return SourceDenied(
-        f"{what}: permission denied by {host} ({status})",
+        f"{subject}: permission denied by {host} ({status})",
         "The token may be expired, or lack read access. Create a new token and update the secret.",
     )
 
 
 def _not_found_error(
-    what: str, host: str, status: int, code: str | None, token: str | None
+    subject: str, host: str, status: int, code: str | None, token: str | None
 ) -> SourceError:
     if code == "RevisionNotFound":
         return SourceNotFound(
-            f"{what}: revision not found on {host} (404)",
+            f"{subject}: revision not found on {host} (404)",
             "Use an existing branch, tag or commit after @.",
         )
     if code == "EntryNotFound":
         return SourceNotFound(
-            f"{what}: {host} lists the file, but doesn't have it at this revision (404)",
+            f"{subject}: {host} lists the file, but doesn't have it at this revision (404)",
             "Exclude it with ignore_patterns, or have it restored upstream.",
         )
     private = f" If it is private: {_USE_AUTH[0].lower()}{_USE_AUTH[1:]}" if token is None else ""
-    return SourceNotFound(f"{what}: not found on {host} ({status})", f"Check the name.{private}")
+    return SourceNotFound(f"{subject}: not found on {host} ({status})", f"Check the name.{private}")

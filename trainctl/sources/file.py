@@ -1,4 +1,4 @@
-"""``file:`` sources: a directory or a file of this machine, known by its metadata."""
+"""``file:`` sources: a directory or a file, identified by its metadata."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class FileSource:
-    """Reads a directory or a file. The URI must be absolute: ``SourceUri.within`` makes it so."""
+    """A directory or a file; the URI must be absolute, see ``SourceUri.within``."""
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """Every file below the path, links inside it followed; no revision of its own."""
+        """Return every file below the path, following symlinks inside it; without a revision."""
         root = Path(parse_source(uri).location)
         files: Iterator[SourceFile] = _walk(uri, root)
         with _file_errors(uri, root):
@@ -34,13 +34,13 @@ class FileSource:
         return ResolvedSource(uri, "", sort_files(files))
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        """There is none."""
+        """Return None."""
         return None
 
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        """No other machine sees the file."""
+        """Return None, as no other machine sees the file."""
         return None
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
@@ -55,45 +55,46 @@ class FileSource:
         offset: int,
         credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
-        """The file's bytes; SourceMismatch when it changes before or while it is read."""
+        """Open a file; SourceMismatch if it changes before or while it is read."""
         root = Path(parse_source(resolved.source).location)
         path = root / file.path if root.is_dir() else root
         with _file_errors(resolved.source, path), path.open("rb", buffering=0) as stream:
             descriptor = stream.fileno()
             _check_unchanged(resolved.source, file, os.fstat(descriptor))
             stream.seek(offset)
-            yield _pieces(resolved.source, file, descriptor, offset)
+            yield _iter_bytes(resolved.source, file, descriptor, offset)
 
 
-def _pieces(source: str, file: SourceFile, descriptor: int, offset: int) -> Iterator[bytes]:
+def _iter_bytes(source: str, file: SourceFile, descriptor: int, offset: int) -> Iterator[bytes]:
     while offset < file.size:
-        piece = os.read(descriptor, min(_BUFFER_BYTES, file.size - offset))
-        if not piece:
+        data = os.read(descriptor, min(_BUFFER_BYTES, file.size - offset))
+        if not data:
             break
-        offset += len(piece)
-        yield piece
+        offset += len(data)
+        yield data
     _check_unchanged(source, file, os.fstat(descriptor))
 
 
 def _check_unchanged(source: str, file: SourceFile, status: os.stat_result) -> None:
     if (status.st_size, _validator(status)) != (file.size, file.validator):
-        was = f"{file.size} bytes before, {status.st_size} now"
-        what = was if file.size != status.st_size else "same size, different time or inode"
+        change = "same size, different time or inode"
+        if file.size != status.st_size:
+            change = f"{file.size} bytes before, {status.st_size} now"
         raise SourceMismatch(
-            f"{source}: {display_path(file.path)} has changed since it was resolved ({what})",
+            f"{source}: {display_path(file.path)} has changed since it was resolved ({change})",
             "Plan and apply again, and don't write to the directory meanwhile.",
         )
 
 
 class _SourceDirectory(NamedTuple):
-    """One below the root: ``prefix`` is its name there with a ``/`` behind it, and ``real`` where it is when links are followed."""
+    """A directory: ``prefix`` is its path below the root with a ``/``, ``real`` its path without symlinks."""
 
     prefix: str
     real: str
 
 
 def _walk(source: str, root: Path) -> Iterator[SourceFile]:
-    """Every file below the root."""
+    """Yield every file below the root."""
     top = _SourceDirectory("", os.path.realpath(root))
     above, pending = [top.real], [iter((top,))]
     while pending:
@@ -112,7 +113,7 @@ def _walk(source: str, root: Path) -> Iterator[SourceFile]:
 def _in_directory(
     source: str, root: Path, prefix: str, above: Sequence[str], below: list[_SourceDirectory]
 ) -> Iterator[SourceFile]:
-    """Its files; ``below`` takes the directories in it. ``above`` is where it and those above it are."""
+    """Yield a directory's files, and append its directories to ``below``; ``above``: real paths of it and its parents."""
     directory = root / prefix
     with _file_errors(source, directory):
         try:
@@ -124,17 +125,17 @@ def _in_directory(
             return
         with entries:
             for entry in entries:
-                found = _classify_entry(entry, f"{prefix}{entry.name}", above)
-                if isinstance(found, _SourceDirectory):
-                    below.append(found)
+                item = _classify_entry(entry, f"{prefix}{entry.name}", above)
+                if isinstance(item, _SourceDirectory):
+                    below.append(item)
                 else:
-                    yield found
+                    yield item
 
 
 def _classify_entry(
     entry: os.DirEntry[str], name: str, above: Sequence[str]
 ) -> SourceFile | _SourceDirectory:
-    """An unusable entry is an error only if the patterns select it."""
+    """Convert an entry; an unusable one is an error only if patterns select it."""
     try:
         if not entry.is_symlink():
             if entry.is_dir():

@@ -1,4 +1,4 @@
-"""``hf:`` sources: repositories of the Hugging Face Hub, or of whatever ``HF_ENDPOINT`` names."""
+"""``hf:`` sources: repositories of the Hugging Face Hub, or of the server in ``HF_ENDPOINT``."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.ranges import range_header, read_from, read_range
+from trainctl.sources.headers import range_header, read_from, read_range
 
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
-_NO_NAMES = "expand=sha&expand=gated"
-"""Else the answer names every file, however many. Servers that don't know it name them, which is no harm."""
+_NO_FILE_NAMES = "expand=sha&expand=gated"
+"""Keeps the list of files out of the response, on servers that support it."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def default_hub_credential() -> SourceCredential | None:
-    """The token of ``HF_TOKEN`` or of ``hf auth login``, for a caller that decides to send it."""
+    """Return the token of ``HF_TOKEN`` or ``hf auth login``."""
     from huggingface_hub import get_token  # heavy
 
     token = get_token()
     if not token:
         return None
-    named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    return SourceCredential(token, "HF_TOKEN" if named else "hf auth login")
+    in_environment = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    return SourceCredential(token, "HF_TOKEN" if in_environment else "hf auth login")
 
 
 class HubSource:
-    """Speaks the Hub's HTTP interface. ``read_timeout`` is the longest wait for a byte, in seconds."""
+    """A source on a Hub. ``read_timeout``: longest wait for a byte, in seconds."""
 
     def __init__(self, endpoint: str | None = None, read_timeout: float = 30.0) -> None:
-        chosen = endpoint or os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT
-        self._endpoint = _validate_endpoint(chosen).rstrip("/")
+        endpoint = endpoint or os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT
+        self._endpoint = _validate_endpoint(endpoint).rstrip("/")
         self._http = SourceClient(read_timeout)
-        self._stored: dict[str, str] = {}
+        self._storage_urls: dict[str, str] = {}
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """The files at the commit that the revision is now (``main`` by default)."""
+        """Return the files at the revision's current commit (``main`` by default)."""
         return self.resolve_with(uri, revision, credential, no_retry)
 
     def resolve_with(
@@ -63,12 +63,12 @@ class HubSource:
         """See PagedSource."""
         source = parse_source(uri)
         pinned = revision if revision and _COMMIT.fullmatch(revision) else None
-        named = source.revision or "main" if pinned or not revision else revision
+        name = source.revision or "main" if pinned or not revision else revision
         repo = f"{self._endpoint}/api/{_plural(source)}/{source.location}"
         try:
-            info = each(partial(self._info, repo, named, uri, credential))
-        except SourceNotFound:  # a commit stays when its branch goes
-            if pinned in (None, named):
+            info = each(partial(self._info, repo, name, uri, credential))
+        except SourceNotFound:  # a commit outlives its branch
+            if pinned in (None, name):
                 raise
             info = each(partial(self._info, repo, str(pinned), uri, credential))
         commit = pinned or info["sha"]
@@ -79,14 +79,14 @@ class HubSource:
         return resolved
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        """What ``HF_ENDPOINT`` names."""
+        """Return ``HF_ENDPOINT``, if not the default."""
         return None if self._endpoint == _DEFAULT_ENDPOINT else self._endpoint
 
     def _info(
         self, repo: str, revision: str, uri: str, credential: SourceCredential | None
     ) -> dict[str, Any]:
-        named = f"{repo}/revision/{quote(revision, safe='')}?{_NO_NAMES}"
-        info, _ = self._json(named, uri, credential)
+        url = f"{repo}/revision/{quote(revision, safe='')}?{_NO_FILE_NAMES}"
+        info, _ = self._json(url, uri, credential)
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise SourceError(
@@ -99,18 +99,20 @@ class HubSource:
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        """The signed URL of the Hub's storage; of a public file the Hub's own URL."""
+        """Return the signed URL of the Hub's storage, for a public file the Hub's own URL."""
         url = self._url(resolved, file)
         if credential is None:
             return url
         if self.needs_relay(file, credential):
             return None
-        what = f"{resolved.source}: {display_path(file.path)}"
+        subject = f"{resolved.source}: {display_path(file.path)}"
         with _token_errors(credential):
-            return self._http.redirect_from(url, what, {"User-Agent": "trainctl"}, credential.value)
+            return self._http.redirect_from(
+                url, subject, {"User-Agent": "trainctl"}, credential.value
+            )
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        """Files in git, not in the Hub's storage, come from the Hub itself, with a token."""
+        """Return whether the file is in git, not the Hub's storage, and needs a token."""
         return credential is not None and file.sha256 is None
 
     @contextmanager
@@ -121,11 +123,11 @@ class HubSource:
         offset: int,
         credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
-        """The file's bytes at the resolved commit, whether or not the server knows ranges."""
-        what = f"{resolved.source}: {display_path(file.path)}"
+        """Open a file at the resolved commit."""
+        subject = f"{resolved.source}: {display_path(file.path)}"
         url, ranged = self._url(resolved, file), range_header(offset)
-        with self._get(url, what, ranged, credential) as response:
-            yield read_from(response, what, file, offset)
+        with self._get(url, subject, ranged, credential) as response:
+            yield read_from(response, subject, file, offset)
 
     @contextmanager
     def read_range(
@@ -136,35 +138,39 @@ class HubSource:
         credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
         """See RangeSource."""
-        what = f"{resolved.source}: {display_path(file.path)}"
+        subject = f"{resolved.source}: {display_path(file.path)}"
         url, ranged = self._url(resolved, file), range_header(*span)
-        with self._from_storage(url, what, ranged, credential) as response:
-            yield read_range(response, what, file, span)
+        with self._from_storage(url, subject, ranged, credential) as response:
+            yield read_range(response, subject, file, span)
 
     @contextmanager
     def _from_storage(
-        self, url: str, what: str, headers: Mapping[str, str], credential: SourceCredential | None
+        self,
+        url: str,
+        subject: str,
+        headers: Mapping[str, str],
+        credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
-        """Ask where the Hub sent us last for that file: it counts requests, and a part more is none. It may have expired."""
+        """Reuse the file's last redirect target, until it expires, as the Hub counts requests."""
         with ExitStack() as stack:
-            known = self._stored.get(url, url)
+            target = self._storage_urls.get(url, url)
             try:
-                response = stack.enter_context(self._get(known, what, headers, credential))
+                response = stack.enter_context(self._get(target, subject, headers, credential))
             except SourceError as error:
-                if known == url or error.retryable:
+                if target == url or error.retryable:
                     raise
-                self._stored.pop(url, None)
-                response = stack.enter_context(self._get(url, what, headers, credential))
-            self._stored[url] = response.url
+                self._storage_urls.pop(url, None)
+                response = stack.enter_context(self._get(url, subject, headers, credential))
+            self._storage_urls[url] = response.url
             yield response
 
     def _check_access(self, resolved: ResolvedSource, credential: SourceCredential | None) -> None:
-        """A gated repository shows its file names to everybody, and its files only to some."""
-        file = min(resolved.files, key=lambda one: (not one.size, one.size))
+        """Request a byte of a gated repository, which lists its files to everybody."""
+        file = min(resolved.files, key=lambda file: (not file.size, file.size))
         url = self._url(resolved, file)
-        what = f"{resolved.source}: {display_path(file.path)}"
+        subject = f"{resolved.source}: {display_path(file.path)}"
         ranged = {"Range": "bytes=0-0"} if file.size else {}
-        with self._get(url, what, ranged, credential):
+        with self._get(url, subject, ranged, credential):
             return
 
     def _url(self, resolved: ResolvedSource, file: SourceFile) -> str:
@@ -178,10 +184,10 @@ class HubSource:
     ) -> Iterator[SourceFile]:
         first = f"{url}?recursive=true&expand=false"
 
-        def ask(following: str | None) -> tuple[Any, str | None]:
-            return each(partial(self._json, following or first, uri, credential))
+        def request(next_url: str | None) -> tuple[Any, str | None]:
+            return each(partial(self._json, next_url or first, uri, credential))
 
-        for page in _list_pages(uri, ask):
+        for page in _list_pages(uri, request):
             try:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
@@ -204,24 +210,28 @@ class HubSource:
                 _NOT_A_HUB,
                 code="invalid-hub-response",
             ) from None
-        presigned_url = _NEXT.search(response.headers.get("Link") or "")
+        next_link = _NEXT.search(response.headers.get("Link") or "")
+        if not next_link:
+            return value, None
         try:
-            return value, resolve_reference(
-                response.url, presigned_url[1], "a link"
-            ) if presigned_url else None
+            return value, resolve_reference(response.url, next_link[1], "a link")
         except UnsafeRedirect as error:
             raise SourceError(f"{uri}: {error.reason}", code="unsafe-redirect") from None
 
     @contextmanager
     def _get(
-        self, url: str, what: str, headers: Mapping[str, str], credential: SourceCredential | None
+        self,
+        url: str,
+        subject: str,
+        headers: Mapping[str, str],
+        credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
-        ours = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
-        token = credential.value if credential and ours else None
-        sent = {"User-Agent": "trainctl", **headers}
+        is_hub = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
+        token = credential.value if credential and is_hub else None
+        headers = {"User-Agent": "trainctl", **headers}
         with (
-            _token_errors(credential if ours else None),
-            self._http.get(url, what, sent, token) as response,
+            _token_errors(credential if is_hub else None),
+            self._http.get(url, subject, headers, token) as response,
         ):
             yield response
 
@@ -232,7 +242,7 @@ class HubSource:
 
 @contextmanager
 def _token_errors(credential: SourceCredential | None) -> Iterator[None]:
-    """Say where a token came from that was refused."""
+    """Add the origin of a refused token to the error."""
     try:
         yield
     except SourceDenied as error:
@@ -251,7 +261,7 @@ def _validate_endpoint(endpoint: str) -> str:
         bare = not (parts.username or parts.password or parts.query)
     except ValueError:
         is_url = bare = False
-    if not (is_url and bare):  # it is shown, and written into the mirror
+    if not (is_url and bare):  # it is displayed, and stored in the mirror
         raise SourceError(
             "HF_ENDPOINT is not the URL of a server",
             "Use a URL like https://huggingface.co, without a user or query, or unset it.",
@@ -273,24 +283,26 @@ def _file(entry: Mapping[str, Any]) -> SourceFile:
     return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")
 
 
-def _list_pages(what: str, ask: Callable[[str | None], tuple[Any, str | None]]) -> Iterator[Any]:
-    """See ``pages``. SourceError where they go in a circle."""
+def _list_pages(
+    subject: str, request: Callable[[str | None], tuple[Any, str | None]]
+) -> Iterator[Any]:
+    """Yield ``pages``; SourceError if they repeat."""
     try:
-        yield from pages(ask)
+        yield from pages(request)
     except PaginationCycle:
         raise SourceError(
-            f"{what}: the server's file list has no end (repeated or too many pages)",
+            f"{subject}: the server's file list has no end (repeated or too many pages)",
             "Check for a proxy or cache that drops parts of a request.",
         ) from None
 
 
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _MAX_SIZE = 2**63 - 1
-"""The largest file that any disk holds, in bytes."""
+"""Largest file size, in bytes."""
 
 
 def parse_size_field(value: object) -> int:
-    """A file's size, sent as a number or as its digits."""
+    """Parse a file's size, a number or a string of digits; ValueError if invalid."""
     size = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
         raise ValueError("invalid file size")
@@ -298,7 +310,7 @@ def parse_size_field(value: object) -> int:
 
 
 def _json_of(body: bytes) -> Any:
-    """A body in JSON."""
+    """Parse a JSON body; ValueError if invalid."""
     try:
         return json.loads(body)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""``https:`` sources: one file of any web server, known by what its headers say."""
+"""``https:`` sources: one file of a web server, identified by its response headers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from trainctl.errors import (
 from trainctl.model.source_uri import parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.ranges import range_header, read_from, read_range, total_length
-from trainctl.sources.validators import describe_validator, if_range, same_content, validator_of
+from trainctl.sources.headers import (
+    describe_validator,
+    if_range,
+    range_header,
+    read_from,
+    read_range,
+    same_content,
+    total_length,
+    validator_of,
+)
 
 _DECLARED = "sha256:"
 
 
 class HttpsSource:
-    """Speaks plain HTTP over TLS. ``read_timeout`` is the longest wait for a byte, in seconds."""
+    """A file of a web server. ``read_timeout``: longest wait for a byte, in seconds."""
 
     def __init__(self, read_timeout: float = 30.0) -> None:
         self._http = SourceClient(read_timeout)
@@ -34,11 +42,11 @@ class HttpsSource:
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """The one file, from its headers. A revision ``sha256:HEX`` is what its content must have, whatever they say."""
+        """Return the file from its headers; a revision ``sha256:HEX`` overrides their validator."""
         file = (
-            self._asked(uri, revision, credential, "HEAD", {})
-            or self._asked(uri, revision, credential, "GET", {"Range": "bytes=0-0"})
-            or self._asked(uri, revision, credential, "GET", {})
+            self._request_file(uri, revision, credential, "HEAD", {})
+            or self._request_file(uri, revision, credential, "GET", {"Range": "bytes=0-0"})
+            or self._request_file(uri, revision, credential, "GET", {})
         )
         if file is None:
             raise SourceError(
@@ -48,13 +56,13 @@ class HttpsSource:
         return ResolvedSource(uri, "", (file,))
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        """The URI names it."""
+        """Return None, as the URI names the server."""
         return None
 
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        """The URL itself, where no token is sent with it."""
+        """Return the URL itself; None if it needs a token."""
         return None if credential else resolved.source
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
@@ -69,8 +77,8 @@ class HttpsSource:
         offset: int,
         credential: SourceCredential | None,
     ) -> Iterator[Iterator[bytes]]:
-        """The file's bytes; SourceMismatch where the headers are not those that it was resolved by."""
-        with self._bytes(resolved.source, file, range_header(offset), credential) as response:
+        """Open the file; SourceMismatch if its headers have changed."""
+        with self._get_range(resolved.source, file, range_header(offset), credential) as response:
             yield read_from(response, resolved.source, file, offset)
 
     @contextmanager
@@ -83,27 +91,27 @@ class HttpsSource:
     ) -> Iterator[Fill | None]:
         """See RangeSource."""
         uri = resolved.source
-        with self._bytes(uri, file, range_header(*span), credential) as response:
+        with self._get_range(uri, file, range_header(*span), credential) as response:
             yield read_range(response, uri, file, span)
 
     @contextmanager
-    def _bytes(
+    def _get_range(
         self,
         uri: str,
         file: SourceFile,
         ranged: Mapping[str, str],
         credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
-        """What nothing identifies but its size is asked for as a whole."""
+        """Request a range; all of the file if it is unidentified."""
         headers = dict(ranged) if file.identified else {}
         if headers and (tag := if_range(file.validator)):
             headers["If-Range"] = tag
-        with self._answer(uri, credential, "GET", headers) as response:
+        with self._send(uri, credential, "GET", headers) as response:
             _check_not_encoded(uri, response)
             _check_unchanged(uri, file, response)
             yield response
 
-    def _asked(
+    def _request_file(
         self,
         uri: str,
         revision: str | None,
@@ -111,21 +119,21 @@ class HttpsSource:
         method: str,
         headers: Mapping[str, str],
     ) -> SourceFile | None:
-        """What one request tells; None where another kind of request may tell more."""
+        """Return the file by one request; None if another kind of request may return more."""
         try:
-            with self._answer(uri, credential, method, headers) as response:
+            with self._send(uri, credential, method, headers) as response:
                 return _file_from_headers(uri, revision, response, sure=method == "GET")
-        except SourceMismatch:  # no byte 0 in it: the file may be empty
+        except SourceMismatch:  # there is no byte 0: the file may be empty
             return None
         except (SourceUnavailable, SourceInterrupted, SourceNotFound):
             raise
         except SourceError:
             if method == "GET":
                 raise
-            return None  # many servers refuse HEAD, and links that are signed for GET do
+            return None  # many servers, and URLs presigned for GET, refuse HEAD
 
     @contextmanager
-    def _answer(
+    def _send(
         self, uri: str, credential: SourceCredential | None, method: str, headers: Mapping[str, str]
     ) -> Iterator[SourceResponse]:
         token = credential.value if credential else None
@@ -150,7 +158,7 @@ _DOWNLOAD_ADVICE = (
 def _file_from_headers(
     uri: str, revision: str | None, response: SourceResponse, *, sure: bool
 ) -> SourceFile | None:
-    """The file as the headers tell it; None where they tell no length, or none to be ``sure`` of."""
+    """Return the file by its headers; None without a length, or with 0 unless ``sure``."""
     size = total_length(response)
     if size is None or (not size and not sure):
         return None
@@ -172,7 +180,7 @@ def _is_html(response: SourceResponse) -> bool:
 
 
 def _check_not_encoded(uri: str, response: SourceResponse) -> None:
-    """We ask for the bytes as they are. What is packed for the way is not the file, and its length is another."""
+    """Raise SourceError for a compressed response, which has another length than the file."""
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
         raise SourceError(
@@ -182,15 +190,15 @@ def _check_not_encoded(uri: str, response: SourceResponse) -> None:
 
 
 def _check_unchanged(uri: str, file: SourceFile, response: SourceResponse) -> None:
-    """Content that was declared is checked when it is here; any other must still have the headers it was resolved by."""
+    """Raise SourceMismatch if the validator has changed; a declared sha256 is verified later."""
     if file.sha256 is not None:
         return
-    found = validator_of(response.headers, file.size)
-    if same_content(found, file.validator):
+    current = validator_of(response.headers, file.size)
+    if same_content(current, file.validator):
         return
     length = total_length(response)
     sizes = f"; {file.size} bytes before, {length} now" if length not in (None, file.size) else ""
     raise SourceMismatch(
-        f"{uri} has changed since it was resolved ({describe_validator(file.validator)} before, {describe_validator(found)} now{sizes})",
+        f"{uri} has changed since it was resolved ({describe_validator(file.validator)} before, {describe_validator(current)} now{sizes})",
         "Plan and apply again. If the file has not changed, its servers are inconsistent: declare its sha256.",
     )

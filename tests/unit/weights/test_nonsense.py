@@ -15,8 +15,8 @@ from trainctl.base.http.limits import LIMITS, retry_after
 from trainctl.errors import SourceError
 from trainctl.plugin_api.sources import SourceCredential, WeightSource
 from trainctl.sources import hf, source_for
+from trainctl.sources.headers import validator_of
 from trainctl.sources.hf import HubSource, parse_size_field
-from trainctl.sources.validators import validator_of
 from trainctl.weights.resolution import SourceRequest, resolve
 
 COMMIT = "a" * 40

@@ -25,9 +25,14 @@ from trainctl.base.protocol.wire import error_from_json
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, TrainctlError, UserInterrupt
 from trainctl.plugin_api.sources import ByteRange, Fill
 from trainctl.sources.client import SourceClient, SourceResponse
+from trainctl.sources.headers import (
+    check_not_replaced,
+    has_no_md5_etag,
+    range_header,
+    read_from,
+    read_range,
+)
 from trainctl.sources.https import HttpsSource
-from trainctl.sources.ranges import range_header, read_from, read_range
-from trainctl.sources.validators import check_not_replaced, has_no_md5_etag
 
 _SMALL_BYTES = 2**20
 _AT_ONCE = 64
