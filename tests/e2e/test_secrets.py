@@ -438,13 +438,8 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
         "Location": f"ftp://{SOURCE_TOKEN}@127.0.0.1/?token={SOURCE_TOKEN}",
         "Retry-After": "9999",
     }
-    planted.hub.faults = [
-        HttpFault("status", "acme/gated/revision/main", 999, status=status, headers=echo)
-    ]
-    if status == 500:
-        planted.hub.faults = [
-            HttpFault("status", "/model.safetensors", 999, status=status, headers=echo)
-        ]
+    path = "/model.safetensors" if status == 500 else "acme/gated/revision/main"
+    planted.hub.faults = [HttpFault("status", path, 999, status=status, headers=echo)]
     said = planted.work.run(
         "--log-level", "debug", "apply", "--auto-approve", code=12 if status == 500 else 1
     )

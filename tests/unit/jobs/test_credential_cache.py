@@ -82,7 +82,7 @@ class Role:
 def test_who_waits_for_what_fails_hears_of_it_at_once() -> None:
     """All who waited get the error of the one who asked; who comes later asks again, and what was given stays."""
     together, asked, waiters = SingleFlight[str](forget_errors=True), [], 3
-    role, begun = Role(2 + waiters), threading.Event()
+    role, begun = Role(2 * (1 + waiters)), threading.Event()
 
     def away() -> str:
         asked.append(role)

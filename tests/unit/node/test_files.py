@@ -97,7 +97,7 @@ def test_a_directory_that_others_own_is_told(tmp_path: Path) -> None:
         with unreadable(top / "closed", top):
             found = why_unwritable(top / "closed" / "a")
 
-    assert found == f"{top / 'closed'} can't be written by this user"
+    assert found == f"{top / 'closed'} is not writable by this user"
 
 
 def test_a_directory_is_made_though_another_sweeps_empty_ones_out(

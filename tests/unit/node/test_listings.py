@@ -93,10 +93,10 @@ def test_one_file_of_each_content() -> None:
 @pytest.mark.parametrize(
     ("paths", "why"),
     [
-        (["a", "a"], "twice"),
+        (["a", "a"], "is repeated"),
         (["b", "a"], "out of order"),
-        (["a", "a-b", "a.c/d", "a/x"], "below a file"),
-        (["a/b", "a/b/c/d"], "below a file"),
+        (["a", "a-b", "a.c/d", "a/x"], "is a file"),
+        (["a/b", "a/b/c/d"], "is a file"),
     ],
 )
 def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:

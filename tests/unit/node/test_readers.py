@@ -166,7 +166,7 @@ def test_an_unusable_description_of_a_server_is_refused(server: Mapping[str, Any
 
 @pytest.mark.parametrize(
     ("listens", "why", "advice"),
-    [(False, "is unreachable: ", "Let this host reach that one"), (True, "is too busy", "again after that")],
+    [(False, "cannot reach ", "Let this host reach that one"), (True, "is too busy", "again after that")],
 )  # fmt: skip
 def test_a_mirror_that_does_not_answer_is_given_up(
     files: Files, listens: bool, why: str, advice: str
