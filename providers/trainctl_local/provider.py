@@ -184,12 +184,17 @@ def _in_use(root: Path) -> bool:
 
     What only forbids the start of a run that never came doesn't count: with the directory goes the program that would start it.
     """
-    kept = (
+    patterns = (
         (root / _PROVENANCE_FILE, "[!.]*"),
         (root / "cache" / "references", "[!.]*"),
         (root / "runs", "[!.]*/spec.json"),
     )
-    return any(True for place, pattern in kept if place.is_dir() for _ in place.glob(pattern))
+    return any(
+        True
+        for directory, pattern in patterns
+        if directory.is_dir()
+        for _ in directory.glob(pattern)
+    )
 
 
 def _finish_interrupted_removals(root: Path) -> None:

@@ -81,8 +81,8 @@ def find_presence(transport: Transport, path: str, who: str) -> ResourceStatus:
 
 
 def _is_supported_python(version: str) -> bool:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) >= (3, 8)
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and (int(match[1]), int(match[2])) >= (3, 8)
 
 
 def _no_python_error(who: str, host: SshHost, found: list[list[str]]) -> NodeError:

@@ -41,8 +41,8 @@ def parse_fingerprint(text: str) -> str:
 
 def key_changed_error(who: str, login: SshLogin, said: str) -> NodeUnreachable:
     """The error for a key that is another than the known one, from ssh's own words."""
-    found = _FINGERPRINT.search(said)
-    now = found.group() if found else ""
+    match = _FINGERPRINT.search(said)
+    now = match.group() if match else ""
     if login.host_key:
         fix = "set host_key in the manifest to the new key."
         return key_mismatch_error(who, now, parse_fingerprint(login.host_key), fix)
@@ -67,8 +67,8 @@ def scan_host_key(
 
     No key of the user's is offered to an unknown host.
     """
-    with tempfile.TemporaryDirectory(prefix="trainctl-") as place:
-        path = Path(place) / "known_hosts"
+    with tempfile.TemporaryDirectory(prefix="trainctl-") as directory:
+        path = Path(directory) / "known_hosts"
         options = (
             f"UserKnownHostsFile={path}",
             "GlobalKnownHostsFile=/dev/null",
@@ -131,14 +131,16 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _is_private(path: Path) -> bool:
-    found = path.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    status = path.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    )
 
 
-def pinned_known_hosts(place: Path, host_key: str) -> Path:
+def pinned_known_hosts(directory: Path, host_key: str) -> Path:
     """A file of known hosts that knows this key only, named by its content."""
     name = hashlib.sha256(host_key.encode()).hexdigest()[:16]
-    path = place / f"pin-{name}"
+    path = directory / f"pin-{name}"
     if not path.exists():
         temporary = path.with_name(f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
         temporary.write_text(f"{PIN} {host_key}\n")

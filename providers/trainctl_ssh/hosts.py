@@ -53,26 +53,26 @@ def cluster_hosts(cluster: ClusterSettings) -> tuple[SshHost, ...]:
 def _hosts(cluster: ClusterSettings) -> Iterator[SshHost]:
     shared: Mapping[str, Any] = cluster.settings
     for declared in shared.get("hosts") or ():
-        one: Mapping[str, Any] = {"name": declared} if isinstance(declared, str) else declared
-        own = {**shared, **one}
-        address = str(one.get("address") or one.get("name"))
+        host: Mapping[str, Any] = {"name": declared} if isinstance(declared, str) else declared
+        own = {**shared, **host}
+        address = str(host.get("address") or host.get("name"))
         login = SshLogin(
             address=address,
             user=str(own.get("user") or ""),
             port=own.get("port"),
             identity_file=str(own.get("identity_file") or ""),
             jump=str(own.get("jump") or ""),
-            host_key=" ".join(str(one.get("host_key") or "").split()[:2]),  # without its comment
+            host_key=" ".join(str(host.get("host_key") or "").split()[:2]),  # without its comment
             connect_timeout=int(own.get("connect_timeout") or CONNECT_SECONDS),
         )
-        name = str(one.get("name") or address)
+        name = str(host.get("name") or address)
         yield SshHost(
             name,
             login,
-            str(one.get("python") or ""),
-            str(one.get("dir") or ""),
-            one.get("gpus"),
-            one.get("price_per_hour"),
+            str(host.get("python") or ""),
+            str(host.get("dir") or ""),
+            host.get("gpus"),
+            host.get("price_per_hour"),
             str(own.get("ports") or ""),
         )
 

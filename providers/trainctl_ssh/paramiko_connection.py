@@ -228,11 +228,11 @@ class ParamikoConnection:
             return self._through(jump, host, port)
         if config.get("proxycommand", "none") != "none":
             return paramiko.ProxyCommand(config["proxycommand"])
-        one = socket.create_connection((host, port), self.login.connect_timeout)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = socket.create_connection((host, port), self.login.connect_timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # a kernel without it notices a cut later
-            one.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, _CUT_MILLISECONDS)
-        return one
+            sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, _CUT_MILLISECONDS)
+        return sock
 
     def _through(self, jump: str, host: str, port: int) -> paramiko.Channel:
         """A channel over the last of the hosts to go through, each reached through those before it."""

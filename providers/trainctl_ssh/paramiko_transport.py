@@ -169,12 +169,12 @@ def relay(channel: paramiko.Channel, port: int) -> None:
     ):
         ends: dict[_End, _End] = {channel: here, here: channel}
         while ends:
-            for one in select.select(list(ends), [], [])[0]:
-                data = one.recv(_READ_BYTES)
+            for end in select.select(list(ends), [], [])[0]:
+                data = end.recv(_READ_BYTES)
                 if data:
-                    ends[one].sendall(data)
+                    ends[end].sendall(data)
                 else:
-                    _end_write(ends.pop(one))
+                    _end_write(ends.pop(end))
 
 
 def _end_write(end: _End) -> None:

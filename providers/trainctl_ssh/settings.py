@@ -67,7 +67,7 @@ _HOST: JsonObject = {
 
 def schema() -> JsonObject:
     """The JSON Schema of a cluster section, without what is the core's."""
-    named = _text(_ADDRESS, "Name or address of a host, without user and port.")
+    name = _text(_ADDRESS, "Name or address of a host, without user and port.")
     return {
         "type": "object",
         "additionalProperties": False,
@@ -85,7 +85,7 @@ def schema() -> JsonObject:
             "hosts": {
                 "type": "array",
                 "minItems": 1,
-                "items": {"if": {"type": "string"}, "then": named, "else": _HOST},
+                "items": {"if": {"type": "string"}, "then": name, "else": _HOST},
                 "description": "Hosts: names, or mappings with settings.",
             },
         },
@@ -99,7 +99,7 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
     if not _is_port_range(ports):
         yield _range_error(("ports",))
     names: dict[str, int] = {}
-    places: dict[Any, int] = {}
+    seen_hosts: dict[Any, int] = {}
     for number, host in enumerate(hosts):
         # an address of IPv6 has more than one colon, and nothing else has any
         address, colon, port = host.login.address.partition(":")
@@ -116,8 +116,8 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
                 f"duplicate host name {host.name!r}",
                 f"hosts[{first}] has the same name. Set a different name for each host.",
             )
-        where = (host.login.address, host.login.port, host.login.user, host.dir)
-        first = places.setdefault(where, number)
+        identity = (host.login.address, host.login.port, host.login.user, host.dir)
+        first = seen_hosts.setdefault(identity, number)
         if first != number and names[host.name] == number:
             yield SettingsProblem(
                 ("hosts", number),

@@ -45,8 +45,8 @@ class HistoryArchive:
 
     def firsts(self) -> list[int]:
         """Where each pack begins, ascending."""
-        found = (position_of(key) for key, *_ in self._store.list(HISTORY))
-        return [position for position in found if position is not None]
+        positions = (position_of(key) for key, *_ in self._store.list(HISTORY))
+        return [position for position in positions if position is not None]
 
     def last(self) -> HistoryPack | None:
         """The newest pack."""
@@ -79,13 +79,13 @@ class HistoryArchive:
         """Pack everything up to the position ``end``; return the new packs."""
         last = self.last()
         position = last.next if last else 0
-        made = []
+        packs = []
         while position < end:
             upto = min(end, position + PACK_POSITIONS)
-            pack = HistoryPack(position, tuple(load(each) for each in range(position, upto)))
+            pack = HistoryPack(position, tuple(load(number) for number in range(position, upto)))
             body = {"first": pack.first, "next": pack.next, "batches": pack.batches}
             if not self._store.put_if_absent(key_of(HISTORY, position), encode(body)):
                 pack = self.pack(position)
-            made.append(pack)
+            packs.append(pack)
             position = pack.next
-        return made
+        return packs

@@ -124,7 +124,7 @@ class ObjectLog:
             if fold is None and start == 0 and self._archive.firsts():
                 return self._slice(list(self._all_batches()), 0, None)
             end = self._end_of_listing(start)
-            batches = [self._batch_or_pruned(each) for each in range(start, end)]
+            batches = [self._batch_or_pruned(position) for position in range(start, end)]
             if all(batches):
                 return self._slice(batches, start, fold)
         raise self._uncovered(start)
@@ -154,8 +154,8 @@ class ObjectLog:
 
     def _end_of_listing(self, start: int) -> int:
         after = key_of(LOG, start - 1) if start else ""
-        found = [position_of(key) for key, *_ in self._store.list(LOG, after)]
-        return max((position + 1 for position in found if position is not None), default=start)
+        positions = [position_of(key) for key, *_ in self._store.list(LOG, after)]
+        return max((position + 1 for position in positions if position is not None), default=start)
 
     def _batch_or_pruned(self, position: int) -> Batch | None:
         """The batch of a position below the head; None if it was pruned. Damaged if it is missing."""
@@ -183,15 +183,15 @@ class ObjectLog:
             if self._store.put_if_absent(key, data):
                 return True
         except (StateError, StorageError):
-            there = self._store.get(key)
-            if there is None:
+            stored = self._store.get(key)
+            if stored is None:
                 raise
         else:
-            there = self._store.get(key)
+            stored = self._store.get(key)
         return (
-            there is not None
-            and there != b""
-            and _ids(decode_entries(key, there, self._url)) == ids
+            stored is not None
+            and stored != b""
+            and _ids(decode_entries(key, stored, self._url)) == ids
         )
 
     def _is_packed_as(self, position: int, ids: list[str]) -> bool:
@@ -210,8 +210,8 @@ class ObjectLog:
             )
 
     def _snapshots(self) -> list[int]:
-        found = (position_of(key) for key, *_ in self._store.list(SNAPSHOTS))
-        return [position for position in found if position is not None]
+        positions = (position_of(key) for key, *_ in self._store.list(SNAPSHOTS))
+        return [position for position in positions if position is not None]
 
     def _newest_snapshot(self) -> int:
         return max(self._snapshots(), default=0)

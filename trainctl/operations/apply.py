@@ -150,7 +150,7 @@ def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
         mirrored = (item.after for item in weights if item.action is Action.NOOP)
         specs = [WeightsSpec.from_attributes(after) for after in mirrored if after]
         entries = (lock_entry(spec, directory) for spec in specs if spec.pin)
-        lock.put(entries, wanted=declared)
+        lock.put(entries, manifest_keys=declared)
 
 
 def _declared_keys(workspace: Workspace, plan: Plan) -> set[LockKey] | None:

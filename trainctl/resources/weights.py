@@ -33,9 +33,8 @@ from trainctl.plugin_api.sources import SourceCredential
 from trainctl.resources.agents import ProjectContext
 from trainctl.sources import source_for
 from trainctl.store.references import Reference
-from trainctl.weights.difference import describe_difference
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.lock_fallback import mirrored_version, version_from_lock
+from trainctl.weights.lock_fallback import describe_difference, mirrored_version, version_from_lock
 from trainctl.weights.mirrors import Mirror, SourceUpstream, is_remote, site_of
 from trainctl.weights.resolution import SourceRequest, resolve, resolve_from_lock
 

@@ -1,4 +1,4 @@
-"""``trainctl.lock``: which version of each source the manifest's people agreed on."""
+"""``trainctl.lock``: the version of each source that a project uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LockKey: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, 
 
 @dataclass(frozen=True, slots=True)
 class LockEntry(JsonSerializable):
-    """One source with its patterns, and what it resolved to. ``source`` and ``endpoint_url`` are as the manifest writes them."""
+    """One source with its patterns, and its resolved version; ``source`` and ``endpoint_url`` as in the manifest."""
 
     source: str
     allow_patterns: tuple[str, ...] | None
@@ -36,29 +36,29 @@ class LockEntry(JsonSerializable):
 
     @property
     def key(self) -> LockKey:
-        """What the entry is found by."""
+        """Key of the entry in a lock file."""
         return self.source, self.allow_patterns, self.ignore_patterns, self.endpoint_url
 
 
 def find_locked(
-    entries: Mapping[LockKey, LockEntry], key: LockKey, wanted: Container[LockKey]
+    entries: Mapping[LockKey, LockEntry], key: LockKey, manifest_keys: Container[LockKey]
 ) -> LockEntry | None:
-    """What is locked under a key; ``wanted`` are those of the whole manifest.
+    """Return the entry for a key; ``manifest_keys`` are all keys of the manifest.
 
-    Before servers were part of keys a row named none: it holds for any, unless the manifest has such a source without one, too.
+    Entries of older lock files name no endpoint; they match any, unless the manifest has the source without one.
     """
     bare = (*key[:3], None)
-    return entries.get(key) or (None if bare in wanted else entries.get(bare))
+    return entries.get(key) or (None if bare in manifest_keys else entries.get(bare))
 
 
 class LockFile:
-    """The lock file of one manifest's directory. Reading a missing one finds nothing."""
+    """The lock file in a manifest's directory; a missing file counts as empty."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
 
     def entries(self) -> dict[LockKey, LockEntry]:
-        """Everything that is locked. TrainctlError with the line when the file can't be read."""
+        """Return all entries; TrainctlError, with the line, if the file can't be read."""
         return {entry.key: entry for entry, _ in self._read()[1]}
 
     def put(
@@ -66,14 +66,14 @@ class LockFile:
         entries: Iterable[LockEntry],
         *,
         replace: bool = False,
-        wanted: Collection[LockKey] | None = None,
+        manifest_keys: Collection[LockKey] | None = None,
     ) -> None:
-        """Add entries, and with ``replace`` change those that are there; of the others those go that aren't ``wanted``, if that is told."""
+        """Add entries; ``replace`` existing ones, and remove others not in ``manifest_keys``, if given."""
         new = {entry.key: entry for entry in entries}
-        held = self.path.with_name(f".{FILE_NAME}.lease")
+        lease_path = self.path.with_name(f".{FILE_NAME}.lease")
         try:
-            with FileLease(held, renewed=True):
-                self._merge(new, wanted, replace=replace)
+            with FileLease(lease_path, renewed=True):
+                self._merge(new, manifest_keys, replace=replace)
         except OSError as error:
             raise StorageError(
                 f"cannot write {self.path}: {error.strerror or error}",
@@ -81,14 +81,18 @@ class LockFile:
             ) from None
 
     def _merge(
-        self, new: Mapping[LockKey, LockEntry], wanted: Collection[LockKey] | None, *, replace: bool
+        self,
+        new: Mapping[LockKey, LockEntry],
+        manifest_keys: Collection[LockKey] | None,
+        *,
+        replace: bool,
     ) -> None:
         document, present = self._read()
         raw: dict[LockKey, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
         for key, entry in new.items():
             if replace or key not in raw:
                 raw[key] = {**raw.get(key, {}), **entry.to_json()}
-        stays = raw if wanted is None else _named_keys(raw, wanted)
+        stays = raw if manifest_keys is None else _named_keys(raw, manifest_keys)
         rows = [raw[key] for key in sorted(raw, key=_sort_key) if key in stays or key in new]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
         before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
@@ -146,10 +150,10 @@ class LockFile:
                 raise self._lock_error(None, f"entry {number} of sources: {name} {how}")
         return LockEntry.from_json(row)
 
-    def _lock_error(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
-        place = f"{self.path}:{line}" if line else str(self.path)
+    def _lock_error(self, line: int | None, reason: str, advice: str = "") -> TrainctlError:
+        location = f"{self.path}:{line}" if line else str(self.path)
         return TrainctlError(
-            f"cannot read lock file {place}: {why}",
+            f"cannot read lock file {location}: {reason}",
             advice
             or "Repair it, restore it from git, or delete it: apply then locks the latest revisions.",
             code="invalid-lock-file",
@@ -169,9 +173,9 @@ _FORM: dict[str, type | tuple[type, ...]] = {
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
 
 
-def _named_keys(present: Collection[LockKey], wanted: Collection[LockKey]) -> set[LockKey]:
-    """What a manifest names: also what holds for a source until that has a row of its own, see ``find_locked``."""
-    return {*wanted, *((*key[:3], None) for key in wanted if key not in present)}
+def _named_keys(present: Collection[LockKey], manifest_keys: Collection[LockKey]) -> set[LockKey]:
+    """Return the keys to keep: the manifest's, and matching ones of older lock files."""
+    return {*manifest_keys, *((*key[:3], None) for key in manifest_keys if key not in present)}
 
 
 def _sort_key(key: LockKey) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:

@@ -1,52 +1,57 @@
-"""What ``trainctl.lock`` names is what is used, or nothing is: what happens where upstream shows something else."""
+"""Use the locked version from the mirror if upstream differs or is unreachable."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from heapq import merge
+from itertools import groupby
 
+from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.units import format_bytes
 from trainctl.errors import NodeError, SourceMismatch, SourceNotFound, StorageError, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.store.store import MirrorStore
-from trainctl.weights.difference import describe_difference
 from trainctl.weights.lock import LockEntry
 
+_SHOWN = 5
 
-def version_from_lock(source: str, endpoint: str | None, locked: LockEntry) -> ResolvedSource:
-    """What is locked of a source, which is absolute, at its server; without its files, which the lock doesn't name."""
-    return ResolvedSource(source, locked.revision, (), known_as=locked.pin, endpoint=endpoint)
+
+def version_from_lock(source: str, endpoint: str | None, entry: LockEntry) -> ResolvedSource:
+    """Return the locked version of an absolute source; without files, which a lock doesn't list."""
+    return ResolvedSource(source, entry.revision, (), known_as=entry.pin, endpoint=endpoint)
 
 
 def mirrored_version(
-    store: MirrorStore, wanted: ResolvedSource, locked: LockEntry
+    store: MirrorStore, version: ResolvedSource, entry: LockEntry
 ) -> ResolvedSource | None:
-    """The locked version by its content, which the mirror has; None where it doesn't have all of it, or something that can't be it.
+    """Return the locked version with the mirror's files; None unless the mirror has all of it.
 
-    NodeError and StorageError where the mirror can't be asked.
+    NodeError or StorageError if the mirror is unreachable.
     """
-    listing = store.mirrored(wanted)
-    if listing is None or (len(listing.files), listing.size) != (locked.files, locked.bytes):
+    listing = store.mirrored(version)
+    if listing is None or (len(listing.files), listing.size) != (entry.files, entry.bytes):
         return None
     files = (SourceFile(file.path, file.size, f"sha256:{file.sha256}") for file in listing.files)
-    return replace(wanted, files=sort_files(files))
+    return replace(version, files=sort_files(files))
 
 
 def fall_back_to_locked(
     now: ResolvedSource | TrainctlError,
-    wanted: ResolvedSource,
+    version: ResolvedSource,
     locked: LockEntry,
     store: MirrorStore | None,
 ) -> tuple[ResolvedSource, Diagnostic]:
-    """The locked version, ``wanted``, from the mirror, and the warning that says so.
+    """Return the locked ``version`` from the mirror, and a warning.
 
-    ``now`` is what upstream shows instead, or the error if it shows nothing. SourceMismatch, or that error, if the mirror doesn't have all of it.
+    ``now``: the version upstream, or its error. Raises SourceMismatch, or that error, if the mirror doesn't have it.
     """
     why = "The mirror doesn't contain the locked version."
     try:
-        kept = mirrored_version(store, wanted, locked) if store else None
-        if store is not None and kept is not None:
-            return kept, _moved_warning(locked, now, _list_differences(store, kept, now))
+        mirrored = mirrored_version(store, version, locked) if store else None
+        if store is not None and mirrored is not None:
+            return mirrored, _moved_warning(locked, now, _list_differences(store, mirrored, now))
     except (NodeError, StorageError) as failure:
         why = f"The mirror is unreachable, so it is unknown whether it contains the locked version: {failure.summary}."
     if isinstance(now, TrainctlError):
@@ -85,7 +90,7 @@ def _moved_warning(
 
 
 def _counts_text(locked: LockEntry, now: ResolvedSource) -> str:
-    """What the lock file itself can tell of the difference."""
+    """Describe the difference by what the lock file records."""
     before, after = (
         version_size_text(locked.files, locked.bytes),
         version_size_text(len(now.files), now.size),
@@ -97,22 +102,55 @@ def _counts_text(locked: LockEntry, now: ResolvedSource) -> str:
 
 
 def version_size_text(files: int, size: int) -> str:
-    """How much a version is."""
+    """Describe a version's files and bytes."""
     return f"{files} {'file' if files == 1 else 'files'} ({format_bytes(size)})"
 
 
 def _list_differences(
-    store: MirrorStore, kept: ResolvedSource, now: ResolvedSource | TrainctlError
+    store: MirrorStore, mirrored: ResolvedSource, now: ResolvedSource | TrainctlError
 ) -> list[str]:
-    """What differs, by name: files whose content the mirror doesn't know may be others."""
+    """Describe the difference by file names."""
     if isinstance(now, TrainctlError):
         return []
     (known,) = store.survey([now]).sources
     pairs = zip(now.files, known.files, strict=True)
     return describe_difference(
-        kept.files,
+        mirrored.files,
         (
             replace(file, validator=f"sha256:{digest}") if digest else file
             for file, (digest, _, _) in pairs
         ),
     )
+
+
+def describe_difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[str]:
+    """Return a line each for added, changed and removed files, with some names and a count.
+
+    Both inputs are sorted by path and may be huge; they are not held in memory.
+    """
+    names: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
+    counts = dict.fromkeys(names, 0)
+    for change, path in _changes(before, now):
+        counts[change] += 1
+        if len(names[change]) < _SHOWN:
+            names[change].append(display_path(path))
+    return [
+        f"{change}: {', '.join(names[change])}"
+        + (f" and {more} more" if (more := count - _SHOWN) > 0 else "")
+        for change, count in counts.items()
+        if count
+    ]
+
+
+def _changes(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
+    """Yield change and path, sorted by path."""
+    both = merge(
+        ((file, 0) for file in before), ((file, 1) for file in now), key=lambda row: row[0].path
+    )
+    for path, rows in groupby(both, key=lambda row: row[0].path):
+        files = list(rows)
+        if len(files) == 2:
+            if files[0][0] != files[1][0]:
+                yield "changed", path
+        else:
+            yield ("added" if files[0][1] else "removed"), path

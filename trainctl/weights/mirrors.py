@@ -1,4 +1,4 @@
-"""The operator's mirror: a store of content, and where it is."""
+"""The mirror: its location, its store, and reading sources for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainctl.store.store import MirrorStore
 
 @dataclass(frozen=True)
 class HostMirrorLocation:
-    """On which host, of which provider, and in which directory (None: below its data) a mirror is."""
+    """Host and directory of a mirror; ``path`` None: below the host's data directory."""
 
     provider: str
     node: Node
@@ -34,26 +34,26 @@ class HostMirrorLocation:
 
     @property
     def directory(self) -> str:
-        """The directory, in either case."""
+        """Directory of the mirror on the host."""
         return self.path or f"{self.node.data}/mirror"
 
     @property
     def url(self) -> str:
-        """As a manifest would name it."""
+        """URL as in a manifest."""
         return f"node://{self.node.cluster}{self.directory}"
 
     def is_on(self, node: Node) -> bool:
-        """Whether that host and a node are one machine, as far as their settings tell."""
-        mine = self.node
-        return (mine.address, mine.details.get("port")) == (node.address, node.details.get("port"))
+        """Return whether the host is the node's, by address and port."""
+        host = self.node
+        return (host.address, host.details.get("port")) == (node.address, node.details.get("port"))
 
 
 class Mirror(Protocol):
-    """A store in a directory of this machine, in one of a host, or in a bucket. A host's properties may raise NodeError."""
+    """A store in a local directory, in a host's directory, or in a bucket; a host's properties may raise NodeError."""
 
     @property
     def store(self) -> MirrorStore:
-        """What is stored. Operations on a host's may also raise NodeError."""
+        """The store; operations on a host's may raise NodeError."""
         ...
 
     @property
@@ -68,37 +68,37 @@ class Mirror(Protocol):
 
     @property
     def place(self) -> HostMirrorLocation | None:
-        """Its host and directory, if it is on a host."""
+        """Host and directory, if it is on a host."""
         ...
 
     @property
     def path(self) -> str | None:
-        """The directory, on the machine where it is; None in a bucket."""
+        """Directory on its machine; None for a bucket."""
         ...
 
     @property
     def url(self) -> str:
-        """As a manifest names it."""
+        """URL as in a manifest."""
         ...
 
     @property
     def endpoint(self) -> str:
-        """The server of a bucket, if the manifest names one, without its last ``/``; else empty."""
+        """Endpoint of a bucket in the manifest, without a trailing ``/``, or ``""``."""
         ...
 
     @property
     def serving(self) -> ServingCapability:
-        """How its host hands weights to nodes."""
+        """How its host serves nodes."""
         ...
 
     def connect(self) -> None:
-        """Begin to connect. Errors are raised by later operations."""
+        """Start to connect; later operations raise the errors."""
         ...
 
 
 @dataclass(frozen=True)
 class DirectMirror:
-    """A mirror that this process reads and writes itself: a directory of this machine, or a bucket."""
+    """A mirror that this process accesses itself: a local directory or a bucket."""
 
     store: MirrorStore
     endpoint: str = ""
@@ -131,24 +131,24 @@ _: type[Mirror] = DirectMirror
 
 
 def directory_of(mirror: Mirror) -> Path | None:
-    """The directory of a mirror on this machine."""
+    """Return the directory of a local mirror; None otherwise."""
     return None if is_remote(mirror) or mirror.path is None else Path(mirror.path)
 
 
 def site_of(mirror: Mirror) -> MirrorSite:
-    """Where a mirror is, as a state remembers it. NodeError if that is unknown."""
+    """Return the location of a mirror as recorded in the state; NodeError if unknown."""
     return MirrorSite(mirror.url, mirror.endpoint)
 
 
 def is_remote(mirror: Mirror) -> bool:
-    """Whether a mirror is not on this machine."""
+    """Return whether a mirror is not on this machine."""
     return mirror.on_a_host or mirror.in_a_bucket
 
 
 class SourceUpstream:
-    """An Upstream: a resolved source, and the credential that opens it.
+    """An Upstream: a resolved source with its credential.
 
-    ``bytes_read`` counts what this process reads of it, including what it reads again.
+    ``bytes_read`` counts the bytes that this process reads, including repeated ones.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class SourceUpstream:
     @contextmanager
     def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
         """See Upstream."""
-        with self._weights.open(self._resolved, file, offset, self._credential) as pieces:
-            yield map(self._counted, pieces)
+        with self._weights.open(self._resolved, file, offset, self._credential) as stream:
+            yield map(self._counted, stream)
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
@@ -188,11 +188,11 @@ class SourceUpstream:
         return file.checksum
 
     def needs_relay(self, file: SourceFile) -> bool:
-        """Whether a host can't read the file by a link, as far as that is known without a request."""
+        """Return whether hosts can't read the file by URL."""
         return self._weights.needs_relay(file, self._credential)
 
     def presigned_url(self, file: SourceFile) -> str | None:
-        """A URL by which a host may read the file for a while; None if there is none."""
+        """Return a URL by which a host may read the file; None without one."""
         return self._weights.presigned_url(self._resolved, file, self._credential)
 
     def _counting(self, fill: Fill) -> Fill:
@@ -202,9 +202,9 @@ class SourceUpstream:
 
         return counted
 
-    def _counted(self, piece: bytes) -> bytes:
-        self._count(len(piece))
-        return piece
+    def _counted(self, data: bytes) -> bytes:
+        self._count(len(data))
+        return data
 
     def _count(self, size: int) -> None:
         with self._lock:

@@ -1,8 +1,8 @@
-"""Which files of a source are wanted.
+"""Select files of a source by patterns.
 
-Patterns are shell-style and case-sensitive, and mean what they mean to huggingface_hub: ``*`` crosses ``/``, a
-trailing ``/`` takes the whole directory, a backslash is a ``/``. Ours in addition: a leading ``/`` anchors the
-pattern at the top, and then ``*`` and ``?`` stop at ``/`` and ``**/`` spans any number of directories.
+Patterns are shell-style and case-sensitive, as in huggingface_hub: ``*`` matches ``/``, a trailing ``/`` selects the
+directory, a backslash is a ``/``. In addition, a leading ``/`` anchors a pattern at the top; then ``*`` and ``?`` don't
+match ``/``, and ``**/`` matches any number of directories.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ Matcher = Callable[[str], object]
 def select(
     files: Iterable[SourceFile], allow: Sequence[str] | None, ignore: Sequence[str] | None
 ) -> tuple[Sequence[SourceFile], tuple[str, ...]]:
-    """The wanted files, sorted by path, and the patterns that matched no file at all.
+    """Return the selected files, sorted by path, and the patterns without a match.
 
-    Without ``allow`` every file is wanted; with an empty ``allow`` none is. ``ignore`` wins. What the source can't give is among them
-    unless they surely leave it out.
+    ``allow`` None selects every file; ``ignore`` takes precedence. Unusable files are selected unless certainly excluded.
     """
     allowing = None if allow is None else {pattern: compile_pattern(pattern) for pattern in allow}
     ignoring = {pattern: compile_pattern(pattern) for pattern in ignore or ()}
@@ -39,45 +38,45 @@ def select(
         used.update(matched)
         return bool(matched)
 
-    def chosen() -> Iterator[SourceFile]:
+    def selected() -> Iterator[SourceFile]:
         for file in files:
             path = file.path.replace("\\", "/")
             allowed = allowing is None or hit(allowing, path)
             ignored = hit(ignoring, path)
             if is_unusable(file):
-                # By its name as a file or a directory: nobody could tell what it would be.
+                # it may be a file or a directory
                 other = path[:-1] if path.endswith("/") else f"{path}/"
                 ignored = hit(ignoring, other) or ignored
                 allowed = allowed or (path.endswith("/") and _any_below(allow or (), path))
             if allowed and not ignored:
                 yield file
 
-    wanted = sort_files(chosen())
-    everything = [*(allow or ()), *(ignore or ())]
-    unmatched = tuple(dict.fromkeys(pattern for pattern in everything if pattern not in used))
-    return wanted, unmatched
+    chosen = sort_files(selected())
+    patterns = [*(allow or ()), *(ignore or ())]
+    unmatched = tuple(dict.fromkeys(pattern for pattern in patterns if pattern not in used))
+    return chosen, unmatched
 
 
 def _any_below(patterns: Iterable[str], directory: str) -> bool:
-    """Whether one of the patterns may match something in a directory of which nobody knows what is in it."""
-    beginnings = (_LITERAL.match(pattern.replace("\\", "/").lstrip("/")) for pattern in patterns)
-    fixed = [beginning[0] for beginning in beginnings if beginning]
-    return any(one.startswith(directory) or directory.startswith(one) for one in fixed)
+    """Return whether a pattern may match something in a directory of unknown content."""
+    matches = (_LITERAL.match(pattern.replace("\\", "/").lstrip("/")) for pattern in patterns)
+    prefixes = [match[0] for match in matches if match]
+    return any(prefix.startswith(directory) or directory.startswith(prefix) for prefix in prefixes)
 
 
 def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:
-    """What was probably meant by a pattern that matches nothing: a path, a name or an ending that files have."""
-    found: set[str] = set()
+    """Return the path, name or suffix of a file that is similar to a pattern; None without any."""
+    candidates: set[str] = set()
     for file in islice(files, _MAX_COMPARED):
         name = file.path.rpartition("/")[2]
-        found |= {file.path, name, f"*{PurePosixPath(name).suffix}"}
-        found |= {f"{part}/*" for part in PurePosixPath(file.path).parts[:-1]}
-    near = get_close_matches(pattern, sorted(found - {"*"}), n=1, cutoff=0.6)
-    return near[0] if near else None
+        candidates |= {file.path, name, f"*{PurePosixPath(name).suffix}"}
+        candidates |= {f"{part}/*" for part in PurePosixPath(file.path).parts[:-1]}
+    matches = get_close_matches(pattern, sorted(candidates - {"*"}), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def compile_pattern(pattern: str) -> Matcher:
-    """A function that tells whether a path matches the pattern."""
+    """Return a function that matches paths with the pattern."""
     text = pattern.replace("\\", "/")
     if text.endswith("/"):
         text += "**" if text.startswith("/") else "*"
@@ -88,11 +87,11 @@ def compile_pattern(pattern: str) -> Matcher:
 
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
 _Step = Callable[[str, Set[int]], Set[int]]
-"""From where in a path one may be before a token to where one may be behind it."""
+"""Maps positions in a path before a token to positions after it."""
 
 
 def _compile_anchored(pattern: str) -> Matcher:
-    """Token by token, for all ways at once: a regular expression would try one after another, for hours where there are many."""
+    """Match token by token with sets of positions; a regular expression could backtrack exponentially."""
     steps = [_step(token) for token in _TOKEN.findall(pattern)]
 
     def matches(path: str) -> bool:
@@ -116,25 +115,25 @@ def _step(token: str) -> _Step:
 
 
 def _match_character(path: str, at: set[int]) -> set[int]:
-    return {place for place in at if path[place : place + 1] not in ("", "/")}
+    return {index for index in at if path[index : index + 1] not in ("", "/")}
 
 
 def _match_directories(path: str, at: set[int]) -> set[int]:
-    found = set(at)
-    for place in at:
-        while (slash := path.find("/", place)) > place and slash + 1 not in found:
-            place = slash + 1
-            found.add(place)
-    return found
+    positions = set(at)
+    for index in at:
+        while (slash := path.find("/", index)) > index and slash + 1 not in positions:
+            index = slash + 1
+            positions.add(index)
+    return positions
 
 
 def _match_name(path: str, at: set[int]) -> set[int]:
-    found: set[int] = set()
-    for place in at:
-        if place not in found:
-            slash = path.find("/", place)
-            found.update(range(place, (len(path) if slash < 0 else slash) + 1))
-    return found
+    positions: set[int] = set()
+    for index in at:
+        if index not in positions:
+            slash = path.find("/", index)
+            positions.update(range(index, (len(path) if slash < 0 else slash) + 1))
+    return positions
 
 
 def _match_anything(path: str, at: set[int]) -> set[int]:

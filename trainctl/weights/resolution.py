@@ -1,4 +1,4 @@
-"""From a source's text to the files that are wanted of it, at a revision that stays what it is."""
+"""Resolve a source to its selected files at an immutable revision."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _UNAVAILABLE_ERRORS = (
     SourceInterrupted,
     SecretUnavailable,
 )
-"""Upstream has nothing, or can't be asked, for want of a credential too: nothing is known to differ from what is locked."""
+"""Errors that tell nothing about the content upstream."""
 _FALLBACK_CODES = (
     "source-failed",
     "invalid-hub-response",
@@ -54,16 +54,16 @@ _FALLBACK_CODES = (
     "untrusted-certificate",
     "unusable-proxy",
 )
-"""Codes where something else answers for it, such as a network's login page or a proxy: that is no word of upstream's, either."""
+"""Codes of errors by something between here and upstream, such as a proxy or login page."""
 _SECRET_CODES = ("missing-secret", "unusable-secret")
-"""Codes where nobody was asked: what opens the source is not here, or malformed, which the user mends."""
+"""Codes of a missing or malformed credential, which the user must fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What the manifest says of one source. ``allow`` None means every file; patterns as in ``patterns.py``.
+    """A source in the manifest. ``allow`` None selects every file; patterns as in ``patterns.py``.
 
-    ``sha256`` is what the content of a source of one file must have, in hex; ``endpoint_url`` the server of a bucket.
+    ``sha256``: declared digest of a single file, in hex. ``endpoint_url``: endpoint of a bucket.
     """
 
     source: str
@@ -75,12 +75,12 @@ class SourceRequest:
 
     @property
     def key(self) -> LockKey:
-        """What the lock file knows it by."""
+        """Key in the lock file."""
         return self.source, self.allow, self.ignore, self.endpoint_url
 
     @property
     def uri(self) -> SourceUri:
-        """The source, absolute. SourceError where it is none."""
+        """The absolute source; SourceError if it is invalid."""
         try:
             return parse_source(self.source).within(self.directory)
         except ValueError as error:
@@ -89,10 +89,10 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A resolved source. ``locked`` says that the lock file named the revision; ``unmatched`` are patterns without a file,
-    each with the nearest one that has files, if one is near.
+    """A resolved source; ``resolved.source`` is absolute.
 
-    ``resolved.source`` is the source with its path made absolute; ``entry`` is what the lock file would say.
+    ``entry``: its lock entry. ``locked``: whether the lock file set the revision. ``unmatched``: patterns without a file, with
+    a similar one, if any.
     """
 
     resolved: ResolvedSource
@@ -109,19 +109,19 @@ def query_source(
     credential: SourceCredential | None,
     each: RetryFn = no_retry,
 ) -> ResolvedSource:
-    """Every file as the source's server tells, and which server that is; a listing goes on at the page that failed."""
+    """Return every file of a source and its endpoint; a paged listing resumes at the failed page."""
     endpoint = source.custom_endpoint(uri, credential)
     with _plugin_errors(uri):
         if isinstance(source, PagedSource):
-            found = source.resolve_with(uri, revision, credential, each)
+            resolved = source.resolve_with(uri, revision, credential, each)
         else:
-            found = each(lambda: source.resolve(uri, revision, credential))
-    return replace(found, endpoint=endpoint)
+            resolved = each(lambda: source.resolve(uri, revision, credential))
+    return replace(resolved, endpoint=endpoint)
 
 
 @contextmanager
 def _plugin_errors(uri: str) -> Iterator[None]:
-    """Sources look at what they are told; what one stumbles over all the same is that source's error, and stops no other."""
+    """Convert unexpected exceptions of a source to SourceError."""
     try:
         yield
     except _PLUGIN_ERRORS as error:
@@ -132,7 +132,7 @@ def _plugin_errors(uri: str) -> Iterator[None]:
 
 
 def resolve(
-    wanted: SourceRequest,
+    request: SourceRequest,
     credential: SourceCredential | None = None,
     *,
     locked: LockEntry | None = None,
@@ -143,148 +143,149 @@ def resolve(
     open_source: Callable[[str], WeightSource] = source_for,
     once: SingleFlight[ResolvedSource] | None = None,
 ) -> Resolution:
-    """The wanted files, by metadata only. Those who share ``once`` ask upstream once for what they have in common.
+    """Resolve the selected files by metadata only. Calls that share ``once`` share requests.
 
-    With a lock entry it is what is locked, unless ``upgrade``; where upstream shows something else, or can't be asked, out of
-    the mirror.
-    SourceError's kinds say what is wrong; SourceMismatch where what is locked can't be had.
+    With a lock entry, and without ``upgrade``, the result is the locked version: from the mirror, if upstream differs or is
+    unreachable. SourceMismatch if the locked version is unavailable.
     """
-    uri = wanted.uri
-    followed = None if upgrade or wanted.sha256 else locked
-    pinned = _revision_to_ask(uri, wanted, followed)
+    uri = request.uri
+    pinned_entry = None if upgrade or request.sha256 else locked
+    pinned = _revision_to_ask(uri, request, pinned_entry)
     source = open_source(uri.scheme)
     each = (retry or RetryPolicy()).each(cancelled or threading.Event())
 
-    def instead(
+    def fall_back(
         now: ResolvedSource | TrainctlError, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         version = version_from_lock(uri.text, source.custom_endpoint(uri.text, credential), locked)
         return fall_back_to_locked(now, version, locked, store)
 
     try:
-        everything = (once or SingleFlight()).get(
+        all_files = (once or SingleFlight()).get(
             (uri.text, pinned, credential),
             lambda: query_source(source, uri.text, pinned, credential, each),
         )
-        resolved, unmatched = _apply_patterns(wanted, everything)
-    except (SourceError, SecretUnavailable) as untold:
-        if not _is_unavailable(untold):
+        resolved, unmatched = _apply_patterns(request, all_files)
+    except (SourceError, SecretUnavailable) as error:
+        if not _is_unavailable(error):
             raise
-        return _resolve_locked(wanted, untold, locked, instead, upgrade=upgrade)
-    differs = followed is not None and resolved.pin != followed.pin
-    if followed is not None and differs and uri.scheme == "hf":
-        raise _rewritten_error(wanted, followed)
-    if followed is not None and differs and uri.scheme != "file":
-        kept, told = instead(resolved, followed)
-        return Resolution(kept, followed, True, unmatched, (told,))
+        return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
+    differs = pinned_entry is not None and resolved.pin != pinned_entry.pin
+    if pinned_entry is not None and differs and uri.scheme == "hf":
+        raise _rewritten_error(request, pinned_entry)
+    if pinned_entry is not None and differs and uri.scheme != "file":
+        mirrored, notice = fall_back(resolved, pinned_entry)
+        return Resolution(mirrored, pinned_entry, True, unmatched, (notice,))
     return Resolution(
         resolved,
-        _lock_entry(wanted, resolved),
-        pinned is not None and followed is not None,
+        _lock_entry(request, resolved),
+        pinned is not None and pinned_entry is not None,
         unmatched,
         (
-            *_unidentified_warnings(wanted, resolved),
-            *_newer_warnings(wanted, resolved, followed),
-            *_other_directory_warnings(wanted, resolved, followed),
+            *_unidentified_warnings(request, resolved),
+            *_newer_warnings(request, resolved, pinned_entry),
+            *_other_directory_warnings(request, resolved, pinned_entry),
         ),
     )
 
 
 def resolve_from_lock(
-    wanted: SourceRequest,
-    why: TrainctlError,
+    request: SourceRequest,
+    error: TrainctlError,
     *,
     locked: LockEntry | None = None,
     upgrade: bool = False,
     store: MirrorStore | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
-    """What ``resolve`` gives where upstream can't be asked, as whoever has its credential doesn't give it; ``why`` is raised where it can't stand in."""
-    if not _is_unavailable(why):
-        raise why
-    uri, custom_endpoint = wanted.uri, wanted.endpoint_url
-    nobody = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
+    """Resolve without querying upstream because of ``error``, which is raised if the mirror can't replace it."""
+    if not _is_unavailable(error):
+        raise error
+    uri, custom_endpoint = request.uri, request.endpoint_url
+    anonymous = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
 
-    def instead(
+    def fall_back(
         now: ResolvedSource | TrainctlError, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         source = open_source(uri.scheme)
-        version = version_from_lock(uri.text, source.custom_endpoint(uri.text, nobody), locked)
+        version = version_from_lock(uri.text, source.custom_endpoint(uri.text, anonymous), locked)
         return fall_back_to_locked(now, version, locked, store)
 
-    return _resolve_locked(wanted, why, locked, instead, upgrade=upgrade)
+    return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
 
 
-def _is_unavailable(why: TrainctlError) -> bool:
-    is_other = isinstance(why, SourceError) and why.code in _FALLBACK_CODES
-    return is_other or isinstance(why, _UNAVAILABLE_ERRORS)
+def _is_unavailable(error: TrainctlError) -> bool:
+    is_other = isinstance(error, SourceError) and error.code in _FALLBACK_CODES
+    return is_other or isinstance(error, _UNAVAILABLE_ERRORS)
 
 
 def _resolve_locked(
-    wanted: SourceRequest,
-    why: TrainctlError,
+    request: SourceRequest,
+    error: TrainctlError,
     locked: LockEntry | None,
-    instead: Callable[[TrainctlError, LockEntry], tuple[ResolvedSource, Diagnostic]],
+    fall_back: Callable[[TrainctlError, LockEntry], tuple[ResolvedSource, Diagnostic]],
     *,
     upgrade: bool,
 ) -> Resolution:
-    """The locked version, with the warning that says why; what is ours to mend, and what nobody has locked, is the error."""
-    held = _usable_lock_entry(wanted, locked, upgrade=upgrade)
-    if held is None or wanted.uri.scheme == "file" or why.code in _SECRET_CODES:
-        raise why
-    kept, told = instead(why, held)
-    return Resolution(kept, held, True, {}, (told,))
+    """Return the locked version with a warning; raise ``error`` if it is the user's to fix, or nothing is locked."""
+    entry = _usable_lock_entry(request, locked, upgrade=upgrade)
+    if entry is None or request.uri.scheme == "file" or error.code in _SECRET_CODES:
+        raise error
+    mirrored, notice = fall_back(error, entry)
+    return Resolution(mirrored, entry, True, {}, (notice,))
 
 
 def _apply_patterns(
-    wanted: SourceRequest, everything: ResolvedSource
+    request: SourceRequest, all_files: ResolvedSource
 ) -> tuple[ResolvedSource, Mapping[str, str | None]]:
-    """What patterns leave of a source, which then has a revision; and the patterns without a file."""
-    files, without = select(everything.files, wanted.allow, wanted.ignore)
-    unmatched = {pattern: nearest_pattern(pattern, everything.files) for pattern in without}
+    """Return the selected files, with a revision, and the patterns without a match."""
+    files, unmatched_patterns = select(all_files.files, request.allow, request.ignore)
+    unmatched = {
+        pattern: nearest_pattern(pattern, all_files.files) for pattern in unmatched_patterns
+    }
     if not files:
-        raise _no_files_error(wanted, everything, unmatched)
-    check_paths(wanted.source, files)
-    resolved = replace(everything, files=files)
+        raise _no_files_error(request, all_files, unmatched)
+    check_paths(request.source, files)
+    resolved = replace(all_files, files=files)
     if not resolved.revision:
-        only = files[0].validator if len(files) == 1 else resolved.pin
-        resolved = replace(resolved, revision=only)
+        revision = files[0].validator if len(files) == 1 else resolved.pin
+        resolved = replace(resolved, revision=revision)
     return resolved, unmatched
 
 
 def _revision_to_ask(
-    uri: SourceUri, wanted: SourceRequest, followed: LockEntry | None
+    uri: SourceUri, request: SourceRequest, pinned_entry: LockEntry | None
 ) -> str | None:
-    """The revision to ask for: what the manifest declares, else what the lock file says where that can be asked for."""
-    if wanted.sha256:
-        return f"sha256:{wanted.sha256}"
-    if followed is None:
+    """Return the revision to request: the manifest's, or the lock file's if that can be requested."""
+    if request.sha256:
+        return f"sha256:{request.sha256}"
+    if pinned_entry is None:
         return None
-    declared = uri.scheme == "https" and followed.revision.startswith("sha256:")
-    return followed.revision if uri.scheme == "hf" or declared else None
+    declared = uri.scheme == "https" and pinned_entry.revision.startswith("sha256:")
+    return pinned_entry.revision if uri.scheme == "hf" or declared else None
 
 
 def _usable_lock_entry(
-    wanted: SourceRequest, locked: LockEntry | None, *, upgrade: bool
+    request: SourceRequest, locked: LockEntry | None, *, upgrade: bool
 ) -> LockEntry | None:
-    """What is locked, where it may stand for what upstream doesn't tell: not if the manifest declares another digest by now."""
+    """Return the lock entry, unless the manifest declares another digest."""
     if locked is None or upgrade:
         return None
-    return locked if wanted.sha256 in (None, locked.revision.removeprefix("sha256:")) else None
+    return locked if request.sha256 in (None, locked.revision.removeprefix("sha256:")) else None
 
 
 def _other_directory_warnings(
-    wanted: SourceRequest, resolved: ResolvedSource, followed: LockEntry | None
+    request: SourceRequest, resolved: ResolvedSource, pinned_entry: LockEntry | None
 ) -> tuple[Diagnostic, ...]:
-    """Nothing identifies files of a machine on another one, so their lock binds nobody: other sizes are told."""
-    if followed is None or wanted.uri.scheme != "file":
+    """Warn about other sizes of local files, which the lock can't identify on other machines."""
+    if pinned_entry is None or request.uri.scheme != "file":
         return ()
-    before, now = (followed.files, followed.bytes), (len(resolved.files), resolved.size)
+    before, now = (pinned_entry.files, pinned_entry.bytes), (len(resolved.files), resolved.size)
     if before == now:
         return ()
     return (
         warning(
-            f"{wanted.source} differs from trainctl.lock",
+            f"{request.source} differs from trainctl.lock",
             f"It had {version_size_text(*before)} and now has {version_size_text(*now)}. The current files are used; to update trainctl.lock, run plan --upgrade.",
             code="lock-mismatch",
         ),
@@ -292,14 +293,14 @@ def _other_directory_warnings(
 
 
 def _newer_warnings(
-    wanted: SourceRequest, resolved: ResolvedSource, followed: LockEntry | None
+    request: SourceRequest, resolved: ResolvedSource, pinned_entry: LockEntry | None
 ) -> tuple[Diagnostic, ...]:
-    """A branch that has moved since it was locked is told; nothing follows it unless somebody says so."""
-    if followed is None or resolved.newest in (None, resolved.revision):
+    """Warn about a branch that has moved since it was locked."""
+    if pinned_entry is None or resolved.newest in (None, resolved.revision):
         return ()
     return (
         warning(
-            f"{wanted.source} has changed upstream since it was locked",
+            f"{request.source} has changed upstream since it was locked",
             f"Using {resolved.revision} from trainctl.lock; upstream is at {resolved.newest}. To use the latest revision, run plan --upgrade.",
             code="upstream-changed",
         ),
@@ -307,48 +308,48 @@ def _newer_warnings(
 
 
 def _unidentified_warnings(
-    wanted: SourceRequest, resolved: ResolvedSource
+    request: SourceRequest, resolved: ResolvedSource
 ) -> tuple[Diagnostic, ...]:
     if all(file.identified for file in resolved.files):
         return ()
     return (
         warning(
-            f"the server of {wanted.source} reports neither ETag nor Last-Modified",
+            f"the server of {request.source} reports neither ETag nor Last-Modified",
             "Changes that keep the size are not detected, and interrupted downloads restart from the beginning. Declare a sha256.",
             code="unidentified-source",
         ),
     )
 
 
-def _lock_entry(wanted: SourceRequest, resolved: ResolvedSource) -> LockEntry:
+def _lock_entry(request: SourceRequest, resolved: ResolvedSource) -> LockEntry:
     return LockEntry(
-        source=wanted.source,
-        allow_patterns=wanted.allow,
-        ignore_patterns=wanted.ignore,
+        source=request.source,
+        allow_patterns=request.allow,
+        ignore_patterns=request.ignore,
         revision=resolved.revision,
         pin=resolved.pin,
         files=len(resolved.files),
         bytes=resolved.size,
-        endpoint_url=wanted.endpoint_url,
+        endpoint_url=request.endpoint_url,
     )
 
 
-def _rewritten_error(wanted: SourceRequest, locked: LockEntry) -> SourceMismatch:
+def _rewritten_error(request: SourceRequest, locked: LockEntry) -> SourceMismatch:
     return SourceMismatch(
-        f"{wanted.source}: files at commit {locked.revision} differ from trainctl.lock",
+        f"{request.source}: files at commit {locked.revision} differ from trainctl.lock",
         "A commit never changes, so check the server. If you use a different HF_ENDPOINT on purpose, accept its files with plan --upgrade.",
         code="lock-mismatch",
     )
 
 
 def _no_files_error(
-    wanted: SourceRequest, everything: ResolvedSource, unmatched: Mapping[str, str | None]
+    request: SourceRequest, all_files: ResolvedSource, unmatched: Mapping[str, str | None]
 ) -> SourceError:
-    if not everything.files:
-        return SourceNotFound(f"{wanted.source} contains no files", "Check the name.")
-    some = ", ".join(file.path for file in everything.files[:5] if file.path.isprintable())
+    if not all_files.files:
+        return SourceNotFound(f"{request.source} contains no files", "Check the name.")
+    some = ", ".join(file.path for file in all_files.files[:5] if file.path.isprintable())
     return SourceNotFound(
-        f"{wanted.source}: no file of {len(everything.files)} matches the patterns",
+        f"{request.source}: no file of {len(all_files.files)} matches the patterns",
         " ".join(
             [
                 *(_suggestion(*item) for item in unmatched.items()),

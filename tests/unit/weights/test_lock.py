@@ -123,13 +123,13 @@ def test_what_is_not_wanted_goes(tmp_path: Path) -> None:
     bare = LockEntry("s3://models/llm", None, None, "1", "sha256:1", 1, 5)
     there = replace(bare, endpoint_url="https://there.example")
     lock.put([ENTRY, OTHER, bare])
-    lock.put([], wanted={OTHER.key, there.key})
+    lock.put([], manifest_keys={OTHER.key, there.key})
     assert lock.entries().keys() == {OTHER.key, bare.key}
     lock.put([there])
     assert lock.entries().keys() == {OTHER.key, bare.key, there.key}
-    lock.put([ENTRY], wanted={there.key})
+    lock.put([ENTRY], manifest_keys={there.key})
     assert lock.entries().keys() == {ENTRY.key, there.key}
-    lock.put([], wanted=set())
+    lock.put([], manifest_keys=set())
     assert lock.entries() == {}
 
 
