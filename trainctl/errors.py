@@ -1,34 +1,5 @@
 """Error classes of trainctl and their exit codes.
 
-TrainctlError                  1
-├── UsageError                64
-├── ManifestError              1
-├── TrustError                 1
-├── LockHeld                  10
-├── StalePlan                 11
-│   └── AlreadyApplied        11
-├── PartialApply              12
-├── PermissionDenied          13
-├── UserInterrupt            130
-├── StateError                 1
-│   └── AppendConflict         1
-├── SecretUnavailable          1
-├── SourceError                1
-│   ├── SourceNotFound         1
-│   ├── SourceDenied           1
-│   ├── SourceUnavailable      1
-│   │   └── SourceThrottled    1
-│   ├── SourceInterrupted      1
-│   │   └── SourceUnreachable  1
-│   └── SourceMismatch         1
-├── StorageError               1
-│   └── InsufficientSpace      1
-└── NodeError                  1
-    ├── UnknownOnNode          1
-    ├── RequirementsError      1
-    └── NodeUnreachable        1
-        └── NodeTimeout        1
-
 ``trainctl explain CODE`` explains the code of an error. Errors never contain secrets.
 """
 
@@ -88,9 +59,8 @@ class ManifestError(TrainctlError):
     default_code = "invalid-manifest"
 
     def __init__(self, diagnostics: tuple[object, ...]) -> None:
-        super().__init__(
-            f"the manifest has {len(diagnostics)} problem{'s' if len(diagnostics) != 1 else ''}"
-        )
+        count = len(diagnostics)
+        super().__init__(f"the manifest has {count} problem{'' if count == 1 else 's'}")
         self.diagnostics = diagnostics
 
 
@@ -191,11 +161,10 @@ class SourceUnavailable(SourceError):
         summary: str,
         detail: str = "",
         *,
-        address: str | None = None,
-        code: str | None = None,
         retry_after: float | None = None,
+        **context: str | None,
     ) -> None:
-        super().__init__(summary, detail, address=address, code=code)
+        super().__init__(summary, detail, **context)
         self.retry_after = retry_after
 
 

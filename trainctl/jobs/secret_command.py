@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
-from trainctl.jobs.secret_errors import missing_error, unavailable_error
+from trainctl.jobs.secret_stores import missing_error, unavailable_error
 
 SECONDS = 30.0
 """Timeout of a command."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
-from trainctl.jobs import secret_aws, secret_keyring
 from trainctl.jobs.code import is_from_checkout
 from trainctl.jobs.destinations import SecretUse
 from trainctl.jobs.secret_command import resolve_program, run_secret_command
-from trainctl.jobs.secret_errors import missing_error, unusable_error
+from trainctl.jobs.secret_stores import SECRET_STORES, missing_error, unusable_error
 from trainctl.manifest.files import open_file
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.trust import Trust
@@ -35,7 +34,8 @@ class SecretSources:
 
 def read(spec: SecretSpec, context: SecretSources) -> str:
     """Read a secret; raise TrainctlError if missing, PermissionDenied if untrusted."""
-    return _READERS[spec.origin](spec, context)
+    store = SECRET_STORES.get(spec.origin)
+    return store.read(spec) if store else _READERS[spec.origin](spec, context)
 
 
 def is_local(spec: SecretSpec) -> bool:
@@ -113,56 +113,7 @@ _READERS: Mapping[str, Callable[[SecretSpec, SecretSources], str]] = {
     "env": _from_env,
     "file": _from_file,
     "command": _from_command,
-    "aws-secrets-manager": lambda spec, _: secret_aws.value_of(spec),
-    "keyring": lambda spec, _: secret_keyring.value_of(spec),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSecret:
-    """A stored value, None if it has another form, and its version if supported."""
-
-    value: str | None
-    version: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SecretStore:
-    """A writable store; ``put`` returns the version, ``place`` the location."""
-
-    look: Callable[[SecretSpec], StoredSecret | None]
-    put: Callable[[SecretSpec, str], str | None]
-    place: Callable[[SecretSpec], str]
-
-
-def _read_aws(spec: SecretSpec) -> StoredSecret | None:
-    stored = secret_aws.read_stored(spec)
-    return StoredSecret(secret_aws.member(spec, stored.text), stored.version) if stored else None
-
-
-def _write_aws(spec: SecretSpec, value: str) -> str:
-    return secret_aws.store(spec, value, secret_aws.read_stored(spec))
-
-
-def _read_keyring(spec: SecretSpec) -> StoredSecret | None:
-    value = secret_keyring.read_stored(spec)
-    return None if value is None else StoredSecret(value)
-
-
-def _describe_aws(spec: SecretSpec) -> str:
-    part = f", member {spec.key!r}" if spec.key else ""
-    return f"AWS Secrets Manager as {spec.source!r}{part}"
-
-
-def _describe_keyring(spec: SecretSpec) -> str:
-    return f"the keyring for {spec.source!r} of the service {secret_keyring.service_of(spec)!r}"
-
-
-SECRET_STORES: Mapping[str, SecretStore] = {
-    "aws-secrets-manager": SecretStore(_read_aws, _write_aws, _describe_aws),
-    "keyring": SecretStore(_read_keyring, secret_keyring.store, _describe_keyring),
-}
-"""Writable stores by the value of ``from``."""
 
 
 @dataclass(frozen=True, slots=True)

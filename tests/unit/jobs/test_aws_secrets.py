@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 from tests.support.servers.buckets import free_port
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import SecretUnavailable, TrainctlError
-from trainctl.jobs.secret_sources import SECRET_STORES
+from trainctl.jobs.secret_stores import SECRET_STORES
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust

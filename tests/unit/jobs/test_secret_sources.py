@@ -15,7 +15,8 @@ from tests.support.projects.kill_storm import until
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.secret_command import run_secret_command
-from trainctl.jobs.secret_sources import MAX_BYTES, SECRET_STORES
+from trainctl.jobs.secret_sources import MAX_BYTES
+from trainctl.jobs.secret_stores import SECRET_STORES
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import MASK, Redactor
 from trainctl.model.trust import AllowEntry, Trust
