@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from trainctl.desired.names import (
     resolve_dependencies,
     resolve_load_config,
 )
-from trainctl.desired.resources import lifecycle, persisted_secrets, weights
+from trainctl.desired.resources import build_resource, persisted_secrets, weights
 from trainctl.desired.values import CheckpointStoreSettings, SecretSpec
 from trainctl.manifest.mounts import MountPoint, find_overlaps
 from trainctl.manifest.suggestions import nearest
@@ -37,7 +37,6 @@ from trainctl.model.specs.job_spec import (
     ImageSpec,
     JobSpec,
     JobWeights,
-    LoadCheckpointSpec,
     MatrixValue,
     RetrySpec,
     RuntimeSpec,
@@ -113,7 +112,12 @@ class JobBuilder:
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = tuple(self._weights(name, section, path))
         self._check_mounts(name, section, used, path)
-        loading = self._loading(address, section, project, path)
+        loading = resolve_load_config(
+            section.runtime.load_checkpoint_config,
+            ReferringJob(address, project, self._projects, self._of_matrix),
+            self._names,
+            (*path, "runtime", "load_checkpoint_config"),
+        )
         runtime = section.runtime.model_dump(exclude={"load_checkpoint_config"})
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
@@ -136,7 +140,6 @@ class JobBuilder:
             labels=section.labels,
             code=CodeSpec(self._code_path(section.code, path)),
         )
-        attributes = job.to_attributes()
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
             self._names.report_problem(
@@ -153,29 +156,12 @@ class JobBuilder:
             if (None, cluster) in self._caches:
                 depends_on.append(self._caches[None, cluster])
         depends_on += resolve_dependencies(section.depends_on, path, self._names, self._of_matrix)
-        self._add(
-            DesiredResource(
-                address,
-                self._provider(cluster),
-                attributes,
-                tuple(sorted(set(depends_on))),
-                lifecycle(section.lifecycle, attributes, path, self._names),
-                self._names.place(path),
-            )
-        )
+        self._add(address, cluster, job.to_attributes(), section.lifecycle, path, set(depends_on))
 
     def _address(self, name: str) -> Address:
         """Return the address of a job by its key in the tree."""
         instance = self._instances.get(name)
         return instance.address if instance else Address(Kind.JOB, name)
-
-    def _loading(
-        self, address: Address, section: Job, project: str, path: ManifestPath
-    ) -> LoadCheckpointSpec | None:
-        here = (*path, "runtime", "load_checkpoint_config")
-        config = section.runtime.load_checkpoint_config
-        by = ReferringJob(address, project, self._projects, self._of_matrix)
-        return resolve_load_config(config, by, self._names, here)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
         inline_count = 0
@@ -216,7 +202,8 @@ class JobBuilder:
                 code="duplicate-address",
             )
         elif address not in self._resources and self._is_name(name, path):
-            self._add(weights(address, section, LifecycleSection(), path, self._names))
+            resource = weights(address, section, LifecycleSection(), path, self._names)
+            self._resources[address] = resource
         return address
 
     def _check_mounts(
@@ -323,17 +310,7 @@ class JobBuilder:
         if project is not None:
             depends_on.append(Address(Kind.PROJECT, project))
         cache = CacheSpec(section.scope, project, cluster, section.size, section.dir)
-        attributes = cache.to_attributes()
-        self._add(
-            DesiredResource(
-                address,
-                self._provider(cluster),
-                attributes,
-                tuple(sorted(depends_on)),
-                lifecycle(section.lifecycle, attributes, path, self._names),
-                self._names.place(path),
-            )
-        )
+        self._add(address, cluster, cache.to_attributes(), section.lifecycle, path, depends_on)
 
     def _is_name(self, name: str, path: ManifestPath) -> bool:
         if NAME.fullmatch(name):
@@ -346,12 +323,20 @@ class JobBuilder:
         )
         return False
 
-    def _provider(self, cluster: str) -> str:
+    def _add(
+        self,
+        address: Address,
+        cluster: str,
+        attributes: Mapping[str, Any],
+        section: LifecycleSection,
+        path: ManifestPath,
+        depends_on: Iterable[Address],
+    ) -> None:
         resource = self._resources.get(Address(Kind.CLUSTER, cluster))
-        return resource.provider if resource else ""
-
-    def _add(self, resource: DesiredResource) -> None:
-        self._resources[resource.address] = resource
+        provider = resource.provider if resource else ""
+        self._resources[address] = build_resource(
+            address, provider, attributes, section, path, self._names, depends_on
+        )
 
 
 def _job_weights(resource: DesiredResource) -> JobWeights:

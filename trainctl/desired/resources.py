@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainctl.base.units import parse_duration, parse_size
@@ -31,13 +31,16 @@ BUILTIN_PROVIDER = "trainctl"
 """Provider of resources that need no cluster."""
 
 
-def lifecycle(
-    section: LifecycleSection,
+def build_resource(
+    address: Address,
+    provider: str,
     attributes: Mapping[str, Any],
+    section: LifecycleSection,
     path: ManifestPath,
     names: DeclaredNames,
-) -> LifecycleSpec:
-    """Convert lifecycle settings, checking that ``ignore_changes`` names attributes."""
+    depends_on: Iterable[Address] = (),
+) -> DesiredResource:
+    """Create a resource, checking that ``ignore_changes`` names attributes."""
     for index, ignored in enumerate(section.ignore_changes):
         if ignored.partition(".")[0] not in attributes:
             names.report_problem(
@@ -47,7 +50,12 @@ def lifecycle(
                 code="unknown-attribute",
             )
     rerun_on = section.rerun_on if isinstance(section, JobLifecycle) else ("config",)
-    return LifecycleSpec(section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on))
+    lifecycle = LifecycleSpec(
+        section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on)
+    )
+    return DesiredResource(
+        address, provider, attributes, tuple(sorted(depends_on)), lifecycle, names.place(path)
+    )
 
 
 def projects(manifest: Manifest, only: str | None, names: DeclaredNames) -> list[DesiredResource]:
@@ -68,13 +76,8 @@ def _project(
         "description": section.description,
         "labels": dict(section.labels),
     }
-    return DesiredResource(
-        Address(Kind.PROJECT, name),
-        BUILTIN_PROVIDER,
-        attributes,
-        lifecycle=lifecycle(section.lifecycle, attributes, path, names),
-        where=names.place(path),
-    )
+    address = Address(Kind.PROJECT, name)
+    return build_resource(address, BUILTIN_PROVIDER, attributes, section.lifecycle, path, names)
 
 
 def clusters(
@@ -102,13 +105,8 @@ def _cluster(
         "cache": _cache(section),
         "price_per_hour": plain_json(section.price_per_hour),
     }
-    return DesiredResource(
-        Address(Kind.CLUSTER, name),
-        section.provider,
-        attributes,
-        lifecycle=lifecycle(section.lifecycle, attributes, path, names),
-        where=names.place(path),
-    )
+    address = Address(Kind.CLUSTER, name)
+    return build_resource(address, section.provider, attributes, section.lifecycle, path, names)
 
 
 def _cache(section: Cluster) -> dict[str, Any] | None:
@@ -170,7 +168,7 @@ def declared_weights(manifest: Manifest, names: DeclaredNames) -> list[DesiredRe
 def weights(
     address: Address,
     section: InlineWeights,
-    lifecycle_section: LifecycleSection,
+    lifecycle: LifecycleSection,
     path: ManifestPath,
     names: DeclaredNames,
 ) -> DesiredResource:
@@ -188,13 +186,7 @@ def weights(
         section.sha256,
     )
     attributes = spec.to_attributes()
-    return DesiredResource(
-        address,
-        BUILTIN_PROVIDER,
-        attributes,
-        lifecycle=lifecycle(lifecycle_section, attributes, path, names),
-        where=names.place(path),
-    )
+    return build_resource(address, BUILTIN_PROVIDER, attributes, lifecycle, path, names)
 
 
 def secrets(manifest: Manifest, names: DeclaredNames) -> dict[str, SecretSpec]:
