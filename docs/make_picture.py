@@ -1,4 +1,8 @@
-"""Record commands on the quickstart's project as ``docs/assets/quickstart.svg``: ``python docs/make_picture.py``."""
+"""Record commands on the quickstart's project: ``python docs/make_picture.py``.
+
+The terminal becomes ``docs/assets/quickstart.svg``; the plan's HTML page ``docs/assets/plan.png``, by
+headless Chromium (Debian: chromium), without which it stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,8 @@ from rich.text import Text
 _ROOT = Path(__file__).resolve().parents[1]
 _QUICKSTART = _ROOT / "examples" / "quickstart"
 _PICTURE = _ROOT / "docs" / "assets" / "quickstart.svg"
+_PAGE = _ROOT / "docs" / "assets" / "plan.png"
+_PAGE_SIZE = "900,540"
 _COLUMNS, _ROWS = 88, 60
 _PREPARE = ("apply", "--auto-approve", "--wait")
 _SHOWN = (
@@ -51,10 +57,23 @@ def main() -> None:
                 f"\x1b[1m$ trainctl {' '.join(words)}\x1b[0m\n{_run(words, project, environment)}"
                 for words in _SHOWN
             )
+            page = _run(("plan", "--var", "lr=3.0", "--format", "html"), project, environment)
         finally:
             _run(("destroy", "--auto-approve", "--stop-running"), project, environment)
     _PICTURE.parent.mkdir(exist_ok=True)
     _PICTURE.write_text(_svg(screen), encoding="utf-8")
+    if browser := shutil.which("chromium"):
+        _take_screenshot(browser, page)
+
+
+def _take_screenshot(browser: str, page: str) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        file = Path(top, "plan.html")
+        file.write_text(page, encoding="utf-8")
+        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")
+        size, target = f"--window-size={_PAGE_SIZE}", f"--screenshot={_PAGE}"
+        command = [browser, *flags, f"--user-data-dir={top}/profile", size, target, file.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
 def _run(words: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> str:
