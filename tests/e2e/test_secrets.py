@@ -408,10 +408,7 @@ def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story)
     ]
 
     assert "error: job.sft: the manifest contains the value of a secret" in said[0].stderr
-    assert (
-        "Refer to the secret instead: `environment_variables: {NAME: {secret: …}}`"
-        in said[0].stderr
-    )
+    assert "Refer to the secret instead: `environment_variables:" in said[0].stderr
     assert all(found_in((one.stdout + one.stderr).encode()) == [] for one in said)
     assert not (planted.work.directory / "saved.plan").exists()
     assert nothing_begun(planted.work)

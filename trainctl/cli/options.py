@@ -225,12 +225,18 @@ class PlanningFlags:
         return {name: value for name, _, value in pairs}
 
 
+def invalid_value(flag: str, error: ValueError) -> UsageError:
+    """Return the error of an option's value; the part after ``;`` says what to use instead."""
+    summary, _, advice = str(error).partition("; ")
+    return UsageError(f"{flag}: {summary}", f"{advice[:1].upper()}{advice[1:]}." if advice else "")
+
+
 def duration(flag: str, text: str) -> float:
     """Seconds of ``1m`` or a plain number; UsageError names the flag."""
     try:
         return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
+        raise invalid_value(flag, error) from None
 
 
 Rows = tuple[Sequence[str], Iterable[Mapping[str, Any]]]

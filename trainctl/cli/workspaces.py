@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainctl.cli.options import PlanningFlags
+from trainctl.cli.options import PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
 from trainctl.errors import UsageError
 from trainctl.model.address import Address
@@ -56,7 +56,7 @@ def addresses(values: Sequence[str] | None, flag: str) -> tuple[Address, ...]:
     try:
         return tuple(Address.read(value) for value in values or ())
     except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
+        raise invalid_value(flag, error) from None
 
 
 def require_terminal(session: CliSession, instead: str = "") -> None:
