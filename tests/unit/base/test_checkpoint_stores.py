@@ -128,24 +128,21 @@ def test_no_key_leaves_a_directory(tmp_path: Path, key: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parts_of_a_killed_upload_are_taken_up(bucket: BucketServer) -> None:
-    """The part that is there is not sent again, those of older attempts are given up, and the object is right."""
-    store = bucket.store(prefix="resumed")
+def test_parts_of_a_killed_upload_are_removed(bucket: BucketServer) -> None:
+    """An upload that fails removes its parts itself, one that was killed leaves them to ``abandon``."""
+    store = bucket.store(prefix="cut")
     assert isinstance(store, S3CheckpointStore)
-    client, key = store._client, "resumed/a/big"
-    abandoned = _MultipartUpload(client, "resumed/a/other", PART_BYTES)
-    first = _MultipartUpload(client, key, PART_BYTES)
-    first._upload_part(1, BIG[:PART_BYTES], RateLimiter())
+    client = store._client
+    killed = _MultipartUpload(client, "cut/a/killed", PART_BYTES)
+    killed._upload_part(1, BIG[:PART_BYTES], RateLimiter())
+    with pytest.raises(Failure):
+        store.put_file("a/short", io.BytesIO(BIG[:-1]), len(BIG), RateLimiter())
 
-    again = _MultipartUpload(client, key, PART_BYTES)
-    sent = len(again._uploaded_parts)
-    store.put_file("a/big", io.BytesIO(BIG), len(BIG), RateLimiter())
+    left = [key for key, _ in _uploads(client, "cut/a/")]
     store.abandon("a/")
 
-    assert (again._upload, sent) == (first._upload, 1)
-    assert abandoned._upload
-    assert everything(store, "a/big") == BIG
-    assert list(_uploads(client, "resumed/a/")) == []
+    assert left == ["cut/a/killed"]
+    assert list(_uploads(client, "cut/a/")) == []
     store.close()
 
 

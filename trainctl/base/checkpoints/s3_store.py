@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import calendar
-import hashlib
+import contextlib
 import html
 import re
 import time
@@ -104,13 +104,14 @@ class S3CheckpointStore:
 
 
 class _MultipartUpload:
-    """Upload of one object in parts; reuses identical parts of an unfinished attempt."""
+    """Upload of one object in parts; ``abandon`` removes the parts of a killed one."""
 
     def __init__(self, client: S3Client, key: str, part_bytes: int) -> None:
         self._client = client
         self._key = key
         self._part_bytes = part_bytes
-        self._upload, self._uploaded_parts = self._find_unfinished_upload()
+        body = client.request("POST", key, [("uploads", "")]).body
+        self._upload = element_text(body, "UploadId")
 
     def send(self, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
         """Upload the parts, several at a time, and complete the object."""
@@ -128,15 +129,19 @@ class _MultipartUpload:
                     )
                 for done, future in pending:
                     tags[done] = future.result()
-            finally:
+            except BaseException:
                 for _, future in pending:
                     future.cancel()
+                self._abort()
+                raise
         self._complete(tags)
 
+    def _abort(self) -> None:
+        """Remove the parts, which are billed, unless the store is unavailable."""
+        with contextlib.suppress(Failure):
+            self._client.request("DELETE", self._key, [("uploadId", self._upload)], absent=True)
+
     def _upload_part(self, number: int, data: bytes, rate_limiter: RateLimiter) -> str:
-        uploaded = self._uploaded_parts.get(number)
-        if uploaded is not None and uploaded.strip('"') == _md5(data):
-            return uploaded
         query = [("partNumber", str(number)), ("uploadId", self._upload)]
         return self._client.request(
             "PUT", self._key, query, data, rate_limiter=rate_limiter
@@ -155,37 +160,6 @@ class _MultipartUpload:
         ):  # with status 200, which is sent before the outcome is known
             code = element_text(response.body, "Code")
             raise Failure("store", f"cannot complete the multipart upload of {self._key!r}: {code}")
-
-    def _find_unfinished_upload(self) -> Tuple[str, Dict[int, str]]:
-        """Return an upload to resume, or a new one, and its parts; abort other uploads of this key."""
-        uploads = [upload for key, upload in _uploads(self._client, self._key) if key == self._key]
-        for upload in uploads[:-1]:
-            self._client.request("DELETE", self._key, [("uploadId", upload)], absent=True)
-        if uploads:
-            parts = self._parts(uploads[-1])
-            if parts is not None:
-                return uploads[-1], parts
-        body = self._client.request("POST", self._key, [("uploads", "")]).body
-        return element_text(body, "UploadId"), {}
-
-    def _parts(self, upload: str) -> Optional[Dict[int, str]]:
-        """Return the tags of an upload's parts; None if the upload no longer exists."""
-        tags: Dict[int, str] = {}
-        is_missing = False
-
-        def request(after: Optional[sigv4.Query]) -> _Page:
-            nonlocal is_missing
-            query = [("uploadId", upload), *(after or ())]
-            response = self._client.request("GET", self._key, query, absent=True)
-            is_missing = response.status == 404
-            marker = element_text(response.body, "NextPartNumberMarker")
-            is_more = element_text(response.body, "IsTruncated") == "true" and marker
-            return response.body, [("part-number-marker", marker)] if is_more else None
-
-        for body in _list_pages(request):
-            for entry in _elements(body, "Part"):
-                tags[int(element_text(entry, "PartNumber"))] = element_text(entry, "ETag")
-        return None if is_missing else tags
 
 
 def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
@@ -228,14 +202,6 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
     if len(data) != size:
         raise Failure("changed", "the file was truncated while it was read")
     return data
-
-
-def _md5(data: bytes) -> Optional[str]:
-    """Return the ETag of a part; None if FIPS mode forbids MD5, and parts are sent again."""
-    try:
-        return hashlib.md5(data).hexdigest()  # noqa: S324 - an identifier, no security
-    except ValueError:
-        return None
 
 
 def _unix_time(text: str) -> float:
