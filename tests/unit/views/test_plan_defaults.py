@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from trainctl.views.plan.defaults import without_job_defaults
-
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.job_spec import JobSpec, RetrySpec
-from trainctl.views.plan.rows import added_rows
+from trainctl.views.plan.rows import added_rows, without_job_defaults
 
 
 def test_a_job_of_defaults_shows_nothing() -> None:
