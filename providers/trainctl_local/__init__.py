@@ -1,4 +1,7 @@
-"""The ``local`` provider: nodes are directories and processes of this machine."""
+"""The ``local`` provider: nodes are directories and processes of this machine.
+
+``provider`` has both classes, ``LocalProvider`` and ``LocalTransport``.
+"""
 
 from trainctl_local.provider import LocalProvider, LocalTransport
 

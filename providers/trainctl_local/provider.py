@@ -1,4 +1,4 @@
-"""Nodes that are directories of this machine. See DESIGN.md beside this file."""
+"""Provider and transport of nodes on this machine; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _ATTEMPTS = 5
 
 
 class LocalProvider:
-    """Gives directories under the cache home, and processes of this machine."""
+    """Nodes in directories below the cache home."""
 
     name = "local"
     capabilities = Capabilities(shares_disk_with_client=True)
 
     def set_confirm(self, confirm: Confirm) -> None:
-        """See Provider. Nothing is ever asked."""
+        """See Provider. There are no prompts."""
 
     def close(self) -> None:
-        """See Provider. Nothing is held."""
+        """See Provider. There is nothing to close."""
 
     def schema(self) -> JsonObject:
         """See Provider."""
@@ -76,18 +76,18 @@ class LocalProvider:
         return [_node(cluster, f"{cluster.name}-{number}", "") for number in range(count)]
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """See Provider. Everything is known beforehand."""
+        """See Provider. All paths are known."""
         return node
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """See Provider. A directory that another key made is shared: each key leaves its own marker in it."""
+        """See Provider. Keys share a directory; each has its own marker in it."""
         node = _node(cluster, name, key)
         marker = _marker(Path(node.root), key)
         text = json.dumps({"key": key, "cluster": cluster.name, "name": name}) + "\n"
         try:
             for _ in range(_ATTEMPTS):
                 marker.parent.mkdir(0o700, parents=True, exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):  # removed by another in between
+                with contextlib.suppress(FileNotFoundError):  # removed by another process
                     marker.write_text(text, encoding="utf-8")
                 if marker.exists():
                     return node
@@ -120,7 +120,7 @@ class LocalProvider:
         return ResourceStatus.PRESENT
 
     def delete(self, node: Node) -> None:
-        """See Provider. The directory goes with the last key, and only if nothing of another lineage is in it."""
+        """See Provider. The last key removes the directory, unless another lineage uses it."""
         root = Path(node.root)
         _finish_interrupted_removals(root)
         with contextlib.suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ class LocalProvider:
             return
         if (
             _in_use(pending_removal) and not root.exists()
-        ):  # a run came between the look and the rename
+        ):  # a run was created between the check and the rename
             pending_removal.rename(root)
             return
         _remove(pending_removal)
@@ -180,9 +180,9 @@ def _integer(cluster: ClusterSettings, name: str, default: int) -> int:
 
 
 def _in_use(root: Path) -> bool:
-    """Whether another key, a lineage's reference or a run is in the directory.
+    """Return whether another key, a lineage's reference or a run is in the directory.
 
-    What only forbids the start of a run that never came doesn't count: with the directory goes the program that would start it.
+    Tombstones of runs that never started don't count: the program that could start them is removed, too.
     """
     patterns = (
         (root / _PROVENANCE_FILE, "[!.]*"),
@@ -198,7 +198,7 @@ def _in_use(root: Path) -> bool:
 
 
 def _finish_interrupted_removals(root: Path) -> None:
-    """Remove what a process that died while it removed this node left of it."""
+    """Remove the remains of removals whose process died."""
     for pending_removal in root.parent.glob(f".{root.name}.*.*"):
         pid = pending_removal.name.removeprefix(f".{root.name}.").partition(".")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
@@ -213,7 +213,7 @@ def _remove(root: Path) -> None:
 
 
 class LocalTransport:
-    """Each program is a process group of its own, so that it can be ended with everything it started."""
+    """Runs programs in process groups of their own, so that they can be killed with their children."""
 
     def __init__(self) -> None:
         self._programs = ProgramRunner()
@@ -234,11 +234,11 @@ class LocalTransport:
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
-        """See Transport. It is the same loopback."""
+        """See Transport. Node and client share the loopback interface."""
         yield port
 
     def close(self) -> None:
-        """End what is still running."""
+        """Kill programs that are still running."""
         self._programs.close()
 
 

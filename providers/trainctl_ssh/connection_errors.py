@@ -1,4 +1,4 @@
-"""Why a host can't be logged in to: a short error with its fix, from what ssh says; and one attempt for all who wait for it."""
+"""Login failures with remedies, from ssh's messages; and shared connection attempts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 
 @dataclass(frozen=True, slots=True)
 class LoginFailure:
-    """Why a host can't be logged in to: what ssh's words then match, the summary after the host's name, and what to do."""
+    """A cause of failure: pattern of ssh's messages, summary, remedy and error code."""
 
     words: str
     summary: str
@@ -52,66 +52,66 @@ CONNECTION_REFUSED = LoginFailure(
 )
 
 
-def login_error(who: str, said: bytes) -> NodeUnreachable:
-    """Why a host can't be logged in to. ``said`` is ssh's standard error."""
-    words = printable_tail(said)
+def login_error(node_label: str, stderr: bytes) -> NodeUnreachable:
+    """Return the error for ssh's standard error."""
+    words = printable_tail(stderr)
     last = words.splitlines()[-1] if words else ""
     for cause in (DENIED, UNKNOWN_HOST, TIMED_OUT, CONNECTION_REFUSED):
         if re.search(cause.words, words):
-            return error_for_failure(cause, who, last)
-    return NodeUnreachable(f"{who} is unreachable", words or "ssh printed no message.")
+            return error_for_failure(cause, node_label, last)
+    return NodeUnreachable(f"{node_label} is unreachable", words or "ssh printed no message.")
 
 
-def error_for_failure(cause: LoginFailure, who: str, said: str) -> NodeUnreachable:
-    """The error for a cause, with the line that told it."""
+def error_for_failure(cause: LoginFailure, node_label: str, stderr: str) -> NodeUnreachable:
+    """Return the error for a cause; ``stderr`` is the matching line."""
     return NodeUnreachable(
-        f"{who} {cause.summary}", f"{said}\n{cause.fix}".lstrip(), code=cause.code
+        f"{node_label} {cause.summary}", f"{stderr}\n{cause.fix}".lstrip(), code=cause.code
     )
 
 
-def key_unknown_error(who: str, login: SshLogin, fingerprint: str) -> NodeUnreachable:
-    """First contact without a terminal, or declined by the user."""
+def key_unknown_error(node_label: str, login: SshLogin, fingerprint: str) -> NodeUnreachable:
+    """Return the error for an unconfirmed host key."""
     port = f"-p {login.port} " if login.port else ""
     return NodeUnreachable(
-        f"unknown host key of {who}: {fingerprint}",
+        f"unknown host key of {node_label}: {fingerprint}",
         f"If the key is right, connect once with ssh and confirm it, or pin it: set host_key in the manifest to the output of `ssh-keyscan {port}{login.address}` after the name.",
         code="ssh-unknown-key",
     )
 
 
-def key_mismatch_error(who: str, now: str, before: str, fix: str) -> NodeUnreachable:
-    """The host shows another key than the one that is known."""
+def key_mismatch_error(node_label: str, now: str, before: str, fix: str) -> NodeUnreachable:
+    """Return the error for a changed host key."""
     was = f", before {before}" if before else ""
     return NodeUnreachable(
-        f"host key of {who} has changed: now {now or 'a key of another type'}{was}",
+        f"host key of {node_label} has changed: now {now or 'a key of another type'}{was}",
         f"The connection may be intercepted. If the host was reinstalled: {fix}",
         code="ssh-key-changed",
     )
 
 
 _FAILURE_TTL_SECONDS = 1.0
-"""A command often connects twice in a row: an unreachable host is waited for once. Retries wait longer than this."""
+"""How long a failure is reused: a command often connects twice in a row. Retries wait longer."""
 
 
 class SharedAttempt:
-    """One attempt at a time, under ``lock``. Threads that waited for a failed one, or come just afterwards, get its error."""
+    """One connection attempt at a time, under ``lock``; waiting threads share its error."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._failed_at = 0.0
-        self._why: NodeUnreachable | None = None
+        self._error: NodeUnreachable | None = None
 
     def ensure(self, is_open: Callable[[], bool], connect: Callable[[], None]) -> None:
-        """Connect, if it isn't; NodeUnreachable."""
+        """Connect unless connected; NodeUnreachable."""
         began = time.monotonic()
         with self.lock:
             if is_open():
                 return
-            if self._why is not None and began < self._failed_at + _FAILURE_TTL_SECONDS:
-                why = self._why
-                raise NodeUnreachable(why.summary, why.detail, code=why.code) from why
+            if self._error is not None and began < self._failed_at + _FAILURE_TTL_SECONDS:
+                error = self._error
+                raise NodeUnreachable(error.summary, error.detail, code=error.code) from error
             try:
                 connect()
             except NodeUnreachable as error:
-                self._failed_at, self._why = time.monotonic(), error
+                self._failed_at, self._error = time.monotonic(), error
                 raise

@@ -1,4 +1,4 @@
-"""Host keys: fingerprints, the first contact, and keys that changed; and the private directory for pinned ones and control sockets."""
+"""Host keys: fingerprints, known hosts, changed keys; and a private directory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _REMOVE = re.compile(r"^\s*(ssh-keygen .*-R .*)$", re.MULTILINE)
 
 
 def fingerprint(blob: bytes) -> str:
-    """As OpenSSH shows it: ``SHA256:`` and the base64 without padding."""
+    """Return the fingerprint as OpenSSH prints it, ``SHA256:`` and unpadded base64."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def parse_fingerprint(text: str) -> str:
-    """Of a key in the form ``TYPE BASE64``, with or without names before it; empty if there is none in it."""
+    """Return the fingerprint of a key ``[NAMES] TYPE BASE64``; empty if there is none."""
     for word in text.split():
         if word.startswith("AAAA"):
             try:
@@ -39,17 +39,17 @@ def parse_fingerprint(text: str) -> str:
     return ""
 
 
-def key_changed_error(who: str, login: SshLogin, said: str) -> NodeUnreachable:
-    """The error for a key that is another than the known one, from ssh's own words."""
-    match = _FINGERPRINT.search(said)
+def key_changed_error(node_label: str, login: SshLogin, stderr: str) -> NodeUnreachable:
+    """Return the error for a changed host key, from ssh's messages."""
+    match = _FINGERPRINT.search(stderr)
     now = match.group() if match else ""
     if login.host_key:
         fix = "set host_key in the manifest to the new key."
-        return key_mismatch_error(who, now, parse_fingerprint(login.host_key), fix)
-    offending = _OFFENDING.search(said)
-    remove = _REMOVE.search(said)
+        return key_mismatch_error(node_label, now, parse_fingerprint(login.host_key), fix)
+    offending = _OFFENDING.search(stderr)
+    remove = _REMOVE.search(stderr)
     fix = remove.group(1).strip() if remove else f"ssh-keygen -R {login.address}"
-    return key_mismatch_error(who, now, _line(offending) if offending else "", fix)
+    return key_mismatch_error(node_label, now, _line(offending) if offending else "", fix)
 
 
 def _line(offending: re.Match[str]) -> str:
@@ -63,9 +63,9 @@ def _line(offending: re.Match[str]) -> str:
 def scan_host_key(
     ssh: Sequence[str], destination: Sequence[str], environ: Mapping[str, str]
 ) -> str:
-    """The line of known hosts for the key that a host shows now, as ssh itself would write it; empty if it shows none.
+    """Return the known-hosts line of a host's present key; empty without one.
 
-    No key of the user's is offered to an unknown host.
+    No key of the user's is offered to the unknown host.
     """
     with tempfile.TemporaryDirectory(prefix="trainctl-") as directory:
         path = Path(directory) / "known_hosts"
@@ -91,13 +91,13 @@ def scan_host_key(
 
 
 def known_hosts_files(named: str) -> list[Path]:
-    """The files that a ``UserKnownHostsFile`` names. Their names may hold spaces, which ``ssh -G`` tells without quotes: a name begins with ``/`` or ``~``."""
+    """Split a ``UserKnownHostsFile`` value. ``ssh -G`` omits quotes, so a name starts at ``/`` or ``~``."""
     names = re.split(r"\s+(?=[/~])", named.replace('"', "").strip())
     return [Path(name).expanduser() for name in names]
 
 
 def append_known_host(line: str, known_hosts: Path) -> None:
-    """Add a line to a file of known hosts, whole or not at all."""
+    """Append a line to a known-hosts file by a single write."""
     known_hosts.parent.mkdir(0o700, parents=True, exist_ok=True)
     descriptor = os.open(known_hosts, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "rb+", buffering=0) as stream:
@@ -108,13 +108,13 @@ def append_known_host(line: str, known_hosts: Path) -> None:
 
 
 _MAX_SOCKET_PATH = 103 - 17 - len("/12345678")
-"""A socket's path is limited to 104 bytes (sys/un.h of macOS; 108 on Linux), of which ssh takes 17 for a temporary name."""
+"""Socket paths are limited to 104 bytes (sys/un.h of macOS; 108 on Linux); ssh appends 17 for a temporary name."""
 PIN = "trainctl-pinned"
-"""The name under which ``pinned_known_hosts`` writes a key: ssh's HostKeyAlias."""
+"""HostKeyAlias under which ``pinned_known_hosts`` writes a key."""
 
 
 def private_directory(environ: Mapping[str, str]) -> Path:
-    """A directory with a short path, the same one every time; a new one where others could have put something into it."""
+    """Return a directory with a short path, always the same; a new one if others may write to it."""
     for path in _candidates(environ):
         with contextlib.suppress(OSError):
             if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
@@ -127,7 +127,7 @@ def private_directory(environ: Mapping[str, str]) -> Path:
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     if environ.get("XDG_RUNTIME_DIR"):
         yield Path(environ["XDG_RUNTIME_DIR"]) / "trainctl"
-    yield Path(f"/tmp/trainctl-{os.getuid()}")  # noqa: S108 - looked at before it is used
+    yield Path(f"/tmp/trainctl-{os.getuid()}")  # noqa: S108 - checked before use
 
 
 def _is_private(path: Path) -> bool:
@@ -138,7 +138,7 @@ def _is_private(path: Path) -> bool:
 
 
 def pinned_known_hosts(directory: Path, host_key: str) -> Path:
-    """A file of known hosts that knows this key only, named by its content."""
+    """Return a known-hosts file with this key only, named by its content."""
     name = hashlib.sha256(host_key.encode()).hexdigest()[:16]
     path = directory / f"pin-{name}"
     if not path.exists():

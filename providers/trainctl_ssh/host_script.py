@@ -1,6 +1,6 @@
-"""What is done on a host to make it a node, and to unmake it. Standard library, Python 3.8: ``python -I -c`` reads it there.
+"""Create and remove a node's marker on a host; run there by ``python -I -c`` (Python 3.8).
 
-Arguments: VERB and a request as JSON. Prints one line of JSON: the answer, or ``error`` and ``path``.
+Arguments: a command and a request as JSON. Prints a line of JSON: the response, or ``error`` and ``path``.
 """
 
 import json
@@ -19,7 +19,7 @@ HostScriptResponse = Dict[str, Any]
 
 
 def create_marker(request: Request) -> HostScriptResponse:
-    """Leave a marker under ROOT, and check that it stayed: the directory may be removed at this moment."""
+    """Create a marker below ROOT, and check that no removal took it away."""
     marker = _marker(request)
     for _ in range(_ATTEMPTS):
         marker.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -38,13 +38,13 @@ def create_marker(request: Request) -> HostScriptResponse:
 
 
 def read_markers(request: Request) -> HostScriptResponse:
-    """What every marker says."""
-    said = map(_read, _entries(Path(request["root"]) / "made"))
-    return {"marks": [one for one in said if one is not None]}
+    """Return the content of all markers."""
+    markers = map(_read, _entries(Path(request["root"]) / "made"))
+    return {"marks": [marker for marker in markers if marker is not None]}
 
 
 def remove_marker(request: Request) -> HostScriptResponse:
-    """Take the marker away, and everything else with the last one, but DATA and what runs or lineages need."""
+    """Remove a marker; with the last one everything but DATA and what runs or lineages need."""
     root, data = Path(request["root"]), Path(request["data"])
     _unlink(_marker(request))
     if not root.is_dir() or _is_needed(root):
@@ -55,7 +55,7 @@ def remove_marker(request: Request) -> HostScriptResponse:
     if made.is_dir():
         made.rename(pending_removal / "made")
     late = _entries(pending_removal / "made")
-    for path in late:  # a run came between the look and the rename
+    for path in late:  # created between the check and the rename
         made.mkdir(0o700, exist_ok=True)
         path.rename(made / path.name)
     for path in _entries(root):
@@ -73,18 +73,20 @@ def _marker(request: Request) -> Path:
 
 
 def _is_needed(root: Path) -> bool:
-    """Whether another marker, a lineage's reference or a run is there. What only forbids the start of a run that never came is none:
-    with everything else goes the program that would start it."""
+    """Return whether another marker, a lineage's reference or a run exists.
+
+    Tombstones of runs that never started don't count: the program that could start them is removed, too.
+    """
     runs = (path / "spec.json" for path in _entries(root / "runs"))
-    return any(_entries(root / place) for place in _NEEDED_PATHS) or any(
+    return any(_entries(root / directory) for directory in _NEEDED_PATHS) or any(
         spec.exists() for spec in runs
     )
 
 
-def _entries(place: Path) -> List[Path]:
-    """What is in a directory, but for hidden names: those are being written, or going."""
+def _entries(directory: Path) -> List[Path]:
+    """Return the entries of a directory without hidden names, which are being written or removed."""
     try:
-        return [path for path in place.iterdir() if not path.name.startswith(".")]
+        return [path for path in directory.iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -111,7 +113,7 @@ def _remove_empty(path: Path) -> None:
 
 
 def _erase(path: Path) -> None:
-    """Remove a directory whatever the modes in it are."""
+    """Remove a directory, whatever its modes."""
     for directory, _, _ in os.walk(str(path)):
         Path(directory).chmod(0o700)
     shutil.rmtree(str(path), ignore_errors=True)
@@ -121,12 +123,12 @@ COMMANDS = {"make": create_marker, "marks": read_markers, "remove": remove_marke
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the command in the arguments."""
     try:
-        answer = COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))
+        response = COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))
     except OSError as error:
-        answer = {"error": error.strerror, "path": str(error.filename or "")}
-    sys.stdout.write(json.dumps(answer) + "\n")
+        response = {"error": error.strerror, "path": str(error.filename or "")}
+    sys.stdout.write(json.dumps(response) + "\n")
 
 
 if __name__ == "__main__":

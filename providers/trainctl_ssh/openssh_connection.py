@@ -1,4 +1,4 @@
-"""A link to a host by the system's OpenSSH: one connection for the whole command. See DESIGN.md."""
+"""Connection to a host by the ssh program, one per command; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ _OPTIONS = (
     "ControlPersist=no",
 )
 _NEWER_OPTIONS = ("StdinNull=no", "ForkAfterAuthentication=no")
-"""Words of OpenSSH 8.7 (https://www.openssh.com/txt/release-8.7): an older one ends at them, and has none in its configuration."""
+"""Options of OpenSSH 8.7 (https://www.openssh.com/txt/release-8.7), which older versions reject."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ControlMaster:
-    """The process that holds a connection open, what its far end is called there, and how others share it."""
+    """The ssh process that holds a connection, its remote PID, and the options to share it."""
 
     process: subprocess.Popen[bytes]
     pid: int
-    said: IO[bytes]
+    stderr: IO[bytes]
     share: tuple[str, ...]
 
     @property
-    def words(self) -> bytes:
-        """Everything that ssh has complained about."""
-        self.said.seek(0)
-        return self.said.read()
+    def messages(self) -> bytes:
+        """Everything that ssh printed on standard error."""
+        self.stderr.seek(0)
+        return self.stderr.read()
 
 
 class OpenSshConnection:
-    """One host. Connects when it is first needed, and again when the connection was lost; safe to use from many threads."""
+    """Connection to one host, opened on demand and after a loss; thread-safe."""
 
     def __init__(
-        self, login: SshLogin, who: str, environ: Mapping[str, str], confirm: Confirm
+        self, login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
     ) -> None:
         self.login = login
-        self.who = who
+        self.node_label = node_label
         self._confirm = confirm
         self._attempts = SharedAttempt()
         self._lock = self._attempts.lock
@@ -81,19 +81,19 @@ class OpenSshConnection:
         self._attempt: subprocess.Popen[bytes] | None = None
         self._exposed: Counter[int] = Counter()
         self._ports: dict[int, int] = {}
-        self._place = host_keys.private_directory(environ)
+        self._directory = host_keys.private_directory(environ)
         self.environ = {**environ, "SSH_ASKPASS_REQUIRE": "never"}
 
     def transport(self) -> OpenSshTransport:
-        """A way to run programs over it."""
+        """Return a transport over this connection."""
         return OpenSshTransport(self)
 
     def master(self) -> _ControlMaster:
-        """The live connection. NodeUnreachable with ssh's last words, also if that was another's attempt, which was waited for."""
+        """Return the open connection; NodeUnreachable, also if another thread's attempt failed."""
         while True:
             self._attempts.ensure(self._is_open, self._open)
             master = self._master
-            if master is not None:  # not closed in between
+            if master is not None:  # not closed meanwhile
                 return master
 
     def _is_open(self) -> bool:
@@ -104,18 +104,18 @@ class OpenSshConnection:
         self._master = self._connect()
 
     def argv(self, master: _ControlMaster) -> list[str]:
-        """How a command is run over the connection."""
+        """Return the command line for a call over the connection."""
         return [*self._ssh(), *master.share, *self._destination, shell.COMMAND]
 
-    def end(self, master: _ControlMaster, group: str | None) -> None:
-        """End a process group on the host."""
+    def kill_group(self, master: _ControlMaster, group: str | None) -> None:
+        """Kill a process group on the host."""
         if group and group.isdigit() and master.process.stdin:
             with contextlib.suppress(OSError, ValueError):
                 master.process.stdin.write(f"{group}\n".encode())
                 master.process.stdin.flush()
 
     def close(self) -> None:
-        """Let go of the connection; what runs over it ends. An attempt to connect that is under way is given up."""
+        """Close the connection, which kills its programs, or cancel an active attempt."""
         attempt = self._attempt
         if attempt is not None:
             kill(attempt)
@@ -132,27 +132,27 @@ class OpenSshConnection:
             master.process.wait(_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             kill(master.process)
-        master.said.close()
+        master.stderr.close()
 
-    def lost(self, master: _ControlMaster, said: bytes) -> NodeUnreachable:
-        """The error for a call that ended without its end."""
+    def lost(self, master: _ControlMaster, stderr: bytes) -> NodeUnreachable:
+        """Return the error for a call whose connection was lost."""
         if master.process.poll() is None:
-            return NodeUnreachable(f"{self.who}: connection lost", printable_tail(said))
-        with contextlib.suppress(ValueError):  # closed in between
-            said = master.words or said
-        return NodeUnreachable(f"{self.who}: connection lost", printable_tail(said))
+            return NodeUnreachable(f"{self.node_label}: connection lost", printable_tail(stderr))
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            stderr = master.messages or stderr
+        return NodeUnreachable(f"{self.node_label}: connection lost", printable_tail(stderr))
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
-        """See Transport. Equal requests share one forwarding: ssh knows them apart by nothing."""
+        """See Transport. Equal requests share one forwarding, as ssh can't distinguish them."""
         master = self.master()
         with self._lock:
             if not self._exposed[port]:
                 self._ports[port] = self._forward(master, "forward", port)
             self._exposed[port] += 1
-            there = self._ports[port]
+            remote_port = self._ports[port]
         try:
-            yield there
+            yield remote_port
         finally:
             with self._lock:
                 self._exposed[port] -= 1
@@ -160,13 +160,13 @@ class OpenSshConnection:
                     with contextlib.suppress(TrainctlError):
                         self._forward(master, "cancel", port)
 
-    def _forward(self, master: _ControlMaster, what: str, port: int) -> int:
+    def _forward(self, master: _ControlMaster, command: str, port: int) -> int:
         done = self._run(
-            *master.share, "-O", what, "-R", f"127.0.0.1:0:127.0.0.1:{port}", cleared=False
+            *master.share, "-O", command, "-R", f"127.0.0.1:0:127.0.0.1:{port}", cleared=False
         )
-        if what == "forward" and not done.stdout.strip().isdigit():
+        if command == "forward" and not done.stdout.strip().isdigit():
             raise NodeError(
-                f"{self.who} does not allow port forwarding",
+                f"{self.node_label} does not allow port forwarding",
                 f"{printable_tail(done.stderr)}\nSet AllowTcpForwarding yes (or remote) for its sshd.".lstrip(),
                 code="ssh-forwarding",
             )
@@ -174,65 +174,65 @@ class OpenSshConnection:
 
     def _connect(self) -> _ControlMaster:
         try:
-            return self._keep()
+            return self._start_master()
         except _UnknownHostKey:
-            self._first_contact()
+            self._confirm_host_key()
         try:
-            return self._keep()
+            return self._start_master()
         except _UnknownHostKey as error:
-            raise login_error(self.who, error.said) from None
+            raise login_error(self.node_label, error.stderr) from None
 
-    def _keep(self) -> _ControlMaster:
-        """Start the process that holds the connection; over a connection that the user has open already, where there is one.
+    def _start_master(self) -> _ControlMaster:
+        """Start the ssh process that holds the connection, over the user's open connection if there is one.
 
-        It is unknown which key that connection's host had, so a host with a pinned key gets its own.
+        The host key of the user's connection is unknown, so a host with a pinned key gets a connection of its own.
         """
         options: tuple[str, ...] = ()
         share: tuple[str, ...] = ("-o", "ControlMaster=no")
         if self.login.host_key or self._run("-O", "check").returncode != 0:
-            path = self._place / secrets.token_hex(4)
+            path = self._directory / secrets.token_hex(4)
             share = ("-S", str(path), *share)
             options = ("-S", str(path), "-o", "ControlMaster=yes")
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the connection
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the connection
         process = subprocess.Popen(
             [*self._ssh(), *options, *self._destination, shell.COMMAND],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env=self.environ,
             start_new_session=True,
         )
         self._attempt = process
         try:
-            greeting = self._greeted(process)
+            greeting = self._read_greeting(process)
         except BaseException:
             _kill_process(process)
-            said.close()
+            stderr.close()
             raise
         finally:
             self._attempt = None
         if greeting.began is None:
             _kill_process(process)
-            said.seek(0)
-            with said:
-                raise self._refusal(said.read() or greeting.before)
-        return _ControlMaster(process, int(greeting.began), said, share)
+            stderr.seek(0)
+            with stderr:
+                raise self._refusal(stderr.read() or greeting.before)
+        return _ControlMaster(process, int(greeting.began), stderr, share)
 
-    def _greeted(self, process: subprocess.Popen[bytes]) -> shell.MarkedOutput:
-        """What the far end said: the number of its process, unless it ended before."""
-        assert process.stdin is not None  # noqa: S101 - they were asked for
+    def _read_greeting(self, process: subprocess.Popen[bytes]) -> shell.MarkedOutput:
+        """Read the remote PID, unless the connection ends first."""
+        assert process.stdin is not None  # noqa: S101
         assert process.stdout is not None  # noqa: S101
         token = secrets.token_hex(16)
-        cut = shell.MarkedOutput(token, lambda _: None)
+        output = shell.MarkedOutput(token, lambda _: None)
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(shell.keepalive_line(token))
             process.stdin.flush()
         end = time.monotonic() + self.login.connect_timeout + _GREETING_SECONDS
-        while cut.began is None:
+        while output.began is None:
             left = end - time.monotonic()
             if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
                 raise NodeUnreachable(
-                    f"{self.who} does not respond after login",
+                    f"{self.node_label} does not respond after login",
                     "Check the shell start-up files of the account, and that its login shell is a shell.",
                     code="ssh-timeout",
                 )
@@ -240,27 +240,27 @@ class OpenSshConnection:
             if not data:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_CLOSE_SECONDS)
-                return cut
-            cut.feed(data)
+                return output
+            output.feed(data)
         threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
-        return cut
+        return output
 
-    def _refusal(self, said: bytes) -> Exception:
-        text = said.decode(errors="replace")
+    def _refusal(self, stderr: bytes) -> Exception:
+        text = stderr.decode(errors="replace")
         if CHANGED_KEY in text or (UNKNOWN_KEY in text and self.login.host_key):
-            return host_keys.key_changed_error(self.who, self.login, text)
+            return host_keys.key_changed_error(self.node_label, self.login, text)
         if UNKNOWN_KEY in text:
-            return _UnknownHostKey(said)
-        return login_error(self.who, said)
+            return _UnknownHostKey(stderr)
+        return login_error(self.node_label, stderr)
 
-    def _first_contact(self) -> None:
+    def _confirm_host_key(self) -> None:
         line = host_keys.scan_host_key(self._ssh(), self._destination, self.environ)
         shown = host_keys.parse_fingerprint(line)
         if not shown:
             return
-        question = f"{self.who} is unknown. Its host key is {shown}. Trust this key?"
+        question = f"{self.node_label} is unknown. Its host key is {shown}. Trust this key?"
         if not self._confirm(question):
-            raise key_unknown_error(self.who, self.login, shown)
+            raise key_unknown_error(self.node_label, self.login, shown)
         host_keys.append_known_host(line, self._known_hosts())
 
     def _known_hosts(self) -> Path:
@@ -271,7 +271,7 @@ class OpenSshConnection:
         return Path("~/.ssh/known_hosts").expanduser()
 
     def _run(self, *words: str, cleared: bool = True) -> subprocess.CompletedProcess[bytes]:
-        """A question to ssh itself, or to a connection that is open."""
+        """Run ssh itself, or a command of an open connection."""
         try:
             return subprocess.run(
                 [*self._ssh(cleared=cleared), *words, *self._destination],
@@ -284,7 +284,7 @@ class OpenSshConnection:
             )
         except subprocess.TimeoutExpired:
             raise NodeUnreachable(
-                f"{self.who}: ssh timed out after {_PROMPT_SECONDS} s",
+                f"{self.node_label}: ssh timed out after {_PROMPT_SECONDS} s",
                 "If an open control connection hangs, close it: ssh -O exit HOST.",
                 code="ssh-timeout",
             ) from None
@@ -297,19 +297,19 @@ class OpenSshConnection:
                 words += ["-o", option]
         if login.host_key:
             for option in (
-                f"UserKnownHostsFile={host_keys.pinned_known_hosts(self._place, login.host_key)}",
+                f"UserKnownHostsFile={host_keys.pinned_known_hosts(self._directory, login.host_key)}",
                 "GlobalKnownHostsFile=/dev/null",
                 f"HostKeyAlias={host_keys.PIN}",
                 "StrictHostKeyChecking=yes",
             ):
                 words += ["-o", option]
-        given: Sequence[tuple[str, object]] = (
+        flags: Sequence[tuple[str, object]] = (
             ("-l", login.user),
             ("-p", login.port),
             ("-i", login.identity_file),
             ("-J", login.jump),
         )
-        return words + [word for flag, value in given if value for word in (flag, str(value))]
+        return words + [word for flag, value in flags if value for word in (flag, str(value))]
 
     @property
     def _destination(self) -> tuple[str, ...]:
@@ -318,18 +318,18 @@ class OpenSshConnection:
 
 @functools.cache
 def _newer_options() -> tuple[str, ...]:
-    said = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr
-    version = re.match(rb"OpenSSH_(\d+)\.(\d+)", said)
+    stderr = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr
+    version = re.match(rb"OpenSSH_(\d+)\.(\d+)", stderr)
     known = version and tuple(map(int, version.groups())) >= (8, 7)
     return _NEWER_OPTIONS if known else ()
 
 
 class _UnknownHostKey(Exception):
-    """The host's key is not known."""
+    """The host's key is unknown."""
 
-    def __init__(self, said: bytes) -> None:
+    def __init__(self, stderr: bytes) -> None:
         super().__init__()
-        self.said = said
+        self.stderr = stderr
 
 
 def _kill_process(process: subprocess.Popen[bytes]) -> None:
@@ -341,14 +341,14 @@ def _kill_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _drain(stream: IO[bytes]) -> None:
-    """Read what the far end says now and then, so that it can go on saying it."""
+    """Read keepalive output, so that the remote side can continue."""
     with stream, contextlib.suppress(OSError):
         while os.read(stream.fileno(), 2**12):
             pass
 
 
 class OpenSshTransport:
-    """Commands over a link that others may use as well; closing it ends its own commands only."""
+    """Programs over a shared connection; closing it kills its own programs only."""
 
     def __init__(self, connection: OpenSshConnection) -> None:
         self._connection = connection
@@ -375,20 +375,20 @@ class OpenSshTransport:
             shell.call_line(token, argv, master.pid),
             timeout,
             lambda: out.ended is not None and err.ended is not None,
-            f"{connection.who}: a program",
+            f"{connection.node_label}: a program",
         )
         try:
             code = self._programs.run(connection.argv(master), streams, connection.environ)
         except BaseException:
-            connection.end(master, out.began)
+            connection.kill_group(master, out.began)
             raise
         if out.ended is not None:
             return CommandOutput(int(out.ended), bytes(stdout), bytes(stderr))
-        connection.end(master, out.began)
+        connection.kill_group(master, out.began)
         if code == -signal.SIGKILL:  # closed meanwhile
             return CommandOutput(code, bytes(stdout), bytes(stderr))
         if out.began is None and master.process.poll() is None:
-            raise login_error(connection.who, err.before)
+            raise login_error(connection.node_label, err.before)
         raise connection.lost(master, err.before + bytes(stderr))
 
     def expose(self, port: int) -> contextlib.AbstractContextManager[int]:
@@ -396,7 +396,7 @@ class OpenSshTransport:
         return self._connection.expose(port)
 
     def close(self) -> None:
-        """End what is still running."""
+        """Kill programs that are still running."""
         self._programs.close()
 
 

@@ -1,4 +1,4 @@
-"""A link to a host by paramiko, where there is no ssh program. See DESIGN.md for what it can't do."""
+"""Connection to a host by paramiko, if there is no ssh program; see DESIGN.md for its limits."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _ALIVE_SECONDS = 5
 _CLOSE_SECONDS = 2
 _CUT_MILLISECONDS = 15_000
 _USER_TIMEOUT = 18
-"""TCP_USER_TIMEOUT of linux/tcp.h: paramiko sends keepalives and doesn't count answers, so the kernel has to."""
+"""TCP_USER_TIMEOUT of linux/tcp.h: paramiko ignores unanswered keepalives, so the kernel detects them."""
 
 
 class ParamikoConnection:
-    """One host. Connects when it is first needed, and again when the connection was lost; safe to use from many threads."""
+    """Connection to one host, opened on demand and after a loss; thread-safe."""
 
     def __init__(
-        self, login: SshLogin, who: str, environ: Mapping[str, str], confirm: Confirm
+        self, login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
     ) -> None:
         self.login = login
-        self.who = who
+        self.node_label = node_label
         self._confirm = confirm
         self._environ = environ
         self._attempts = connection_errors.SharedAttempt()
@@ -49,46 +49,48 @@ class ParamikoConnection:
         self._ports: dict[int, int] = {}
 
     def transport(self) -> ParamikoTransport:
-        """A way to run programs over it."""
+        """Return a transport over this connection."""
         return ParamikoTransport(self)
 
     def channel(self) -> tuple[paramiko.Channel, int]:
-        """A channel in which the far end's shell waits for a line, and the process that it depends on."""
+        """Return a channel whose shell waits for a line, and the PID that it depends on."""
         self._attempts.ensure(self._is_open, self._connect)
         with self._lock:
             if not self._clients:
                 raise self.lost("closed meanwhile")
             try:
-                return self._opened(), self._pid
+                return self._open_channel(), self._pid
             except (paramiko.SSHException, OSError, EOFError) as error:
                 raise self.lost(str(error)) from None
 
-    def _opened(self) -> paramiko.Channel:
-        """A new channel, in another connection where this one has as many as a server gives (ten sessions)."""
+    def _open_channel(self) -> paramiko.Channel:
+        """Open a channel, on another connection if this one has reached the server's limit (ten sessions)."""
         try:
             return self._open(self._clients[-1])
         except paramiko.ChannelException:
             self._clients.append(self._client())
         except paramiko.SSHException:
             if not self._alive():
-                raise  # else only that channel was closed, before anything was sent to it
+                raise  # otherwise only that channel was closed, before any use
         return self._open(self._clients[-1])
 
-    def end(self, group: str | None) -> None:
-        """End a process group on the host."""
+    def kill_group(self, group: str | None) -> None:
+        """Kill a process group on the host."""
         master = self._master
         if group and group.isdigit() and master is not None:
             with contextlib.suppress(OSError, paramiko.SSHException):
                 master.sendall(f"{group}\n".encode())
 
-    def lost(self, said: str) -> NodeUnreachable:
-        """The error for a call that ended without its end."""
-        return NodeUnreachable(f"{self.who}: connection lost", printable_tail(said.encode()))
+    def lost(self, message: str) -> NodeUnreachable:
+        """Return the error for a call whose connection was lost."""
+        return NodeUnreachable(
+            f"{self.node_label}: connection lost", printable_tail(message.encode())
+        )
 
     def close(self) -> None:
-        """Let go of the connection; what runs over it ends."""
+        """Close the connection, which kills its programs."""
         if not self._lock.acquire(timeout=_CLOSE_SECONDS):
-            return  # an attempt to connect, which can't be given up, and ends with this process
+            return  # an active attempt, which can't be cancelled, ends with this process
         try:
             clients = [*self._clients, *self._jumps]
             self._clients, self._jumps, self._master = [], [], None
@@ -104,21 +106,21 @@ class ParamikoConnection:
         with self._lock:
             transport = _transport(self._clients[0])
             try:
-                there = transport.request_port_forward("127.0.0.1", 0, self._serve)
+                remote_port = transport.request_port_forward("127.0.0.1", 0, self._serve)
             except (paramiko.SSHException, OSError) as error:
                 raise NodeError(
-                    f"{self.who} does not allow port forwarding",
+                    f"{self.node_label} does not allow port forwarding",
                     f"{error}\nSet AllowTcpForwarding yes (or remote) for its sshd.",
                     code="ssh-forwarding",
                 ) from None
-            self._ports[there] = port
+            self._ports[remote_port] = port
         try:
-            yield there
+            yield remote_port
         finally:
-            self._ports.pop(there, None)
+            self._ports.pop(remote_port, None)
             with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-                # not cancel_port_forward, which would forget the handler of the other ports
-                transport.global_request("cancel-tcpip-forward", ("127.0.0.1", there))
+                # cancel_port_forward would remove the handler of other ports, too
+                transport.global_request("cancel-tcpip-forward", ("127.0.0.1", remote_port))
 
     def _serve(self, channel: paramiko.Channel, origin: Any, server: tuple[str, int]) -> None:
         port = self._ports.get(server[1])
@@ -149,7 +151,7 @@ class ParamikoConnection:
         if pid is None:
             self.close()
             raise NodeUnreachable(
-                f"{self.who} does not respond after login",
+                f"{self.node_label} does not respond after login",
                 "Check the shell start-up files of the account, and that its login shell is a shell.",
                 code="ssh-timeout",
             )
@@ -167,26 +169,26 @@ class ParamikoConnection:
             return self._log_in(config)
         except paramiko.BadHostKeyException as error:
             raise connection_errors.key_mismatch_error(
-                self.who,
+                self.node_label,
                 fingerprint(error.key.asbytes()),
                 fingerprint(error.expected_key.asbytes()),
                 f"ssh-keygen -R {login.address}, or correct host_key in the manifest.",
             ) from None
         except paramiko.AuthenticationException as error:
             raise connection_errors.error_for_failure(
-                connection_errors.DENIED, self.who, str(error)
+                connection_errors.DENIED, self.node_label, str(error)
             ) from None
         except socket.gaierror as error:
             raise connection_errors.error_for_failure(
-                connection_errors.UNKNOWN_HOST, self.who, str(error)
+                connection_errors.UNKNOWN_HOST, self.node_label, str(error)
             ) from None
         except ConnectionRefusedError as error:
             raise connection_errors.error_for_failure(
-                connection_errors.CONNECTION_REFUSED, self.who, str(error)
+                connection_errors.CONNECTION_REFUSED, self.node_label, str(error)
             ) from None
         except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
             raise connection_errors.error_for_failure(
-                connection_errors.TIMED_OUT, self.who, str(error)
+                connection_errors.TIMED_OUT, self.node_label, str(error)
             ) from None
 
     def _log_in(self, config: Mapping[str, Any]) -> paramiko.SSHClient:
@@ -230,12 +232,12 @@ class ParamikoConnection:
             return paramiko.ProxyCommand(config["proxycommand"])
         sock = socket.create_connection((host, port), self.login.connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # a kernel without it notices a cut later
+        with contextlib.suppress(OSError):  # unsupported: losses are detected later
             sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, _CUT_MILLISECONDS)
         return sock
 
     def _through(self, jump: str, host: str, port: int) -> paramiko.Channel:
-        """A channel over the last of the hosts to go through, each reached through those before it."""
+        """Return a channel over the last of the jump hosts, each reached through those before it."""
         before, _, last = jump.rpartition(",")
         user, _, place = last.rpartition("@")
         address, colon, number = place.rpartition(":")
@@ -247,7 +249,7 @@ class ParamikoConnection:
             connect_timeout=self.login.connect_timeout,
         )
         connection = ParamikoConnection(
-            login, f"{self.who} (through {place})", self._environ, self._confirm
+            login, f"{self.node_label} (through {place})", self._environ, self._confirm
         )
         client = connection._client()
         self._jumps += [*connection._jumps, client]
@@ -256,9 +258,9 @@ class ParamikoConnection:
 
 
 class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
-    """First contact: the fingerprint is shown and asked for.
+    """First contact: prompt with the fingerprint.
 
-    A pinned host is never one: paramiko itself refuses any key but the pinned one, of whatever type.
+    paramiko itself refuses any other key of a host with a pinned key.
     """
 
     def __init__(self, connection: ParamikoConnection, known_hosts: Path) -> None:
@@ -268,11 +270,13 @@ class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
-        """NodeUnreachable unless the user says yes."""
+        """Raise NodeUnreachable unless the user confirms."""
         connection, shown = self._connection, fingerprint(key.asbytes())
-        question = f"{connection.who} is unknown. Its host key is {shown}. Trust this key?"
+        question = f"{connection.node_label} is unknown. Its host key is {shown}. Trust this key?"
         if not connection._confirm(question):
-            raise connection_errors.key_unknown_error(connection.who, connection.login, shown)
+            raise connection_errors.key_unknown_error(
+                connection.node_label, connection.login, shown
+            )
         append_known_host(f"{hostname} {key.get_name()} {key.get_base64()}", self._known_hosts)
 
 

@@ -1,4 +1,4 @@
-"""Commands over paramiko's channels: the same marks and the same care as over the ssh program."""
+"""Programs over paramiko's channels, by the same line protocol as with the ssh program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GREETING_SECONDS = 30
 
 
 class ParamikoTransport:
-    """Commands over a link that others may use as well; closing it ends its own commands only."""
+    """Programs over a shared connection; closing it kills its own programs only."""
 
     def __init__(self, connection: ParamikoConnection) -> None:
         self._connection = connection
@@ -55,13 +55,13 @@ class ParamikoTransport:
         channel, master = self._connection.channel()
         with self._lock:
             self._running.add(channel)
-        talk = _ChannelExchange(
+        exchange = _ChannelExchange(
             channel, chain((shell.call_line(token, list(argv), master),), stdin), timeout
         )
         try:
-            talk.exchange(out, err, f"{self._connection.who}: a program")
+            exchange.exchange(out, err, f"{self._connection.node_label}: a program")
         except BaseException:
-            self._connection.end(out.began)
+            self._connection.kill_group(out.began)
             raise
         finally:
             with self._lock:
@@ -70,7 +70,7 @@ class ParamikoTransport:
             channel.close()
         if out.ended is not None:
             return CommandOutput(int(out.ended), bytes(stdout), bytes(stderr))
-        self._connection.end(out.began)
+        self._connection.kill_group(out.began)
         if closed:
             return CommandOutput(-signal.SIGKILL, bytes(stdout), bytes(stderr))
         raise self._connection.lost((err.before + bytes(stderr)).decode(errors="replace"))
@@ -80,7 +80,7 @@ class ParamikoTransport:
         return self._connection.expose(port)
 
     def close(self) -> None:
-        """End what is still running."""
+        """Kill programs that are still running."""
         with self._lock:
             left, self._running = self._running, set()
         for channel in left:
@@ -88,7 +88,7 @@ class ParamikoTransport:
 
 
 class _ChannelExchange:
-    """One channel: a thread sends, and the caller's hears, so that neither waits for the other."""
+    """Input and output of one channel, sent and received by two threads."""
 
     def __init__(
         self, channel: paramiko.Channel, stdin: Iterable[bytes], timeout: float | None
@@ -96,78 +96,80 @@ class _ChannelExchange:
         self._channel = channel
         self._stdin = stdin
         self._timeout = timeout
-        self._moved = time.monotonic()
+        self._active_at = time.monotonic()
         self._problem: BaseException | None = None
 
-    def exchange(self, out: shell.MarkedOutput, err: shell.MarkedOutput, who: str) -> None:
-        """Until both streams had their second mark, or the channel ends."""
+    def exchange(self, out: shell.MarkedOutput, err: shell.MarkedOutput, node_label: str) -> None:
+        """Exchange until both streams had their second mark, or the channel ends."""
         threading.Thread(target=self._send, daemon=True).start()
         channel = self._channel
         while out.ended is None or err.ended is None:
-            over = channel.closed or channel.eof_received
-            heard = self._hear(channel.recv_ready, channel.recv, out.feed)
-            heard |= self._hear(channel.recv_stderr_ready, channel.recv_stderr, err.feed)
+            is_closed = channel.closed or channel.eof_received
+            received = self._receive(channel.recv_ready, channel.recv, out.feed)
+            received |= self._receive(channel.recv_stderr_ready, channel.recv_stderr, err.feed)
             if self._problem is not None:
                 raise self._problem
-            if heard:
-                self._moved = time.monotonic()
-            elif over:
+            if received:
+                self._active_at = time.monotonic()
+            elif is_closed:
                 return
             else:
-                self._wait(who)
+                self._wait(node_label)
 
-    def _hear(self, ready: Callable[[], bool], read: Callable[[int], bytes], on: OnBytes) -> bool:
+    def _receive(
+        self, ready: Callable[[], bool], read: Callable[[int], bytes], on: OnBytes
+    ) -> bool:
         if not ready():
             return False
         on(read(_READ_BYTES))
         return True
 
-    def _wait(self, who: str) -> None:
+    def _wait(self, node_label: str) -> None:
         left = _POLL_SECONDS
         if self._timeout is not None:
-            silent = time.monotonic() - self._moved
-            if silent >= self._timeout:
+            idle = time.monotonic() - self._active_at
+            if idle >= self._timeout:
                 raise NodeTimeout(
-                    f"{who} timed out after {self._timeout:g} s",
+                    f"{node_label} timed out after {self._timeout:g} s",
                     "The command and its processes were stopped.",
                 )
-            left = min(left, self._timeout - silent)
-        with contextlib.suppress(OSError, ValueError):  # closed in between
+            left = min(left, self._timeout - idle)
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile
             select.select([self._channel], [], [], left)
 
     def _send(self) -> None:
         try:
             for data in self._stdin:
                 self._channel.sendall(data)
-                self._moved = time.monotonic()
+                self._active_at = time.monotonic()
             self._channel.shutdown_write()
         except (OSError, EOFError, paramiko.SSHException):
-            return  # it doesn't want to read: its answer counts
-        except BaseException as problem:  # noqa: BLE001 - the caller's own, raised there
+            return  # the program ignores its input; its output counts
+        except BaseException as problem:  # noqa: BLE001 - raised in the caller's thread
             self._problem = problem
 
 
 def read_greeting(channel: paramiko.Channel, token: str, seconds: float) -> int | None:
-    """The number of the far end's process; None if it does not say one."""
-    cut = shell.MarkedOutput(token, lambda _: None)
+    """Return the PID of the remote shell; None if the channel ends first."""
+    output = shell.MarkedOutput(token, lambda _: None)
     channel.settimeout(seconds + _GREETING_SECONDS)
-    while cut.began is None:
+    while output.began is None:
         data = channel.recv(_READ_BYTES)
         if not data:
             return None
-        cut.feed(data)
+        output.feed(data)
     channel.settimeout(None)
-    return int(cut.began)
+    return int(output.began)
 
 
 def relay(channel: paramiko.Channel, port: int) -> None:
-    """Carry bytes between a channel and a port of this machine until either side ends."""
+    """Copy bytes between a channel and a local port until both sides end."""
     with (
         contextlib.suppress(OSError, EOFError, paramiko.SSHException),
         contextlib.closing(channel),
-        socket.create_connection(("127.0.0.1", port)) as here,
+        socket.create_connection(("127.0.0.1", port)) as sock,
     ):
-        ends: dict[_End, _End] = {channel: here, here: channel}
+        ends: dict[_End, _End] = {channel: sock, sock: channel}
         while ends:
             for end in select.select(list(ends), [], [])[0]:
                 data = end.recv(_READ_BYTES)

@@ -1,4 +1,4 @@
-"""Nodes that are hosts one logs in to. See DESIGN.md beside this file."""
+"""Provider of nodes on existing hosts; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ from trainctl.plugin_api.provider import (
     never_confirm,
 )
 from trainctl.remote.responses import printable_tail
-from trainctl_ssh.host_discovery import HostPaths, find_host_paths, find_presence
-from trainctl_ssh.hosts import SshHost, SshLogin, cluster_hosts, node_login
+from trainctl_ssh.hosts import (
+    HostPaths,
+    SshHost,
+    SshLogin,
+    cluster_hosts,
+    find_host_paths,
+    find_presence,
+    node_login,
+)
 from trainctl_ssh.openssh_connection import OpenSshConnection
 from trainctl_ssh.settings import find_problems, schema
 
@@ -41,26 +48,26 @@ _SECONDS = 120.0
 
 
 class SshProvider:
-    """Gives hosts that exist already; a marker file under each one's root says by whom it is used."""
+    """Nodes on existing hosts; a marker file below the root of each records its users."""
 
     name = "ssh"
     capabilities = Capabilities()
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
+        self._prompt_lock = threading.Lock()
         self._connections: dict[SshLogin, OpenSshConnection | ParamikoConnection] = {}
-        self._ask: Confirm = never_confirm
+        self._prompt: Confirm = never_confirm
 
     def set_confirm(self, confirm: Confirm) -> None:
         """See Provider."""
-        self._ask = confirm
+        self._prompt = confirm
 
     def close(self) -> None:
         """See Provider."""
         with self._lock:
-            links, self._connections = self._connections, {}
-        for connection in links.values():
+            connections, self._connections = self._connections, {}
+        for connection in connections.values():
             connection.close()
 
     def schema(self) -> JsonObject:
@@ -85,50 +92,50 @@ class SshProvider:
             return _node(cluster, host, find_host_paths(transport, host, node.id), node.key)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """See Provider. A host that another key uses already is shared: each key leaves its own marker."""
+        """See Provider. Keys share a host; each has its own marker."""
         planned = next(node for node in self.plan(cluster) if node.name == name)
         node = replace(self.locate(cluster, planned), key=key)
         text = {"key": key, "cluster": node.cluster, "name": node.name}
-        answer = self._do(node, "make", text=text)
-        if "error" in answer:
+        response = self._do(node, "make", text=text)
+        if "error" in response:
             raise NodeError(
-                f"cannot create node {node.id}: {answer['error']}: {answer['path']}",
+                f"cannot create node {node.id}: {response['error']}: {response['path']}",
                 "Make the directory writable, or set dir of the host to another directory.",
             )
-        if not answer["made"]:
+        if not response["made"]:
             raise NodeError(
                 f"node {node.id} is deleted by another process as soon as it is created"
             )
         return node
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """See Provider. NodeUnreachable if it was not found and some host could not be asked."""
-        missing: list[NodeUnreachable] = []
+        """See Provider. NodeUnreachable if it was not found and a host was unreachable."""
+        errors: list[NodeUnreachable] = []
 
-        def look(planned: Node) -> Node | None:
+        def inspect(planned: Node) -> Node | None:
             try:
                 node = replace(self.locate(cluster, planned), key=key)
                 return node if self._presence(node) is ResourceStatus.PRESENT else None
             except NodeUnreachable as error:
-                missing.append(error)
+                errors.append(error)
                 return None
 
-        found = [node for node in each(look, self.plan(cluster), _PARALLELISM) if node]
-        if not found and missing:
-            raise missing[0]
-        return found[0] if found else None
+        nodes = [node for node in each(inspect, self.plan(cluster), _PARALLELISM) if node]
+        if not nodes and errors:
+            raise errors[0]
+        return nodes[0] if nodes else None
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
         """See Provider."""
 
-        def look(planned: Node) -> Node | None:
+        def inspect(planned: Node) -> Node | None:
             node = self.locate(cluster, planned)
             used = {
                 (mark["cluster"], mark["name"]) for mark in self._do(node, "marks").get("marks", ())
             }
             return node if (node.cluster, node.name) in used else None
 
-        return [node for node in each(look, self.plan(cluster), _PARALLELISM) if node]
+        return [node for node in each(inspect, self.plan(cluster), _PARALLELISM) if node]
 
     def read(self, node: Node) -> ResourceStatus:
         """See Provider."""
@@ -144,10 +151,12 @@ class SshProvider:
             return ResourceStatus.FORBIDDEN
 
     def delete(self, node: Node) -> None:
-        """See Provider. What is under root goes with the last key, and only if nothing of another lineage is in it."""
-        answer = self._do(node, "remove")
-        if "error" in answer:
-            raise NodeError(f"cannot remove node {node.id}: {answer['error']}: {answer['path']}")
+        """See Provider. The last key removes the root directory, unless another lineage uses it."""
+        response = self._do(node, "remove")
+        if "error" in response:
+            raise NodeError(
+                f"cannot remove node {node.id}: {response['error']}: {response['path']}"
+            )
 
     def transport(self, node: Node) -> Transport:
         """See Provider."""
@@ -160,9 +169,9 @@ class SshProvider:
             return self._connections[login].transport()
 
     def _confirm(self, question: str) -> bool:
-        """One question at a time."""
-        with self._asking:
-            return self._ask(question)
+        """Prompt one question at a time."""
+        with self._prompt_lock:
+            return self._prompt(question)
 
     @contextmanager
     def _open(self, node: Node) -> Iterator[Transport]:
@@ -177,29 +186,29 @@ class SshProvider:
         with self._open(node) as transport:
             return find_presence(transport, marker, node.id)
 
-    def _do(self, node: Node, method: str, **more: Any) -> dict[str, Any]:
-        request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **more}
+    def _do(self, node: Node, method: str, **members: Any) -> dict[str, Any]:
+        request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **members}
         program = (files("trainctl_ssh") / "host_script.py").read_text(encoding="utf-8")
         argv = [node.python, "-I", "-c", program, method, json.dumps(request)]
         with self._open(node) as transport:
             output = transport.run(argv, timeout=_SECONDS)
         try:
-            answer: dict[str, Any] = json.loads(output.stdout)
+            response: dict[str, Any] = json.loads(output.stdout)
         except ValueError:
             raise NodeError(
                 f"{node.id}: {node.python} no longer runs", printable_tail(output.stderr)
             ) from None
-        return answer
+        return response
 
 
-def _node(cluster: ClusterSettings, host: SshHost, places: HostPaths, key: str) -> Node:
+def _node(cluster: ClusterSettings, host: SshHost, paths: HostPaths, key: str) -> Node:
     return Node(
         cluster=cluster.name,
         name=host.name,
         address=host.login.address,
-        root=places.root,
-        data=places.data,
-        python=places.python,
+        root=paths.root,
+        data=paths.data,
+        python=paths.python,
         key=key,
         gpus=host.gpus,
         details=host.login.details,
@@ -213,11 +222,11 @@ def _marker(key: str) -> str:
 
 
 def _open_connection(
-    login: SshLogin, who: str, environ: Mapping[str, str], confirm: Confirm
+    login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
 ) -> OpenSshConnection | ParamikoConnection:
-    """A link to a host; ``who`` names it in errors. Connects to nothing yet."""
+    """Return a connection to a host, which ``node_label`` names in errors; it is opened later."""
     if shutil.which("ssh", path=environ.get("PATH")):
-        return OpenSshConnection(login, who, environ, confirm)
+        return OpenSshConnection(login, node_label, environ, confirm)
     try:
         from trainctl_ssh.paramiko_connection import (
             ParamikoConnection,  # a tenth of a second, and rarely wanted
@@ -228,7 +237,7 @@ def _open_connection(
             "Install the OpenSSH client, or paramiko: pip install 'trainctl[ssh]'.",
             code="ssh-client-missing",
         ) from None
-    return ParamikoConnection(login, who, environ, confirm)
+    return ParamikoConnection(login, node_label, environ, confirm)
 
 
 _: type[Provider] = SshProvider

@@ -1,4 +1,4 @@
-"""The settings of a cluster of hosts: their JSON Schema, and what a schema can't say."""
+"""Settings of a cluster of hosts: JSON Schema, and checks beyond it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _HOST: JsonObject = {
 
 
 def schema() -> JsonObject:
-    """The JSON Schema of a cluster section, without what is the core's."""
+    """Return the JSON Schema of a cluster section, without the core's keys."""
     name = _text(_ADDRESS, "Name or address of a host, without user and port.")
     return {
         "type": "object",
@@ -93,7 +93,7 @@ def schema() -> JsonObject:
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
-    """Hosts that are declared twice, keys that are none, and ranges without a port."""
+    """Yield duplicate hosts, invalid keys and invalid port ranges."""
     hosts = cluster_hosts(cluster)
     ports = str(cluster.settings.get("ports") or "")
     if not _is_port_range(ports):
@@ -135,7 +135,7 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
 
 
 def _is_port_range(ports: str) -> bool:
-    """Whether all of its ports, of which there is one or more, need no root; no range is fine, too."""
+    """Return whether a range is empty or holds unprivileged ports only."""
     first, _, last = (ports or "1024-65535").partition("-")
     return 1024 <= int(first) <= int(last) <= 65535
 
@@ -149,7 +149,7 @@ def _range_error(path: tuple[str | int, ...]) -> SettingsProblem:
 
 
 def _is_key(text: str) -> bool:
-    """RFC 4253, 6.6: the base64 holds the type's length in four bytes, then the type."""
+    """Check that the base64 begins with the type's length in four bytes, then the type: RFC 4253, 6.6."""
     kind, _, encoded = text.partition(" ")
     try:
         blob = base64.b64decode(encoded, validate=True)

@@ -1,4 +1,8 @@
-"""State logs: in a directory, and in memory. One layout over one object-store interface; see DESIGN.md beside this file."""
+"""State logs in a directory and in memory.
+
+Begin with ``open_directory``. ``log`` implements the log over any object store, with snapshots and history; ``layout`` has
+names and formats of its objects. DESIGN.md lists the invariants.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _in_memory: dict[str, MemoryObjects] = {}
 
 
 def open_directory(url: str) -> StateLog:
-    """The log in the directory that ``file:///absolute/path`` names; made by the first append, not before."""
+    """Open the log in ``file:///absolute/path``; the first append creates the directory."""
     path = unquote(url.removeprefix("file:").removeprefix("//").removeprefix("localhost"))
     if not path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts:
         raise UsageError(
@@ -31,12 +35,12 @@ def open_directory(url: str) -> StateLog:
 
 
 def directory_objects(root: Path) -> DirectoryObjects:
-    """The objects of a state in a directory, which the first write makes."""
+    """Return the objects of a state in a directory, which the first write creates."""
     return DirectoryObjects(root, is_key, _explained)
 
 
 def open_memory(url: str) -> StateLog:
-    """The log of that name in this process, ``memory:NAME``; gone when the process ends."""
+    """Open the log ``memory:NAME``, which ends with this process."""
     name = url.partition(":")[2].strip("/")
     return ObjectLog(_in_memory.setdefault(name, MemoryObjects()), url)
 
@@ -71,7 +75,7 @@ _ADVICE[errno.EMLINK] = _ADVICE[errno.ENOTSUP]
 
 
 def _explained(root: Path, error: OSError) -> StateError:
-    """The error that names the path and says what to do."""
+    """Return an error with the path and a remedy."""
     summary, advice = _ADVICE.get(
         error.errno or 0,
         (f"cannot use the state: {error.strerror or error}", "Check the disk and the path."),

@@ -1,4 +1,4 @@
-"""The names and the format of the objects that a log is made of."""
+"""Names and format of a log's objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
 
 
 class CorruptStateObject(StateError):
-    """An object isn't what was written there."""
+    """An object is missing or corrupt."""
 
     default_code = "state-corrupt"
 
@@ -27,18 +27,18 @@ class CorruptStateObject(StateError):
 
 
 def key_of(kind: str, position: int) -> str:
-    """The name of the object of a position."""
+    """Return the key of a position's object."""
     return f"{kind}/{position:012d}.json"
 
 
 def position_of(key: str) -> int | None:
-    """The position a name stands for; None for an object that isn't one of ours."""
+    """Return the position of a key; None for other objects."""
     match = _NUMBERED.fullmatch(key)
     return int(match[1]) if match else None
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """The bytes of an object. Escaped to ASCII, so that any file name a disk can hold survives. StateError if it isn't JSON."""
+    """Encode an object as ASCII JSON, so that all file names survive; StateError if it isn't JSON."""
     try:
         text = json.dumps({"version": VERSION, **body}, separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
@@ -49,7 +49,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
-    """What ``encode`` was given. Damaged if it can't be; StateError if a newer trainctl wrote it."""
+    """Decode an object; CorruptStateObject, or StateError if a newer trainctl wrote it."""
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
@@ -68,12 +68,12 @@ def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
 
 
 def decode_entries(key: str, data: bytes, url: str) -> list[dict[str, Any]]:
-    """The entries of a ``log/`` object, every one with its id."""
+    """Decode the entries of a ``log/`` object."""
     return validate_batch(key, decode(key, data, url).get("entries"), url)
 
 
 def validate_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
-    """A batch of entries as it was read. Damaged if it isn't one."""
+    """Return a valid batch of entries; CorruptStateObject otherwise."""
     if not isinstance(batch, list) or not batch:
         raise CorruptStateObject(key, url, "contains no entries")
     if not all(isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in batch):

@@ -1,15 +1,17 @@
-"""A state log over any object store: the one layout. DESIGN.md beside this file has the invariants."""
+"""State log over any object store; see DESIGN.md for the invariants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import AppendConflict, StateError, StorageError
 from trainctl.plugin_api.state import LogSlice, StateLog
-from trainctl_state.archive import Batch, HistoryArchive, HistoryPack
 from trainctl_state.layout import (
+    HISTORY,
     LOG,
     SNAPSHOTS,
     CorruptStateObject,
@@ -18,16 +20,22 @@ from trainctl_state.layout import (
     encode,
     key_of,
     position_of,
+    validate_batch,
 )
 
 RETAINED_SNAPSHOTS = 2
-"""One to read, and the one before it in case that can't be."""
+"""The newest, and the one before it as a fallback."""
 ATTEMPTS = 5
-"""How often a reader that is overtaken by pruning starts again."""
+"""Attempts of a reader that is overtaken by pruning."""
+
+PACK_POSITIONS = 500
+"""Most positions in a pack, which keeps packs small."""
+
+Batch = list[dict[str, Any]]
 
 
 class ObjectLog:
-    """A log of numbered objects, each created only if absent, with snapshots beside them."""
+    """A log of numbered objects, each created only if absent, and snapshots."""
 
     def __init__(self, store: ObjectStore, url: str) -> None:
         self._store = store
@@ -37,11 +45,11 @@ class ObjectLog:
 
     @property
     def url(self) -> str:
-        """Where the log is, for people."""
+        """URL of the log, for people."""
         return self._url
 
     def read(self, position: int = 0) -> LogSlice:
-        """Everything from the position on; the whole state, flagged so, if that position was pruned."""
+        """Return entries from ``position``; the complete state, flagged ``whole``, if that was pruned."""
         if position > 0:
             followed = self._follow(position)
             if followed is not None:
@@ -50,7 +58,7 @@ class ObjectLog:
         return LogSlice(whole.entries, whole.next, whole.snapshot, is_full_state=position > 0)
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
-        """Add one batch at the position, durably. AppendConflict if it is taken or was."""
+        """Append a batch durably; AppendConflict if the position is or was taken."""
         ids = _ids(entries)
         data = encode({"entries": entries})
         self._refuse_hole(position)
@@ -61,7 +69,7 @@ class ObjectLog:
             raise _append_conflict(position)
 
     def snapshot(self, position: int, state: JsonObject) -> None:
-        """Keep the fold of everything before the position; prune what the snapshot before it covers."""
+        """Store the fold of everything before ``position``; prune what the previous snapshot covers."""
         if position <= self._newest_snapshot():
             return
         self._refuse_hole(position)
@@ -70,9 +78,9 @@ class ObjectLog:
         self._prune(self._snapshots())
 
     def _prune(self, snapshots: Sequence[int]) -> None:
-        """Pack into history what the older of the kept snapshots covers, and empty it in the log.
+        """Move entries covered by the older retained snapshot to the history, and empty them in the log.
 
-        Repeats without harm, and finishes what a killed one began.
+        It is idempotent, and completes interrupted pruning.
         """
         if len(snapshots) < RETAINED_SNAPSHOTS:
             return
@@ -90,12 +98,12 @@ class ObjectLog:
             self._store.put(key_of(LOG, position), b"", durable=False)
 
     def replay(self) -> Iterator[JsonObject]:
-        """Every entry ever appended, the oldest first."""
+        """Yield every entry ever appended, the oldest first."""
         for batch in self._all_batches():
             yield from batch
 
     def _all_batches(self) -> Iterator[Batch]:
-        """Every batch from position 0 on, from history as far as it goes and then from the log."""
+        """Yield all batches, from the history and then the log."""
         end, position = self._end_of_listing(0), 0
         while position < end:
             if batch := self._batch_or_pruned(position):
@@ -108,7 +116,7 @@ class ObjectLog:
                 raise self._uncovered(position)
 
     def _follow(self, position: int) -> LogSlice | None:
-        """Entries by name until one is missing; None if one was pruned."""
+        """Read entries by key until one is missing; None if one was pruned."""
         entries: list[JsonObject] = []
         while (data := self._store.get(key_of(LOG, position))) is not None:
             if not data:
@@ -138,7 +146,7 @@ class ObjectLog:
         return LogSlice(entries, end, fold)
 
     def _newest_fold(self) -> tuple[int, JsonObject | None]:
-        """The newest snapshot that can be read: it is only a cache, and what it covers is also elsewhere."""
+        """Return the newest readable snapshot; snapshots are caches, so corrupt ones are skipped."""
         for position in reversed(self._snapshots()):
             key = key_of(SNAPSHOTS, position)
             data = self._store.get(key)
@@ -158,7 +166,7 @@ class ObjectLog:
         return max((position + 1 for position in positions if position is not None), default=start)
 
     def _batch_or_pruned(self, position: int) -> Batch | None:
-        """The batch of a position below the head; None if it was pruned. Damaged if it is missing."""
+        """Return the batch of a position; None if pruned, CorruptStateObject if missing."""
         key = key_of(LOG, position)
         data = self._store.get(key)
         if data is None:
@@ -177,7 +185,7 @@ class ObjectLog:
         )
 
     def _create(self, position: int, data: bytes, ids: list[str]) -> bool:
-        """Whether the object of the position is ours, also when the answer was lost."""
+        """Return whether this process created the object, even if the response was lost."""
         key = key_of(LOG, position)
         try:
             if self._store.put_if_absent(key, data):
@@ -195,7 +203,7 @@ class ObjectLog:
         )
 
     def _is_packed_as(self, position: int, ids: list[str]) -> bool:
-        """Whether we are in a snapshot that was made while we appended: history knows, if it covers the position."""
+        """Return whether a concurrent snapshot includes this append, as recorded in the history."""
         packed = self._archive.batch_at(position)
         if packed is None or _ids(packed) == ids:
             return True
@@ -228,6 +236,74 @@ def _append_conflict(position: int) -> AppendConflict:
     return AppendConflict(
         f"another command wrote to the state first (position {position})", "Run the command again."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPack:
+    """The batches of positions from ``first``."""
+
+    first: int
+    batches: tuple[Batch, ...]
+
+    @property
+    def next(self) -> int:
+        """The position after its last one."""
+        return self.first + len(self.batches)
+
+
+class HistoryArchive:
+    """The packs of one log."""
+
+    def __init__(self, store: ObjectStore, url: str) -> None:
+        self._store = store
+        self._url = url
+
+    def firsts(self) -> list[int]:
+        """Return the first position of each pack, ascending."""
+        positions = (position_of(key) for key, *_ in self._store.list(HISTORY))
+        return [position for position in positions if position is not None]
+
+    def last(self) -> HistoryPack | None:
+        """Return the newest pack."""
+        firsts = self.firsts()
+        return self.pack(firsts[-1]) if firsts else None
+
+    def pack(self, first: int) -> HistoryPack:
+        """Read the pack that begins at a position; CorruptStateObject if it is corrupt."""
+        key = key_of(HISTORY, first)
+        data = self._store.get(key)
+        if data is None:
+            raise CorruptStateObject(key, self._url, "is missing")
+        batches = decode(key, data, self._url).get("batches")
+        if not isinstance(batches, list) or not batches:
+            raise CorruptStateObject(key, self._url, "contains no batches")
+        return HistoryPack(first, tuple(validate_batch(key, batch, self._url) for batch in batches))
+
+    def covering(self, position: int) -> HistoryPack | None:
+        """Return the pack that holds a position; None if it isn't packed."""
+        first = max((first for first in self.firsts() if first <= position), default=None)
+        pack = None if first is None else self.pack(first)
+        return pack if pack is not None and position < pack.next else None
+
+    def batch_at(self, position: int) -> Batch | None:
+        """Return the batch of a packed position; None if it isn't packed."""
+        pack = self.covering(position)
+        return None if pack is None else pack.batches[position - pack.first]
+
+    def extend(self, end: int, load: Callable[[int], Batch]) -> list[HistoryPack]:
+        """Pack all positions before ``end``; return the new packs."""
+        last = self.last()
+        position = last.next if last else 0
+        packs = []
+        while position < end:
+            upto = min(end, position + PACK_POSITIONS)
+            pack = HistoryPack(position, tuple(load(number) for number in range(position, upto)))
+            body = {"first": pack.first, "next": pack.next, "batches": pack.batches}
+            if not self._store.put_if_absent(key_of(HISTORY, position), encode(body)):
+                pack = self.pack(position)
+            packs.append(pack)
+            position = pack.next
+        return packs
 
 
 _: type[StateLog] = ObjectLog

@@ -19,8 +19,7 @@ from tests.support.tiers import one_day_in
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl_ssh import SshProvider
-from trainctl_ssh.host_discovery import find_host_paths
-from trainctl_ssh.hosts import SshHost, SshLogin
+from trainctl_ssh.hosts import SshHost, SshLogin, find_host_paths
 from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 

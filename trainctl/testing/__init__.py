@@ -1,1 +1,5 @@
-"""testing"""
+"""Conformance suites for plugins, as pytest classes to inherit.
+
+``provider``, ``transport``, ``session`` (with ``session_program``), ``state_log``, ``weight_source`` and ``object_store``
+each test one interface; override the fixtures to supply an implementation.
+"""

@@ -1,4 +1,4 @@
-"""What every object store must do: inherit the class and give it two clients of one empty place."""
+"""Conformance suite of object stores: provide two clients of one empty store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ObjectStoreConformance(ABC):
     @pytest.fixture
     @abstractmethod
     def stores(self) -> tuple[ObjectStore, ObjectStore]:
-        """Two clients of one place that nobody else uses and in which nothing is yet."""
+        """Two clients of one empty store that nothing else uses."""
 
     def test_what_is_put_is_read_by_the_other(
         self, stores: tuple[ObjectStore, ObjectStore]
@@ -164,5 +164,5 @@ class ObjectStoreConformance(ABC):
 
 
 def keys(store: ObjectStore, prefix: str, after: str = "") -> list[str]:
-    """The keys that are listed."""
+    """Return the listed keys."""
     return [stat.key for stat in store.list(prefix, after)]

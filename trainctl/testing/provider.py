@@ -1,4 +1,4 @@
-"""What every provider must do. Inherit, and say with fixtures how to make one and a cluster of at least two nodes."""
+"""Conformance suite of providers: provide one, and a cluster of at least two nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "lineage/cluster.lab/1"
 
 
 class ProviderConformance:
-    """Fixtures to override: ``provider`` and ``cluster``, whose nodes may be made and removed freely."""
+    """Fixtures to override: ``provider`` and ``cluster``, whose nodes the suite creates and deletes."""
 
     @pytest.fixture
     def provider(self) -> Provider:
@@ -24,12 +24,12 @@ class ProviderConformance:
 
     @pytest.fixture
     def cluster(self) -> ClusterSettings:
-        """A cluster of two nodes or more, of which none exists."""
+        """A cluster of at least two nodes, none of which exists."""
         raise NotImplementedError
 
     @pytest.fixture
     def node(self, provider: Provider, cluster: ClusterSettings) -> Iterator[Node]:
-        """One node of it."""
+        """One node of the cluster."""
         node = provider.create(cluster, provider.plan(cluster)[0].name, KEY)
         yield node
         provider.delete(node)

@@ -1,4 +1,4 @@
-"""What every transport makes of a session: one program that answers many calls. Inherit, and say with fixtures how a node is reached."""
+"""Conformance suite of sessions over a transport: one program that answers many calls."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BIG = 300_000
 
 
 def program() -> ProgramArchive:
-    """The program that these tests call."""
+    """Return the program that these tests call."""
     names = ("trainctl.testing:session_program", "trainctl:errors", "trainctl.base")
     return program_archive("trainctl.testing.session_program", names)
 
 
 class SessionConformance(TransportFixtures):
-    """The suite. The transport has to lead to this very machine."""
+    """The suite; the transport must lead to this machine."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -42,7 +42,7 @@ class SessionConformance(TransportFixtures):
 
     @pytest.fixture
     def sessions(self, transport: Transport) -> Iterator[NodeSessions]:
-        """Those over the transport, which end with the test."""
+        """Sessions over the transport, ended after the test."""
         sessions = NodeSessions(transport)
         yield sessions
         sessions.end()
@@ -219,7 +219,7 @@ def _await(look: Callable[[], object]) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether it runs; a zombie doesn't."""
+    """Return whether a process runs; a zombie doesn't."""
     with suppress(OSError):
         text = Path(f"/proc/{pid}/stat").read_text()
         return text.rpartition(")")[2].split()[0] not in "ZX"

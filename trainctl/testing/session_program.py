@@ -1,4 +1,4 @@
-"""A program for nodes that does what ``trainctl.testing.session`` asks of it. Standard library, Python 3.8."""
+"""Node program for the tests of ``trainctl.testing.session`` (Python 3.8)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _seen: List[str] = []
 
 
 def echo(request: Request) -> Dict[str, Any]:
-    """The request."""
+    """Return the request."""
     return dict(request)
 
 
 def who(request: Request) -> Dict[str, Any]:
-    """This process, the one that it is a fork of, and how many calls this module has seen in this process."""
+    """Return this process, its parent, and the number of calls in this process."""
     _seen.append("call")
     return {"pid": os.getpid(), "session": os.getppid(), "seen": len(_seen)}
 
 
 def later(request: Request) -> Dict[str, Any]:
-    """Say something, and wait until the file ``until`` is there."""
+    """Send an event, and wait for the file ``until``."""
     emit({"said": True})
     while not Path(request["until"]).exists():
         time.sleep(_POLL_SECONDS)
@@ -37,7 +37,7 @@ def later(request: Request) -> Dict[str, Any]:
 
 
 def forever(request: Request) -> Dict[str, Any]:
-    """Start a program and wait for it, which takes forever."""
+    """Start a program that never ends, and wait for it."""
     process = subprocess.Popen(["sleep", "600"])
     emit({"pid": os.getpid(), "session": os.getppid(), "started": process.pid})
     process.wait()
@@ -45,24 +45,24 @@ def forever(request: Request) -> Dict[str, Any]:
 
 
 def leave(request: Request) -> Dict[str, Any]:
-    """Leave a process behind that holds this one's streams open."""
+    """Leave a process behind that holds the streams open."""
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     return {"left": process.pid}
 
 
 def crash(request: Request) -> Dict[str, Any]:
-    """End as a program does that is wrong."""
+    """Raise an exception."""
     raise ZeroDivisionError("on purpose")
 
 
 def die(request: Request) -> Dict[str, Any]:
-    """Be killed."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
 
 
 def imports(request: Request) -> Dict[str, Any]:
-    """Import a module of this program that nothing has needed yet."""
+    """Import a module that was not loaded before."""
     from trainctl.base import pagination
 
     return {"found": pagination.__name__}
@@ -74,10 +74,10 @@ _VERBS: Mapping[str, Callable[[Request], Dict[str, Any]]] = {
 
 
 def load(method: str) -> None:
-    """Everything is loaded already."""
+    """Do nothing, as everything is loaded."""
 
 
 def main() -> int:
-    """Do the verb that the last argument names."""
+    """Run the method in the last argument."""
     write_line({"result": _VERBS[sys.argv[-1]](read_request(sys.stdin.buffer))})
     return 0

@@ -1,4 +1,4 @@
-"""What every state log must do. A plugin's test inherits the class and gives it two clients of one empty place."""
+"""Conformance suite of state logs: provide two clients of one empty log."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Logs = tuple[StateLog, StateLog]
 
 
 def entry(text: str = "") -> dict[str, str]:
-    """An entry: to a log only its id means anything."""
+    """Return an entry; logs read its id only."""
     return {"id": str(uuid.uuid4()), "type": "note", "text": text}
 
 
 def texts(entries: tuple[JsonObject, ...]) -> list[object]:
-    """What the entries say, in their order."""
+    """Return the texts of entries, in order."""
     return [one["text"] for one in entries]
 
 
@@ -35,7 +35,7 @@ class StateLogConformance(ABC):
     @pytest.fixture
     @abstractmethod
     def logs(self) -> Logs:
-        """Two clients of one log that nobody else uses and in which nothing is yet."""
+        """Two clients of one empty log that nothing else uses."""
 
     def test_new_is_empty(self, logs: Logs) -> None:
         """Nothing was appended: no entries, no snapshot, and the first append belongs at 0."""

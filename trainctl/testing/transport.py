@@ -1,4 +1,4 @@
-"""What every transport must do. Inherit, and say with a fixture how to make one to a node that has ``sh`` and ``python3``."""
+"""Conformance suite of transports: provide one to a node with ``sh`` and ``python3``."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _ASK = (
 
 
 class _HelloHandler(socketserver.BaseRequestHandler):
-    """Says hello to whoever connects."""
+    """Sends hello to every client."""
 
     def handle(self) -> None:
-        """Say it."""
+        """Send it."""
         self.request.sendall(b"hello")
 
 
 class TransportFixtures:
-    """Fixtures to override: ``transport``; ``python`` where ``python3`` is not the name of one there."""
+    """Fixtures to override: ``transport``, and ``python`` if it is not called ``python3``."""
 
     @pytest.fixture
     def transport(self) -> Iterator[Transport]:
@@ -43,7 +43,7 @@ class TransportFixtures:
 
     @pytest.fixture
     def python(self) -> str:
-        """A Python there."""
+        """Name of a Python on the node."""
         return "python3"
 
 

@@ -1,4 +1,4 @@
-"""What every weight source must do. A plugin's test inherits the class and gives it a place to put files upstream."""
+"""Conformance suite of weight sources: provide a way to put files upstream."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CONTENT = {
     "ümläut ☃ %20 #?&+.txt": b"y",
     "-rf": b"z",
 }
-"""Small and large files, an empty one, and names that are unusual and right."""
+"""Small, large and empty files, and unusual valid names."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFixture:
-    """A source and where its files are. ``private`` is a URI that only ``credential`` opens, if the scheme has such."""
+    """A source and its URIs; ``private`` is a URI that only ``credential`` opens, if the scheme has those."""
 
     source: WeightSource
     uri: str
@@ -41,14 +41,14 @@ class UpstreamFixture:
 class WeightSourceConformance(ABC):
     """Inherit, define ``place``, and pytest runs the rest.
 
-    ``one_file`` is for schemes whose URI names a single file: ``place`` then gets one, or none to leave nothing there.
+    ``one_file``: for schemes whose URI names a single file; ``place`` then gets one file, or none to remove it.
     """
 
     one_file: ClassVar[bool] = False
 
     @abstractmethod
     def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
-        """Put exactly these files upstream, in the place of those before, and say how to reach them."""
+        """Replace the files upstream by these, and return how to access them."""
 
     def test_resolve_lists_every_file_with_its_size(self) -> None:
         """Every file is listed once, with its size and a validator, sorted by path."""

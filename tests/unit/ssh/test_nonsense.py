@@ -10,7 +10,7 @@ import pytest
 from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import ClusterSettings, CommandOutput, ResourceStatus, Transport
 from trainctl_ssh import SshProvider
-from trainctl_ssh.host_discovery import find_presence
+from trainctl_ssh.hosts import find_presence
 
 PLACES = b"home\t/home/u\npython\t3.11.7\t/usr/bin/python3\tpython3\n"
 
