@@ -197,7 +197,10 @@ class ApplyEngine:
 
     def _emit_done(self, change: Change, recorded: RecordedResource | None, started: float) -> None:
         seconds = self._seconds[change.address] = round(time.monotonic() - started, 3)
-        data = {"action": change.action.name.lower(), "seconds": seconds, **_newest_run(recorded)}
+        data = {"action": change.action.name.lower(), "seconds": seconds}
+        if recorded and recorded.outputs.get("runs"):
+            run = recorded.outputs["runs"][-1]
+            data |= {"run": run["id"], "status": run["status"]}
         self._emit(Event(EventType.STEP_DONE, _PAST_VERBS[change.action], change.address, data))
 
     def _apply_change(
@@ -353,8 +356,3 @@ def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded
         lifecycle=change.lifecycle,
         key=key,
     )
-
-
-def _newest_run(recorded: RecordedResource | None) -> dict[str, object]:
-    runs = recorded.outputs.get("runs") if recorded else None
-    return {"run": runs[-1]["id"], "status": runs[-1]["status"]} if runs else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
@@ -167,14 +167,12 @@ def plain_json(value: Any) -> Any:
 
 def _with_defaults(settings: dict[str, Any], schema: Any) -> dict[str, Any]:
     complete = dict(settings)
-    for key, entry in _properties(schema):
+    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+    for key, entry in properties.items():
+        if not isinstance(entry, Mapping):
+            continue
         if key not in complete and "default" in entry:
             complete[key] = entry["default"]
         elif isinstance(complete.get(key), dict):
             complete[key] = _with_defaults(complete[key], entry)
     return complete
-
-
-def _properties(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
-    return ((key, entry) for key, entry in properties.items() if isinstance(entry, Mapping))

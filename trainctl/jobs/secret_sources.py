@@ -49,7 +49,9 @@ def check_allowed(spec: SecretSpec, context: SecretSources) -> None:
         program = resolve_program(spec, context.directory, context.environ)
         own = is_from_checkout(program, context.directory)
         context.trust().require_command(spec.name, spec.command, own=own)
-    elif spec.origin == "file" and not _is_inside(secret_path(spec, context), context.directory):
+    elif spec.origin == "file" and not secret_path(spec, context).is_relative_to(
+        context.directory.resolve()
+    ):
         context.trust().require_outside(spec.name)
 
 
@@ -58,10 +60,6 @@ def secret_path(spec: SecretSpec, context: SecretSources) -> Path:
     if spec.source.startswith("~/"):
         return (Path(context.environ.get("HOME", "~")).expanduser() / spec.source[2:]).resolve()
     return (context.directory / spec.source).resolve()
-
-
-def _is_inside(path: Path, directory: Path) -> bool:
-    return path.is_relative_to(directory.resolve())
 
 
 def _from_env(spec: SecretSpec, context: SecretSources) -> str:

@@ -132,10 +132,6 @@ class Trust:
             for entry in self._of(secret)
         )
 
-    def may_read_outside(self, secret: str) -> bool:
-        """Whether a secret may come from a file outside the manifest's directory."""
-        return any(entry.allow_paths_outside_project for entry in self._of(secret))
-
     def require_host(self, secret: str, to: SecretDestination) -> None:
         """Raise PermissionDenied unless a secret may be sent to a host."""
         hosts = f'hosts = ["{to.host}"]'
@@ -159,7 +155,7 @@ class Trust:
 
     def require_outside(self, secret: str) -> None:
         """Raise PermissionDenied unless a secret may come from a file outside the project."""
-        if not self.may_read_outside(secret):
+        if not any(entry.allow_paths_outside_project for entry in self._of(secret)):
             raise PermissionDenied(
                 f"secret {secret!r} reads a file outside the manifest's directory",
                 f"Store the file next to the manifest (and exclude it from git), or use the environment: {{from: env}}. To allow the file, {self._advice(secret, 'allow_paths_outside_project = true')}",

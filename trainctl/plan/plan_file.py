@@ -129,7 +129,8 @@ def staleness(plan: Plan, state: State) -> tuple[StaleReason, ...]:
     if plan.lineage and plan.lineage != state.lineage:
         return (StaleReason(None, "the plan was made for a different state"),)
     reasons = tuple(_changed_since(plan, state))
-    if not reasons and plan.has_changes and not _has_remaining(plan, state):
+    left = (change for change in remaining(plan, state) if change.action is not Action.NOOP)
+    if not reasons and plan.has_changes and not any(left):
         return (StaleReason(None, "the plan is already applied"),)
     return reasons
 
@@ -146,22 +147,14 @@ def remaining(plan: Plan, state: State) -> tuple[Change, ...]:
 
 def _changed_since(plan: Plan, state: State) -> Iterator[StaleReason]:
     versions = {change.address: change.seen for change in plan.changes}
-    for address in sorted(_relevant_addresses(plan) & versions.keys()):
+    changes = [change for change in plan.changes if change.action is not Action.NOOP]
+    relevant = {address for change in changes for address in (change.address, *change.depends_on)}
+    for address in sorted(relevant & versions.keys()):
         if not state.moved(address, versions[address], plan.digest):
             continue
         times = state.versions.get(address, 0) - versions[address]
         often = "once" if times == 1 else f"{times} times"
         yield StaleReason(address, f"changed {often} since the plan was made")
-
-
-def _relevant_addresses(plan: Plan) -> set[Address]:
-    """Return the addresses of the plan's changes and their dependencies."""
-    changes = [change for change in plan.changes if change.action is not Action.NOOP]
-    return {address for change in changes for address in (change.address, *change.depends_on)}
-
-
-def _has_remaining(plan: Plan, state: State) -> bool:
-    return any(change.action is not Action.NOOP for change in remaining(plan, state))
 
 
 _NEEDS_APPROVAL = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})

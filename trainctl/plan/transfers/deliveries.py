@@ -8,7 +8,6 @@ from dataclasses import replace
 from trainctl.model.address import Address
 from trainctl.model.delivery import isolated_hosts
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
 from trainctl.plan.transfers.disk_space import available_space, space_problems
 from trainctl.plan.transfers.routes import (
@@ -153,23 +152,17 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
 
 
 def _impossible_mounts(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
-    absolute = [] if job.job_spec.in_container else sorted(_absolute_mounts(job.job_spec))
-    unable = [s for s in rank_placements(inputs, job) if s.facts and s.facts.mount == "link"]
-    if not absolute or not unable:
+    locations = [] if job.job_spec.in_container else job.job_spec.mount_locations
+    absolute = sorted({location for location in locations if location.startswith("/")})
+    facts = (placement.facts for placement in rank_placements(inputs, job))
+    node = next((node for node in facts if node and node.mount == "link"), None)
+    if not absolute or node is None:
         return
-    facts = unable[0].facts
-    why = f" ({facts.detail})" if facts and facts.detail else ""
+    why = f" ({node.detail})" if node.detail else ""
+    relative = f"weights/{absolute[0].rstrip('/').rpartition('/')[2]}"
     yield error(
-        f"{', '.join(absolute)} cannot be created on {unable[0].node}{why}",
-        f"{unable[0].node} doesn't support private mounts. Use a relative mount_location, such as {_relative(absolute[0])}, or enable user namespaces on the node.",
+        f"{', '.join(absolute)} cannot be created on {node.id}{why}",
+        f"{node.id} doesn't support private mounts. Use a relative mount_location, such as {relative}, or enable user namespaces on the node.",
         address=str(job.address),
         code="impossible-mount",
     )
-
-
-def _absolute_mounts(job: JobSpec) -> set[str]:
-    return {location for location in job.mount_locations if location.startswith("/")}
-
-
-def _relative(location: str) -> str:
-    return f"weights/{location.rstrip('/').rpartition('/')[2]}"

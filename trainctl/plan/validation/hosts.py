@@ -77,7 +77,12 @@ def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
     for job in starting_changes(changes):
         selection = image_of(job.job_spec)
         if selection is None and job.job_spec.runtime.shm_size:
-            yield _on_the_host(job)
+            yield warning(
+                f"shm_size of {job.address} is ignored: the job doesn't run in a container",
+                "The job uses the shared memory of its node. Remove shm_size, or set an image.",
+                address=str(job.address),
+                code="no-shm-size",
+            )
         for placement in rank_placements(inputs, job) if selection is not None else ():
             facts = placement.facts.images.get(selection) if placement.facts and selection else None
             problem = _problem(job, placement, facts) if facts else None
@@ -102,15 +107,6 @@ def _problem(job: Change, placement: RankPlacement, facts: ImageFacts) -> Diagno
             address=str(job.address),
         )
     return None
-
-
-def _on_the_host(job: Change) -> Diagnostic:
-    return warning(
-        f"shm_size of {job.address} is ignored: the job doesn't run in a container",
-        "The job uses the shared memory of its node. Remove shm_size, or set an image.",
-        address=str(job.address),
-        code="no-shm-size",
-    )
 
 
 def _image_row(job: Change, selection: ImageSelection, placement: RankPlacement) -> ImageRow:
