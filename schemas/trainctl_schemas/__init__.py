@@ -1,4 +1,7 @@
-"""The public JSON Schemas: the manifest, and every machine-readable form that trainctl prints."""
+"""JSON Schemas of the manifest and of all JSON output of trainctl.
+
+``schema`` loads one by name, ``names`` lists them; the files are in ``v1``.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ VERSION = "v1"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of that name, for example ``manifest``; KeyError names those there are."""
+    """Load a schema, for example ``manifest``; raise KeyError if unknown."""
     resource = files(__name__) / VERSION / f"{name}.json"
     if name not in names():
-        raise KeyError(f"no schema is called {name!r}; there is {', '.join(names())}")
+        raise KeyError(f"unknown schema {name!r}; use one of {', '.join(names())}")
     document: dict[str, Any] = json.loads(resource.read_text(encoding="utf-8"))
     return document
 
 
 def names() -> list[str]:
-    """The names of all schemas."""
+    """Return the names of all schemas."""
     folder = files(__name__) / VERSION
     return sorted(
         entry.name.removesuffix(".json")

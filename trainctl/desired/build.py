@@ -124,10 +124,10 @@ def _desired(
     resources: Mapping[Address, DesiredResource],
     secrets: Mapping[str, SecretSpec],
     store: CheckpointStoreSettings,
-    found: list[Diagnostic],
+    reported: list[Diagnostic],
 ) -> DesiredState:
     problems = sorted(
-        {mask_credentials(problem) for problem in _deduplicate_matrix_problems(found)},
+        {mask_credentials(problem) for problem in _deduplicate_matrix_problems(reported)},
         key=_sort_key,
     )
     if any(problem.severity is Severity.ERROR for problem in problems):

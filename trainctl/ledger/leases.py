@@ -43,7 +43,7 @@ def _current_user() -> str:
 
 
 class LeaseMonitor:
-    """Detects leases whose holder is dead or silent for too long."""
+    """Detects leases that are over because the holder is dead or stopped renewing."""
 
     def __init__(self, me: LeaseHolder, clock: Clock, knows: Callable[[str], bool]) -> None:
         self._me = me

@@ -55,7 +55,7 @@ def check(root: ManifestNode, reported: Collection[Position | None] = ()) -> Che
 
 
 def _repair_tree(root: ManifestNode, path: Path, attempt: int) -> tuple[Path, ManifestNode | None]:
-    """Choose an edit for an invalid value: remove it, insert a placeholder, remove more."""
+    """Choose an edit for an invalid value: removal, placeholder, removal of more."""
     if attempt == 0:
         return path, None
     placeholder = _PLACEHOLDERS.get(str(path[-1])) if attempt <= _PLACEHOLDER_ATTEMPTS else None

@@ -259,7 +259,7 @@ def source_of_page(host: str, path: str) -> str | None:
 
 
 def format_source(words: Sequence[str], revision: str = "") -> str:
-    """Format ``[models|datasets, ]OWNER, NAME[, VIEW, REVISION][, PATH…]`` as a source."""
+    """Format ``[models|datasets,] OWNER, NAME[, VIEW, REVISION][, PATH…]`` as source."""
     repo, inside = _split_repository(words)
     if not repo:
         return "hf://OWNER/REPO[@REVISION]"

@@ -172,7 +172,7 @@ def approval_digests(plan: Plan) -> dict[Address, str]:
 
 
 def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
-    """Return changes that need no approval: resumed, approved, or retries of lost runs.
+    """Return changes that need no approval: resumed, approved or retried runs.
 
     Never those that stop a live run or that differ from the approved values, including code.
     """

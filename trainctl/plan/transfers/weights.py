@@ -65,14 +65,14 @@ def pins(inputs: PlanInputs, values_by_address: Mapping[Address, DesiredValues])
 def weights_rows(inputs: PlanInputs, changes: Iterable[Change]) -> tuple[WeightsRow, ...]:
     """Return a row for all weights that are not removed, sorted by address."""
     rate = mirroring_rate(inputs.state)
-    kept = [
+    remaining = [
         change
         for change in changes
         if change.address.kind is Kind.WEIGHTS and change.action not in REMOVES
     ]
     return tuple(
         _row(change, inputs.weights.get(change.address), rate)
-        for change in sorted(kept, key=lambda change: change.address)
+        for change in sorted(remaining, key=lambda change: change.address)
     )
 
 
