@@ -67,7 +67,6 @@ MUTATIONS = [
         ("leases.py", "if is_dead(intent.holder):", "if False:"),
         ("leases.py", "now - lease.since >= lease.intent.lease_seconds", "now < lease.since"),
         ("commit.py", "if entry_id(entries[0]) in self._head.catch_up():", "if False:"),
-        ("commit.py", "addresses.isdisjoint(request.addresses)", "True"),
     ),
     *_mutations(
         "trainctl/apply",
