@@ -215,7 +215,7 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: ProjectHarness, tmp_pat
     left = [path for path in (tmp_path / "store").rglob("*.safetensors") if path not in stored]
 
     assert names == ["checkpoint-2"]
-    assert "1 run; checkpoints stay" in kept
+    assert "1 run; checkpoints are kept" in kept
     assert "1 run; checkpoints are deleted" in gone
     with urllib.request.urlopen(url) as answer:
         assert answer.read()

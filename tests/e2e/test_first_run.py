@@ -13,7 +13,7 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(
     demo: ProjectHarness, runs_done: Path
 ) -> None:
     """apply --wait mirrors, delivers, mounts and runs; the log and the checkpoint can be had afterwards. The mount is the job's alone,
-    scratch is empty. destroy leaves no process, no node directory, an empty state; mirror and checkpoints stay and are named.
+    scratch is empty. destroy leaves no process, no node directory, an empty state; mirror and checkpoints are kept and are named.
     """
     done = demo.run("apply", "--auto-approve", "--wait")
     status = demo.json("status", "job.sft")

@@ -234,7 +234,7 @@ def command(pid: int) -> str:
 
 @one_day_in(5)
 def test_removing_a_job(fresh: ProjectHarness) -> None:
-    """An ended one is forgotten and its checkpoints stay; a live one is left alone unless it may be stopped."""
+    """An ended one is forgotten and its checkpoints are kept; a live one is left alone unless it may be stopped."""
     keeping = {"checkpointing_config": {"enabled": True}}
     write_manifest(
         fresh,
@@ -248,7 +248,7 @@ def test_removing_a_job(fresh: ProjectHarness) -> None:
     write_manifest(fresh, {})
     plan = fresh.run("plan").stdout
 
-    assert "forget" in plan
+    assert "removed from the state" in plan
     assert "stops live run 1" in plan
     assert fresh.actions() == {
         "job.done": ["forget"], "job.live": ["delete"], "cluster.local": ["delete"],

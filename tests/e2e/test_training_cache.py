@@ -83,7 +83,7 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -
         in summary.stderr
     )
     assert codes(fresh) == [("warning", "cache-too-full")]
-    assert "more than its size of 2kB" in fresh.run("status").stderr
+    assert "more than its size limit of 2kB" in fresh.run("status").stderr
     fresh.run("cache", "clear", "one", code=64)
     done = fresh.json("cache", "clear", "one", "--older-than", "30d", "--auto-approve")
     assert (done["files"], done["bytes"]) == (1, 1000)
@@ -135,7 +135,7 @@ def test_a_team_cache_of_two_states(fresh: ProjectHarness) -> None:
         "two has no training cache yet [no-training-cache]"
         in fresh.run("cache", "summarize", "two").stderr
     )
-    assert "stays for 1 other" in fresh.run("plan", "--destroy").stdout
+    assert "is kept for 1 other" in fresh.run("plan", "--destroy").stdout
     fresh.run("destroy", "--auto-approve")
     assert (shared / "data").exists()
     fresh.run("--state", f"file://{fresh.directory.parent}/second", "destroy", "--auto-approve")

@@ -327,7 +327,7 @@ def _destroyed_facts(change: Change, plan: Plan) -> list[str]:
         names = ", ".join(escape(str(node["name"])) for node in outputs["nodes"])
         facts.append(f"nodes: {names}")
     if outputs.get("runs"):
-        becomes = "are deleted" if plan.options.delete_checkpoints else "stay"
+        becomes = "are deleted" if plan.options.delete_checkpoints else "are kept"
         facts.append(f"{pluralize(len(outputs['runs']), 'run')}; checkpoints {becomes}")
     return facts
 
