@@ -28,10 +28,23 @@ BUCKETS = ("s3", "gs", "r2", "azure")
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{2,221}")
-_R2_HOST = re.compile(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{2,62}")
-_AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
-_AZURE_CONTAINER = re.compile(r"\$?[a-z0-9][a-z0-9-]{2,62}")
+_BUCKET = (
+    re.compile(r"[a-z0-9][a-z0-9._-]{2,221}"),
+    "invalid bucket name",
+    "BUCKET/PREFIX with a bucket of at least 3 lower-case letters, digits, '.', '-' and '_'",
+)
+_LOCATIONS = {
+    "r2": (
+        re.compile(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{2,62}"),
+        "missing account ID or bucket",
+        "ACCOUNT_ID.BUCKET/PREFIX",
+    ),
+    "azure": (
+        re.compile(r"[a-z0-9]{3,24}/\$?[a-z0-9][a-z0-9-]{2,62}"),
+        "missing account or container",
+        "ACCOUNT/CONTAINER/PREFIX",
+    ),
+}
 _USER = re.compile(r"(?:hf|https?|s3|gs|r2|azure):/*[^/]*@", re.IGNORECASE)
 _SIGNATURE = re.compile(
     r"(^|[-_])(sig|signature|token|key|apikey|password|passwd|secret|credential|auth|jwt)$",
@@ -131,23 +144,13 @@ def _hf(text: str, rest: str) -> SourceUri:
 
 def _bucket(text: str, rest: str) -> SourceUri:
     scheme = text.partition(":")[0]
-    bucket, _, prefix = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket):
-        raise ValueError(
-            f"invalid bucket name in {text!r}; use {scheme}://BUCKET/PREFIX with a bucket of at least 3 lower-case letters, digits, '.', '-' and '_'"
-        )
+    location = "/".join(rest.split("/")[: 2 if scheme == "azure" else 1])
+    prefix = rest[len(location) + 1 :]
+    pattern, problem, usage = _LOCATIONS.get(scheme, _BUCKET)
+    if not pattern.fullmatch(location):
+        raise ValueError(f"{problem} in {text!r}; use {scheme}://{usage}")
     _check_prefix(text, prefix)
-    return SourceUri(text, scheme, bucket, prefix)
-
-
-def _r2(text: str, rest: str) -> SourceUri:
-    host, _, prefix = rest.partition("/")
-    if not _R2_HOST.fullmatch(host):
-        raise ValueError(
-            f"missing account ID or bucket in {text!r}; use r2://ACCOUNT_ID.BUCKET/PREFIX"
-        )
-    _check_prefix(text, prefix)
-    return SourceUri(text, "r2", host, prefix)
+    return SourceUri(text, scheme, location, prefix)
 
 
 def _check_prefix(text: str, prefix: str) -> None:
@@ -166,17 +169,6 @@ def _check_prefix(text: str, prefix: str) -> None:
         raise ValueError(
             f"the prefix of {text!r} contains *; use {directory} and allow_patterns: [{pattern!r}]"
         )
-
-
-def _azure(text: str, rest: str) -> SourceUri:
-    account, _, inside = rest.partition("/")
-    container, _, prefix = inside.partition("/")
-    if not (_AZURE_ACCOUNT.fullmatch(account) and _AZURE_CONTAINER.fullmatch(container)):
-        raise ValueError(
-            f"missing account or container in {text!r}; use azure://ACCOUNT/CONTAINER/PREFIX"
-        )
-    _check_prefix(text, prefix)
-    return SourceUri(text, "azure", f"{account}/{container}", prefix)
 
 
 def _https(text: str, rest: str) -> SourceUri:
@@ -236,10 +228,7 @@ def _file(text: str, rest: str) -> SourceUri:
 
 _PARSERS: dict[str, Callable[[str, str], SourceUri]] = {
     "hf": _hf,
-    "s3": _bucket,
-    "gs": _bucket,
-    "r2": _r2,
-    "azure": _azure,
+    **dict.fromkeys(BUCKETS, _bucket),
     "https": _https,
     "file": _file,
 }
