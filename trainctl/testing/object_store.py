@@ -30,67 +30,67 @@ class ObjectStoreConformance(ABC):
     def test_what_is_put_is_read_by_the_other(
         self, stores: tuple[ObjectStore, ObjectStore]
     ) -> None:
-        """Bytes come back as they were, whatever they are, through any client."""
-        one, other = stores
+        """Any bytes are returned unchanged by any client."""
+        client, other_client = stores
         for number, data in enumerate((b"", b"x", bytes(range(256)) * 5000)):
-            one.put(f"a/{number}", data)
-            assert other.get(f"a/{number}") == data
+            client.put(f"a/{number}", data)
+            assert other_client.get(f"a/{number}") == data
 
     def test_absent_is_none(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """Nothing there is None, also below a name that is an object; and listing an empty place gives nothing."""
-        one, other = stores
-        assert other.get("a/b") is None
-        assert keys(other, "a") == []
-        one.put("a", b"x")
-        assert other.get("a/b") is None
-        assert keys(other, "a") == []
+        """A missing object is None, also below a key that is an object; an empty store lists nothing."""
+        client, other_client = stores
+        assert other_client.get("a/b") is None
+        assert keys(other_client, "a") == []
+        client.put("a", b"x")
+        assert other_client.get("a/b") is None
+        assert keys(other_client, "a") == []
 
     def test_put_replaces(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """The last put wins, durable or not."""
-        one, other = stores
-        one.put("a/b", b"old")
-        other.put("a/b", b"new", durable=False)
-        assert one.get("a/b") == b"new"
+        """The last put wins, whether durable or not."""
+        client, other_client = stores
+        client.put("a/b", b"old")
+        other_client.put("a/b", b"new", durable=False)
+        assert client.get("a/b") == b"new"
 
     def test_a_part_of_an_object(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """From an offset, so many bytes, less at the end; nothing behind it."""
-        one, other = stores
-        one.put("a/b", b"0123456789")
-        assert other.get("a/b", 3) == b"3456789"
-        assert other.get("a/b", 3, 4) == b"3456"
-        assert other.get("a/b", 8, 4) == b"89"
+        """A range from an offset may be shorter at the end."""
+        client, other_client = stores
+        client.put("a/b", b"0123456789")
+        assert other_client.get("a/b", 3) == b"3456789"
+        assert other_client.get("a/b", 3, 4) == b"3456"
+        assert other_client.get("a/b", 8, 4) == b"89"
 
     def test_an_object_is_copied_into_a_file(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """All of it, and whether there was one is told."""
-        one, other = stores
-        one.put("a/b", b"x" * 3_000_000)
+        """The complete object is copied; a missing object returns False."""
+        client, other_client = stores
+        client.put("a/b", b"x" * 3_000_000)
         file = io.BytesIO()
-        assert other.fetch("a/b", file)
+        assert other_client.fetch("a/b", file)
         assert file.getvalue() == b"x" * 3_000_000
-        assert not other.fetch("a/c", file)
+        assert not other_client.fetch("a/c", file)
 
     def test_size_and_age_are_told(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """By stat and by list alike; what was put later is not older."""
-        one, other = stores
-        one.put("a/1", b"123", durable=False)
-        one.sync(["a/1"])
-        one.put("a/2", b"")
-        first, second = other.list("a")
+        """``stat`` and ``list`` agree; later objects are not older."""
+        client, other_client = stores
+        client.put("a/1", b"123", durable=False)
+        client.sync(["a/1"])
+        client.put("a/2", b"")
+        first, second = other_client.list("a")
         assert (first.key, first.size) == ("a/1", 3)
         assert first.modified <= second.modified
-        assert other.stat("a/1") == first
-        assert other.stat("a/3") is None
+        assert other_client.stat("a/1") == first
+        assert other_client.stat("a/3") is None
 
     def test_put_if_absent_never_replaces(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """The second creator is told so, and the first one's bytes stay; also if they are empty or equal."""
-        one, other = stores
-        assert one.put_if_absent("a/b", b"")
-        assert not other.put_if_absent("a/b", b"x")
-        assert not other.put_if_absent("a/b", b"")
-        assert one.get("a/b") == b""
+        """The second creator gets False, and the first one's bytes stay, even if empty or equal."""
+        client, other_client = stores
+        assert client.put_if_absent("a/b", b"")
+        assert not other_client.put_if_absent("a/b", b"x")
+        assert not other_client.put_if_absent("a/b", b"")
+        assert client.get("a/b") == b""
 
     def test_one_of_many_creators_wins(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """Of sixteen creators at once exactly one is told that it won, and its bytes are there."""
+        """Exactly one of sixteen concurrent creators gets True, and its bytes are stored."""
         for round_ in range(5):
             start = threading.Barrier(RACERS)
 
@@ -108,49 +108,49 @@ class ObjectStoreConformance(ABC):
     def test_replacing_is_never_seen_half_done(
         self, stores: tuple[ObjectStore, ObjectStore]
     ) -> None:
-        """A reader sees the old bytes or the new, never a mixture, a part or nothing."""
-        one, other = stores
+        """A reader gets the old or the new bytes, never a mixture, a part or nothing."""
+        client, other_client = stores
         values = {bytes([value]) * 200_000 for value in range(8)}
-        one.put("a/b", bytes([0]) * 200_000)
+        client.put("a/b", bytes([0]) * 200_000)
         stop = threading.Event()
 
         def replace() -> None:
             while not stop.is_set():
                 for value in sorted(values):
-                    one.put("a/b", value, durable=False)
+                    client.put("a/b", value, durable=False)
 
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(replace)
-            seen = {other.get("a/b") for _ in range(200)}
+            observed = {other_client.get("a/b") for _ in range(200)}
             stop.set()
             writing.result()
-        assert seen <= values
+        assert observed <= values
 
     def test_list_is_sorted_and_bounded(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """Keys come ascending, only those with the prefix, only those after the mark."""
-        one, other = stores
+        """Keys are ascending, with the prefix, and greater than ``after``."""
+        client, other_client = stores
         for key in ("b/2", "b/10", "a/1", "b/1", "bb/1", "c"):
-            one.put(key, b"x")
-        assert keys(other, "b") == ["b/1", "b/10", "b/2"]
-        assert keys(other, "b", "b/1") == ["b/10", "b/2"]
-        assert keys(other, "b", "b/zzz") == []
-        assert keys(other, "none") == []
-        assert keys(other, "") == ["a/1", "b/1", "b/10", "b/2", "bb/1", "c"]
+            client.put(key, b"x")
+        assert keys(other_client, "b") == ["b/1", "b/10", "b/2"]
+        assert keys(other_client, "b", "b/1") == ["b/10", "b/2"]
+        assert keys(other_client, "b", "b/zzz") == []
+        assert keys(other_client, "none") == []
+        assert keys(other_client, "") == ["a/1", "b/1", "b/10", "b/2", "bb/1", "c"]
 
     def test_delete_is_repeatable(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """Deleted is gone for everyone; deleting what isn't there is no error; the key may be created again."""
-        one, other = stores
-        one.put("a/b", b"x")
-        other.delete(["a/b", "a/none"])
-        other.delete(["a/b"])
-        assert one.get("a/b") is None
-        assert one.put_if_absent("a/b", b"y")
+        """Deletion is seen by every client, ignores missing keys, and allows the key to be created again."""
+        client, other_client = stores
+        client.put("a/b", b"x")
+        other_client.delete(["a/b", "a/none"])
+        other_client.delete(["a/b"])
+        assert client.get("a/b") is None
+        assert client.put_if_absent("a/b", b"y")
 
     @pytest.mark.parametrize("key", HOSTILE, ids=repr)
     def test_hostile_keys_are_refused(
         self, stores: tuple[ObjectStore, ObjectStore], key: str
     ) -> None:
-        """A name that could leave the store, or that another kind of store can't hold, is an error and writes nothing."""
+        """A key that could leave the store, or is invalid in another store, is an error and writes nothing."""
         store = stores[0]
         for call in (
             lambda: store.put(key, b"x"),

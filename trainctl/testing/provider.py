@@ -37,7 +37,7 @@ class ProviderConformance:
     def test_the_schema_is_one_and_allows_the_settings(
         self, provider: Provider, cluster: ClusterSettings
     ) -> None:
-        """It is valid JSON Schema, closed against unknown settings, and accepts what the suite uses."""
+        """It is valid JSON Schema, rejects unknown settings, and accepts those of the suite."""
         schema = provider.schema()
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -48,7 +48,7 @@ class ProviderConformance:
     def test_planning_names_each_node_once_and_always_the_same(
         self, provider: Provider, cluster: ClusterSettings
     ) -> None:
-        """Names are distinct, stable, and need no node; planned nodes have no key yet."""
+        """Names are distinct and stable; planned nodes have no key."""
         planned = provider.plan(cluster)
         names = [node.name for node in planned]
 
@@ -60,20 +60,20 @@ class ProviderConformance:
     def test_a_planned_node_is_located_without_being_made(
         self, provider: Provider, cluster: ClusterSettings
     ) -> None:
-        """What only its machine can tell is found out, and nobody finds a node there afterwards."""
+        """Paths on its machine are found, and no node is created."""
         planned = provider.plan(cluster)[0]
 
-        found = provider.locate(cluster, planned)
+        located = provider.locate(cluster, planned)
 
-        assert (found.id, found.address, found.key) == (planned.id, planned.address, "")
-        assert all(path.startswith("/") for path in (found.root, found.data, found.python))
+        assert (located.id, located.address, located.key) == (planned.id, planned.address, "")
+        assert all(path.startswith("/") for path in (located.root, located.data, located.python))
         assert list(provider.check(cluster)) == []
         assert list(provider.list(cluster)) == []
 
     def test_a_provider_that_was_closed_opens_again(
         self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
-        """What is held between calls may be given back at any time, and twice."""
+        """Resources may be closed at any time, also twice."""
         provider.close()
         provider.close()
 
@@ -89,21 +89,21 @@ class ProviderConformance:
     def test_create_twice_with_one_key_gives_one_node(
         self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
-        """The second call hands back the first one's node."""
-        again = provider.create(cluster, node.name, KEY)
+        """The second call returns the first one's node."""
+        repeated = provider.create(cluster, node.name, KEY)
 
-        assert again == node
-        assert [one.name for one in provider.list(cluster)] == [node.name]
+        assert repeated == node
+        assert [listed.name for listed in provider.list(cluster)] == [node.name]
 
     def test_a_node_is_found_by_its_key(
         self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
-        """After a crash between making and recording, the key finds it; another key does not."""
+        """After a crash between creating and recording, the key finds it; another key does not."""
         assert provider.find(cluster, KEY) == node
         assert provider.find(cluster, KEY + "0") is None
 
     def test_a_node_survives_being_recorded(self, node: Node) -> None:
-        """The form kept in the state gives the same node, with absolute paths in it."""
+        """Serialization preserves the node; its paths are absolute."""
         assert Node.from_json(node.to_json()) == node
         assert node.root.startswith("/")
         assert node.data.startswith("/")
@@ -123,28 +123,28 @@ class ProviderConformance:
     def test_deleting_one_leaves_the_others(
         self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
-        """The second node is untouched by the first one's end."""
+        """The second node is not affected."""
         other = provider.create(cluster, provider.plan(cluster)[1].name, KEY + "/other")
 
         provider.delete(node)
 
         assert provider.read(other) is ResourceStatus.PRESENT
-        assert [one.name for one in provider.list(cluster)] == [other.name]
+        assert [listed.name for listed in provider.list(cluster)] == [other.name]
         provider.delete(other)
 
     def test_the_node_program_runs_there(self, provider: Provider, node: Node) -> None:
-        """The transport and the node's own Python carry the node program, which may write its root."""
+        """The transport and the node's Python run the node program, which can write to its root."""
         transport = provider.transport(node)
         try:
             agent = NodeAgent(node, transport)
-            answer = agent.call(STATUS, StatusRequest(root=node.root, keys=["never-came"]))
+            response = agent.call(STATUS, StatusRequest(root=node.root, keys=["never-came"]))
         finally:
             transport.close()
 
-        assert answer == {"runs": {"never-came": None}}
+        assert response == {"runs": {"never-came": None}}
 
     def test_a_run_that_never_came_keeps_no_node(self, provider: Provider, node: Node) -> None:
-        """What forbids its start goes with the node: nothing that could start it is left."""
+        """The tombstone of a run that never started doesn't keep the node."""
         transport = provider.transport(node)
         try:
             agent = NodeAgent(node, transport)

@@ -57,36 +57,36 @@ class SessionConformance(TransportFixtures):
         return NodeAgent(node, transport, archive=program(), sessions=sessions)
 
     def test_calls_are_processes_of_their_own_below_one(self, agent: NodeAgent) -> None:
-        """Each has a process and its own globals; their parent is the same."""
-        first, second = (agent.call(untyped_method("who"), {}) for _ in range(2))
+        """Each call has its own process and globals; their parent is the same."""
+        first, second = (agent.call(untyped_method("identify"), {}) for _ in range(2))
 
         assert first["session"] == second["session"]
         assert first["pid"] != second["pid"]
-        assert (first["seen"], second["seen"]) == (1, 1)
+        assert (first["calls"], second["calls"]) == (1, 1)
 
     def test_many_at_once(self, agent: NodeAgent) -> None:
-        """Each gets its own answer, whatever the size."""
+        """Each call gets its own response, whatever the size."""
         agent.call(untyped_method("echo"), {"word": "the program is installed once"})
         words = [str(number) * _BIG for number in range(_AT_ONCE)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = list(
+            responses = list(
                 pool.map(lambda word: agent.call(untyped_method("echo"), {"word": word}), words)
             )
 
-        assert [one["word"] for one in found] == words
+        assert [response["word"] for response in responses] == words
 
     def test_requests_arrive_as_they_are(self, agent: NodeAgent) -> None:
-        """They travel in frames, which nothing on the way reads."""
+        """Nothing interprets requests in transit."""
         words = ["$HOME", "`id`", "'", "\n", "\x00", "é\u202e", '{"call": 1}']
 
-        found = [agent.call(untyped_method("echo"), {"word": word})["word"] for word in words]
+        echoed = [agent.call(untyped_method("echo"), {"word": word})["word"] for word in words]
 
-        assert found == words
+        assert echoed == words
 
     def test_an_event_is_heard_while_the_call_goes_on(
         self, agent: NodeAgent, tmp_path: Path
     ) -> None:
-        """One that waits for what the event brings about gets it."""
+        """A call can wait for an effect of its own event."""
         until = tmp_path / "until"
 
         result = agent.call(
@@ -96,7 +96,7 @@ class SessionConformance(TransportFixtures):
         assert result == {}
 
     def test_a_call_waits_for_no_other(self, agent: NodeAgent, tmp_path: Path) -> None:
-        """Another one is answered meanwhile."""
+        """Another call is answered meanwhile."""
         until = tmp_path / "until"
         with ThreadPoolExecutor(1) as pool:
             slow = pool.submit(agent.call, untyped_method("later"), {"until": str(until)})
@@ -109,36 +109,36 @@ class SessionConformance(TransportFixtures):
     def test_an_error_in_the_listener_ends_the_call_and_what_it_started(
         self, agent: NodeAgent
     ) -> None:
-        """And nothing else: the next call finds the session."""
-        seen = _raised_at_event(agent, {})
+        """The session survives: the next call uses it."""
+        event = _raised_at_event(agent, {})
 
-        _await(lambda: not (_lives(seen["pid"]) or _lives(seen["started"])))
-        assert agent.call(untyped_method("who"), {})["session"] == seen["session"]
+        _await(lambda: not (_lives(event["pid"]) or _lives(event["started"])))
+        assert agent.call(untyped_method("identify"), {})["session"] == event["session"]
 
     def test_silence_ends_the_call_and_what_it_started(self, agent: NodeAgent) -> None:
-        """The node counts as unreachable, and the next call finds the session."""
-        seen: list[Mapping[str, Any]] = []
+        """The node counts as unreachable, and the next call uses the session."""
+        events: list[Mapping[str, Any]] = []
 
         with pytest.raises(NodeUnreachable):
-            agent.call(untyped_method("forever"), {}, on_event=seen.append, timeout=0.5)
+            agent.call(untyped_method("forever"), {}, on_event=events.append, timeout=0.5)
 
-        _await(lambda: not (seen and _lives(seen[0]["started"])))
+        _await(lambda: not (events and _lives(events[0]["started"])))
         agent.call(untyped_method("echo"), {})
 
-    @pytest.mark.parametrize(("method", "said"), [("crash", "on purpose"), ("die", "signal 9")])
-    def test_a_call_that_crashes_is_told_of(self, agent: NodeAgent, method: str, said: str) -> None:
-        """With its last words; the session lives on."""
-        before = agent.call(untyped_method("who"), {})["session"]
+    @pytest.mark.parametrize(("method", "text"), [("crash", "on purpose"), ("die", "signal 9")])
+    def test_a_call_that_crashes_is_told_of(self, agent: NodeAgent, method: str, text: str) -> None:
+        """The error has its last output; the session survives."""
+        before = agent.call(untyped_method("identify"), {})["session"]
         with pytest.raises(NodeError) as raised:
             agent.call(untyped_method(method), {})
 
-        assert said in f"{raised.value.summary} {raised.value.detail}"
-        assert agent.call(untyped_method("who"), {})["session"] == before
+        assert text in f"{raised.value.summary} {raised.value.detail}"
+        assert agent.call(untyped_method("identify"), {})["session"] == before
 
     def test_what_a_call_leaves_behind_is_not_waited_for(self, agent: NodeAgent) -> None:
-        """A process that went its own way keeps neither the call nor the session, and lives on."""
+        """A detached process delays neither the call nor the session, and survives."""
         left = agent.call(untyped_method("leave"), {})["left"]
-        session = agent.call(untyped_method("who"), {})["session"]
+        session = agent.call(untyped_method("identify"), {})["session"]
         try:
             agent.end()
             _await(lambda: not _lives(session))
@@ -148,72 +148,72 @@ class SessionConformance(TransportFixtures):
             os.kill(left, signal.SIGKILL)
 
     def test_a_session_that_is_killed_is_an_error_once(self, agent: NodeAgent) -> None:
-        """Its calls end with it, and so do their processes; the next call starts another session."""
+        """Its calls and their processes end with it; the next call starts another session."""
 
         def kill(event: Mapping[str, Any]) -> None:
-            seen.update(event)
+            processes.update(event)
             os.kill(event["session"], signal.SIGKILL)
 
-        seen: dict[str, Any] = {}
+        processes: dict[str, Any] = {}
         with pytest.raises(NodeError):
             agent.call(untyped_method("forever"), {}, on_event=kill)
 
         try:
-            _await(lambda: not _lives(seen["pid"]))
-            assert agent.call(untyped_method("who"), {})["session"] != seen["session"]
+            _await(lambda: not _lives(processes["pid"]))
+            assert agent.call(untyped_method("identify"), {})["session"] != processes["session"]
         finally:
-            os.kill(seen["started"], signal.SIGKILL)
+            os.kill(processes["started"], signal.SIGKILL)
 
     def test_ending_ends_what_is_under_way(self, agent: NodeAgent, sessions: NodeSessions) -> None:
-        """The call is an error, and neither it nor the session nor what they started is left."""
-        seen: dict[str, Any] = {}
+        """The call is an error, and none of the processes is left."""
+        processes: dict[str, Any] = {}
 
-        def told(event: Mapping[str, Any]) -> None:
-            seen.update(event)
+        def on_event(event: Mapping[str, Any]) -> None:
+            processes.update(event)
             sessions.end()
 
         with pytest.raises(NodeUnreachable):
-            agent.call(untyped_method("forever"), {}, on_event=told)
+            agent.call(untyped_method("forever"), {}, on_event=on_event)
 
-        _await(lambda: not any(map(_lives, seen.values())))
+        _await(lambda: not any(map(_lives, processes.values())))
 
     def test_a_program_that_changes_changes_no_session(self, agent: NodeAgent, root: Path) -> None:
-        """What was checked at its start is what runs, also what is loaded only later; the next session gets the program anew."""
-        before = agent.call(untyped_method("who"), {})["session"]
+        """A session runs the program that was verified at its start; the next one installs it again."""
+        before = agent.call(untyped_method("identify"), {})["session"]
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")
 
         assert agent.call(untyped_method("imports"), {}) == {"found": "trainctl.base.pagination"}
-        assert agent.call(untyped_method("who"), {})["session"] == before
+        assert agent.call(untyped_method("identify"), {})["session"] == before
         agent.end()
-        assert agent.call(untyped_method("who"), {})["session"] != before
+        assert agent.call(untyped_method("identify"), {})["session"] != before
 
     def test_a_visitor_leaves_nothing(
         self, transport: Transport, sessions: NodeSessions, python: str, root: Path
     ) -> None:
-        """The program travels once, and nothing is on the disk."""
+        """An ephemeral agent sends the program once, and writes nothing to the disk."""
         node = Node("lab", "n", "n", str(root), str(root / "data"), python)
         agent = NodeAgent(node, transport, archive=program(), sessions=sessions, ephemeral=True)
 
-        first, second = (agent.call(untyped_method("who"), {})["session"] for _ in range(2))
+        first, second = (agent.call(untyped_method("identify"), {})["session"] for _ in range(2))
 
         assert first == second
         assert not root.exists()
 
 
-def _raised_at_event(agent: NodeAgent, seen: dict[str, Any]) -> dict[str, Any]:
+def _raised_at_event(agent: NodeAgent, processes: dict[str, Any]) -> dict[str, Any]:
     def stop(event: Mapping[str, Any]) -> None:
-        seen.update(event)
+        processes.update(event)
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
         agent.call(untyped_method("forever"), {}, on_event=stop)
-    return seen
+    return processes
 
 
-def _await(look: Callable[[], object]) -> None:
+def _await(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + _SECONDS
-    while not look():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -14,7 +14,7 @@ from trainctl.base.protocol.wire import emit, read_request, write_line
 
 Request = Mapping[str, Any]
 _POLL_SECONDS = 0.01
-_seen: List[str] = []
+_calls: List[str] = []
 
 
 def echo(request: Request) -> Dict[str, Any]:
@@ -22,10 +22,10 @@ def echo(request: Request) -> Dict[str, Any]:
     return dict(request)
 
 
-def who(request: Request) -> Dict[str, Any]:
+def identify(request: Request) -> Dict[str, Any]:
     """Return this process, its parent, and the number of calls in this process."""
-    _seen.append("call")
-    return {"pid": os.getpid(), "session": os.getppid(), "seen": len(_seen)}
+    _calls.append("call")
+    return {"pid": os.getpid(), "session": os.getppid(), "calls": len(_calls)}
 
 
 def later(request: Request) -> Dict[str, Any]:
@@ -68,8 +68,9 @@ def imports(request: Request) -> Dict[str, Any]:
     return {"found": pagination.__name__}
 
 
-_VERBS: Mapping[str, Callable[[Request], Dict[str, Any]]] = {
-    one.__name__: one for one in (echo, who, later, forever, leave, crash, die, imports)
+_METHODS: Mapping[str, Callable[[Request], Dict[str, Any]]] = {
+    method.__name__: method
+    for method in (echo, identify, later, forever, leave, crash, die, imports)
 }
 
 
@@ -79,5 +80,5 @@ def load(method: str) -> None:
 
 def main() -> int:
     """Run the method in the last argument."""
-    write_line({"result": _VERBS[sys.argv[-1]](read_request(sys.stdin.buffer))})
+    write_line({"result": _METHODS[sys.argv[-1]](read_request(sys.stdin.buffer))})
     return 0

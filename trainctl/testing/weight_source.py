@@ -15,7 +15,7 @@ from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.plugin_api.sources import ByteRange, RangeSource, SourceCredential, WeightSource
 from trainctl.sources.client import SourceClient
 
-PIECE_BYTES = 2**20
+BUFFER_BYTES = 2**20
 CONTENT = {
     "weights.bin": bytes(range(256)) * 10_000,
     "empty": b"",
@@ -62,14 +62,14 @@ class WeightSourceConformance(ABC):
         assert all(":" in file.validator for file in resolved.files)
 
     def test_resolve_twice_is_the_same(self) -> None:
-        """What has not changed upstream has the same revision, validators and pin."""
+        """An unchanged source has the same revision, validators and pin."""
         upstream = self.place(self._content("weights.bin"))
         first, second = (upstream.source.resolve(upstream.uri, None, None) for _ in range(2))
         assert first == second
         assert first.pin == second.pin
 
     def test_changed_content_changes_the_pin(self) -> None:
-        """Other content of the same size under the same name has another validator."""
+        """Other content of the same size and name has another validator."""
         path = "deep/er/config.json"
         content = self._content(path)
         pins = []
@@ -79,57 +79,57 @@ class WeightSourceConformance(ABC):
         assert pins[0] != pins[1]
 
     def test_open_gives_the_bytes(self) -> None:
-        """A file's bytes come whole, in order, in pieces that are neither empty nor above 1 MiB."""
+        """All bytes come in order, in buffers that are neither empty nor above 1 MiB."""
         for contents in [self._content(path) for path in CONTENT] if self.one_file else [CONTENT]:
             upstream = self.place(contents)
             resolved = upstream.source.resolve(upstream.uri, None, None)
             for path, data in contents.items():
-                pieces = self._pieces(upstream.source, resolved, path, 0)
-                assert b"".join(pieces) == data, path
-                assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces), path
+                buffers = self._read(upstream.source, resolved, path, 0)
+                assert b"".join(buffers) == data, path
+                assert all(0 < len(buffer) <= BUFFER_BYTES for buffer in buffers), path
 
     def test_open_from_an_offset(self) -> None:
-        """From an offset on, exactly the rest comes."""
+        """Exactly the rest is returned."""
         upstream, resolved, _ = self._opened()
         for offset in (1, 255, 2**20 - 1, 2**20, 2**20 + 1, 2_559_999):
-            rest = b"".join(self._pieces(upstream.source, resolved, "weights.bin", offset))
+            rest = b"".join(self._read(upstream.source, resolved, "weights.bin", offset))
             assert rest == CONTENT["weights.bin"][offset:], offset
 
     def test_a_part_is_exactly_what_was_asked_for(self) -> None:
-        """A source that hands out parts gives those bytes, in whatever portions, or says that upstream has only whole files."""
+        """A range has exactly the requested bytes, or upstream doesn't serve ranges."""
         upstream, resolved, file = self._opened()
         if not isinstance(upstream.source, RangeSource):
             return
         for offset, length in ((0, 1), (255, 2**20 + 1), (2**20, 2**20), (2_559_999, 1)):
-            for portion in (length, 1000):
-                found = bytearray(length)
+            for step in (length, 1000):
+                buffer = bytearray(length)
                 with upstream.source.read_range(
                     resolved, file, ByteRange(offset, length), None
                 ) as fill:
                     if fill is None:
                         return
-                    for at in range(0, length, portion):
-                        fill(memoryview(found)[at : at + portion])
-                assert found == CONTENT["weights.bin"][offset : offset + length], offset
+                    for at in range(0, length, step):
+                        fill(memoryview(buffer)[at : at + step])
+                assert buffer == CONTENT["weights.bin"][offset : offset + length], offset
 
     def test_open_may_be_left_early_and_begun_again(self) -> None:
-        """A reader that stops in the middle disturbs no later one."""
+        """A reader that stops early doesn't affect later ones."""
         upstream, resolved, file = self._opened()
         for _ in range(3):
-            with upstream.source.open(resolved, file, 0, None) as pieces:
-                assert CONTENT["weights.bin"].startswith(next(pieces))
-        whole = b"".join(self._pieces(upstream.source, resolved, "weights.bin", 0))
-        assert whole == CONTENT["weights.bin"]
+            with upstream.source.open(resolved, file, 0, None) as body:
+                assert CONTENT["weights.bin"].startswith(next(body))
+        data = b"".join(self._read(upstream.source, resolved, "weights.bin", 0))
+        assert data == CONTENT["weights.bin"]
 
     def test_a_missing_source_is_gone(self) -> None:
-        """What does not exist is SourceNotFound and named."""
+        """A missing source is SourceNotFound and named."""
         upstream = self.place(self._content("weights.bin"))
         with pytest.raises(SourceNotFound) as caught:
             upstream.source.resolve(upstream.missing, None, None)
         assert upstream.missing in str(caught.value)
 
     def test_a_missing_file_is_an_error_that_names_it(self) -> None:
-        """A file that is not there ends in SourceError with its name, and in no bytes."""
+        """A missing file is SourceError with its name."""
         upstream, resolved, file = self._opened()
         if self.one_file:
             self.place({})
@@ -137,22 +137,22 @@ class WeightSourceConformance(ABC):
             file = replace(file, path="absent.bin")
         with (
             pytest.raises(SourceError, match=re.escape(file.path)),
-            upstream.source.open(resolved, file, 0, None) as pieces,
+            upstream.source.open(resolved, file, 0, None) as body,
         ):
-            list(pieces)
+            list(body)
 
     def test_another_size_than_announced_is_an_error(self) -> None:
-        """A file that is longer or shorter than it was announced never ends well."""
+        """A file that is longer or shorter than announced is an error."""
         upstream, resolved, file = self._opened()
         for size in (file.size - 1, file.size + 1):
             with (
                 pytest.raises(SourceError, match=r"weights\.bin"),
-                upstream.source.open(resolved, replace(file, size=size), 0, None) as pieces,
+                upstream.source.open(resolved, replace(file, size=size), 0, None) as body,
             ):
-                list(pieces)
+                list(body)
 
     def test_a_private_source_needs_its_credential(self) -> None:
-        """Without the credential nothing is told; with it everything; with a wrong one its value is in no error."""
+        """It resolves with its credential only; errors hide the value."""
         upstream = self.place(self._content("weights.bin"))
         if upstream.private is None or upstream.credential is None:
             pytest.skip("the scheme has no credentials")
@@ -165,7 +165,7 @@ class WeightSourceConformance(ABC):
         assert upstream.credential.value not in str(caught.value)
 
     def test_a_link_opens_the_file_and_holds_no_credential(self) -> None:
-        """Where there is a link, its bytes come to whoever has it; a file that only the credential opens has none, or one without it."""
+        """A presigned URL returns the file and doesn't contain the credential."""
         upstream = self.place(self._content("weights.bin"))
         credentials = [None, upstream.credential] if upstream.private else [None]
         for credential in credentials:
@@ -188,12 +188,12 @@ class WeightSourceConformance(ABC):
         resolved = upstream.source.resolve(upstream.uri, None, None)
         return upstream, resolved, self._find(resolved, "weights.bin")
 
-    def _pieces(
+    def _read(
         self, source: WeightSource, resolved: ResolvedSource, path: str, offset: int
     ) -> list[bytes]:
-        with source.open(resolved, self._find(resolved, path), offset, None) as pieces:
-            return list(pieces)
+        with source.open(resolved, self._find(resolved, path), offset, None) as body:
+            return list(body)
 
     def _find(self, resolved: ResolvedSource, path: str) -> SourceFile:
-        wanted = path.rpartition("/")[2] if self.one_file else path
-        return next(file for file in resolved.files if file.path == wanted)
+        name = path.rpartition("/")[2] if self.one_file else path
+        return next(file for file in resolved.files if file.path == name)
