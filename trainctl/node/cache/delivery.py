@@ -139,23 +139,12 @@ class DeliveryTask:
 
     def run(self, source: str) -> Dict[str, int]:
         """Make room, fetch what is missing, then build and seal the tree; the bytes that moved, by where they came from."""
-        with reserve_listing(self._layout, self._listing):
-            for attempt in range(1, _ATTEMPTS + 1):
-                if self._fill(source, last=attempt == _ATTEMPTS):
-                    break
-        return self._moved
-
-    def _fill(self, source: str, *, last: bool) -> bool:
         trees = ListingTrees(self._layout)
-        try:
+        with reserve_listing(self._layout, self._listing):
             trees.adopt(self._listing)
             self._fetch_missing()
             trees.build(self._listing, source)
-        except FileNotFoundError:  # somebody deleted a blob between looking and linking
-            if last:
-                raise
-            return False
-        return True
+        return self._moved
 
     def _fetch_missing(self) -> None:
         contents = self._listing.unique_files
