@@ -5,14 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
-from trainctl.base.protocol.code import HAS_CODE
-from trainctl.base.protocol.host import FACTS
-from trainctl.base.protocol.method import Method
-from trainctl.base.protocol.mirrors import MIRROR_SURVEY
-from trainctl.base.protocol.runs import START
-from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Kind
@@ -22,8 +15,6 @@ from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 
 _NODE_USERS = frozenset({Kind.JOB, Kind.CACHE})
-_TO_PLAN: tuple[Method[Any, Any], ...] = (FACTS,)
-_TO_APPLY = (*_TO_PLAN, HAS_CODE, DELIVER, START)
 
 
 def connect_early(workspace: Workspace, options: SurveyOptions) -> None:
@@ -46,7 +37,6 @@ def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
     """
     if options.offline or not options.refresh:
         return
-    methods = _TO_APPLY if options.writes_lock else _TO_PLAN
     nodes = (
         (cluster.provider, node)
         for cluster in _clusters_in_use(workspace, state)
@@ -54,7 +44,7 @@ def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
     )
     with contextlib.suppress(TrainctlError):
         for provider, node in islice(nodes, options.parallelism):
-            workspace.agents.ephemeral_agent(provider, node).open(methods)
+            workspace.agents.ephemeral_agent(provider, node).open()
         _connect_to_mirrors(workspace, state)
 
 
@@ -69,7 +59,7 @@ def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
     }
     for url in sorted(filter(is_on_host, urls)):
         place = locate_host(url, None, workspace.provider, state.resources.get)
-        workspace.agents.ephemeral_agent(place.provider, place.node).open((MIRROR_SURVEY,))
+        workspace.agents.ephemeral_agent(place.provider, place.node).open()
 
 
 def _clusters_in_use(workspace: Workspace, state: State) -> Iterator[RecordedResource]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import cast
 
 from trainctl.base.protocol.method import Method, RequestT, ResponseT
 from trainctl.base.protocol.runs import STATUS
@@ -73,10 +73,10 @@ class NodeAgent:
             ephemeral and not node.key
         )  # nothing is installed on a node that wasn't made
 
-    def open(self, methods: Sequence[Method[Any, Any]]) -> None:
-        """Begin to start its session, where the program may be installed, and have it load what does these verbs; nothing is waited for."""
+    def open(self) -> None:
+        """Start the session without waiting, if the program may be installed."""
         if not self._is_absent:
-            self._sessions.open(self._argv, [method.name for method in methods])
+            self._sessions.open(self._argv)
 
     def call(
         self,

@@ -77,11 +77,6 @@ class NodeSession:
             with self._lock:
                 del self._calls[number]
 
-    def load(self, methods: Sequence[str]) -> None:
-        """Have it load what does these verbs, so that calls find that done."""
-        for method in methods:
-            self._feed.put(encode_frame({"call": 0, "load": method}))
-
     def close(self) -> None:
         """Have it end, with every call that is under way."""
         self.over = self._closed = True
@@ -191,11 +186,9 @@ class NodeSessions:
             if fresh:  # it ended as soon as it had begun, and so would the next
                 return session.outcome(call.node_label)
 
-    def open(self, argv: Sequence[str], methods: Sequence[str]) -> None:
-        """Start one beforehand, unless that was done; see ``Session.load``."""
-        if (*argv, VERB) not in self._open:
-            session, _ = self._session((*argv, VERB), b"")
-            session.load(methods)
+    def open(self, argv: Sequence[str]) -> None:
+        """Start a session before its first call."""
+        self._session((*argv, VERB), b"")
 
     def end(self) -> None:
         """Have them all end, with every call that is under way."""

@@ -53,8 +53,6 @@ class _CallServer:
         self._calls: Dict[int, _ForkedCall] = {}
         self._outputs = FrameDecoder()
         self._input_ended = False
-        self._to_load: List[str] = []
-        """Methods to load while no call is waiting."""
         self._selector = selectors.PollSelector()  # without a descriptor that forks would share
 
     def serve(self) -> Optional[str]:
@@ -62,13 +60,10 @@ class _CallServer:
         self._selector.register(0, selectors.EVENT_READ, self._listen)
         self._selector.register(_child_exit_descriptor(), selectors.EVENT_READ, self._reap)
         while not self._input_ended:
-            ready = self._selector.select(0 if self._to_load else None)
-            for key, _ in ready:
+            for key, _ in self._selector.select():
                 method: Optional[str] = key.data(key.fd)
                 if method is not None:
                     return method
-            if self._to_load and not ready:
-                self._load_method(self._to_load.pop(0))
         for pid in self._calls:
             _kill(pid)
         return None
@@ -77,21 +72,16 @@ class _CallServer:
         data = os.read(descriptor, _READ_BYTES)
         self._input_ended = not data
         for head, request in self._outputs.feed(data):
-            if "load" in head:
-                self._to_load.append(head["load"])
-            elif "method" not in head:
+            if "method" not in head:
                 self._end(head["call"])
             elif self._start_call(head["call"], head["method"], request) is not None:
                 return str(head["method"])
         return None
 
-    def _load_method(self, method: str) -> None:
-        with contextlib.suppress(ImportError):  # the call itself reports it
-            self._load(method)
-
     def _start_call(self, number: int, method: str, request: bytes) -> Optional[str]:
         """Fork; return the method in the fork, None in this process."""
-        self._load_method(method)
+        with contextlib.suppress(ImportError):  # the call itself reports it
+            self._load(method)
         pipes: List[Tuple[int, int]] = []
         try:
             pipes += [os.pipe()]

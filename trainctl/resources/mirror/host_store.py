@@ -302,7 +302,7 @@ class HostMirror:
         """See Mirror. Log in to the host and start the node program."""
         with contextlib.suppress(TrainctlError):
             if self.place.node.key:
-                self.agent(False).open((MIRROR_SURVEY,))
+                self.agent(False).open()
 
     def agent(self, installs: bool) -> NodeAgent:
         """Return the host's agent, which may install the node program."""
