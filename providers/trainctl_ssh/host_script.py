@@ -51,13 +51,13 @@ def remove_marker(request: Request) -> HostScriptResponse:
         return {"removed": False}
     pending_removal = root / f"{_REMOVING}{os.getpid()}.{os.urandom(4).hex()}"
     pending_removal.mkdir(0o700)
-    made = root / "made"
-    if made.is_dir():
-        made.rename(pending_removal / "made")
+    markers = root / "made"
+    if markers.is_dir():
+        markers.rename(pending_removal / "made")
     late = _entries(pending_removal / "made")
     for path in late:  # created between the check and the rename
-        made.mkdir(0o700, exist_ok=True)
-        path.rename(made / path.name)
+        markers.mkdir(0o700, exist_ok=True)
+        path.rename(markers / path.name)
     for path in _entries(root):
         if not (_is_needed(root) or path == data or path in data.parents):
             path.rename(pending_removal / path.name)

@@ -19,9 +19,9 @@ class CorruptStateObject(StateError):
 
     default_code = "state-corrupt"
 
-    def __init__(self, key: str, url: str, what: str) -> None:
+    def __init__(self, key: str, url: str, problem: str) -> None:
         super().__init__(
-            f"the state is corrupt: {key} {what}",
+            f"the state is corrupt: {key} {problem}",
             f"Restore this object of {url}, or the complete state, from a backup. Nothing was changed.",
         )
 

@@ -39,9 +39,9 @@ class WrongRegion(SourceError):
 
     default_code = "wrong-region"
 
-    def __init__(self, subject: str, said: str, region: str | None) -> None:
+    def __init__(self, subject: str, status_text: str, region: str | None) -> None:
         super().__init__(
-            f"{subject}: the bucket is in {region or 'another region'} ({said})",
+            f"{subject}: the bucket is in {region or 'another region'} ({status_text})",
             'Set "aws_region" in the secret, or AWS_REGION in the environment.',
         )
         self.region = region
@@ -117,25 +117,27 @@ def error_for_status(
     status: int, code: str | None, subject: str, host: str, origin: str | None
 ) -> SourceError:
     """Return the error for a status and the platform's error code."""
-    said = f"{status}, {code}" if code else str(status)
+    status_text = f"{status}, {code}" if code else str(status)
     if status in _TRANSIENT_STATUSES or code in ("SlowDown", "RequestTimeTooSkewed"):
-        return SourceUnavailable(f"{subject}: {host} is unavailable ({said})")
+        return SourceUnavailable(f"{subject}: {host} is unavailable ({status_text})")
     if code in _EXPIRED:
         return SourceDenied(
-            f"{subject}: the credential has expired ({said})",
+            f"{subject}: the credential has expired ({status_text})",
             f"It was read from {origin}. Create a new credential, or check the clock of this machine.",
             code="expired-credential",
         )
     if code in _NO_BUCKET:
-        return SourceNotFound(f"{subject}: bucket not found on {host} ({said})", "Check the name.")
+        return SourceNotFound(
+            f"{subject}: bucket not found on {host} ({status_text})", "Check the name."
+        )
     # some servers answer 400 to unsigned requests
     unsigned = status == 400 and origin is None
     if status in (401, 403) or unsigned or code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
-        return _denied_error(subject, host, said, origin)
+        return _denied_error(subject, host, status_text, origin)
     if status in (404, 410):
-        return SourceNotFound(f"{subject}: not found on {host} ({said})", "Check the name.")
+        return SourceNotFound(f"{subject}: not found on {host} ({status_text})", "Check the name.")
     return SourceError(
-        f"{subject}: {host} answered {said}",
+        f"{subject}: {host} answered {status_text}",
         "Check that endpoint_url points to an S3-compatible server.",
     )
 
@@ -148,19 +150,19 @@ def _redirect_error(subject: str, host: str) -> SourceError:
     )
 
 
-def _wrong_region_error(said: str, subject: str, brief: str) -> WrongRegion:
+def _wrong_region_error(status_text: str, subject: str, brief: str) -> WrongRegion:
     region = _BUCKET_REGION.search(brief)
-    return WrongRegion(subject, said, (region[1] or region[2]) if region else None)
+    return WrongRegion(subject, status_text, (region[1] or region[2]) if region else None)
 
 
-def _denied_error(subject: str, host: str, said: str, origin: str | None) -> SourceDenied:
+def _denied_error(subject: str, host: str, status_text: str, origin: str | None) -> SourceDenied:
     if origin is None:
         return SourceDenied(
-            f"{subject}: {host} requires authentication ({said}), and no credential was sent",
+            f"{subject}: {host} requires authentication ({status_text}), and no credential was sent",
             "Declare a secret with read access, and name it in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}.",
         )
     return SourceDenied(
-        f"{subject}: permission denied by {host} ({said})",
+        f"{subject}: permission denied by {host} ({status_text})",
         f"The credential was read from {origin}. Check that it is valid and may list and read this bucket.",
     )
 

@@ -47,19 +47,19 @@ def fall_back_to_locked(
 
     ``now``: the version upstream, or its error. Raises SourceMismatch, or that error, if the mirror doesn't have it.
     """
-    why = "The mirror doesn't contain the locked version."
+    reason = "The mirror doesn't contain the locked version."
     try:
         mirrored = mirrored_version(store, version, locked) if store else None
         if store is not None and mirrored is not None:
             return mirrored, _moved_warning(locked, now, _list_differences(store, mirrored, now))
     except (NodeError, StorageError) as failure:
-        why = f"The mirror is unreachable, so it is unknown whether it contains the locked version: {failure.summary}."
+        reason = f"The mirror is unreachable, so it is unknown whether it contains the locked version: {failure.summary}."
     if isinstance(now, TrainctlError):
-        detail = f"{now.detail}\nThe source is in trainctl.lock. {why}".lstrip()
+        detail = f"{now.detail}\nThe source is in trainctl.lock. {reason}".lstrip()
         raise type(now)(now.summary, detail, address=now.address, code=now.code)
     raise SourceMismatch(
         f"the version of {locked.source} pinned in trainctl.lock is no longer available upstream",
-        f"{_counts_text(locked, now)}\n{why} Restore it upstream, or use the latest revision: plan --upgrade.",
+        f"{_counts_text(locked, now)}\n{reason} Restore it upstream, or use the latest revision: plan --upgrade.",
         code="lock-mismatch",
     )
 
