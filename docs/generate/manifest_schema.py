@@ -34,7 +34,7 @@ def schema_text() -> str:
 
 
 def _describe(schema: dict[str, Any]) -> None:
-    """Put each field's docstring beside it. pydantic could, by reading all sources whenever a command starts."""
+    """Add each field's docstring; pydantic would read all sources at every start of a command."""
     for section in _sections(ManifestSection):
         made = schema if section is Manifest else schema["$defs"].get(section.__name__, {})
         properties = made.get("properties", {})

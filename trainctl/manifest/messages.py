@@ -75,11 +75,11 @@ def describe(
         if place:
             hint = f"Move it to {path_text((*path[:-1], place))!r}."
         elif above is not None:
-            beside = path[len(above)]
+            sibling = path[len(above)]
             hint = (
-                f"Move it one level up, next to {str(beside)!r}."
+                f"Move it one level up, next to {str(sibling)!r}."
                 if len(above) == len(path) - 2
-                else f"Move it next to {str(beside)!r}."
+                else f"Move it next to {str(sibling)!r}."
             )
         else:
             hint = did_you_mean(str(key), known_keys(path[:-1]))

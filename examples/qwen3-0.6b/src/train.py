@@ -67,7 +67,7 @@ def main() -> None:
         train_dataset=tokenised(flags.data, tokenizer),
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
     )
-    # A restarted attempt goes on from what the one before it has saved.
+    # A restarted attempt resumes from the checkpoint of the attempt before.
     trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoints))
     trainer.save_model(str(Path(checkpoints) / "final"))
 

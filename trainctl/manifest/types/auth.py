@@ -131,7 +131,7 @@ class SourceAuth(ManifestSection):
     aws_oidc_region: Region | None = None
     """With ``AWS_OIDC``: region of the token service and the bucket."""
     aws_assume_role_arn: RoleArn | None = None
-    """With ``AWS_ASSUME_ROLE``: role to assume with the operator's credential."""
+    """With ``AWS_ASSUME_ROLE``: role to assume with the client's credential."""
     aws_assume_role_region: Region | None = None
     """With ``AWS_ASSUME_ROLE``: region of the token service and the bucket."""
     gcp_oidc_service_account: ServiceAccount | None = None

@@ -43,7 +43,7 @@ class Secret(ManifestSection):
     """A secret value that jobs and sources refer to by name."""
 
     origin: Origin = Field(alias="from")
-    """Source of the value: ``env``, an environment variable of the operator; ``file``;
+    """Source of the value: ``env``, an environment variable of the client; ``file``;
     ``command``, the output of a program; ``aws-secrets-manager``; ``keyring`` of the operating
     system."""
     name: Text | None = None
