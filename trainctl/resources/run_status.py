@@ -38,9 +38,15 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
     )
     if hopeless or (disconnected and not run.stop_requested):
         status = RunStatus.LOST
-    elif run.stop_requested and status is RunStatus.LOST and _any_stopped(ranks):
+    elif (
+        run.stop_requested
+        and status is RunStatus.LOST
+        and any(rank.status is RunStatus.STOPPED for rank in ranks)
+    ):
         status = RunStatus.STOPPED  # the lost ranks were to be stopped as well
-    was_stopped = status is RunStatus.STOPPED and (run.stop_requested or _stopped(root_cause))
+    was_stopped = status is RunStatus.STOPPED and (
+        run.stop_requested or (root_cause is not None and root_cause["status"] == RunStatus.STOPPED)
+    )
     if was_stopped:
         ranks = tuple(map(_ended_together, ranks, reports))
     phases = dict(run.phases)
@@ -65,14 +71,6 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
         sync=_worst_sync([report["sync"] for report in known if report.get("sync")]) or run.sync,
         retries=max((report.get("retries") or 0 for report in known), default=run.retries),
     )
-
-
-def _any_stopped(ranks: Sequence[RankRecord]) -> bool:
-    return any(rank.status is RunStatus.STOPPED for rank in ranks)
-
-
-def _stopped(root_cause: RootCause | None) -> bool:
-    return root_cause is not None and root_cause["status"] == RunStatus.STOPPED
 
 
 def _ended_together(rank: RankRecord, report: RunReport | None) -> RankRecord:

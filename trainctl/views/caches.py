@@ -129,11 +129,6 @@ def cache_full_warning(usage: CacheUsage) -> str | None:
     return f"{usage.address} contains {decimal_size(usage.bytes)}, more than its size limit of {decimal_size(usage.limit)}"
 
 
-def cleared_json(result: CacheClearResult) -> dict[str, Any]:
-    """Return the JSON of ``cache clear``."""
-    return asdict(result)
-
-
 def cleared_lines(result: CacheClearResult) -> list[str]:
     """Return what was removed, or would be."""
     if not (result.files or result.left):

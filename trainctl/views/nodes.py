@@ -79,11 +79,6 @@ def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
     return {**listing, "last_used": format_timestamp(listing.get("last_used"))}
 
 
-def _run(run: Mapping[str, Any], lineage: str) -> str:
-    """Format a run, with its project if it belongs to another state."""
-    return format_run(run, lineage)
-
-
 def _row(form: dict[str, Any]) -> dict[str, Any]:
     return {
         **form,
@@ -115,5 +110,5 @@ def _cells(report: NodeReport) -> list[str]:
         str(_free(form)) if kinds else "",
         "" if free is None else format_bytes(free),
         "" if used is None else format_bytes(used),
-        ", ".join(escape(_run(run, report.lineage)) for run in _runs(report)),
+        ", ".join(escape(format_run(run, report.lineage)) for run in _runs(report)),
     ]

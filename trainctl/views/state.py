@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.ledger.codec import recorded_to_json, state_to_json
+from trainctl.ledger.codec import recorded_to_json
 from trainctl.ledger.history import HistoryRow
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
@@ -196,11 +196,6 @@ def _runs(recorded: RecordedResource) -> Iterator[str]:
 def _intent(intent: Intent) -> str:
     start = second(intent.time)
     return f"{intent.action} {intent.address} by {literal(intent.holder.actor)} since {start} UTC"
-
-
-def state_json(state: State) -> dict[str, Any]:
-    """Return the JSON of a state."""
-    return state_to_json(state)
 
 
 def resource_json(recorded: RecordedResource) -> dict[str, Any]:

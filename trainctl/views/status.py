@@ -120,12 +120,11 @@ def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
 def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
     """Return labelled remarks about a run."""
     upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
+    stopping = run.stop_requested and run.status.live
+    stop = "requested; not all nodes have reported the end of the run" if stopping else None
     remarks = [
         ("error", run.error),
-        (
-            "stop",
-            "requested; not all nodes have reported the end of the run" if _end_text(run) else None,
-        ),
+        ("stop", stop),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         (run.status.words, run.waiting),
@@ -140,10 +139,6 @@ def _apply_text(apply: PendingApply) -> str:
     """Format the apply that starts the run."""
     text = f"of {escape(apply.actor)}, since {second(apply.since)} UTC"
     return f"{text}: interrupted; the next apply resumes it" if apply.interrupted else text
-
-
-def _end_text(run: RunRecord) -> bool:
-    return run.stop_requested and run.status.live
 
 
 def _rank_text(rank: RankRecord, ranks: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import asdict
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,7 +16,6 @@ from trainctl.views.caches import (
     cache_csv,
     cache_json,
     cache_lines,
-    cleared_json,
     decimal_size,
 )
 from trainctl.views.terminal.tables import csv_lines
@@ -65,7 +65,7 @@ def test_the_json_is_the_services_and_published() -> None:
     """Timestamp, project, totals and files; with no cache, totals of nothing; what clear prints, too."""
     found = cache_json(CONTENT, "abcdefg", "size", descending=True)
     nothing = cache_json(None, "abcdefg", "size", descending=True)
-    cleared = cleared_json(CacheClearResult("/caches/demo", 1, 2, 0, dry_run=True))
+    cleared = asdict(CacheClearResult("/caches/demo", 1, 2, 0, dry_run=True))
     published = Draft202012Validator(closed(schema("cache")))
 
     for value in (found, nothing, cleared):

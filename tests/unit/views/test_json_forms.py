@@ -20,6 +20,7 @@ from tests.support.projects.plans import (
     run_record,
     state_after,
 )
+from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.history import HistoryRow
 from trainctl.model.action import ActionReason
 from trainctl.model.delivery import DeliveryRecord
@@ -44,7 +45,7 @@ from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.checkpoints import checkpoints_json
 from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json
-from trainctl.views.state import history_json, resource_json, state_json
+from trainctl.views.state import history_json, resource_json
 from trainctl.views.status import status_json
 from trainctl_schemas import schema
 
@@ -178,8 +179,8 @@ def test_states_hold_against_their_schema() -> None:
         plans={intent.address: (first.digest, 0)},
     )
 
-    assert problems("state", state_json(state)) == []
-    assert resource_json(state.resources[at("job.sft")]) in state_json(state)["resources"]
+    assert problems("state", state_to_json(state)) == []
+    assert resource_json(state.resources[at("job.sft")]) in state_to_json(state)["resources"]
 
 
 DELIVERED = DeliveryRecord(

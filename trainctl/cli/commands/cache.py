@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
@@ -31,7 +32,6 @@ from trainctl.views.caches import (
     cache_json,
     cache_lines,
     cache_rows,
-    cleared_json,
     cleared_lines,
     evict_json,
     evict_lines,
@@ -158,14 +158,14 @@ def clear_command(
         if not (auto_approve or dry_run):
             preview = clear(workspace, chosen, age, dry_run=True)
             if not preview.files:
-                print_result(session.output, format_, cleared_json(preview), cleared_lines(preview))
+                print_result(session.output, format_, asdict(preview), cleared_lines(preview))
                 return 1 if preview.left else 0
             size = f"{pluralize(preview.files, 'file')} ({format_bytes(preview.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
         result = clear(workspace, chosen, age, dry_run=dry_run)
-    print_result(session.output, format_, cleared_json(result), cleared_lines(result))
+    print_result(session.output, format_, asdict(result), cleared_lines(result))
     return 1 if result.left else 0
 
 

@@ -88,13 +88,14 @@ def show_command(
     if planfile is not None:
         show_plan(session, load_plan(planfile).plan, format_)
         return 0
+    from trainctl.ledger.codec import state_to_json
     from trainctl.views.plan.pages import code_block, html_page, preformatted
-    from trainctl.views.state import state_json, state_lines
+    from trainctl.views.state import state_lines
 
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
     if format_ is PlanFormat.JSON:
-        session.output.json(state_json(state))
+        session.output.json(state_to_json(state))
         return 0
     lines = state_lines(state)
     if format_ is PlanFormat.MARKDOWN:

@@ -10,12 +10,12 @@ from trainctl.cli.options import FormatOption, OutputFormat, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
+from trainctl.ledger.codec import state_to_json
 from trainctl.views.state import (
     history_json,
     history_lines,
     resource_json,
     resource_lines,
-    state_json,
 )
 
 
@@ -56,7 +56,7 @@ def pull_command(ctx: typer.Context) -> int:
     """Print the state as JSON."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        session.output.json(state_json(workspace.ledger.state()))
+        session.output.json(state_to_json(workspace.ledger.state()))
     return 0
 
 

@@ -65,7 +65,8 @@ def _job_gpu_problems(
     placeable = _placeable_ranks(nodes, usable, required)
     if 0 < placeable < node_count <= len(nodes):
         per_node = _gpu_count_text(required, kind) if required else "all GPUs"
-        shared = ", where nodes share a machine" if _share_machine(nodes) else ""
+        shares_machine = len(set(map(_machine_id, nodes))) < len(nodes)
+        shared = ", where nodes share a machine" if shares_machine else ""
         yield error(
             f"{node_count} nodes with {per_node} each are needed, but {cluster.address} has room for {placeable}{shared}",
             _join_details(
@@ -126,10 +127,6 @@ def _placeable_ranks(nodes: Sequence[Node], usable: Mapping[str, int], required:
         fitting = sum(1 for count in counts if count >= per_rank)
         ranks += min(fitting, max(counts) // per_rank) if per_rank else fitting
     return ranks
-
-
-def _share_machine(nodes: Sequence[Node]) -> bool:
-    return len({_machine_id(node) for node in nodes}) < len(nodes)
 
 
 def _machine_id(node: Node) -> str:

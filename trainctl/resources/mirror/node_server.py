@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
-from types import TracebackType
 from typing import Any
 
 from trainctl.base.listing import Listing
@@ -194,12 +193,7 @@ class PeerServers:
             del peers[node_id]
         return peers if len(peers) > 1 else {}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for server in self._servers.values():
             server.end()
         for server in self._servers.values():

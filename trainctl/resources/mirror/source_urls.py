@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import ceil
 from secrets import token_urlsafe
-from types import TracebackType
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource, SourceFile, file_index
@@ -175,12 +174,7 @@ class SourceUrlProvider:
     def __enter__(self) -> SourceUrlProvider:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._stack.close()
 
