@@ -120,7 +120,7 @@ class LocalProvider:
         return ResourceStatus.PRESENT
 
     def delete(self, node: Node) -> None:
-        """See Provider. The last key removes the directory, unless another lineage uses it."""
+        """See Provider. The last key removes the directory, if no other lineage uses it."""
         root = Path(node.root)
         _finish_interrupted_removals(root)
         with contextlib.suppress(FileNotFoundError):
@@ -213,7 +213,7 @@ def _remove(root: Path) -> None:
 
 
 class LocalTransport:
-    """Runs programs in process groups of their own, so that they can be killed with their children."""
+    """Runs programs in own process groups, to kill them with their children."""
 
     def __init__(self) -> None:
         self._programs = ProgramRunner()

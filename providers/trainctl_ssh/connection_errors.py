@@ -1,4 +1,4 @@
-"""Login failures with remedies, from ssh's messages; and shared connection attempts."""
+"""Login failures with remedies, and shared connection attempts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _FAILURE_TTL_SECONDS = 1.0
 
 
 class SharedAttempt:
-    """One connection attempt at a time, under ``lock``; waiting threads share its error."""
+    """One connection attempt at a time, under ``lock``, shared by waiting threads."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

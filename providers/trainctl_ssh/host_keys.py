@@ -91,7 +91,7 @@ def scan_host_key(
 
 
 def known_hosts_files(named: str) -> list[Path]:
-    """Split a ``UserKnownHostsFile`` value. ``ssh -G`` omits quotes, so a name starts at ``/`` or ``~``."""
+    """Split a ``UserKnownHostsFile`` value of ``ssh -G``, which omits quotes."""
     names = re.split(r"\s+(?=[/~])", named.replace('"', "").strip())
     return [Path(name).expanduser() for name in names]
 
@@ -114,7 +114,7 @@ PIN = "trainctl-pinned"
 
 
 def private_directory(environ: Mapping[str, str]) -> Path:
-    """Return a directory with a short path, always the same; a new one if others may write to it."""
+    """Return a private directory with a short path, if possible always the same."""
     for path in _candidates(environ):
         with contextlib.suppress(OSError):
             if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:

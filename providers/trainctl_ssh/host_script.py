@@ -1,4 +1,4 @@
-"""Create and remove a node's marker on a host; run there by ``python -I -c`` (Python 3.8).
+"""Create and remove a node's marker on a host; run by ``python -I -c`` (3.8).
 
 Arguments: a command and a request as JSON. Prints a line of JSON: the response, or ``error`` and ``path``.
 """
@@ -44,7 +44,7 @@ def read_markers(request: Request) -> HostScriptResponse:
 
 
 def remove_marker(request: Request) -> HostScriptResponse:
-    """Remove a marker; with the last one everything but DATA and what runs or lineages need."""
+    """Remove a marker; with the last one all that no run or lineage needs, but DATA."""
     root, data = Path(request["root"]), Path(request["data"])
     _unlink(_marker(request))
     if not root.is_dir() or _is_needed(root):
@@ -84,7 +84,7 @@ def _is_needed(root: Path) -> bool:
 
 
 def _entries(directory: Path) -> List[Path]:
-    """Return the entries of a directory without hidden names, which are being written or removed."""
+    """Return the entries of a directory, without hidden (temporary) names."""
     try:
         return [path for path in directory.iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

@@ -37,7 +37,7 @@ class SshLogin:
 
 @dataclass(frozen=True, slots=True)
 class SshHost:
-    """One host of a cluster. ``python`` and ``dir`` are empty unless declared; ``ports`` is ``FIRST-LAST``."""
+    """One host of a cluster; ``python`` and ``dir`` are empty unless declared."""
 
     name: str
     login: SshLogin
@@ -150,7 +150,7 @@ def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> Hos
 
 
 def find_presence(transport: Transport, path: str, node_label: str) -> ResourceStatus:
-    """Return whether a file exists, without starting Python; NodeError for unexpected output."""
+    """Return whether a file exists, without starting Python; NodeError if unclear."""
     output = transport.run(["sh", "-c", _STAT, "sh", path], timeout=_SECONDS)
     try:
         return ResourceStatus(output.stdout.decode(errors="replace").strip())

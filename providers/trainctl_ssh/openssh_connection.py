@@ -52,7 +52,7 @@ _NEWER_OPTIONS = ("StdinNull=no", "ForkAfterAuthentication=no")
 
 @dataclass(frozen=True, slots=True)
 class _ControlMaster:
-    """The ssh process that holds a connection, its remote PID, and the options to share it."""
+    """The ssh process that holds a connection, and the options to share it."""
 
     process: subprocess.Popen[bytes]
     pid: int
@@ -89,7 +89,7 @@ class OpenSshConnection:
         return OpenSshTransport(self)
 
     def master(self) -> _ControlMaster:
-        """Return the open connection; NodeUnreachable, also if another thread's attempt failed."""
+        """Return the open connection; NodeUnreachable if the attempt fails."""
         while True:
             self._attempts.ensure(self._is_open, self._open)
             master = self._master
@@ -144,7 +144,7 @@ class OpenSshConnection:
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
-        """See Transport. Equal requests share one forwarding, as ssh can't distinguish them."""
+        """See Transport. Equal requests share a forwarding; ssh can't tell them apart."""
         master = self.master()
         with self._lock:
             if not self._exposed[port]:
@@ -183,7 +183,7 @@ class OpenSshConnection:
             raise login_error(self.node_label, error.stderr) from None
 
     def _start_master(self) -> _ControlMaster:
-        """Start the ssh process that holds the connection, over the user's open connection if there is one.
+        """Start the ssh process that holds the connection, or share the user's own.
 
         The host key of the user's connection is unknown, so a host with a pinned key gets a connection of its own.
         """

@@ -1,4 +1,4 @@
-"""Connection to a host by paramiko, if there is no ssh program; see DESIGN.md for its limits."""
+"""Connection to a host by paramiko, without an ssh program; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ParamikoConnection:
                 raise self.lost(str(error)) from None
 
     def _open_channel(self) -> paramiko.Channel:
-        """Open a channel, on another connection if this one has reached the server's limit (ten sessions)."""
+        """Open a channel, on a new connection if this one is full (ten sessions)."""
         try:
             return self._open(self._clients[-1])
         except paramiko.ChannelException:
@@ -237,7 +237,7 @@ class ParamikoConnection:
         return sock
 
     def _through(self, jump: str, host: str, port: int) -> paramiko.Channel:
-        """Return a channel over the last of the jump hosts, each reached through those before it."""
+        """Return a channel over the last jump host, reached through those before it."""
         before, _, last = jump.rpartition(",")
         user, _, place = last.rpartition("@")
         address, colon, number = place.rpartition(":")

@@ -1,4 +1,4 @@
-"""Programs over paramiko's channels, by the same line protocol as with the ssh program."""
+"""Programs over paramiko's channels, by the line protocol of ``shell``."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class SshProvider:
             return ResourceStatus.FORBIDDEN
 
     def delete(self, node: Node) -> None:
-        """See Provider. The last key removes the root directory, unless another lineage uses it."""
+        """See Provider. The last key removes the root, if no other lineage uses it."""
         response = self._do(node, "remove")
         if "error" in response:
             raise NodeError(
@@ -224,7 +224,7 @@ def _marker(key: str) -> str:
 def _open_connection(
     login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
 ) -> OpenSshConnection | ParamikoConnection:
-    """Return a connection to a host, which ``node_label`` names in errors; it is opened later."""
+    """Return an unopened connection to a host, named ``node_label`` in errors."""
     if shutil.which("ssh", path=environ.get("PATH")):
         return OpenSshConnection(login, node_label, environ, confirm)
     try:

@@ -149,7 +149,7 @@ def _range_error(path: tuple[str | int, ...]) -> SettingsProblem:
 
 
 def _is_key(text: str) -> bool:
-    """Check that the base64 begins with the type's length in four bytes, then the type: RFC 4253, 6.6."""
+    """Check the base64 by RFC 4253, 6.6: it begins with the type and its length."""
     kind, _, encoded = text.partition(" ")
     try:
         blob = base64.b64decode(encoded, validate=True)

@@ -18,7 +18,7 @@ _MAX_PREAMBLE = 2**16
 
 
 def call_line(token: str, argv: Sequence[str], master: int) -> bytes:
-    """Return the line that runs a program between marks on both streams; its standard input follows the line.
+    """Return the line that runs a program between marks; its input follows.
 
     The first mark has the process group, the second the exit code. The group is killed when ``master``, the process of the
     connection, ends.
@@ -35,7 +35,7 @@ def call_line(token: str, argv: Sequence[str], master: int) -> bytes:
 
 
 def keepalive_line(token: str) -> bytes:
-    """Return the line that holds a connection until standard input ends, and kills process groups named there.
+    """Return the line that holds a connection and kills process groups named to it.
 
     It prints regularly, so that a server whose client is cut off detects that by unacknowledged bytes.
     """
@@ -58,7 +58,7 @@ def _quote(word: str) -> str:
 
 
 class MarkedOutput:
-    """Passes on the output between two marks of a stream; keeps what precedes for errors, drops the rest."""
+    """Passes on output between two marks; keeps what precedes, for errors."""
 
     def __init__(self, token: str, on_bytes: Callable[[bytes], object]) -> None:
         self._token = token.encode()

@@ -23,7 +23,7 @@ _in_memory: dict[str, MemoryObjects] = {}
 
 
 def open_directory(url: str) -> StateLog:
-    """Open the log in ``file:///absolute/path``; the first append creates the directory."""
+    """Open the log in ``file:///absolute/path``, created by the first append."""
     path = unquote(url.removeprefix("file:").removeprefix("//").removeprefix("localhost"))
     if not path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts:
         raise UsageError(

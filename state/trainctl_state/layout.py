@@ -38,7 +38,7 @@ def position_of(key: str) -> int | None:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """Encode an object as ASCII JSON, so that all file names survive; StateError if it isn't JSON."""
+    """Encode an object as ASCII JSON, for any file name; StateError if impossible."""
     try:
         text = json.dumps({"version": VERSION, **body}, separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
@@ -49,7 +49,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
-    """Decode an object; CorruptStateObject, or StateError if a newer trainctl wrote it."""
+    """Decode an object; CorruptStateObject, or StateError for a newer format."""
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):

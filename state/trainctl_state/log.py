@@ -49,7 +49,7 @@ class ObjectLog:
         return self._url
 
     def read(self, position: int = 0) -> LogSlice:
-        """Return entries from ``position``; the complete state, flagged ``whole``, if that was pruned."""
+        """Return entries from ``position``, or the complete state if that was pruned."""
         if position > 0:
             followed = self._follow(position)
             if followed is not None:
@@ -69,7 +69,7 @@ class ObjectLog:
             raise _append_conflict(position)
 
     def snapshot(self, position: int, state: JsonObject) -> None:
-        """Store the fold of everything before ``position``; prune what the previous snapshot covers."""
+        """Store a snapshot at ``position``; prune what the previous one covers."""
         if position <= self._newest_snapshot():
             return
         self._refuse_hole(position)
@@ -78,7 +78,7 @@ class ObjectLog:
         self._prune(self._snapshots())
 
     def _prune(self, snapshots: Sequence[int]) -> None:
-        """Move entries covered by the older retained snapshot to the history, and empty them in the log.
+        """Move entries covered by the older retained snapshot to the history.
 
         It is idempotent, and completes interrupted pruning.
         """
@@ -146,7 +146,7 @@ class ObjectLog:
         return LogSlice(entries, end, fold)
 
     def _newest_fold(self) -> tuple[int, JsonObject | None]:
-        """Return the newest readable snapshot; snapshots are caches, so corrupt ones are skipped."""
+        """Return the newest readable snapshot, skipping corrupt ones."""
         for position in reversed(self._snapshots()):
             key = key_of(SNAPSHOTS, position)
             data = self._store.get(key)
@@ -203,7 +203,7 @@ class ObjectLog:
         )
 
     def _is_packed_as(self, position: int, ids: list[str]) -> bool:
-        """Return whether a concurrent snapshot includes this append, as recorded in the history."""
+        """Return whether a concurrent snapshot includes this append."""
         packed = self._archive.batch_at(position)
         if packed is None or _ids(packed) == ids:
             return True

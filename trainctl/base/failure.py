@@ -54,7 +54,7 @@ class NoReachableAddress(Failure):
 
 
 def from_os_error(error: OSError, root: str) -> Failure:
-    """Convert an error to a Failure with a remedy; ``root`` is the program's own directory."""
+    """Convert an error to a Failure; ``root`` is the program's own directory."""
     path = str(error.filename or root)
     if error.errno in _DISK_FULL:
         return Failure(
@@ -84,7 +84,7 @@ def is_readable(path: str) -> bool:
 
 
 def free_space(path: str) -> Optional[int]:
-    """Return the free bytes for this user at the path or its nearest existing ancestor."""
+    """Return the user's free bytes at the path or its nearest existing ancestor."""
     while path and not os.path.isdir(path):  # noqa: PTH112
         path = os.path.dirname(path)  # noqa: PTH120
     try:
@@ -95,6 +95,6 @@ def free_space(path: str) -> Optional[int]:
 
 
 def space_for_weights(path: str) -> Optional[int]:
-    """Return the bytes that weights may still take below the path, as plans and deliveries count."""
+    """Return the bytes that weights may still take below the path."""
     free = free_space(path)
     return None if free is None else max(0, free - _RESERVE_BYTES)

@@ -60,7 +60,7 @@ class Liveness:
         self._tokens: Dict[str, Tuple[object, float]] = {}
 
     def is_stale(self, key: str, token: object, read_at: Optional[float] = None) -> bool:
-        """Return whether ``token``, which each renewal changes, is unchanged for ``stale_seconds``.
+        """Return whether ``token``, changed by renewals, is too old.
 
         If reading the token takes long, ``read_at`` is when that began.
         """
@@ -72,7 +72,7 @@ class Liveness:
 
 
 class FileLease:
-    """A lease in a file that names its holder. It avoids duplicate work; two holders must do no harm.
+    """A lease in a file that avoids duplicate work; two holders must do no harm.
 
     ``with FileLease(path): …`` waits for it. If several machines share the directory, it must be ``renewed`` while
     held; on one machine the holder's process is checked.
@@ -129,7 +129,7 @@ class FileLease:
         self.release()
 
     def _renewal_token(self) -> Optional[Tuple[int, int]]:
-        """Return a value that each renewal and new holder changes; None if the lease is free."""
+        """Return a value that renewals and new holders change; None if free."""
         with contextlib.suppress(FileNotFoundError):
             status = self._path.lstat()
             return status.st_ino, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Files of a source: as announced upstream (pin), and by sha256 once mirrored (listing).
+"""Files of a source: announced upstream (pin), by sha256 if mirrored (listing).
 
 Plans, locks and job digests refer to pins, which need metadata only. Deliveries and mounts refer to
 listings, which exist after mirroring.
@@ -75,7 +75,7 @@ def file_index(files: Sequence[SourceFile], path: str) -> int:
 
 @dataclass(frozen=True)
 class ResolvedSource:
-    """A source at an immutable revision, after patterns; files sorted by ``sort_files``."""
+    """A source at an immutable revision; files sorted by ``sort_files``."""
 
     source: str
     revision: str
@@ -91,7 +91,7 @@ class ResolvedSource:
 
     @property
     def identity(self) -> str:
-        """The key of the source in records; it includes the endpoint, as other servers may hold other content.
+        """Key of the source in records, including the endpoint.
 
         It is unambiguous: only bucket sources with an endpoint may hold spaces, and their prefixes hold no ``//``.
         """
@@ -249,7 +249,7 @@ class Listing:
         return cls(tuple(_parse_file(dict(zip(_MEMBERS, row))) for row in rows))
 
     def check(self) -> None:
-        """Raise ValueError unless paths are safe, sorted and unique, and chunk counts match sizes."""
+        """Raise ValueError unless paths are safe, sorted and unique, and chunks match."""
         above: list[str] = []
         for path, size, _, chunk_digests in self.files:
             _check_path(path)

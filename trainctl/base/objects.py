@@ -12,12 +12,12 @@ _KEY = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 def is_key(text: str) -> bool:
-    """Return whether the text is a key: parts of ``[A-Za-z0-9._-]`` separated by ``/``, no leading dots."""
+    """Return whether this is a key: ``[A-Za-z0-9._-]`` parts, no leading dots."""
     return _KEY.fullmatch(text) is not None
 
 
 def check_key(key: str) -> str:
-    """Return the key; StorageError if it is invalid, so that no key leads out of its store."""
+    """Return a valid key; StorageError otherwise."""
     if not is_key(key):
         raise StorageError(
             f"invalid object key {key!r}",
@@ -27,7 +27,7 @@ def check_key(key: str) -> str:
 
 
 class ObjectStat(NamedTuple):
-    """An object's metadata: ``size`` in bytes, ``modified`` in Unix seconds by the store's clock."""
+    """An object's size in bytes and modification time in Unix seconds."""
 
     key: str
     size: int
@@ -46,7 +46,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
-        """Return an object's bytes, or ``length`` of them from ``offset``; None if it doesn't exist."""
+        """Return bytes of an object from ``offset``; None if it doesn't exist."""
         ...
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
@@ -75,7 +75,7 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """Yield objects below ``prefix/`` (all if empty) in key order, only keys greater than ``after``."""
+        """Yield objects below ``prefix/`` with keys after ``after``, in key order."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 def each(act: Callable[[T], R], values: Iterable[T], at_once: int) -> List[R]:
-    """Return the result for each value, in order, running ``at_once`` at a time; raise the first error."""
+    """Return the result for each value, in order; raise the first error."""
     values = list(values)
     if len(values) < 2:  # in this thread, which Ctrl-C interrupts
         return [act(value) for value in values]
@@ -20,7 +20,7 @@ def each(act: Callable[[T], R], values: Iterable[T], at_once: int) -> List[R]:
 
 
 def map_ordered(act: Callable[[T], R], values: Iterable[T], at_once: int) -> Iterator[Tuple[T, R]]:
-    """Yield each value with its result, in order; at most ``at_once`` run or wait for the caller."""
+    """Yield each value with its result, in order, ``at_once`` ahead at most."""
     pending: Deque[Tuple[T, Future[R]]] = deque()
     with ThreadPoolExecutor(at_once, thread_name_prefix="parallel") as pool:
         for value in values:

@@ -45,7 +45,7 @@ def _wait(cancelled: threading.Event, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Exponential back-off with jitter, from ``base`` to ``longest`` seconds; the last error is raised.
+    """Exponential back-off with jitter, from ``base`` to ``longest`` seconds.
 
     A server that doesn't respond at all is tried ``unanswered`` times only, as its name may be wrong. Waits that a
     server requests don't count as attempts; together they last ``patience`` seconds at most. ``notify`` is called
@@ -120,7 +120,7 @@ class RetryState:
         return self._exponential(self._failures) * self._jitter()
 
     def _requested_wait(self, error: TrainctlError, requested: float) -> float:
-        """Return a wait that is longer than requested, with jitter, and grows if the server repeats the request."""
+        """Return a wait longer than requested, growing with repeated requests."""
         if self._waited + requested > self._retry.patience:
             raise SourceUnavailable(
                 error.summary,

@@ -55,7 +55,7 @@ def signed_headers(
     now: float,
     more: Mapping[str, str] = _NONE,
 ) -> Dict[str, str]:
-    """Return ``more`` headers (lower-case names) and the signature of a request made ``now`` (Unix seconds)."""
+    """Return ``more`` headers and the signature, ``now`` in Unix seconds."""
     moment = _timestamp(now)
     signed = {
         **more,

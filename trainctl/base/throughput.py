@@ -11,7 +11,7 @@ MIN_BYTES = 16 * 2**10
 
 
 class RateLimiter:
-    """A limit in bytes a second shared by threads; no limit without ``rate``. ``clock`` returns seconds."""
+    """A limit in bytes a second, shared by threads; none without ``rate``."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ThroughputMonitor:
         self._arrived = 0
 
     def record(self, size: int, seconds: float) -> None:
-        """Record bytes and the wait for them; StalledError at the end of a window with too few."""
+        """Record bytes and the wait for them; StalledError if too slow."""
         self._arrived += size
         self._waited += seconds
         if self._waited < self._window:

@@ -25,7 +25,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_duration(text: str | int | float) -> float:
-    """Return the seconds of ``30m``, ``1h30m``, ``2d`` or a plain number; ValueError otherwise."""
+    """Return the seconds of ``1h30m``, ``2d`` or a number; ValueError if invalid."""
     if isinstance(text, (int, float)):
         return float(text)
     match = _DURATION.fullmatch(text.strip())

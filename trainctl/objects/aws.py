@@ -24,7 +24,7 @@ _ATTEMPTS = 3
 
 
 def default_aws_credential(origin: str) -> SourceCredential:
-    """Return boto3's default credential: a profile, single sign-on, a container's or machine's role."""
+    """Return boto3's default credential."""
     with token_errors("AWS", origin):
         session = _session()
         credentials = session.get_credentials()
@@ -53,7 +53,7 @@ def assume_role(
 def assume_role_by_identity(
     role_arn: str, region: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential:
-    """Assume a role with an identity token; SourceDenied if there is none or AWS refuses."""
+    """Assume a role with an identity token; SourceDenied if refused."""
 
     def request(sts: Any, role: dict[str, str]) -> Any:
         token = identity_token(_AUDIENCE, "AWS_WEB_IDENTITY_TOKEN_FILE", environ)

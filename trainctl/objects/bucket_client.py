@@ -1,4 +1,4 @@
-"""Operations of one bucket, below its prefix; errors are SourceError, without retries."""
+"""Operations of a bucket, below its prefix; errors are SourceError."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ObjectInfo:
 
 
 class Bucket:
-    """A bucket; thread-safe. ``origin`` names the credential's source in errors; ``renew`` returns the next credential."""
+    """A bucket; thread-safe. ``renew`` returns the next credential."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Bucket:
         return self._request(key, request)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
-        """Return a small object's bytes, or ``length`` of them from ``offset``; None if it doesn't exist."""
+        """Return bytes of a small object from ``offset``; None if it doesn't exist."""
         if length == 0:
             return b"" if self.head(key) else None
         options: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class Bucket:
             return b""  # servers refuse a range after the end
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """Replace a file's content with an object of any size; return False if it doesn't exist."""
+        """Replace a file's content with an object's; return False if missing."""
 
         def request(store: ObstoreClient) -> bool:
             into.seek(0)
@@ -161,7 +161,7 @@ class Bucket:
         size: int,
         etag: str | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """Open ``length`` bytes (default: all) from ``offset`` of an object of ``size``, up to 1 MiB at a time.
+        """Open bytes from ``offset`` of an object of ``size``, up to 1 MiB at a time.
 
         SourceMismatch if size or ETag differ; SourceInterrupted if the body is cut short.
         """
@@ -189,7 +189,7 @@ class Bucket:
         )
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create an object; return False if it exists. Relies on the server, see DESIGN.md."""
+        """Create an object; return False if it exists, by the server's word."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         def request(store: ObstoreClient) -> bool:
@@ -215,7 +215,7 @@ class Bucket:
         self._request(keys[0], request)
 
     def sign(self, key: str, seconds: int, method: Literal["GET", "HEAD"] = "GET") -> str | None:
-        """Return a presigned URL valid for ``seconds``; None if this credential can't sign."""
+        """Return a presigned URL; None if this credential can't sign."""
         if not self.can_sign:
             return None
         if isinstance(self._access, AzureKey):
@@ -232,7 +232,7 @@ class Bucket:
 
     @cached_property
     def _google_signer(self) -> ObstoreClient:
-        """Client that signs offline, also for emulators; obstore doesn't quote names in Google's URLs."""
+        """Client that signs offline; obstore doesn't quote names in Google's URLs."""
         prefix = quote(self.location.prefix, safe=_UNQUOTED)
         location = replace(self.location, endpoint_source=None, prefix=prefix)
         return open_client(location, self._access, environ=self._environ)
@@ -250,7 +250,7 @@ class Bucket:
     def _request(
         self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
     ) -> T:
-        """Call ``act``, again if the bucket is in another region or the credential has expired.
+        """Call ``act``, again after a wrong region or an expired credential.
 
         ``long``: without a limit on the duration. ``sent``: see ``open_client``.
         """
@@ -326,7 +326,7 @@ class Bucket:
 def _open_at(
     store: ObstoreClient, key: str, options: dict[str, Any], offset: int
 ) -> tuple[GetResult, int]:
-    """Return the response and the bytes to skip, as servers such as rclone ignore ranges."""
+    """Return the response and the bytes to skip, if the server ignores ranges."""
     try:
         return store.get(key, options=options), 0  # type: ignore[arg-type]
     except Exception as error:
@@ -337,7 +337,7 @@ def _open_at(
 
 
 def _check_unchanged(subject: str, now: ObjectInfo, size: int, etag: str | None) -> None:
-    """Raise SourceMismatch if an object was replaced; some servers ignore ``If-Match``."""
+    """Raise SourceMismatch if an object was replaced, despite ``If-Match``."""
     if now.size != size:
         change = f"{size} bytes before, {now.size} now"
     elif etag and now.etag and now.etag != etag:
@@ -366,7 +366,7 @@ def open_bucket(
     environ: Mapping[str, str] = os.environ,
     read_timeout: float = SILENCE_SECONDS,
 ) -> Bucket:
-    """Open a bucket; without a credential, or with an empty one, requests are not signed.
+    """Open a bucket; without a credential requests are not signed.
 
     SourceDenied if the credential is malformed.
     """

@@ -30,7 +30,7 @@ def open_bucket_store(
     is_own: Callable[[str], bool] = lambda key: True,
     refusal: Callable[[SourceError], TrainctlError] = lambda error: error,
 ) -> BucketObjects:
-    """Return the object store at a bucket's URL; ``credential`` is called on first use and may raise.
+    """Return the object store at a bucket's URL, opened on first use.
 
     ``refusal`` may replace an error by a better one.
     """
@@ -74,7 +74,7 @@ class BucketObjects:
         self._do(key, lambda bucket: bucket.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore. Reads the object back, as responses get lost and some servers replace objects.
+        """See ObjectStore. Reads the object back, as some servers replace objects.
 
         With such a server the last of several writers wins, so leases are read again later.
         """

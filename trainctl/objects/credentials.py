@@ -1,4 +1,4 @@
-"""Bucket credentials: types, parsing of secrets, SAS signatures. Errors hide values."""
+"""Bucket credentials: types, parsing, SAS signatures. Errors hide values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BearerToken:
 
 @dataclass(frozen=True)
 class AzureKey:
-    """A storage account's key; ``account`` and ``endpoint`` come from a connection string."""
+    """A storage account's key, perhaps from a connection string."""
 
     key: str = field(repr=False)
     account: str | None = None
@@ -84,7 +84,7 @@ _REGION = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parse_credential(scheme: str, text: str, origin: str) -> BucketCredential:
-    """Parse a credential, which ``origin`` names in errors; SourceDenied if it is malformed."""
+    """Parse a credential of ``origin``; SourceDenied if malformed."""
     return _READERS[scheme](text.strip(), _CredentialParser(scheme, origin))
 
 
@@ -251,7 +251,7 @@ def sign_sas_query(
     seconds: int,
     now: float,
 ) -> str:
-    """Return a SAS query with ``permissions`` on a blob for ``seconds`` from ``now`` (Unix time)."""
+    """Return a SAS query for a blob, valid ``seconds`` from ``now`` (Unix time)."""
     start = datetime.fromtimestamp(now, UTC)
     resource = f"/blob/{location.account}/{location.bucket}/{blob}"
     signed = {

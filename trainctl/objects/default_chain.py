@@ -1,4 +1,4 @@
-"""Default credential chains: environment variables, files, single sign-on, instance metadata.
+"""Default credential chains of the platforms.
 
 Metadata servers are queried only if firmware or environment show that this machine has one.
 """
@@ -70,7 +70,7 @@ _Origin = tuple[str, Callable[[], SourceCredential]]
 def default_credential(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential | None:
-    """Return the credential of the platform's own tools, for Azure of that storage account; None without any."""
+    """Return the credential of the platform's own tools; None without any."""
     origin = _find_origin(scheme, account, environ)
     if origin is not None:
         return origin[1]()
@@ -80,7 +80,7 @@ def default_credential(
 def default_credential_origin(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
 ) -> str | None:
-    """Return the name of that credential's origin without reading it; None for instance metadata."""
+    """Return the origin of that credential, without reading it."""
     origin = _find_origin(scheme, account, environ)
     return origin[0] if origin else None
 
@@ -102,7 +102,7 @@ def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) 
 
 
 def _instance_credential(scheme: str) -> SourceCredential | None:
-    """Return the machine's credential; None without an account or the platform's library."""
+    """Return the machine's credential; None without account or library."""
     tokens = {"gs": google.instance_token, "azure": azure_token}
     try:
         return tokens.get(scheme, aws.default_aws_credential)("this machine's account")
@@ -139,7 +139,7 @@ def _google(environ: Mapping[str, str]) -> _Origin | None:
 
 
 def _google_file(path: Path, origin: str) -> SourceCredential:
-    """Return a service account's key, which can also sign URLs; a token for other files."""
+    """Return a service account's key, or a token of another credential file."""
     try:
         text = path.read_text(encoding="utf-8")
         kind = json.loads(text).get("type")
@@ -202,7 +202,7 @@ _EXCLUDED = ("powershell", "developer_cli", "visual_studio_code", "shared_token_
 
 
 def azure_token(origin: str) -> SourceCredential:
-    """Return a token of Azure's default chain: workload or managed identity, certificate, ``az login``."""
+    """Return a token of Azure's default chain."""
     with token_errors("Azure", origin):
         from azure.core.pipeline.transport import RequestsTransport
         from azure.identity import DefaultAzureCredential

@@ -1,4 +1,4 @@
-"""Translate obstore's errors to SourceError by status and error code, without their text."""
+"""Translate obstore's errors by status and error code, without their text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REGION = {
 
 
 class WrongRegion(SourceError):
-    """A bucket is in another ``region``, None if unknown, than requests were signed for."""
+    """The bucket is in another ``region``, None if unknown."""
 
     default_code = "wrong-region"
 
@@ -49,7 +49,7 @@ class WrongRegion(SourceError):
 
 @contextmanager
 def translate_errors(subject: str, host: str, origin: str | None) -> Iterator[None]:
-    """Translate obstore's errors; ``subject`` begins the message, ``origin`` is the source of its credential, if any."""
+    """Translate obstore's errors; ``origin`` is the source of the credential."""
     try:
         yield
     except (SourceError, KeyboardInterrupt, GeneratorExit):

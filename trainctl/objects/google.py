@@ -26,7 +26,7 @@ _JWT = "urn:ietf:params:oauth:token-type:jwt"
 def federated_token(
     provider: str, service_account: str, environ: Mapping[str, str] = os.environ
 ) -> SourceCredential:
-    """Return a service account's token by workload identity federation; SourceDenied if refused.
+    """Return a service account's token by workload identity federation.
 
     ``provider``: ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``.
     ``GOOGLE_STS_URL`` and ``GOOGLE_IAM_CREDENTIALS_URL`` override Google's servers.

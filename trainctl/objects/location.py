@@ -23,7 +23,7 @@ _ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class BucketLocation:
-    """A bucket. ``account``: for ``r2`` and ``azure``. ``endpoint``: None for the platform's default.
+    """A bucket; ``endpoint`` is None for the platform's default.
 
     ``prefix``: directory in the bucket, without a ``/`` at either end, or empty. ``endpoint_source``: the environment
     variable that sets the endpoint, None if the caller does, ``PLATFORM`` if the caller sets the platform's default.
@@ -62,7 +62,7 @@ class BucketLocation:
 
     @property
     def trusted(self) -> bool:
-        """Whether the endpoint is the platform's or the environment's, so that default credentials are meant for it."""
+        """Whether default credentials are meant for the endpoint."""
         return self.endpoint is None or self.endpoint_source is not None
 
 
@@ -83,7 +83,7 @@ PLATFORM = "the platform"
 def parse_bucket_location(
     url: str, endpoint_url: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> BucketLocation:
-    """Parse ``s3://BUCKET/PREFIX`` and the like; ValueError for other URLs, SourceError for an invalid endpoint.
+    """Parse ``s3://BUCKET/PREFIX`` and the like; ValueError for other URLs.
 
     An ``endpoint_url`` equal to the environment's or the platform's counts as theirs.
     """

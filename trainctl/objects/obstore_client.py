@@ -61,7 +61,7 @@ def open_client(
     long: bool = False,
     sent: int = 0,
 ) -> ObstoreClient:
-    """Open a client of the bucket, below its prefix; without ``access`` requests are not signed.
+    """Open a client of the bucket; without ``access`` requests are not signed.
 
     ``read_timeout``: longest wait for a byte, in seconds; a request may take twice that, unless ``long``. obstore counts
     the time of an upload as waiting, so the timeout grows with the bytes to be ``sent``.
@@ -223,7 +223,7 @@ _CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
 
 
 class _CredentialProvider:
-    """Credential callback of obstore, called at first use and before expiry; thread-safe."""
+    """Credential callback of obstore; thread-safe."""
 
     def __init__(
         self, access: Any, renew: RenewFn | None, to_options: Callable[[Any], dict[str, Any]]
@@ -263,7 +263,7 @@ def is_expired(access: BucketCredential | None) -> bool:
 
 
 def _renewal_time(expires_at: datetime | None) -> datetime | None:
-    """Return when to renew: early enough that no active request uses an expired credential."""
+    """Return when to renew: before any active request could outlast it."""
     return None if expires_at is None else expires_at - RENEWAL_MARGIN
 
 
@@ -286,7 +286,7 @@ def _options(
 
 
 def _block_other_hosts(*servers: str) -> dict[str, str]:
-    """Return options that make obstore's redirects, which would leak credentials, fail.
+    """Return options that make obstore's redirects fail.
 
     obstore can't disable redirects, so all other hosts get a proxy that doesn't exist. Empty if the environment sets a
     proxy for one of the servers, as there can be only one, or if a host name is not in plain form.

@@ -43,7 +43,7 @@ for _name in ("azure", "google", "msal"):  # keep unredacted warnings off stderr
 
 @contextmanager
 def token_errors(platform: str, origin: str) -> Iterator[None]:
-    """Translate a library's exceptions, also failed imports, without their text, which may hold secrets."""
+    """Translate a library's exceptions without their text, which may hold secrets."""
     package, extra, advice = _PACKAGES[platform]
     try:
         yield
@@ -93,7 +93,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def token_session(*, proxies: bool = True) -> Any:
-    """Return a ``requests.Session`` that trusts ``client_context`` and follows no redirects.
+    """Return a ``requests.Session`` that follows no redirects.
 
     Redirects would leak tokens. A busy server raises SourceUnavailable, which callers retry.
     """
@@ -123,7 +123,7 @@ def token_session(*, proxies: bool = True) -> Any:
 
 
 def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> str:
-    """Return the token in the file named by ``variable``, or that of GitHub Actions; SourceDenied without both."""
+    """Return the token in the file of ``variable``, or that of GitHub Actions."""
     if path := environ.get(variable):
         try:
             return Path(path).read_text(encoding="ascii").strip()

@@ -81,7 +81,7 @@ class BucketSource:
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        """Return a presigned URL, for public buckets the object's own; None if the credential can't sign."""
+        """Return a presigned or public URL; None if the credential can't sign."""
         return self._signed(resolved, file, credential, "GET")
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
@@ -94,7 +94,7 @@ class BucketSource:
     def stat(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str:
-        """Return the file's MD5 from its server; empty if S3's encryption makes its ETag something else."""
+        """Return the file's MD5 from its server, or ``""``."""
         url = self._signed(resolved, file, credential, "HEAD") if file.checksum else None
         if url is None:
             return file.checksum
@@ -156,7 +156,7 @@ class BucketSource:
         ranged: Mapping[str, str],
         credential: SourceCredential | None,
     ) -> SourceResponse | None:
-        """Request a presigned URL, which takes a third of obstore's CPU time; None if unavailable or refused.
+        """Request a presigned URL, cheaper than obstore; None if refused.
 
         Then use obstore, which handles regions and expired credentials.
         """
@@ -191,7 +191,7 @@ class BucketSource:
         return open_bucket(place, credential, self._environ, self._read_timeout)
 
     def _resolved(self, resolved: ResolvedSource, credential: SourceCredential | None) -> Bucket:
-        """Return the bucket in which the files' paths are keys, also if another process resolved them."""
+        """Return the bucket in which the files' paths are keys."""
         key = (resolved.source, credential)
         with self._lock:
             known = self._open.get(key)
@@ -207,7 +207,7 @@ class BucketSource:
     def _find_single(
         self, uri: str, credential: SourceCredential | None
     ) -> tuple[Bucket, ObjectInfo] | None:
-        """Return the bucket at the URI's parent directory, and the object that the URI names."""
+        """Return the bucket at the URI's parent, and the object of that name."""
         location = _location(uri, credential, self._environ)
         if not location.prefix or uri.endswith("/"):
             return None
@@ -223,7 +223,7 @@ def _list_files(bucket: Bucket) -> Iterator[SourceFile]:
 
 
 def _is_directory_marker(bucket: Bucket, key: str) -> bool:
-    """Return whether an empty object marks a directory: its name ends in ``/``, or objects are below it."""
+    """Return whether an empty object only marks a directory."""
     return bucket.head(key) is None or next(bucket.list(key), None) is not None
 
 
@@ -235,7 +235,7 @@ def _source_file(bucket: Bucket, info: ObjectInfo) -> SourceFile:
 
 
 def _checksum(location: BucketLocation, tag: str, size: int) -> str:
-    """Return the MD5 of an ETag of S3 and R2; it is none for multipart uploads and directory buckets.
+    """Return the MD5 in an ETag of S3 and R2; none for multipart uploads.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html. Elsewhere request it for large objects.
     """
@@ -257,7 +257,7 @@ def _md5_of(headers: Mapping[str, str]) -> str:
 
 
 def _verify_md5(body: Iterator[bytes], response: SourceResponse, subject: str) -> Iterator[bytes]:
-    """Yield a complete body; SourceMismatch at its end if the response reports another MD5."""
+    """Yield a complete body; SourceMismatch if its MD5 differs."""
     expected = _md5_of(response.headers) if response.status == 200 else ""
     if not expected:
         yield from body

@@ -70,7 +70,7 @@ class SourceResponse:
 
 
 class SourceClient:
-    """Reads URLs; thread-safe. ``read_timeout`` is in seconds; ``direct`` uses no proxy."""
+    """Reads URLs; thread-safe. ``direct`` uses no proxy."""
 
     def __init__(self, read_timeout: float = 30.0, *, direct: bool = False) -> None:
         self._http = HttpClient(read_timeout=read_timeout, proxies=not direct, limits=LIMITS)
@@ -84,7 +84,7 @@ class SourceClient:
         token: str | None = None,
         method: str = "GET",
     ) -> Iterator[SourceResponse]:
-        """Send GET or HEAD, following redirects; the token is sent to the URL's own origin only.
+        """Send GET or HEAD, following redirects; the token stays at its origin.
 
         ``subject`` begins error messages, which never show the URL, as it may contain a signature.
         """
@@ -94,7 +94,7 @@ class SourceClient:
     def redirect_from(
         self, url: str, subject: str, headers: Mapping[str, str], token: str
     ) -> str | None:
-        """Return the first URL on another origin to which a HEAD is redirected; None without any."""
+        """Return the first redirect to another origin; None without any."""
         origin, visited = origin_of(urlsplit(url)), {url}
         while True:
             request = self._request("HEAD", url, subject, headers, token, follow=False)
@@ -137,7 +137,7 @@ class SourceClient:
 
 
 def _refusal(response: Response, subject: str, token: str | None) -> SourceError:
-    """Return the error of a status; start a pause if the host asks for one, which is reported once."""
+    """Return the error of a status; start a pause if the host asks for one."""
     parts = urlsplit(response.url)
     if response.status == 407:
         summary = f"{subject}: proxy authentication required (407)"

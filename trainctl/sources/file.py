@@ -25,7 +25,7 @@ class FileSource:
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """Return every file below the path, following symlinks inside it; without a revision."""
+        """Return every file below the path, following symlinks inside it."""
         root = Path(parse_source(uri).location)
         files: Iterator[SourceFile] = _walk(uri, root)
         with _file_errors(uri, root):
@@ -87,7 +87,7 @@ def _check_unchanged(source: str, file: SourceFile, status: os.stat_result) -> N
 
 
 class _SourceDirectory(NamedTuple):
-    """A directory: ``prefix`` is its path below the root with a ``/``, ``real`` its path without symlinks."""
+    """A directory: its path below the root with a ``/``, and its real path."""
 
     prefix: str
     real: str
@@ -113,7 +113,7 @@ def _walk(source: str, root: Path) -> Iterator[SourceFile]:
 def _in_directory(
     source: str, root: Path, prefix: str, above: Sequence[str], below: list[_SourceDirectory]
 ) -> Iterator[SourceFile]:
-    """Yield a directory's files, and append its directories to ``below``; ``above``: real paths of it and its parents."""
+    """Yield a directory's files, and append its directories to ``below``."""
     directory = root / prefix
     with _file_errors(source, directory):
         try:

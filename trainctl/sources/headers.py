@@ -1,4 +1,4 @@
-"""Headers of responses: ranges of a file, and validators that identify its content.
+"""Headers of responses: ranges, and validators of the content.
 
 A response is partial if ``Content-Range`` says so, as some servers send one with status 200.
 """
@@ -39,7 +39,7 @@ def read_from(
 def read_range(
     response: SourceResponse, subject: str, file: SourceFile, span: ByteRange
 ) -> Fill | None:
-    """Return a function that reads exactly that range; None if the response is not that range.
+    """Return a function that reads exactly that range; None for other responses.
 
     SourceMismatch if the file's length differs.
     """
@@ -51,7 +51,7 @@ def read_range(
 
 
 def range_header(offset: int, length: int | None = None) -> dict[str, str]:
-    """Return the header for ``length`` bytes (default: all) from ``offset``; empty for the complete file."""
+    """Return the ``Range`` header; empty for the complete file."""
     if length is not None:
         return {"Range": f"bytes={offset}-{offset + length - 1}"}
     return {"Range": f"bytes={offset}-"} if offset else {}
@@ -101,7 +101,7 @@ def _check_length(
 
 
 def validator_of(headers: Mapping[str, str], size: int) -> str:
-    """Return ``etag:TAG``, else ``modified:TIME`` in UTC, else ``size:BYTES``; ignore malformed tags."""
+    """Return ``etag:TAG``, else ``modified:TIME`` in UTC, else ``size:BYTES``."""
     tag = (headers.get("ETag") or "").strip()
     if len(tag) <= _MAX_ETAG and _ETAG.fullmatch(tag):
         return f"etag:{tag}"
@@ -131,7 +131,7 @@ def describe_validator(validator: str) -> str:
 
 
 def has_no_md5_etag(headers: Mapping[str, str]) -> bool:
-    """Return whether S3 encrypted the object with KMS or a customer's key, so that its ETag is no MD5.
+    """Return whether S3's encryption makes the ETag something else than an MD5.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
     """

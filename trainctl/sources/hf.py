@@ -1,4 +1,4 @@
-"""``hf:`` sources: repositories of the Hugging Face Hub, or of the server in ``HF_ENDPOINT``."""
+"""``hf:`` sources: the Hugging Face Hub, or the server in ``HF_ENDPOINT``."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class HubSource:
         headers: Mapping[str, str],
         credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
-        """Reuse the file's last redirect target, until it expires, as the Hub counts requests."""
+        """Reuse the file's last redirect target, as the Hub counts requests."""
         with ExitStack() as stack:
             target = self._storage_urls.get(url, url)
             try:

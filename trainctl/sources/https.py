@@ -1,4 +1,4 @@
-"""``https:`` sources: one file of a web server, identified by its response headers."""
+"""``https:`` sources: one file, identified by its response headers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HttpsSource:
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """Return the file from its headers; a revision ``sha256:HEX`` overrides their validator."""
+        """Return the file by its headers, or by a revision ``sha256:HEX``."""
         file = (
             self._request_file(uri, revision, credential, "HEAD", {})
             or self._request_file(uri, revision, credential, "GET", {"Range": "bytes=0-0"})
@@ -158,7 +158,7 @@ _DOWNLOAD_ADVICE = (
 def _file_from_headers(
     uri: str, revision: str | None, response: SourceResponse, *, sure: bool
 ) -> SourceFile | None:
-    """Return the file by its headers; None without a length, or with 0 unless ``sure``."""
+    """Return the file by its headers; None without a length."""
     size = total_length(response)
     if size is None or (not size and not sure):
         return None
@@ -180,7 +180,7 @@ def _is_html(response: SourceResponse) -> bool:
 
 
 def _check_not_encoded(uri: str, response: SourceResponse) -> None:
-    """Raise SourceError for a compressed response, which has another length than the file."""
+    """Raise SourceError for a compressed response."""
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
         raise SourceError(
@@ -190,7 +190,7 @@ def _check_not_encoded(uri: str, response: SourceResponse) -> None:
 
 
 def _check_unchanged(uri: str, file: SourceFile, response: SourceResponse) -> None:
-    """Raise SourceMismatch if the validator has changed; a declared sha256 is verified later."""
+    """Raise SourceMismatch if the validator has changed."""
     if file.sha256 is not None:
         return
     current = validator_of(response.headers, file.size)

@@ -1,4 +1,4 @@
-"""Read and write documents of a store: records, listings, chunk lists, pack indexes.
+"""Read and write documents: records, listings, chunk lists, pack indexes.
 
 Each contains a digest of itself; reading a corrupt document raises StorageError.
 """

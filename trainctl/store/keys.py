@@ -35,7 +35,7 @@ _OWN = {kind.partition("/")[0]: re.compile(f"{kind}/{form}") for kind, form in _
 
 
 def is_store_key(key: str) -> bool:
-    """Return whether this is a key of a store; other objects below the root are left alone."""
+    """Return whether this is a key of a store; other objects are left alone."""
     form = _OWN.get(key.partition("/")[0])
     return form is not None and form.fullmatch(key) is not None
 
@@ -61,7 +61,7 @@ def listing(listing_id: str) -> str:
 
 
 def incomplete(listing_id: str) -> str:
-    """Key of a listing of which ``verify`` deleted blobs, until the source is mirrored again."""
+    """Key of a listing of which ``verify`` deleted blobs."""
     return f"{INCOMPLETE}/{listing_id}.json"
 
 
@@ -96,7 +96,7 @@ def mark_prefix(resolved: ResolvedSource) -> str:
 
 
 def fingerprint(identity: str, path: str, size: int, validator: str) -> str:
-    """Identify a file's content by upstream metadata; equal only for files known to be identical."""
+    """Identify content by upstream metadata; equal only if identical."""
     kind, _, value = validator.partition(":")
     if kind == "sha256":
         return hex_digest([kind, value, size])

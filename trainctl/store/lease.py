@@ -28,7 +28,7 @@ _nonces: Set[str] = set()
 
 
 class StoredLease(NamedTuple):
-    """A lease in the store. ``document`` is empty if corrupt; ``renewal_token`` changes with each renewal."""
+    """A stored lease; ``document`` is empty if corrupt."""
 
     document: Mapping[str, Any]
     renewal_token: bytes

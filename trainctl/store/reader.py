@@ -55,7 +55,7 @@ class BlobLocator:
             yield ChunkLocation(sha256, keys.blob(sha256), 0, length)
 
     def locate_blob(self, sha256: str, size: int) -> ChunkLocation:
-        """Return the location of a blob of at most one chunk: in a pack, or an object of its own."""
+        """Return the location of a blob of at most one chunk."""
         if size:
             packs, entries = self._load_packs()
             entry = entries.get(bytes.fromhex(sha256))
@@ -65,7 +65,7 @@ class BlobLocator:
         return ChunkLocation(sha256, keys.blob(sha256), 0, size)
 
     def readable_keys(self) -> FrozenSet[str]:
-        """Return the objects that a reader of this listing needs; serve and presign no others."""
+        """Return the objects that a reader of this listing may read."""
         packs, _ = self._load_packs()
         readable = {keys.listing(self.listing.id), keys.packs(self.listing.id)}
         readable.update(map(keys.pack_index, packs))
@@ -74,7 +74,7 @@ class BlobLocator:
         return frozenset(readable)
 
     def _load_packs(self) -> Tuple[Tuple[str, ...], Dict[bytes, Tuple[int, int, int]]]:
-        """Return the listing's packs, and by digest the number of the pack, offset and length."""
+        """Return the listing's packs, and locations in them by digest."""
         with self._lock:
             if self._packs is None:
                 packs = documents.load_packs(self.objects, self.listing.id)
@@ -95,7 +95,7 @@ class BlobLocator:
 def coalesce(
     locations: Iterable[ChunkLocation], limit: int = CHUNK_BYTES
 ) -> Iterator[List[ChunkLocation]]:
-    """Group neighbouring locations in an object for one request each, of at most ``limit`` bytes."""
+    """Group neighbouring locations in an object for one request each."""
     group: List[ChunkLocation] = []
     for location in sorted(locations, key=lambda location: (location.key, location.offset)):
         first, last = (group[0], group[-1]) if group else (location, location)

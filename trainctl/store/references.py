@@ -43,7 +43,7 @@ class Reference:
     def record(
         self, before: Mapping[str, Any], resolved: ResolvedSource, listing: Optional[str]
     ) -> Dict[str, Any]:
-        """Return the document of a reference to ``resolved``; ``listing`` is None until mirrored.
+        """Return the document of a reference; ``listing`` None until mirrored.
 
         ``before``: the document that it replaces, or empty. The version it names is kept until the new one is complete.
         """
@@ -115,7 +115,7 @@ def put_reference(
     resolved: ResolvedSource,
     listing: Optional[str] = None,
 ) -> Optional[str]:
-    """Store a reference: before mirroring, and again with the ``listing`` when complete.
+    """Store a reference, before mirroring and again when complete.
 
     Returns the listing that the reference names now.
     """

@@ -37,7 +37,7 @@ class MirrorStore:
         listings: Sequence[str] = (),
         lineage: str = "",
     ) -> StoreSurvey:
-        """Report what is stored of sources, and which listings are complete. Writes nothing."""
+        """Report what is stored of sources and listings. Writes nothing."""
         return take_survey(self.objects, sources, listings, lineage, self.chunk_bytes)
 
     def ingest(
@@ -66,7 +66,7 @@ class MirrorStore:
         return ingest.run(reference, waiting)
 
     def mirrored(self, resolved: ResolvedSource) -> Optional[Listing]:
-        """Return the listing of a source at its pin, if complete; its files may be unknown."""
+        """Return the complete listing of a source at its pin."""
         return coverage.find_listing(self.objects, resolved)
 
     def load_listing(self, listing_id: str) -> Optional[Listing]:
@@ -99,5 +99,5 @@ class MirrorStore:
         progress: Optional[ProgressFn] = None,
         notify: Notify = no_notify,
     ) -> VerifyReport:
-        """Hash all blobs; with ``repair`` delete corrupt ones, which the next apply downloads again."""
+        """Hash all blobs; with ``repair`` delete corrupt ones."""
         return verify_store(self.objects, repair, progress, notify)

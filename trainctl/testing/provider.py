@@ -1,4 +1,4 @@
-"""Conformance suite of providers: provide one, and a cluster of at least two nodes."""
+"""Conformance suite of providers, with a cluster of at least two nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "lineage/cluster.lab/1"
 
 
 class ProviderConformance:
-    """Fixtures to override: ``provider`` and ``cluster``, whose nodes the suite creates and deletes."""
+    """Fixtures to override: ``provider`` and ``cluster``."""
 
     @pytest.fixture
     def provider(self) -> Provider:
@@ -37,7 +37,7 @@ class ProviderConformance:
     def test_the_schema_is_one_and_allows_the_settings(
         self, provider: Provider, cluster: ClusterSettings
     ) -> None:
-        """It is valid JSON Schema, rejects unknown settings, and accepts those of the suite."""
+        """It is valid JSON Schema and rejects unknown settings."""
         schema = provider.schema()
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -98,7 +98,7 @@ class ProviderConformance:
     def test_a_node_is_found_by_its_key(
         self, provider: Provider, cluster: ClusterSettings, node: Node
     ) -> None:
-        """After a crash between creating and recording, the key finds it; another key does not."""
+        """After a crash while creating, the key finds the node."""
         assert provider.find(cluster, KEY) == node
         assert provider.find(cluster, KEY + "0") is None
 
@@ -133,7 +133,7 @@ class ProviderConformance:
         provider.delete(other)
 
     def test_the_node_program_runs_there(self, provider: Provider, node: Node) -> None:
-        """The transport and the node's Python run the node program, which can write to its root."""
+        """The transport and the node's Python run the node program."""
         transport = provider.transport(node)
         try:
             agent = NodeAgent(node, transport)

@@ -1,4 +1,4 @@
-"""Conformance suite of sessions over a transport: one program that answers many calls."""
+"""Conformance suite of sessions: one program that answers many calls."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class SessionConformance(TransportFixtures):
         _await(lambda: not any(map(_lives, processes.values())))
 
     def test_a_program_that_changes_changes_no_session(self, agent: NodeAgent, root: Path) -> None:
-        """A session runs the program that was verified at its start; the next one installs it again."""
+        """A session runs the verified program; the next one installs it again."""
         before = agent.call(untyped_method("identify"), {})["session"]
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")

@@ -100,7 +100,7 @@ class StateLogConformance(ABC):
         assert texts(log.read().entries) == ["mine", "too"]
 
     def test_racing_appenders_lose_nothing(self, logs: Logs) -> None:
-        """Each position has one winner; each appender's entries are there once and in order."""
+        """Each position has one winner; no entry is lost or out of order."""
         start = threading.Barrier(APPENDERS)
 
         def run(racer: int) -> None:
@@ -166,7 +166,7 @@ class StateLogConformance(ABC):
         assert [item["text"] for item in other_log.replay()] == [str(n) for n in range(12)]
 
     def test_a_slow_reader_gets_the_whole_state(self, logs: Logs) -> None:
-        """A reader gets every later entry or, if those were pruned, the complete state, flagged so."""
+        """A reader gets every later entry or, if pruned, the complete state."""
         log, other_log = logs
         for number in range(12):
             log.append(number, [entry(str(number))])

@@ -1,4 +1,4 @@
-"""Conformance suite of transports: provide one to a node with ``sh`` and ``python3``."""
+"""Conformance suite of transports to a node with ``sh`` and ``python3``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _HelloHandler(socketserver.BaseRequestHandler):
 
 
 class TransportFixtures:
-    """Fixtures to override: ``transport``, and ``python`` if it is not called ``python3``."""
+    """Fixtures to override: ``transport``, if needed ``python``."""
 
     @pytest.fixture
     def transport(self) -> Iterator[Transport]:
@@ -128,7 +128,7 @@ class TransportConformance(TransportFixtures):
         assert (b"".join(received), output.exit_code) == (b"first\nsecond\n", 0)
 
     def test_what_leads_goes_before_what_is_put(self, transport: Transport) -> None:
-        """Leading input, more than a pipe holds, is sent first; output is received while input waits."""
+        """Leading input is sent first; output is received while input waits."""
         received: list[bytes] = []
         feed = InputFeed()
         feed.lead(bytes(_BUFFER_BYTES) for _ in range(4))
@@ -197,7 +197,7 @@ class TransportConformance(TransportFixtures):
     def test_a_port_of_this_machine_is_reachable_there(
         self, transport: Transport, python: str
     ) -> None:
-        """A local listener is reachable on the node's loopback, also after another forwarding ends."""
+        """A local listener is reachable on the node's loopback."""
         with socketserver.TCPServer(("127.0.0.1", 0), _HelloHandler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             with transport.expose(server.server_address[1]) as outer:

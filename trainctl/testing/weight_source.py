@@ -29,7 +29,7 @@ CONTENT = {
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFixture:
-    """A source and its URIs; ``private`` is a URI that only ``credential`` opens, if the scheme has those."""
+    """A source and its URIs; only ``credential`` opens ``private``."""
 
     source: WeightSource
     uri: str

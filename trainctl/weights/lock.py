@@ -23,7 +23,7 @@ LockKey: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, 
 
 @dataclass(frozen=True, slots=True)
 class LockEntry(JsonSerializable):
-    """One source with its patterns, and its resolved version; ``source`` and ``endpoint_url`` as in the manifest."""
+    """A source with its patterns as in the manifest, and its version."""
 
     source: str
     allow_patterns: tuple[str, ...] | None
@@ -68,7 +68,7 @@ class LockFile:
         replace: bool = False,
         manifest_keys: Collection[LockKey] | None = None,
     ) -> None:
-        """Add entries; ``replace`` existing ones, and remove others not in ``manifest_keys``, if given."""
+        """Add or ``replace`` entries; remove others not in ``manifest_keys``."""
         new = {entry.key: entry for entry in entries}
         lease_path = self.path.with_name(f".{FILE_NAME}.lease")
         try:

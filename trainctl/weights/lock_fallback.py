@@ -19,14 +19,14 @@ _SHOWN = 5
 
 
 def version_from_lock(source: str, endpoint: str | None, entry: LockEntry) -> ResolvedSource:
-    """Return the locked version of an absolute source; without files, which a lock doesn't list."""
+    """Return the locked version of an absolute source, without files."""
     return ResolvedSource(source, entry.revision, (), known_as=entry.pin, endpoint=endpoint)
 
 
 def mirrored_version(
     store: MirrorStore, version: ResolvedSource, entry: LockEntry
 ) -> ResolvedSource | None:
-    """Return the locked version with the mirror's files; None unless the mirror has all of it.
+    """Return the locked version with the mirror's files; None if incomplete.
 
     NodeError or StorageError if the mirror is unreachable.
     """
@@ -124,7 +124,7 @@ def _list_differences(
 
 
 def describe_difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[str]:
-    """Return a line each for added, changed and removed files, with some names and a count.
+    """Describe added, changed and removed files, a line each.
 
     Both inputs are sorted by path and may be huge; they are not held in memory.
     """

@@ -49,7 +49,7 @@ class HostMirrorLocation:
 
 
 class Mirror(Protocol):
-    """A store in a local directory, in a host's directory, or in a bucket; a host's properties may raise NodeError."""
+    """A store in a local directory, a host's directory or a bucket."""
 
     @property
     def store(self) -> MirrorStore:

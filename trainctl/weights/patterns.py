@@ -65,7 +65,7 @@ def _any_below(patterns: Iterable[str], directory: str) -> bool:
 
 
 def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:
-    """Return the path, name or suffix of a file that is similar to a pattern; None without any."""
+    """Return a file's path, name or suffix similar to a pattern, if any."""
     candidates: set[str] = set()
     for file in islice(files, _MAX_COMPARED):
         name = file.path.rpartition("/")[2]
@@ -91,7 +91,7 @@ _Step = Callable[[str, Set[int]], Set[int]]
 
 
 def _compile_anchored(pattern: str) -> Matcher:
-    """Match token by token with sets of positions; a regular expression could backtrack exponentially."""
+    """Match by sets of positions; regular expressions could backtrack."""
     steps = [_step(token) for token in _TOKEN.findall(pattern)]
 
     def matches(path: str) -> bool:

@@ -61,7 +61,7 @@ _SECRET_CODES = ("missing-secret", "unusable-secret")
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """A source in the manifest. ``allow`` None selects every file; patterns as in ``patterns.py``.
+    """A source in the manifest; ``allow`` None selects every file.
 
     ``sha256``: declared digest of a single file, in hex. ``endpoint_url``: endpoint of a bucket.
     """
@@ -109,7 +109,7 @@ def query_source(
     credential: SourceCredential | None,
     each: RetryFn = no_retry,
 ) -> ResolvedSource:
-    """Return every file of a source and its endpoint; a paged listing resumes at the failed page."""
+    """Return every file of a source, and its endpoint."""
     endpoint = source.custom_endpoint(uri, credential)
     with _plugin_errors(uri):
         if isinstance(source, PagedSource):
@@ -143,7 +143,7 @@ def resolve(
     open_source: Callable[[str], WeightSource] = source_for,
     once: SingleFlight[ResolvedSource] | None = None,
 ) -> Resolution:
-    """Resolve the selected files by metadata only. Calls that share ``once`` share requests.
+    """Resolve the selected files by metadata; ``once`` shares requests.
 
     With a lock entry, and without ``upgrade``, the result is the locked version: from the mirror, if upstream differs or is
     unreachable. SourceMismatch if the locked version is unavailable.
@@ -198,7 +198,7 @@ def resolve_from_lock(
     store: MirrorStore | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
-    """Resolve without querying upstream because of ``error``, which is raised if the mirror can't replace it."""
+    """Resolve without querying upstream because of ``error``."""
     if not _is_unavailable(error):
         raise error
     uri, custom_endpoint = request.uri, request.endpoint_url
@@ -227,7 +227,7 @@ def _resolve_locked(
     *,
     upgrade: bool,
 ) -> Resolution:
-    """Return the locked version with a warning; raise ``error`` if it is the user's to fix, or nothing is locked."""
+    """Return the locked version with a warning, or raise ``error``."""
     entry = _usable_lock_entry(request, locked, upgrade=upgrade)
     if entry is None or request.uri.scheme == "file" or error.code in _SECRET_CODES:
         raise error
@@ -256,7 +256,7 @@ def _apply_patterns(
 def _revision_to_ask(
     uri: SourceUri, request: SourceRequest, pinned_entry: LockEntry | None
 ) -> str | None:
-    """Return the revision to request: the manifest's, or the lock file's if that can be requested."""
+    """Return the revision to request, of the manifest or the lock file."""
     if request.sha256:
         return f"sha256:{request.sha256}"
     if pinned_entry is None:
@@ -277,7 +277,7 @@ def _usable_lock_entry(
 def _other_directory_warnings(
     request: SourceRequest, resolved: ResolvedSource, pinned_entry: LockEntry | None
 ) -> tuple[Diagnostic, ...]:
-    """Warn about other sizes of local files, which the lock can't identify on other machines."""
+    """Warn about local files whose sizes differ from the lock."""
     if pinned_entry is None or request.uri.scheme != "file":
         return ()
     before, now = (pinned_entry.files, pinned_entry.bytes), (len(resolved.files), resolved.size)

@@ -102,7 +102,7 @@ class DirectoryCheckpointStore:
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
     def _open(self, path: Path) -> int:
-        """Open for reading; jobs may have stored symlinks in checkpoints, which must stay inside."""
+        """Open for reading; symlinks in checkpoints must not lead outside."""
         if path.is_symlink() and resolve_within(path, self._root) is None:
             raise FileNotFoundError(errno.ENOENT, "the symlink leaves the directory", str(path))
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -34,14 +34,14 @@ class RunCheckpoints:
         return f"{self.prefix}/{COMPLETE}/rank-{rank}/{name}.json"
 
     def file_key(self, rank: int, name: str, path: str, version: int) -> str:
-        """Return the key of a file: its own path in the first version, else below ``.versions``."""
+        """Return the key of a file: its own path, or below ``.versions`` from version 2."""
         if version > 1:
             return f"{self.prefix}/{VERSIONS}/rank-{rank}/{name}/{version}/{path}"
         folder = "" if name == "." else f"{name}/"
         return f"{self.prefix}/rank-{rank}/{folder}{path}"
 
     def manifests(self) -> List[CheckpointManifest]:
-        """Return the manifests of complete checkpoints, the oldest first, without invalid ones."""
+        """Return the valid manifests of complete checkpoints, the oldest first."""
         manifests = []
         for stored in self.store.list(f"{self.prefix}/{COMPLETE}/"):
             manifest = parse_manifest(self.store.get(stored.key), self.prefix)
@@ -75,7 +75,7 @@ class RunCheckpoints:
         self.store.abandon(f"{self.prefix}/")
 
     def lease(self, rank: int, name: str) -> str:
-        """Protect a checkpoint from retention while it is read; return the key to delete afterwards."""
+        """Protect a checkpoint from retention; return the key to delete afterwards."""
         key = f"{self.prefix}/{READ_LEASES}/rank-{rank}/{name}/{os.urandom(8).hex()}.json"
         until = time.time() + _LEASE_SECONDS
         self.store.put(key, json.dumps({"until": until}).encode())
@@ -109,7 +109,7 @@ def list_runs(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
 
 
 def parse_manifest(data: Optional[bytes], prefix: str) -> Optional[CheckpointManifest]:
-    """Parse an untrusted manifest; None unless its paths are safe and its keys are below the prefix."""
+    """Parse an untrusted manifest; None unless paths and keys are safe."""
     try:
         manifest = json.loads(data or b"")
         valid = (

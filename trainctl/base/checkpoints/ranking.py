@@ -35,7 +35,7 @@ _RunT = TypeVar("_RunT")
 
 
 class Retention(NamedTuple):
-    """Checkpoints to keep: the newest ``keep_last``, and steps divisible by ``keep_every``; without both, all."""
+    """Checkpoints to keep: the newest, and every so many steps; all by default."""
 
     keep_last: Optional[int] = None
     keep_every: Optional[int] = None
@@ -51,7 +51,7 @@ def is_loadable(files: Collection[str]) -> bool:
 
 
 def checkpoint_class(row: CheckpointRow) -> int:
-    """Return 2 for a directory with a step, 1 for another directory, 0 for loose files."""
+    """Return 2 for directories with a step, 1 for others, 0 for loose files."""
     return 0 if row["name"] == LOOSE else 1 if row.get("step") is None else 2
 
 
@@ -66,7 +66,7 @@ def age_key(row: CheckpointRow) -> Tuple[float, int, str]:
 
 
 def _newest_common(rows: Sequence[CheckpointRow]) -> Optional[str]:
-    """Return the newest checkpoint of the highest class that all ranks with such checkpoints have.
+    """Return the newest checkpoint of the highest class that all its ranks have.
 
     A rank that was killed while writing may lack the newest of the others.
     """
@@ -82,7 +82,7 @@ def _newest_common(rows: Sequence[CheckpointRow]) -> Optional[str]:
 
 
 def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_RunT, List[_RowT]]]:
-    """Return the run with a job's newest checkpoint and the rows of its ranks; None without checkpoints."""
+    """Return the run with the newest checkpoint, and its rows; None without any."""
     runs = {run: rows for run, rows in runs.items() if rows}
     if not runs:
         return None

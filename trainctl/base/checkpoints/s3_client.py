@@ -84,7 +84,7 @@ class S3Client:
         return self._with_retry(once)
 
     def stream(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """Pass an object's bytes from ``offset`` to ``write``, resuming broken connections."""
+        """Pass an object's bytes to ``write``, resuming broken connections."""
         target = self._target("GET", key, ())
         done = offset
         version: Optional[str] = None

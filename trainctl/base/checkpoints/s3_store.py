@@ -42,7 +42,7 @@ class S3CheckpointStore:
         self._client.request("PUT", self._prefix + key, (), data)
 
     def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """Create or replace an object by one request or in parts, at most six of them in memory."""
+        """Create or replace an object, in parts if large; six of them in memory."""
         part = max(self._part_bytes, -(-size // _MAX_PARTS))
         if size <= part:
             self._client.request(
@@ -163,7 +163,7 @@ class _MultipartUpload:
 
 
 def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
-    """Yield key and id of unfinished uploads under a prefix, for each key the oldest first."""
+    """Yield key and id of unfinished uploads, for each key the oldest first."""
     query = [("uploads", ""), ("prefix", prefix), ("encoding-type", "url")]
 
     def request(after: Optional[sigv4.Query]) -> _Page:

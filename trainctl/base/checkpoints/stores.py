@@ -61,7 +61,7 @@ class CheckpointStore(Protocol):
 
 
 def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> CheckpointStore:
-    """Open the store ``{url, endpoint_url, secret}``; ``secret`` is a key of ``secrets``, None for anonymous.
+    """Open the store ``{url, endpoint_url, secret}``; secret None: anonymous.
 
     The path of a ``file:`` URL may be percent-encoded, a bucket's prefix may not.
     """
@@ -100,7 +100,7 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def store_errors(place: Mapping[str, Any]) -> Iterator[None]:
-    """Convert errors of the store at ``place`` to a Failure ``checkpoints`` that names it."""
+    """Convert errors of the store to a Failure ``checkpoints`` that names it."""
     url = place.get("url")
     try:
         yield

@@ -45,7 +45,7 @@ def is_temporary(name: str) -> bool:
 
 
 def make_directory(path: Path) -> Path:
-    """Create a private directory and its missing parents, even while others remove them."""
+    """Create a private directory and its parents, even while others remove them."""
     for _ in range(_MAKE_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             return _make_directory(path)
@@ -69,7 +69,7 @@ def _make_directory(path: Path) -> Path:
 
 
 def why_unwritable(path: Path) -> str:
-    """Return why a directory can't be created or written to, or ``""``; writes nothing."""
+    """Return why a directory can't be created or written to, or ``""``."""
     # Path.exists() raises PermissionError
     while not os.path.exists(path) and path != path.parent:  # noqa: PTH110
         path = path.parent
@@ -91,7 +91,7 @@ def write_atomic(
     durable: bool = True,
     mode: int = PRIVATE_FILE,
 ) -> None:
-    """Create or replace a file: readers see the old bytes or the new, if ``durable`` also after a power cut."""
+    """Create or replace a file atomically, if ``durable`` surviving power cuts."""
     temporary = _write_temporary(path, data, durable=durable)
     try:
         if mode != PRIVATE_FILE:
@@ -153,7 +153,7 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_volatile(path: Path, value: Any) -> None:
-    """Create or replace a JSON file, not durably, in a directory that others may remove meanwhile."""
+    """Create or replace a JSON file in a directory that others may remove."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             return write_json(make_directory(path.parent) / path.name, value, durable=False)
@@ -188,7 +188,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Make an open file or directory durable; on macOS also flush the drive's cache (F_FULLFSYNC)."""
+    """Make an open file durable, on macOS also in the drive's cache (F_FULLFSYNC)."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ def sync(descriptor: int) -> None:
 
 
 def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
-    """Make files and directories durable: a few one by one, many by syncing their file system.
+    """Make paths durable: a few one by one, many by syncing their file system.
 
     The latter costs less per file, but waits for other writers. A missing file was renamed by another process, which
     made it durable first.
@@ -229,7 +229,7 @@ def _sync_file_system(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> int:
-    """Remove a directory tree, also read-only parts, if it exists; return the bytes freed."""
+    """Remove a directory tree, if it exists; return the bytes freed."""
     freed = _remove_files(str(path), None)
     shutil.rmtree(str(path), ignore_errors=True)
     if path.exists():
@@ -238,7 +238,7 @@ def remove_tree(path: Path) -> int:
 
 
 def _remove_files(name: str, within: Optional[int]) -> int:
-    """Remove the files below a directory one by one (there may be millions); return the bytes freed."""
+    """Remove files below a directory one by one; return the bytes freed."""
     freed = 0
     with contextlib.suppress(OSError):
         with contextlib.suppress(PermissionError):
@@ -301,7 +301,7 @@ def _write_temporary(
 
 
 def resolve_within(path: Path, top: Path) -> Optional[Path]:
-    """Resolve a path, following symlinks, to a regular file below ``top``; None otherwise."""
+    """Resolve a path to a regular file below ``top``; None otherwise."""
     try:
         real = path.resolve(strict=True)
         below = top.resolve() in real.parents
@@ -311,7 +311,7 @@ def resolve_within(path: Path, top: Path) -> Optional[Path]:
 
 
 def open_file(path: str) -> Optional[BinaryIO]:
-    """Open a regular file for reading; None if it is missing, a symlink or another kind of file."""
+    """Open a regular file for reading; None for anything else, also symlinks."""
     try:
         stream = io.FileIO(path, opener=_open_no_follow)
     except OSError as error:

@@ -45,7 +45,7 @@ def file_mode_for(directory: Path) -> int:
 
 
 def may_change_mode(descriptor: int) -> bool:
-    """Return whether this user may change the mode; tried, as network file systems may map owners."""
+    """Return whether this user may change the mode, by trying it."""
     try:
         os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
     except OSError:

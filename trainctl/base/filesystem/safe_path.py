@@ -16,7 +16,7 @@ DENIED = "is not readable by this user"
 
 
 def unusable_file(path: str, problem: str) -> SourceFile:
-    """Return a file that the source can't provide, an error once it is selected; directories end in ``/``."""
+    """Return a file that is an error once selected; directories end in ``/``."""
     return SourceFile(path, 0, f"{_UNUSABLE}{problem}")
 
 
@@ -26,7 +26,7 @@ def is_unusable(file: SourceFile) -> bool:
 
 
 def check_paths(source: str, files: Iterable[SourceFile]) -> None:
-    """Raise SourceError for the first unusable file, unsafe path or conflict; ``files`` are sorted by path."""
+    """Raise SourceError for the first unusable or unsafe of sorted ``files``."""
     prefixes: list[str] = []  # earlier paths that are prefixes of this one
     for file in files:
         if is_unusable(file):

@@ -55,7 +55,7 @@ _Idle = Dict[Origin, List[HttpConnection]]
 
 
 class Headers(Dict[str, str]):
-    """Response headers by lower-case name, the first of repeated ones; ``get`` takes any case."""
+    """Response headers by lower-case name, first value only; ``get`` takes any case."""
 
     def get(self, name: str, default: Optional[str] = None) -> Optional[str]:  # type: ignore[override]
         """Return the value of a header."""
@@ -86,7 +86,7 @@ class Response:
         return resolve_reference(self.url, location)
 
     def read(self, size: int = BUFFER_BYTES) -> bytes:
-        """Return the next bytes, empty at the end; HttpInterrupted if the body is cut short."""
+        """Return the next bytes, empty at the end; HttpInterrupted if cut short."""
         if self._raw.isclosed():
             return b""
         with _body_errors():
@@ -170,7 +170,7 @@ class HttpClient:
         follow: bool = True,
         read_timeout: Optional[float] = None,
     ) -> Iterator[Response]:
-        """Send a request; HttpError if there is no response. An error status is a response.
+        """Send a request; HttpError without a response. An error status is a response.
 
         ``secret_headers`` are sent to the URL's own scheme, host and port only. Requests with a body don't follow
         redirects. ``body`` may be a repeatable iterable; then ``headers`` must hold its Content-Length.

@@ -20,7 +20,7 @@ TlsWrapper = Callable[[socket.socket, str], socket.socket]
 
 
 class Proxy(NamedTuple):
-    """An HTTP proxy. ``headers`` log in there; ``variable`` is the environment variable that names it."""
+    """An HTTP proxy, its login headers, and the environment variable naming it."""
 
     host: str
     port: int
@@ -124,7 +124,7 @@ class _MonitoredReader(io.RawIOBase):
 
 
 def proxy_for(parts: SplitResult) -> Optional[Proxy]:
-    """Return the proxy for a URL: HTTPS_PROXY or HTTP_PROXY, else ALL_PROXY; None for hosts in NO_PROXY.
+    """Return the proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY; see NO_PROXY.
 
     UnusableProxy if it is not an HTTP proxy; the message hides the value, which may contain a password.
     """

@@ -47,7 +47,7 @@ class HostLimit:
             raise HostThrottled(host, left)
 
     def pause(self, seconds: Optional[float]) -> bool:
-        """Start a pause, by default of one second; return whether it extends the present one.
+        """Start a pause, by default of one second; return whether it is longer.
 
         A pause over MAX_PAUSE_SECONDS is not kept: only the request that received it fails.
         """
@@ -81,7 +81,7 @@ LIMITS = HostLimits()
 
 
 def retry_after(headers: Mapping[str, str]) -> Optional[float]:
-    """Return the seconds that the server asks to wait; dates count from its own ``Date``.
+    """Return the seconds to wait by the response; dates count from its ``Date``.
 
     The Hub sends ``RateLimit``: requests left in the window (r) and seconds to its end (t).
     """

@@ -29,7 +29,7 @@ def quote_url(url: "str | bytes") -> str:
 
 
 def resolve_reference(url: str, reference: str, kind: str = "a redirect") -> str:
-    """Resolve a ``Location`` or ``Link`` in the response of ``url``; UnsafeRedirect from https to http."""
+    """Resolve a ``Location`` or ``Link``; UnsafeRedirect from https to http."""
     try:
         # http.client decodes headers as Latin-1; send the same bytes in the next request
         target = quote_url(urljoin(url, reference).encode("latin-1"))

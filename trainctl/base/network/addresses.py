@@ -32,7 +32,7 @@ _PRIVATE = (
 
 
 def addresses() -> List[str]:
-    """Return the host's unique addresses, IPv4 first, without loopback, link-local and container interfaces."""
+    """Return the host's addresses, IPv4 first, without loopback and containers."""
     unique = []
     for text in (*_ipv4(), *_ipv6()):
         address = ipaddress.ip_address(text)
@@ -42,7 +42,7 @@ def addresses() -> List[str]:
 
 
 def connection_address() -> str:
-    """Return the local address of the SSH connection (sshd(8), SSH_CONNECTION), or loopback."""
+    """Return the local address of the SSH connection, or loopback; see sshd(8)."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     address = words[2].partition("%")[0] if len(words) == 4 else ""
     with contextlib.suppress(ValueError):
@@ -51,7 +51,7 @@ def connection_address() -> str:
 
 
 def network_id() -> str:
-    """Return an id of the network namespace, whose processes share a loopback interface."""
+    """Return an id of the network namespace, which has one loopback interface."""
     try:
         return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
     except OSError:
@@ -59,7 +59,7 @@ def network_id() -> str:
 
 
 def shared_loopback_network(listening: Sequence[str]) -> str:
-    """Return the network id if one of the addresses is a loopback address, else ``""``."""
+    """Return the network id if one of the addresses is loopback, else ``""``."""
     return network_id() if any(map(is_loopback, listening)) else ""
 
 
@@ -69,14 +69,14 @@ def has_tls() -> bool:
 
 
 class ServingAddresses(NamedTuple):
-    """Addresses to serve weights on, the most likely first; ``why`` other hosts can't reach them, if so."""
+    """Addresses to serve weights on, or ``why`` other hosts can't reach them."""
 
     addresses: List[str]
     why: str
 
     @classmethod
     def here(cls) -> ServingAddresses:
-        """Return this host's addresses, first the SSH connection's; no public ones without TLS."""
+        """Return this host's addresses, the SSH connection's first."""
         known = list(dict.fromkeys([connection_address(), *addresses()]))
         usable = [address for address in known if has_tls() or is_private(address)]
         if not all(map(is_loopback, usable)):
@@ -96,7 +96,7 @@ class ServingAddresses(NamedTuple):
 
 
 def address_family(address: Any) -> socket.AddressFamily:
-    """Return the family of a listening address; Failure for wildcard and multicast addresses."""
+    """Return the family of a listening address; Failure if not unicast."""
     parsed = _parse_address(address)
     if parsed.is_unspecified or parsed.is_multicast:
         raise Failure("request", f"cannot serve weights on {address}: not a unicast address")
@@ -109,7 +109,7 @@ def is_loopback(address: Any) -> bool:
 
 
 def is_private(address: Any) -> bool:
-    """Return whether an address is not routed publicly; Failure if it is not an address."""
+    """Return whether an address is not routed publicly; Failure if invalid."""
     parsed = _parse_address(address)
     return any(parsed in ipaddress.ip_network(network) for network in _PRIVATE)
 
@@ -132,7 +132,7 @@ def _ipv4() -> Iterator[str]:
 
 
 def _ipv6() -> Iterator[str]:
-    """Read /proc/net/if_inet6: address in hex, number, prefix, scope (00: global), flags, interface; see proc(5)."""
+    """Read /proc/net/if_inet6 (proc(5)): address, number, prefix, scope, flags, name."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except OSError:

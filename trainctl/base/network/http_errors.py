@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HttpError(OSError):
-    """A failed request. ``reason`` never contains the URL; ``advice`` is the remedy or empty."""
+    """A failed request; ``reason`` hides the URL, ``advice`` may be empty."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)

@@ -17,7 +17,7 @@ _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 
 
 def parse_port_range(text: Any) -> Optional[range]:
-    """Return the ports of ``29000-29100``, inclusive; None (any port) for no text. Failure if invalid."""
+    """Parse ``29000-29100`` (inclusive); None for no text, Failure if invalid."""
     if not text:
         return None
     match = _RANGE.fullmatch(str(text))
@@ -28,7 +28,7 @@ def parse_port_range(text: Any) -> Optional[range]:
 
 
 def bind_first_free(ports: range, bind: Callable[[int], T]) -> T:
-    """Return what ``bind`` returns for the first free port, tried in random order; Failure if none is free."""
+    """Return what ``bind`` returns for a free port; Failure if none is free."""
     for port in random.sample(ports, len(ports)):
         try:
             return bind(port)
@@ -43,7 +43,7 @@ def bind_first_free(ports: range, bind: Callable[[int], T]) -> T:
 
 
 def listen(addresses: Sequence[str], ports: Optional[range] = None) -> List[socket.socket]:
-    """Listen on those of the addresses that this host has, at one port: one of ``ports``, or any.
+    """Listen on those of the addresses that exist, at one of ``ports`` or any.
 
     OSError if it has none of the addresses, Failure if none of the ports is free.
     """
@@ -53,7 +53,7 @@ def listen(addresses: Sequence[str], ports: Optional[range] = None) -> List[sock
 
 
 def _bind_listeners(addresses: Sequence[str], port: int) -> List[socket.socket]:
-    """Bind all addresses; with ``port`` 0 the first chooses it. OSError (EADDRINUSE) if it is taken on one of them."""
+    """Bind all addresses; OSError (EADDRINUSE) if ``port`` is taken on one."""
     listeners: List[socket.socket] = []
     for address in addresses:
         chosen = port or (listeners[0].getsockname()[1] if listeners else 0)

@@ -65,7 +65,7 @@ _BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection
 
 
 class OpenObject(NamedTuple):
-    """An object's bytes in an open file, ``start`` to ``end``; not ``is_complete`` while incoming."""
+    """An object in an open file; not ``is_complete`` while incoming."""
 
     stream: BinaryIO
     start: int
@@ -87,7 +87,7 @@ class ObjectSource:
     """Objects that a server provides; thread-safe."""
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """Return the object if its byte at ``offset`` is present; without ``length``, if it is complete."""
+        """Return an object with the byte at ``offset``; complete without ``length``."""
         raise NotImplementedError
 
     def open_blob(self, sha256: str) -> Optional[OpenObject]:
@@ -100,7 +100,7 @@ class ObjectSource:
 
 
 class ObjectServer(ThreadingMixIn, BaseServer):
-    """Serves on those of the addresses that this host has, on one port: one of ``ports``, or any.
+    """Serves on those of the addresses that exist, at one of ``ports`` or any.
 
     One thread per connection. Addresses that aren't ``private`` use ``tls``; Failure without it.
     """
@@ -159,7 +159,7 @@ class ObjectServer(ThreadingMixIn, BaseServer):
         return self._ready.fileno()
 
     def get_request(self) -> Tuple[Any, Any]:
-        """Accept a connection; its thread does the handshake, so that slow clients delay no others."""
+        """Accept a connection; its own thread does the TLS handshake."""
         for listener, _ in self._ready.poll(0, 1):
             connection, client = self._listeners[listener].accept()
             if self._tls is not None and not self._private(connection.getsockname()[0]):
@@ -366,7 +366,7 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         self._send(opened.stream, opened.start + offset, end - offset)
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
-        """Send bytes; close the connection if the file became shorter, so that the client notices."""
+        """Send bytes; close the connection if the file was truncated."""
         sent = self._transmit(stream, offset, count)
         self._served.count(sent)
         if sent != count:

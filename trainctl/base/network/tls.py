@@ -16,7 +16,7 @@ from trainctl.errors import SourceError
 
 
 def wrap_trusted(connection: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Wrap a connection to a host with a trusted certificate; UntrustedCertificate otherwise."""
+    """Wrap a connection to a trusted host; UntrustedCertificate otherwise."""
     try:
         return context.wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
@@ -27,7 +27,7 @@ def wrap_trusted(connection: socket.socket, context: ssl.SSLContext, host: str) 
 
 
 def wrap_pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:
-    """Wrap a connection to the holder of one certificate, whatever its issuer and dates.
+    """Wrap a connection to the holder of a certificate, whatever its issuer.
 
     ``fingerprint``: hex sha256 of its DER. PeerAuthError, naming ``where``, if the certificate is another.
     """
@@ -44,7 +44,7 @@ def wrap_pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.
 
 
 def server_context(pem: Mapping[str, str]) -> ssl.SSLContext:
-    """Return a server's context from its ``certificate`` and ``key`` (PEM); the key never reaches a disk."""
+    """Return a server's context; the private key never reaches a disk."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     with ExitStack() as stack:
         paths = [stack.enter_context(_pipe_path(pem[name])) for name in ("certificate", "key")]
@@ -60,7 +60,7 @@ def _context(protocol: int) -> ssl.SSLContext:
 
 @contextmanager
 def _pipe_path(text: str) -> Iterator[str]:
-    """Yield a path at which a short text can be read once: a pipe, as ``ssl`` takes paths only."""
+    """Yield a path of a pipe with a short text, as ``ssl`` takes paths only."""
     reading, writing = os.pipe()
     try:
         with os.fdopen(writing, "w") as stream:
@@ -75,7 +75,7 @@ _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def client_context() -> ssl.SSLContext:
-    """Return a client's context; SourceError if a CA variable names invalid certificates."""
+    """Return a client's context; SourceError for invalid CA variables."""
     context = ssl.create_default_context()
     for name in _CA_VARIABLES:
         if path := os.environ.get(name):

@@ -21,7 +21,7 @@ LoadFn = Callable[[str], object]
 
 
 def serve(once: Callable[[], int], load: LoadFn) -> int:
-    """Serve the calls that arrive on standard input until it ends; return the exit code.
+    """Serve the calls on standard input until it ends; return the exit code.
 
     ``once`` runs one call, of the method in ``sys.argv[-1]``. ``load`` imports the code of a method, once for all forks.
     """

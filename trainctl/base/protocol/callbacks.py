@@ -30,7 +30,7 @@ class PendingRequest:
 
 
 class CallbackClient:
-    """Thread-safe sender of requests; ``gone`` is set when the client has disconnected."""
+    """Thread-safe sender of requests; ``gone`` is set on disconnect."""
 
     def __init__(self, stream: BinaryIO, emit: Emit) -> None:
         self.gone = threading.Event()
@@ -49,7 +49,7 @@ class CallbackClient:
             self._emit(event)
 
     def request(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a request and return its response, which may hold an ``error``; CallerGone if disconnected."""
+        """Send a request and return its response; CallerGone if disconnected."""
         return self.wait(self.begin(request))
 
     def begin(self, request: Mapping[str, Any]) -> PendingRequest:
@@ -71,7 +71,7 @@ class CallbackClient:
             return pending.response
 
     def _listen(self) -> None:
-        """Read the descriptor itself: the lock of a buffered stream could block the program's exit."""
+        """Read the descriptor itself: a buffer's lock could block the exit."""
         rest = b""
         while data := os.read(self._stream.fileno(), _READ_BYTES):
             self._received_at = time.monotonic()

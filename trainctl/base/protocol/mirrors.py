@@ -119,7 +119,7 @@ class MirrorSurveyResponse(TypedDict):
 
 
 class MirrorIngestRequest(MirrorRequest):
-    """The client answers requests `{method: links, paths}` with `{links: [{url, token, relayed}]}`."""
+    """Requests `{method: links, paths}` are answered `{links: [{url, token, relayed}]}`."""
 
     source: SourceDocument
     reference: ReferenceDocument

@@ -1,4 +1,4 @@
-"""Encoding of calls: lines of JSON, frames of a session, rows of long lists, errors."""
+"""Encoding of calls: lines of JSON, frames, rows of long lists, errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FrameDecoder:
         self._head: Optional[Dict[str, Any]] = None
 
     def feed(self, data: bytes) -> List[Frame]:
-        """Return the frames that these bytes complete; ValueError, with the line, for anything else."""
+        """Return the frames that these bytes complete; ValueError for other input."""
         self._rest += data
         frames: List[Frame] = []
         while True:
@@ -111,7 +111,7 @@ def encode_rows(lists: Iterable[Rows]) -> Iterator[bytes]:
 
 
 def decode_rows(stream: BinaryIO) -> Iterator[Iterator[List[Any]]]:
-    """Yield the lists that follow a request, each to be read before the next; Failure if cut off."""
+    """Yield the lists that follow a request, in order; Failure if cut off."""
     for _, blocks in groupby(_blocks(stream), key=itemgetter(0)):
         yield (row for _, rows in blocks for row in rows)
 

@@ -49,7 +49,7 @@ def pack_bytecode(
 
 
 def is_valid_bytecode(data: bytes, digest: str) -> bool:
-    """Return whether this is complete bytecode for this Python of the program with that digest."""
+    """Return whether this is that program's bytecode for this Python."""
     return data[:64] == _bytecode_header(digest, data[64:])
 
 

@@ -36,13 +36,13 @@ class Process(NamedTuple):
 
 
 def describe_process(pid: Optional[int] = None) -> Process:
-    """Return the process with a pid, by default this one; not cached, because of forks."""
+    """Return the process with a pid, by default this one; not cached (forks)."""
     pid = os.getpid() if pid is None else pid
     return Process(_machine(), _boot(), pid, _start_time(pid) or 0)
 
 
 def is_dead(other: Process) -> Optional[bool]:
-    """Return True if the process has certainly ended, False if it runs, None if unknown."""
+    """Return True if the process has ended, False if it runs, None if unknown."""
     if other.boot != _boot():
         return True if other.machine == _machine() else None
     try:
@@ -63,7 +63,7 @@ def process_record(pid: Optional[int] = None) -> Dict[str, Any]:
 
 
 def is_alive(record: Optional[Mapping[str, Any]]) -> bool:
-    """Return whether the process of a record certainly runs; False for an invalid record."""
+    """Return whether the process of a valid record certainly runs."""
     if not isinstance(record, Mapping) or not isinstance(record.get("pid"), int):
         return False
     return is_dead(Process(*map(record.get, Process._fields))) is False  # type: ignore[arg-type]
@@ -78,13 +78,13 @@ def boot_id() -> str:
 
 
 def start_ticks(pid: int) -> Optional[int]:
-    """Return the start time in clock ticks since boot; None if it doesn't exist or is a zombie."""
+    """Return the start time in clock ticks since boot; None unless running."""
     started = _start_time(pid)
     return None if started == _ENDED else started
 
 
 def descendants(pid: int) -> List[int]:
-    """Return all descendants of a process, children before grandchildren, without zombies."""
+    """Return all descendants but zombies, children before grandchildren."""
     children: Dict[int, List[int]] = {}
     for other in all_pids():
         fields = _fields(other)
@@ -115,7 +115,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def find_by_environment(entry: bytes) -> List[int]:
-    """Return processes of this user with the entry ``NAME=value`` in their initial environment."""
+    """Return this user's processes with ``NAME=value`` in their environment."""
     pids = []
     for pid in all_pids():
         try:
@@ -133,7 +133,7 @@ def all_pids() -> List[int]:
 
 
 def _fields(pid: int) -> Optional[List[str]]:
-    """Return the fields of ``/proc/PID/stat`` after the name, which may contain spaces and parentheses."""
+    """Return the fields of ``/proc/PID/stat`` after the name."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -149,7 +149,7 @@ def _fields(pid: int) -> Optional[List[str]]:
 
 @lru_cache(maxsize=None)
 def _machine() -> str:
-    """Return a hash of machine id (often shared by clones and containers), host name and pid namespace."""
+    """Return a hash of machine id, host name and pid namespace."""
     text = "\0".join((_machine_id(), os.uname().nodename, _namespace()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -180,7 +180,7 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> Optional[int]:
-    """Return the start time; ``_ENDED`` for a zombie, None if it doesn't exist or is hidden."""
+    """Return the start time; ``_ENDED`` for a zombie, None if unknown."""
     if not _namespace():
         return _start_time_by_ps(pid)
     fields = _fields(pid)

@@ -98,7 +98,7 @@ def release_free_memory() -> None:
 
 
 def limit_malloc_arenas() -> None:
-    """Limit new threads to two malloc arenas, if the C library has them: M_ARENA_MAX of mallopt(3).
+    """Limit new threads to two malloc arenas: M_ARENA_MAX of mallopt(3).
 
     By default there are eight for each processor, and memory freed in one is not reused in others.
     """
@@ -108,7 +108,7 @@ def limit_malloc_arenas() -> None:
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:
-    """Free the blocks of a range of a file, which then reads as zeros; see fallocate(2)."""
+    """Free the blocks of a range, which then reads as zeros; see fallocate(2)."""
     call = getattr(_LIBC, "fallocate64", _LIBC.fallocate)
     flags = ctypes.c_int(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
     result = call(descriptor, flags, ctypes.c_int64(offset), ctypes.c_int64(length))
@@ -134,7 +134,7 @@ def remount_read_only(target: str) -> None:
 
 
 def close_other_descriptors(*kept: int) -> None:
-    """Close all files of this process except standard streams, the program and ``kept``."""
+    """Close all files but standard streams, the program and ``kept``."""
     spared = {0, 1, 2, *kept, *_program_descriptors()}
     for number in [int(path.name) for path in Path(_OPEN).iterdir()]:
         if number not in spared:
@@ -143,13 +143,13 @@ def close_other_descriptors(*kept: int) -> None:
 
 
 def _program_descriptors() -> Set[int]:
-    """Return descriptors of in-memory files the program is loaded from (``trainctl/remote/archive.py``)."""
+    """Return descriptors of in-memory files that the program is loaded from."""
     names = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
     return {int(name) for name in names if name.isdigit()}
 
 
 def fork_child(work: Callable[[], int], *kept: int) -> int:
-    """Fork a child that exits with the result of ``work`` and is killed with its parent; return its PID.
+    """Fork a child that runs ``work`` and is killed with its parent; return its PID.
 
     Of the parent's files it keeps ``kept`` and the standard streams.
     """

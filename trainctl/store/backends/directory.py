@@ -120,7 +120,7 @@ class DirectoryObjects:
             yield from self._listed(prefix, after)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore. Durable for all but blobs, so that nothing names a deleted blob after a power cut."""
+        """See ObjectStore. Durable for all but blobs, which others name."""
         with self._explained():
             directories = {self._unlink(key) for key in keys}
             for directory in directories - {None}:
@@ -175,7 +175,7 @@ class DirectoryObjects:
         return self.root / check_key(key)
 
     def _check_root(self) -> None:
-        """Raise NotADirectoryError if the root is a file, instead of listing an empty store."""
+        """Raise NotADirectoryError if the root is a file."""
         if self.root.exists() and not self.root.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
 
@@ -237,7 +237,7 @@ class DirectoryObjects:
         )
 
     def _prepare(self) -> None:
-        """Create the root and its temporary directory; delete temporary files of dead writers."""
+        """Create the directories; delete temporary files of dead writers."""
         if f"{self.root}/{_TEMPORARY}" in self._existing:
             return
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
@@ -291,7 +291,7 @@ def _check_format(root: Path) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes for ordinary users at the path or its nearest existing ancestor."""
+    """Return the free bytes at the path or its nearest existing ancestor."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free

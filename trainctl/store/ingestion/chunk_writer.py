@@ -21,7 +21,7 @@ _MAX_CHUNKS = 5
 
 
 class ChunkWriter:
-    """Fetches and stores files; marks stored chunks, so that an interrupted transfer resumes."""
+    """Fetches and stores files; marks stored chunks, to resume later."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _IncomingFile:
         self._stored.append(stored)
 
     def add(self, chunk: BufferedChunk) -> None:
-        """Add the next chunk, or 0 if the file restarts; raise the error of an earlier chunk."""
+        """Add the next chunk, or 0 after a restart; raise earlier errors."""
         for future in self._stored:
             if future.done():
                 future.result()
@@ -173,7 +173,7 @@ class _IncomingFile:
         wait(self._hashed)
 
     def verify(self, transfer: FileTransfer) -> str:
-        """Return the sha256 of the complete file; SourceMismatch if upstream announced another digest."""
+        """Return the sha256 of the file; SourceMismatch if it differs upstream."""
         self.wait()
         return self._digest.verify(transfer.upstream)
 

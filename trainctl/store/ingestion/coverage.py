@@ -184,7 +184,7 @@ class SourceCoverage:
                 self._read_version(resolved.identity, document, name)
 
     def _read_version(self, identity: str, document: Mapping[str, object], name: str) -> None:
-        """Record the files of a version: all are stored, or some, if ``verify`` deleted blobs of it."""
+        """Record the stored files of a version, which may be incomplete."""
         objects = self._objects
         listing = documents.load_or_none(documents.load_listing, objects, name)
         is_complete = listing is not None

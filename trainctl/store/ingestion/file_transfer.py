@@ -1,4 +1,4 @@
-"""Fetch a file from upstream by chunks, over several connections if it serves ranges."""
+"""Fetch a file by chunks, over several connections if possible."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BufferedChunk(NamedTuple):
 
 
 class FileTransfer:
-    """Receives files: ``on_bytes`` is called with counts of bytes, ``stop`` interrupts it."""
+    """Receives files: ``on_bytes`` gets counts of bytes, ``stop`` interrupts."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class FileTransfer:
     def _streamed(
         self, file: SourceFile, numbers: range, buffers: ChunkBufferPool
     ) -> Iterator[BufferedChunk]:
-        """Yield chunks over one connection; an unidentified file restarts at chunk 0 after an error."""
+        """Yield chunks over one connection, perhaps from 0 again after an error."""
         size = buffers.chunk_bytes
         end = min(numbers.stop * size, file.size)
         buffer: Optional[bytearray] = None
@@ -114,7 +114,7 @@ class FileTransfer:
                 buffers.release(buffer)
 
     def _resumed(self, file: SourceFile, offset: int, end: int) -> Iterator[Tuple[int, memoryview]]:
-        """Yield offsets and bytes; after an error resume, or restart from 0 if the file is unidentified."""
+        """Yield offsets and bytes; resume after errors, if identified."""
         attempts = RetryState(self.retry, self.stop)
         while offset < end:
             before = offset
@@ -131,7 +131,7 @@ class FileTransfer:
                 attempts.failed(error)
 
     def _read(self, file: SourceFile, offset: int, end: int) -> Iterator[bytes]:
-        """Yield bytes from ``offset`` to ``end``; SourceMismatch if the file is longer, SourceInterrupted if shorter."""
+        """Yield bytes from ``offset`` to ``end``; errors if the size differs."""
         source = self.upstream.source
         with self.upstream.open(file, offset) as stream:
             for data in stream:
@@ -222,7 +222,7 @@ class _ParallelDownload:
                 self._changed.notify_all()
 
     def _fetch_next(self) -> bool:
-        """Fetch the next chunk that no other connection fetches; return whether there may be more."""
+        """Fetch the next free chunk; return whether there may be more."""
         with self._lock:
             number = self._requested
             if number >= self._end or self._ended.is_set():

@@ -81,7 +81,7 @@ class SourceIngest:
         return listing
 
     def _unchanged(self, referenced: Optional[str]) -> Optional[Listing]:
-        """Return the source's listing if it is already referenced, so that ``gc`` keeps it."""
+        """Return the source's listing if already referenced and so kept."""
         if referenced is None or self._objects.stat(keys.GC_LEASE) is not None:
             return None
         listing = find_listing(self._objects, self._resolved)

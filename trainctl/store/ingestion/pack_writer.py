@@ -45,7 +45,7 @@ class PackWriter:
         """Digests of stored packs."""
 
     def fetch(self, file: SourceFile, key: str) -> BlobInfo:
-        """Fetch a file; it is stored with its pack, once that is complete, or by ``close``."""
+        """Fetch a file; it is stored with its complete pack, or by ``close``."""
         pack = self._pack_of[key]
         data, digest = pack.open(key, self._transfer.stop), FileHash(file)
         self._transfer.read(file, data)
@@ -76,7 +76,7 @@ class PackWriter:
 
 
 class _PackBuffer:
-    """A pack being filled. ``locations``: offset and length by the files' keys, in order."""
+    """A pack being filled; ``locations`` are offset and length by key."""
 
     def __init__(self, locations: Dict[str, Tuple[int, int]], space: threading.Semaphore) -> None:
         self.locations = locations
@@ -88,7 +88,7 @@ class _PackBuffer:
         self._identified: Dict[str, str] = {}
 
     def open(self, key: str, stop: threading.Event) -> memoryview:
-        """Return memory for a file, after waiting for space; UserInterrupt if ``stop`` is set."""
+        """Return memory for a file; UserInterrupt if ``stop`` is set."""
         with self._lock:
             while self._data is None:
                 if stop.is_set():
@@ -108,7 +108,7 @@ class _PackBuffer:
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[Tuple[Data, List[PackEntry], Dict[str, str]]]:
-        """Yield, once, the bytes, their entries, and the sha256 of identified files by fingerprint."""
+        """Yield, once, the bytes, their entries, and digests by fingerprint."""
         with self._lock:
             data, is_first, self._is_closed = self._data, not self._is_closed, True
         if data is None or not is_first:
@@ -137,7 +137,7 @@ class _PackBuffer:
 def _plan_packs(
     files: Iterable[Tuple[str, int]], pack_bytes: int
 ) -> Iterator[Dict[str, Tuple[int, int]]]:
-    """Distribute files, given with their sizes, over packs; yield each pack's ``locations``."""
+    """Distribute files with sizes over packs; yield their ``locations``."""
     group: Dict[str, Tuple[int, int]] = {}
     offset = 0
     for key, size in files:

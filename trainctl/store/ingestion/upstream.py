@@ -17,7 +17,7 @@ ProgressFn = Callable[[int, int, int], None]
 
 
 class Upstream(Protocol):
-    """A source with its credential; thread-safe. Errors are SourceError; nothing is retried."""
+    """A source with its credential; thread-safe, without retries."""
 
     @property
     def source(self) -> str:
@@ -43,7 +43,7 @@ _NAMES = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
 
 
 def announced_digest(file: SourceFile) -> Tuple[str, str]:
-    """Return kind (``sha256``, ``git``, ``md5``) and value of the announced digest, or empty strings.
+    """Return kind and value of the announced digest, or empty strings.
 
     An ``md5`` without a value comes with a request for this file alone.
     """
@@ -72,7 +72,7 @@ class FileHash:
             self.upstream.update(data)
 
     def verify(self, upstream: Upstream) -> str:
-        """Return the sha256 of all bytes; SourceMismatch if upstream announced another digest."""
+        """Return the sha256 of all bytes; SourceMismatch if upstream differs."""
         sha256 = self._sha256.hexdigest()
         kind, expected = announced_digest(self._file)
         actual = sha256 if self.upstream is None else self.upstream.hexdigest()

@@ -35,7 +35,7 @@ def hold_writer_lease(
     cancelled: threading.Event,
     waiting: Notify,
 ) -> Iterator[ObjectLease]:
-    """Hold the lease of a source at its pin while no process deletes; UserInterrupt if cancelled.
+    """Hold the lease of a source at its pin while no process deletes.
 
     ``waiting`` is called with the reason of the wait: another process mirrors the source, or deletes.
     """
@@ -64,7 +64,7 @@ def hold_writer_lease(
 
 
 def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
-    """Raise StorageError if others may have taken the lease over, and deleted mirrored blobs."""
+    """Raise StorageError if the lease may have been lost."""
     if lease.is_late:
         raise StorageError(
             f"this process was suspended while mirroring {resolved.source}",
@@ -73,7 +73,7 @@ def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
 
 
 class ExclusiveAccess:
-    """Permission to delete objects not newer than ``since`` (store's clock), if there are no ``writers``."""
+    """Permission to delete objects not newer than ``since``, without ``writers``."""
 
     def __init__(
         self, since: float, writers: Mapping[str, StoredLease], lease: Optional[ObjectLease] = None
@@ -97,7 +97,7 @@ class ExclusiveAccess:
         return f"{', '.join(sorted(sources))} is being mirrored."
 
     def require(self) -> None:
-        """Raise StorageError if others may have taken the lease over while this process was suspended."""
+        """Raise StorageError if the lease may have been lost while suspended."""
         if self._lease is not None and self._lease.is_late:
             raise StorageError(
                 "this process was suspended while deleting from the mirror",
@@ -112,7 +112,7 @@ def hold_exclusive_access(
     liveness: Optional[Liveness] = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[ExclusiveAccess]:
-    """Hold the lease for deleting, after watching holders that may be dead; LockHeld if one is alive."""
+    """Hold the lease for deleting; LockHeld if another holder is alive."""
     liveness = liveness or Liveness()
     watch = _LeaseWatcher(notify, sleep)
     with ObjectLease(objects, keys.GC_LEASE, {}) as lease:
@@ -136,7 +136,7 @@ def hold_exclusive_access(
 
 
 def preview_exclusive_access(objects: ObjectStore) -> ExclusiveAccess:
-    """Return the present access without waiting or writing; ``since`` is this machine's time."""
+    """Return the present access, without waiting or writing."""
     return ExclusiveAccess(time.time(), list_live(objects, Liveness()))
 
 
@@ -156,7 +156,7 @@ class _LeaseWatcher:
     def find_live(
         self, find: Callable[[], Dict[str, StoredLease]], holder: str
     ) -> Dict[str, StoredLease]:
-        """Return the leases of ``find`` once one is certainly held; empty once all are stale."""
+        """Return the leases of ``find`` once one is held; empty if all are stale."""
         is_reported = False
         while True:
             leases = find()

@@ -56,7 +56,7 @@ class GcReport:
 
 
 def gc(objects: ObjectStore, options: GcOptions, notify: Notify = no_notify) -> GcReport:
-    """Delete unreferenced objects. LockHeld if another collection runs, StorageError if a reference is corrupt.
+    """Delete unreferenced objects; LockHeld if another collection runs.
 
     It may be killed at any time; the next collection deletes the rest.
     """
@@ -118,7 +118,7 @@ class GarbageKeys:
 
 @dataclass
 class _LiveSet:
-    """Objects to keep, blobs by digest; ``incomplete``: listings of which ``verify`` deleted blobs."""
+    """Objects to keep; ``incomplete`` listings lost blobs to ``verify``."""
 
     listings: Set[str] = field(default_factory=set)
     incomplete: Set[str] = field(default_factory=set)
@@ -131,7 +131,7 @@ class _LiveSet:
 def find_garbage(
     objects: ObjectStore, retained: Sequence[StoredReference], since: float = float("inf")
 ) -> GarbageKeys:
-    """Find objects not newer than ``since`` that no reference needs; StorageError if a listing is corrupt."""
+    """Find unneeded objects not newer than ``since``; StorageError if unsure."""
     live = _mark(objects, retained)
     garbage = GarbageKeys()
 

@@ -84,7 +84,7 @@ def stored_bytes(objects: ObjectStore) -> int:
 
 
 def _garbage_bytes(objects: ObjectStore, stored: Sequence[StoredReference]) -> Optional[int]:
-    """Return the bytes that ``gc`` would delete; None if a writer is alive or a listing is corrupt."""
+    """Return the bytes that ``gc`` would delete; None if unknown."""
     if list_live(objects, Liveness()):
         return None
     try:

@@ -48,7 +48,7 @@ class SourceSurvey:
 
 @dataclass(frozen=True)
 class StoreSurvey:
-    """Surveys of sources, in order, and those of the requested listings that are complete.
+    """Surveys of sources, and the requested listings that are complete.
 
     ``free``: free bytes, None without a limit. ``damaged``: errors of corrupt references. ``unusable``: why the store is
     not writable, or empty.
@@ -68,7 +68,7 @@ def take_survey(
     lineage: str = "",
     chunk_bytes: int = CHUNK_BYTES,
 ) -> StoreSurvey:
-    """Survey sources and listings; check the references of a ``lineage``, or all if it is empty."""
+    """Survey sources, listings, and the references of a ``lineage`` or all."""
     free, reason = None, ""
     if isinstance(objects, DirectoryObjects):
         free, reason = free_bytes(objects.root), why_unwritable(objects.root)

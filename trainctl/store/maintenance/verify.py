@@ -1,4 +1,4 @@
-"""Verify a store: hash all blobs, check listings and indexes, delete corrupt objects."""
+"""Verify a store: hash blobs, check documents, delete corrupt objects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FindingOutcome(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A corrupt or missing object: ``bytes`` to be mirrored again, and the ``sources`` that need it."""
+    """A corrupt or missing object, and the ``sources`` that need it."""
 
     key: str
     problem: str
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Hashed ``blobs`` and the findings; a blob of many chunks and each file in a pack count as one."""
+    """Hashed ``blobs`` and findings; each file in a pack counts as one."""
 
     blobs: int
     bytes: int
@@ -67,7 +67,7 @@ def verify_store(
     progress: Optional[ProgressFn] = None,
     notify: Notify = no_notify,
 ) -> VerifyReport:
-    """Read all objects; with ``repair`` delete corrupt ones, so that the next apply mirrors them again.
+    """Read all objects; with ``repair`` delete corrupt ones.
 
     Only the deletion excludes writers; LockHeld if another repair or a collection runs.
     """
@@ -81,7 +81,7 @@ def verify_store(
 
 
 class _StoreCheck:
-    """``intact`` blobs by digest, and ``corrupt`` objects by key with problem and bytes.
+    """``intact`` blobs by digest, ``corrupt`` objects by key.
 
     ``lost``: listings that name corrupt or missing objects. ``needed``: sources by the key of an object they need.
     """
@@ -210,7 +210,7 @@ class _StoreCheck:
                 yield keys.chunk_list(file.sha256), file.size
 
     def _read_packs(self, name: str) -> Tuple[Set[bytes], List[Tuple[str, int]]]:
-        """Return the blobs in a listing's packs, and the keys of corrupt packs and indexes."""
+        """Return the blobs in a listing's packs, and the keys of corrupt ones."""
         small: Set[bytes] = set()
         lost: List[Tuple[str, int]] = []
         packs = self._readable(keys.packs(name), documents.load_packs, name, "packs changed")
