@@ -174,10 +174,7 @@ class Expander:
     def _node(self, node: ManifestNode, path: Path, scope: ExpressionScope) -> ManifestNode:
         if isinstance(node.value, dict):
             entries = {
-                key: self._node(entry, (*path, key), scope)
-                if _may_have_expression(entry)
-                else entry
-                for key, entry in node.value.items()
+                key: self._node(entry, (*path, key), scope) for key, entry in node.value.items()
             }
             if all(entries[key] is node.value[key] for key in entries):
                 return node
@@ -253,11 +250,6 @@ class Expander:
                 code=code,
             )
         )
-
-
-def _may_have_expression(node: ManifestNode) -> bool:
-    """Skip plain text quickly: it is most of a large manifest."""
-    return not isinstance(node.value, str) or OPEN in node.value
 
 
 def _value(text: str, scope: ExpressionScope, *, keep_type: bool) -> Scalar:

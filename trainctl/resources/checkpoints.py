@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.failure import Failure
+from trainctl.base.parallel import each
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import UploadStatus
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, UnknownOnNode
@@ -221,16 +221,14 @@ class CheckpointClient:
         """Query all ranks' nodes in parallel, so that timeouts don't add up."""
         responses: dict[int, protocol.CheckpointsResponse] = {}
         errors: dict[int, NodeError] = {}
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
-            futures = {
-                rank.rank: pool.submit(self._query, rank.rank, brief=brief)
-                for rank in self._run.ranks
-            }
-        for rank, future in futures.items():
+
+        def query(rank: RankRecord) -> None:
             try:
-                responses[rank] = future.result()
+                responses[rank.rank] = self._query(rank.rank, brief=brief)
             except (NodeUnreachable, UnknownOnNode) as error:
-                errors[rank] = error
+                errors[rank.rank] = error
+
+        each(query, self._run.ranks, _AT_ONCE)
         return responses, errors
 
     def _query(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:

@@ -18,7 +18,7 @@ from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.pagination import PaginationCycle, pages
 from trainctl.base.retry import RetryFn, no_retry
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
-from trainctl.model.source_uri import SourceUri, parse_source
+from trainctl.model.source_uri import parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.headers import range_header, read_from, read_range
@@ -64,7 +64,8 @@ class HubSource:
         source = parse_source(uri)
         pinned = revision if revision and _COMMIT.fullmatch(revision) else None
         name = source.revision or "main" if pinned or not revision else revision
-        repo = f"{self._endpoint}/api/{_plural(source)}/{source.location}"
+        kind = "datasets" if source.dataset else "models"
+        repo = f"{self._endpoint}/api/{kind}/{source.location}"
         try:
             info = each(partial(self._info, repo, name, uri, credential))
         except SourceNotFound:  # a commit outlives its branch
@@ -268,10 +269,6 @@ def _validate_endpoint(endpoint: str) -> str:
             code="invalid-hub-response",
         )
     return endpoint
-
-
-def _plural(source: SourceUri) -> str:
-    return "datasets" if source.dataset else "models"
 
 
 def _file(entry: Mapping[str, Any]) -> SourceFile:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trainctl.base.filesystem.safe_path import check_paths
@@ -154,12 +155,7 @@ def resolve(
     source = open_source(uri.scheme)
     each = (retry or RetryPolicy()).each(cancelled or threading.Event())
 
-    def fall_back(
-        now: ResolvedSource | TrainctlError, locked: LockEntry
-    ) -> tuple[ResolvedSource, Diagnostic]:
-        version = version_from_lock(uri.text, source.custom_endpoint(uri.text, credential), locked)
-        return fall_back_to_locked(now, version, locked, store)
-
+    fall_back = partial(_fall_back, uri, source, credential, store)
     try:
         all_files = (once or SingleFlight()).get(
             (uri.text, pinned, credential),
@@ -204,14 +200,22 @@ def resolve_from_lock(
     uri, custom_endpoint = request.uri, request.endpoint_url
     anonymous = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
 
-    def fall_back(
-        now: ResolvedSource | TrainctlError, locked: LockEntry
-    ) -> tuple[ResolvedSource, Diagnostic]:
-        source = open_source(uri.scheme)
-        version = version_from_lock(uri.text, source.custom_endpoint(uri.text, anonymous), locked)
-        return fall_back_to_locked(now, version, locked, store)
+    def fall_back(now: TrainctlError, entry: LockEntry) -> tuple[ResolvedSource, Diagnostic]:
+        return _fall_back(uri, open_source(uri.scheme), anonymous, store, now, entry)
 
     return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
+
+
+def _fall_back(
+    uri: SourceUri,
+    source: WeightSource,
+    credential: SourceCredential | None,
+    store: MirrorStore | None,
+    now: ResolvedSource | TrainctlError,
+    locked: LockEntry,
+) -> tuple[ResolvedSource, Diagnostic]:
+    version = version_from_lock(uri.text, source.custom_endpoint(uri.text, credential), locked)
+    return fall_back_to_locked(now, version, locked, store)
 
 
 def _is_unavailable(error: TrainctlError) -> bool:

@@ -21,7 +21,7 @@ from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.jobs.code import is_from_checkout
 from trainctl.jobs.host_requirements import HostRequirements
-from trainctl.ledger.state import RecordedResource, State
+from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, DeliveryRecord, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, warning
@@ -125,7 +125,8 @@ def survey_nodes(
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
             planned = _planned_nodes(workspace, resource)
-            nodes = _current_nodes(state, resource, planned)
+            recorded = state.resources.get(address)
+            nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
             result.names[address] = tuple(node.name for node in nodes)
             prices = {node.id: node.price_per_hour for node in planned}
             result.prices |= {node: price for node, price in prices.items() if price is not None}
@@ -197,13 +198,6 @@ def _planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node
     return tuple(workspace.provider(cluster.provider).plan(settings))
 
 
-def _current_nodes(
-    state: State, cluster: DesiredResource, planned: Iterable[Node]
-) -> tuple[Node, ...]:
-    recorded = state.resources.get(cluster.address)
-    return tuple(recorded_or_planned(node, recorded) for node in planned)
-
-
 def _job_requirements(
     job: JobSpec, needs: HostRequirements | None, directory: Path
 ) -> _JobRequirements:
@@ -231,7 +225,12 @@ def _needed_surveys(
 
 def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     """Return bytes per second, by hop, of the largest recorded transfers."""
-    runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job)]
+    runs = [
+        run
+        for address, job in state.resources.items()
+        if address.kind is Kind.JOB and job.job_spec.cluster == cluster.name
+        for run in runs_of(job)
+    ]
     onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
     rates = {"upstream": mirroring_rate(state), "mirror": transfer_rate(onto_nodes)}
     rows = [DeliveryRecord.from_json(row) for run in runs for row in run.deliveries]
@@ -239,14 +238,6 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
         measured = transfer_rate((row.moved, row.seconds) for row in rows if row.path == path)
         rates[hop] = measured or rates.get(hop)
     return {hop: rate for hop, rate in rates.items() if rate}
-
-
-def _recorded_jobs(state: State, cluster: Address) -> list[RecordedResource]:
-    return [
-        recorded
-        for address, recorded in state.resources.items()
-        if address.kind is Kind.JOB and recorded.job_spec.cluster == cluster.name
-    ]
 
 
 def _query_node(
