@@ -1,5 +1,5 @@
-"""Durable files, safe paths, and directories that users share.
+"""Durable files and safe paths.
 
-Begin with ``files``: all files are written through its atomic writes. ``group_sharing`` sets the modes of files in
-shared directories; ``safe_path`` checks which upstream names may become paths.
+Begin with ``files``: all files are written through its atomic writes, with the right modes in shared directories.
+``safe_path`` checks which upstream names may become paths.
 """

@@ -37,7 +37,10 @@ from typing import (  # fmt: skip
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (  # fmt: skip
+    create_file,
+    file_mode_for,
     make_durable,
+    make_shared_directory,
     open_file,
     read_json,
     sync_directory,
@@ -45,7 +48,6 @@ from trainctl.base.filesystem.files import (  # fmt: skip
     write_at,
     write_atomic,
 )
-from trainctl.base.filesystem.group_sharing import create_file, file_mode_for, make_directory
 from trainctl.base.lease import FileLease, Liveness
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.node.system import layout as names
@@ -119,7 +121,7 @@ class SharedCache:
 
     def refer(self, lineage: str, listing: Listing) -> None:
         """Record that a lineage uses a listing now."""
-        path = make_directory(self._references / lineage) / f"{listing.id}.json"
+        path = make_shared_directory(self._references / lineage) / f"{listing.id}.json"
         try:
             os.utime(path)
         except FileNotFoundError:
@@ -154,7 +156,7 @@ class SharedCache:
         called now and then. Nothing is fetched if there is no space for it.
         """
         for directory in (self._incoming, self._claims):
-            make_directory(directory)
+            make_shared_directory(directory)
         groups = [
             group for group in _groups(window) if any(file.sha256 in missing for file in group)
         ]
@@ -208,7 +210,7 @@ class SharedCache:
             folders = set()
             for sha256, path in temporaries.items():
                 target = Path(self.blob(sha256))
-                folders.add(make_directory(target.parent))
+                folders.add(make_shared_directory(target.parent))
                 path.replace(target)
             for folder in folders:
                 sync_directory(folder)

@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from trainctl.base.failure import SHARING_ADVICE, is_readable
-from trainctl.base.filesystem import group_sharing
-from trainctl.base.filesystem.files import PRIVATE_FILE, make_durable, sync, sync_directory
+from trainctl.base.filesystem.files import (
+    PRIVATE_FILE,
+    SHARED_DIRECTORY,
+    SHARED_FILE,
+    is_group_shared,
+    make_durable,
+    make_shared_directory,
+    sync,
+    sync_directory,
+)
 from trainctl.base.lease import holder_name, is_process_dead
 from trainctl.base.objects import ObjectStat, check_key
 from trainctl.base.units import format_bytes
@@ -209,7 +217,7 @@ class DirectoryObjects:
             descriptor = os.open(path, flags, PRIVATE_FILE)
             try:
                 if self._is_for_group:
-                    os.fchmod(descriptor, group_sharing.FILE)
+                    os.fchmod(descriptor, SHARED_FILE)
                 _write(descriptor, memoryview(data))
                 if durable:
                     sync(descriptor)
@@ -241,10 +249,10 @@ class DirectoryObjects:
         if f"{self.root}/{_TEMPORARY}" in self._existing:
             return
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
-        group_sharing.make_directory(self.root)
+        make_shared_directory(self.root)
         for path in missing:
             sync_directory(path.parent)
-        self._is_for_group = group_sharing.is_group_shared(self.root.stat())
+        self._is_for_group = is_group_shared(self.root.stat())
         self._make(f"{self.root}/{_TEMPORARY}")
         for _, entry in self._entries(f"{self.root}/{_TEMPORARY}"):
             if is_process_dead(entry.name.rpartition(".")[0]):
@@ -258,9 +266,9 @@ class DirectoryObjects:
         parent = os.path.dirname(directory)  # noqa: PTH120
         self._make(parent)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(directory, group_sharing.DIRECTORY if self._is_for_group else 0o700)  # noqa: PTH102
+            os.mkdir(directory, SHARED_DIRECTORY if self._is_for_group else 0o700)  # noqa: PTH102
             if self._is_for_group:
-                os.chmod(directory, group_sharing.DIRECTORY)  # noqa: PTH101
+                os.chmod(directory, SHARED_DIRECTORY)  # noqa: PTH101
             with self._lock:
                 self._unsynced.add(directory)
         self._existing.add(directory)
