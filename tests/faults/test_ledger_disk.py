@@ -44,9 +44,9 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
         for number in range(1000):
             ledger.note("x" * 3000 + str(number))
 
-    with pytest.raises(StateError, match="full") as caught:
+    with pytest.raises(StateError, match="no space left") as caught:
         fill()
-    assert "Free some space" in caught.value.detail
+    assert "Free disk space" in caught.value.detail
     assert str(small_disk) in caught.value.detail
     assert list((small_disk / "state" / ".tmp").iterdir()) == []
     fresh = ledger_on(open_directory((small_disk / "state").as_uri()))
