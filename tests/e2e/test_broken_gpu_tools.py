@@ -17,7 +17,7 @@ echo 'NVML library version: 535.161'
 exit 18
 """
 NONE = "echo 'No devices were found'; exit 6\n"
-SAID = "nvidia-smi on lab/lab-0 exits with 18: Failed to initialize NVML: Driver/library version mismatch NVML library version: 535.161"
+SAID = "nvidia-smi on lab/lab-0 failed with exit code 18: Failed to initialize NVML: Driver/library version mismatch NVML library version: 535.161"
 MANIFEST = """\
 project: {name: demo}
 clusters: {lab: {provider: local, gpus: 2}}

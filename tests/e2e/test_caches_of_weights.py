@@ -149,7 +149,7 @@ def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(
 
     assert applying.returncode == 0
     assert all(is_completed(fresh, address) for address in ("job.a", "job.b", "job.c"))
-    assert "job.b: waits: node lab/lab-0: no room for the weights beside job.a run 1" in said
+    assert "job.b: waits: node lab/lab-0: no space for the weights while job.a run 1" in said
     assert "failed" not in [one["status"] for one in fresh.json("history")["entries"]]
     assert fresh.actions() == {}
 

@@ -128,10 +128,10 @@ def test_what_a_registry_refuses_fails_the_deployment(
     declare(fresh, f"{image}:1", auth=auth)
     fresh.run(*APPLY)
 
-    assert f"image {image}:1: the registry refuses it" in refused.stderr
+    assert f"image {image}:1: the registry denied access" in refused.stderr
     assert "image.docker_auth" in refused.stderr
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert f"image {image}:2: the registry has no such image" in unknown.stderr
+    assert f"image {image}:2: not found in the registry" in unknown.stderr
     assert LOGIN.partition(":")[2] not in refused.stderr + unknown.stderr
     assert fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED"
 

@@ -160,8 +160,8 @@ def test_a_node_whose_disk_fills_up_meanwhile(work: ProjectHarness, hub: Hub) ->
         status = work.json("status", "job.sft")
         assert "error: job.sft: " in done.stderr
         assert str(place) in done.stderr
-        assert "Weights need 6.0 MB there and may take" in done.stderr
-        assert "Free some space." in done.stderr
+        assert "Weights need 6.0 MB and may use" in done.stderr
+        assert "Free disk space." in done.stderr
         assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
         assert list(work.nodes.glob("*/cache/trees/*")) == []
         assert list(work.nodes.glob("*/runs/*/started")) == []

@@ -105,7 +105,7 @@ def test_the_rank_that_failed_is_named(fresh: ProjectHarness) -> None:
         "TRAINING_JOB_FAILED",
     ]
     assert [one["error"] for one in status["ranks"]] == [
-        *["ended because rank 2 failed"] * 2,
+        *["stopped because rank 2 failed"] * 2,
         None,
     ]
 

@@ -62,5 +62,5 @@ def test_a_rank_that_fails_ends_the_other_containers(
 
     ranks = fresh.json("status", "sft")["ranks"]
     assert [(one["status"], one["exit_code"]) for one in ranks][2] == ("TRAINING_JOB_FAILED", 7)
-    assert {one["error"] for one in ranks[:2]} == {"ended because rank 2 failed"}
+    assert {one["error"] for one in ranks[:2]} == {"stopped because rank 2 failed"}
     assert own_podman.containers() == []

@@ -26,7 +26,7 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: ProjectHarness) ->
     )
     err = fresh.run(*WAIT, code=1).stderr
 
-    assert "no program no-such-program is found" in err
+    assert "program no-such-program not found" in err
     assert "gone.py not found in the code" in err
     assert "directory /no/such/place to mount not found" in err
     assert err.count("Install or create it there, or correct the manifest") == 2

@@ -167,9 +167,7 @@ def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: ProjectHar
         fresh.run("mirror", "verify", "--repair", code=1)
         fresh.run("apply", "--auto-approve", "--wait")
 
-    assert (
-        "the mirror's bytes of 'model.safetensors' are not those of its listing" in refused.stderr
-    )
+    assert "'model.safetensors' is corrupt in the mirror: digest mismatch" in refused.stderr
     assert "trainctl mirror verify --repair" in refused.stderr
     assert refused.returncode == 12
 

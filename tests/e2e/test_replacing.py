@@ -41,7 +41,7 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> 
     declared(fresh, "echo second", runtime={"requirements": "reqs.txt"})
     failed = fresh.run(*REPLACE, code=1)
 
-    assert "the requirements can't be installed" in failed.stderr
+    assert "cannot install the requirements" in failed.stderr
     assert "Run 1 (" in failed.stderr
     assert "continues." in failed.stderr
     assert newest(fresh) == (1, "RUNNING")

@@ -45,8 +45,8 @@ def check(made: ProjectHarness, count: int) -> None:
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     assert made.run("logs", "job.sft").stdout.count(WORD) == count
     assert {row["path"] for row in status["deliveries"]} == {"mirror-to-node", "peers"}
-    assert "left out" not in done.stderr
     assert "peer excluded" not in done.stderr
+    assert "skipped" not in done.stderr
     moved = {name: row["bytes_by_tier"][name] for row in status["deliveries"][1:] for name in row["bytes_by_tier"]}  # fmt: skip
     assert moved["node"] == 0
 

@@ -148,7 +148,7 @@ def test_who_is_in_a_peers_place_is_left_out(tmp_path: Path) -> None:
             done = made.run("apply", "--auto-approve", "--wait")
             heard = told(log)
 
-        assert "job.sft: lab/gpu-1 was left out: " in done.stderr
+        assert "job.sft: skipped lab/gpu-1: " in done.stderr
         assert heard[0] > 0
         assert heard[1] == ""
         assert ended(made)[0] == "TRAINING_JOB_COMPLETED"

@@ -40,7 +40,7 @@ BENIGN = (
     " is not mirrored yet",
 )
 """What an applier may be told on account of the others,"""
-OF_NODES = (" ended with signal 9",)
+OF_NODES = (" failed with signal 9",)
 """and where the programs it started on nodes are killed, too."""
 
 

@@ -311,7 +311,7 @@ def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[NodeHarness]) -> 
     ended = gang.ended()
 
     assert {one["status"] for one in ended} == {"TRAINING_JOB_DEPLOY_FAILED"}
-    assert ended[0]["error"].startswith("rank 1 could not begin: ")
+    assert ended[0]["error"].startswith("rank 1 could not start: ")
     assert gang.log(0) == ""
 
 

@@ -100,7 +100,7 @@ MUTATIONS = [
         "trainctl",
         _CACHE,
         ("node/system/blob_files.py", "return digest.hexdigest() == chunk.sha256", "return True"),
-        ("node/cache/trees.py", "return is_stamped(here, file) and (", "return ("),
+        ("node/cache/trees.py", "return is_stamped(entry, file) and (", "return ("),
         (
             "node/cache/leases.py",
             'if status is not None and status["status"] in {*ENDED, LOST}:',
@@ -108,10 +108,10 @@ MUTATIONS = [
         ),
         ("node/cache/leases.py", "if key and NodeRun(self._layout, key).spec is None:", "if key:"),
         ("node/transfer/transfer_units.py", "(number & 7)", "(number & 3)"),
-        ("node/transfer/transfer_units.py", "len(window) >= _WINDOW_MAX_FILES", "False"),
+        ("node/transfer/transfer_units.py", "len(batch) >= _BATCH_MAX_FILES", "False"),
         (
             "node/transfer/fetch.py",
-            "MIRROR if file.sha256 in self._shared_by_us else SHARED",
+            "MIRROR if file.sha256 in self._fetched_to_shared else SHARED",
             "SHARED",
         ),
         (

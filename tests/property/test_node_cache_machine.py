@@ -216,7 +216,7 @@ class NodeCache(RuleBasedStateMachine):
         certain = all(held.certain for held in self.runs.values())
         if not fits and self.tidy and whole and mirrored and certain:
             assert said["error"]["kind"] in {"storage", "room"}, said
-            assert "Live runs need" in said["error"]["detail"]
+            assert "Used by live runs" in said["error"]["detail"]
 
     @rule(lineage=lineages, listing=which, die=st.integers(1, 70))
     def killed_delivery(self, lineage: str, listing: int, die: int) -> None:

@@ -1,4 +1,4 @@
-"""One call of the node program: a verb, one line of JSON, a result. See docs/reference/protocol.md."""
+"""Run one RPC method of the node program: request on stdin, response on stdout."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _METHODS = {
     "checkpoints": "checkpoints.methods.checkpoints",
     "remove_checkpoints": "checkpoints.methods.remove_checkpoints",
     "upload_checkpoints": "checkpoints.methods.upload_checkpoints",
-    "object_get": "mirror.objects.object_get",
-    "object_stat": "mirror.objects.object_stat",
-    "object_list": "mirror.objects.object_list",
-    "object_delete": "mirror.objects.object_delete",
-    "object_sync": "mirror.objects.object_sync",
+    "object_get": "mirror.methods.object_get",
+    "object_stat": "mirror.methods.object_stat",
+    "object_list": "mirror.methods.object_list",
+    "object_delete": "mirror.methods.object_delete",
+    "object_sync": "mirror.methods.object_sync",
     "mirror_gc": "mirror.methods.mirror_gc",
     "mirror_inventory": "mirror.methods.mirror_inventory",
     "mirror_size": "mirror.methods.mirror_size",
@@ -52,7 +52,7 @@ _CALLBACK_METHODS = {
     "deliver": "cache.delivery.deliver",
     "serve": "cache.server.serve",
     "serve_mirror": "cache.server.serve_mirror",
-    "object_put": "mirror.objects.object_put",
+    "object_put": "mirror.methods.object_put",
     "mirror_ingest": "mirror.methods.mirror_ingest",
     "mirror_survey": "mirror.methods.mirror_survey",
 }
@@ -63,7 +63,7 @@ _RAW_METHODS = {
     "read_code": "cache.code_archives.read_code",
     "read_cache": "training.methods.read_cache",
 }
-"""Where verbs are done. A call imports what it needs and no more: it takes time, and stays in a supervisor's memory."""
+"""Functions by method. Imported on demand, which saves start-up time and memory in supervisors."""
 
 _ALL_METHODS = (_METHODS, _CALLBACK_METHODS, _PAYLOAD_METHODS, _RAW_METHODS)
 
@@ -71,7 +71,7 @@ _COPY_BYTES = 2**20
 
 
 def main() -> int:
-    """Do the verb that the last argument names; the exit code: 0, or 1 for an error that was reported."""
+    """Run the method named by the last argument; exit code 1 if an error was reported."""
     method = sys.argv[-1]
     request: Mapping[str, Any] = {}
     failure: Mapping[str, Any]
@@ -96,7 +96,7 @@ def _dispatch(method: str, request: Mapping[str, Any]) -> None:
     if method in _RAW_METHODS:
         _find_function(_RAW_METHODS[method])(request, _write)
     elif method in _PAYLOAD_METHODS:
-        import tempfile  # heavy, and hardly any call needs it
+        import tempfile  # slow to import
 
         with tempfile.TemporaryFile() as payload:
             _copy(sys.stdin.buffer, payload)
@@ -109,21 +109,21 @@ def _dispatch(method: str, request: Mapping[str, Any]) -> None:
         sys.stdin.buffer.read()
         write_line({"result": _find_function(_METHODS[method])(request, emit)})
     else:
-        raise Failure("request", f"this node program knows no verb {method!r}")
+        raise Failure("request", f"unknown method {method!r}")
 
 
 def load(method: str) -> None:
-    """Import what does the verb; nothing for one that there is not."""
-    where = next((methods[method] for methods in _ALL_METHODS if method in methods), "")
-    if where:
-        _find_function(where)
+    """Import the module of a method; ignore unknown methods."""
+    path = next((methods[method] for methods in _ALL_METHODS if method in methods), "")
+    if path:
+        _find_function(path)
 
 
-def _find_function(where: str) -> Callable[..., Any]:
-    """The function of a verb, from ``package.module.function``."""
-    module, _, name = where.rpartition(".")
-    found: Callable[..., Any] = getattr(importlib.import_module(f"trainctl.node.{module}"), name)
-    return found
+def _find_function(path: str) -> Callable[..., Any]:
+    """Import the function at ``package.module.function`` below ``trainctl.node``."""
+    module, _, name = path.rpartition(".")
+    function: Callable[..., Any] = getattr(importlib.import_module(f"trainctl.node.{module}"), name)
+    return function
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""Calling the node program through a transport. The protocol is in trainctl/DESIGN.md, "The node program"."""
+"""Client of the node program. The protocol is in trainctl/DESIGN.md, "The node program"."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from trainctl.remote.responses import (
 from trainctl.remote.session import NodeSessions, SessionCall
 
 _SILENCE_SECONDS = 900.0
-_PIECE = 2**18
+_BUFFER_BYTES = 2**18
 _COMPRESSION = 1
 _SESSION_BYTES = 2**20
-"""What is longer than that has a stream of its own, as a session has no flow control."""
+"""Longer requests get a process of their own, as a session has no flow control."""
 
 
 class NodeAgent:
-    """The node program of one node; safe to use from many threads if its transport is.
+    """Client of the node program on one node. Thread-safe if the transport is.
 
-    Errors are those the program reports (StorageError, Busy, SourceMismatch, NodeError), NodeError for one that
-    crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
-    A ``ephemeral`` agent installs nothing: where the program isn't installed it travels with each call, so that a
-    node can be looked at before it is anybody's, and one that is gone stays gone. ``archive`` is the program, the
-    node's own by default; ``bytecode`` is of it and of this Python. A ``remote`` node may have another Python, and what it is sent is compressed.
-    Calls that only ask and are answered share a session, with those of other agents that are given the same ``sessions``;
-    those with a payload, and raw bytes, have a process, and a stream, of their own.
+    Raises the errors that the program reports (StorageError, Busy, SourceMismatch, NodeError), NodeError if it crashes,
+    and NodeUnreachable from the transport. ``timeout``: seconds without output.
+
+    ``ephemeral``: install nothing; if the program isn't installed, send it with each call. This keeps hosts clean that
+    are only inspected. ``archive``: the program, by default the node program; ``bytecode``: the same compiled for this
+    Python. ``remote``: the node may have another Python, and data is compressed. Agents with the same ``sessions`` share
+    a session for calls with short requests; calls with a payload and raw reads have processes of their own.
     """
 
     def __init__(
@@ -69,9 +69,8 @@ class NodeAgent:
         self._ephemeral = ephemeral
         self._bytecode = bytecode
         self._remote = remote
-        self._is_absent = (
-            ephemeral and not node.key
-        )  # nothing is installed on a node that wasn't made
+        # Nothing is installed on a node that was not created.
+        self._is_absent = ephemeral and not node.key
 
     def open(self) -> None:
         """Start the session without waiting, if the program may be installed."""
@@ -88,27 +87,30 @@ class NodeAgent:
         on_event: OnEvent | None = None,
         timeout: float | None = None,
     ) -> ResponseT:
-        """Call a verb; return its answer. ``payload`` may be an iterator that can be read only once, or a Feed: answers to what the program says.
+        """Call a method and return its response.
 
-        ``following`` is sent after the request, and before the payload; where it is short that makes no difference to the call.
+        ``following`` is sent after the request and before ``payload``; if short, it doesn't prevent the use of a session.
+        ``payload`` may be a one-shot iterator, or an InputFeed with responses to the program's events.
         """
-        answers = ResponseParser(self._node.id, on_event)
+        parser = ResponseParser(self._node.id, on_event)
         line = json.dumps(request).encode() + b"\n"
         silence = timeout or _SILENCE_SECONDS
-        begun, rest = _read_ahead(following)
-        line += begun
+        head, rest = _read_ahead(following)
+        line += head
         if payload == () == rest:
-            output = self._ask(SessionCall(self._node.id, method.name, line, answers.feed, silence))
+            output = self._call_session(
+                SessionCall(self._node.id, method.name, line, parser.feed, silence)
+            )
         else:
             if not self._is_installed and not self._is_absent:
-                look = json.dumps({"root": self._node.root, "keys": []}).encode() + b"\n"
-                self._ask(SessionCall(self._node.id, STATUS.name, look, _ignore, silence))
-            output = self._stream(method.name, (line, rest), payload, answers.feed, silence)
-        if answers.error is not None:
-            raise answers.error
-        if output.exit_code != 0 or answers.result is None:
+                probe = json.dumps({"root": self._node.root, "keys": []}).encode() + b"\n"
+                self._call_session(SessionCall(self._node.id, STATUS.name, probe, _ignore, silence))
+            output = self._call_process(method.name, (line, rest), payload, parser.feed, silence)
+        if parser.error is not None:
+            raise parser.error
+        if output.exit_code != 0 or parser.result is None:
             raise crash_error(self._node.id, output.exit_code, output.stderr)
-        return cast(ResponseT, answers.result)
+        return cast(ResponseT, parser.result)
 
     def read(
         self,
@@ -117,37 +119,37 @@ class NodeAgent:
         on_bytes: Callable[[bytes], None],
         timeout: float | None = None,
     ) -> None:
-        """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
+        """Call a ``read_`` method and pass on its raw bytes; an error may follow some of them."""
         line = json.dumps(request).encode() + b"\n"
-        output = self._stream(method.name, (line, ()), (), on_bytes, timeout or _SILENCE_SECONDS)
+        silence = timeout or _SILENCE_SECONDS
+        output = self._call_process(method.name, (line, ()), (), on_bytes, silence)
         if output.exit_code != 0:
             raise self._raw_error(output)
 
     def end(self) -> None:
-        """Have its sessions end, those of agents that share them too, with the calls that are under way."""
+        """End its sessions, which other agents may share, and the calls in progress."""
         self._sessions.end()
 
     def expose(self, port: int) -> AbstractContextManager[int]:
         """See Transport."""
         return self._transport.expose(port)
 
-    def _ask(self, call: SessionCall) -> CommandOutput:
-        """A call in the program's session."""
+    def _call_session(self, call: SessionCall) -> CommandOutput:
         return self._run(lambda argv, head: self._sessions.call(argv, head, call))
 
-    def _stream(
+    def _call_process(
         self,
         method: str,
-        sent: tuple[bytes, Iterable[bytes]],
+        request: tuple[bytes, Iterable[bytes]],
         payload: Iterable[bytes],
         on_stdout: Callable[[bytes], None],
         timeout: float,
     ) -> CommandOutput:
-        """A call in a process of its own, which is sent a request, what follows it, and the payload."""
+        """Call a method in a process of its own with the request and a payload."""
 
         def run(argv: Sequence[str], head: bytes) -> CommandOutput:
-            stdin: Iterable[bytes] = chain((head, sent[0]), sent[1])
-            if isinstance(payload, InputFeed):  # which is waited for while the program is heard
+            stdin: Iterable[bytes] = chain((head, request[0]), request[1])
+            if isinstance(payload, InputFeed):  # filled while the program's output is read
                 payload.lead(stdin)
                 stdin = payload
             else:
@@ -159,7 +161,7 @@ class NodeAgent:
         return self._run(run)
 
     def _run(self, run: Callable[[Sequence[str], bytes], CommandOutput]) -> CommandOutput:
-        """Have ``run`` call the program, after installing it if it is missing there. It gets what starts the program, and the beginning of its input."""
+        """Run the program, installing it if missing; ``run`` receives the command line and first input."""
         if self._is_absent:
             return self._run_from_memory(run)
         for attempt in range(2):
@@ -184,16 +186,19 @@ class NodeAgent:
         bytecode = self._bytecode() if self._bytecode else b""
         program = self._archive.data if self._remote or not bytecode else b""
         data = self._packed(program + bytecode)
-        sent = (str(len(data)), hashlib.sha256(data).hexdigest())
-        packed = (str(len(program)), self._archive.sha256)
-        return run((*self._python(bootstrap.VISIT), *sent, *packed), data)
+        data_arguments = (str(len(data)), hashlib.sha256(data).hexdigest())
+        program_arguments = (str(len(program)), self._archive.sha256)
+        argv = (*self._python(bootstrap.VISIT), *data_arguments, *program_arguments)
+        return run(argv, data)
 
     def _install(self) -> None:
         size = len(self._archive.data)
         data = self._packed(self._archive.data + (self._bytecode() if self._bytecode else b""))
-        pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+        buffers = (
+            data[start : start + _BUFFER_BYTES] for start in range(0, len(data), _BUFFER_BYTES)
+        )
         argv = (*self._python(bootstrap.INSTALL), self._path, self._archive.sha256, str(size))
-        output = self._transport.run(argv, stdin=pieces, timeout=_SILENCE_SECONDS)
+        output = self._transport.run(argv, stdin=buffers, timeout=_SILENCE_SECONDS)
         if output.exit_code != 0:
             raise StorageError(
                 f"cannot install the node program on {self._node.id}",
@@ -206,7 +211,7 @@ class NodeAgent:
         return _compressed(data) if self._remote else zlib.compress(data, 0)
 
     def _python(self, program: str) -> tuple[str, ...]:
-        """Standard library alone: what a host's site-packages run at every start is neither wanted nor waited for."""
+        """Run Python without site-packages: they are not needed and slow down every start."""
         return (self._node.python, "-I", "-S", "-c", program)
 
     def _raw_error(self, output: CommandOutput) -> Exception:
@@ -219,20 +224,20 @@ class NodeAgent:
 
 @functools.lru_cache(maxsize=1)
 def _compressed(data: bytes) -> bytes:
-    """Once for all hosts of a cluster."""
+    """Compress; the result is cached for all hosts of a cluster."""
     return zlib.compress(data, _COMPRESSION)
 
 
-def _read_ahead(pieces: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
-    """As much of it as is sent at once, and what is left then."""
-    pieces = iter(pieces)
-    begun = bytearray()
-    for piece in pieces:
-        begun += piece
-        if len(begun) > _SESSION_BYTES:
-            return bytes(begun), pieces
-    return bytes(begun), ()
+def _read_ahead(buffers: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
+    """Read as much as fits a session call, and return the rest as an iterator."""
+    buffers = iter(buffers)
+    head = bytearray()
+    for data in buffers:
+        head += data
+        if len(head) > _SESSION_BYTES:
+            return bytes(head), buffers
+    return bytes(head), ()
 
 
 def _ignore(_: bytes) -> None:
-    """What is said doesn't matter, only that it is."""
+    """Discard output of a probe."""

@@ -1,4 +1,4 @@
-"""Programs for nodes as one file each: the same bytes from the same source, wherever and whenever they are made."""
+"""Pack programs for nodes into reproducible single-file archives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainctl.base.system.bytecode import is_valid_bytecode, pack_bytecode
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PROGRAM = "trainctl/program.py"
-"""The module that the bootstraps run: each archive's own says whose ``main`` that is."""
+"""Module that the bootstrap scripts run; imports ``main`` of the archive's main module."""
 _MAIN = 'import sys\n\nfrom trainctl.program import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
 
 _ENTRY = """\
@@ -44,12 +44,12 @@ _SOURCES = (
     "trainctl.model:source_uri", "trainctl.plugin_api:sources",
     "trainctl.sources:headers", "trainctl.sources:client", "trainctl.sources:https",
 )  # fmt: skip
-"""What a host needs to read a source by links."""
+"""Modules that a host needs to read sources by URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramArchive:
-    """A zipapp and the hex sha256 of its bytes."""
+    """A zipapp and its hex SHA-256 digest."""
 
     data: bytes
     sha256: str
@@ -57,37 +57,36 @@ class ProgramArchive:
 
 @functools.cache
 def node_archive() -> ProgramArchive:
-    """The program that runs on nodes."""
+    """The node program."""
     packages = ("trainctl:errors", "trainctl.base", "trainctl.store", "trainctl.node")
     return program_archive("trainctl.node.__main__", packages + _SOURCES)
 
 
 @functools.cache
 def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
-    """Pack installed modules so that a node imports them under the names they have here, to run ``main`` of the module ``main``.
+    """Pack installed modules with their import names; the archive runs ``main.main``.
 
-    That module also has ``load``; see ``trainctl.base.protocol.call_server``, which has to come along.
-
-    A name is that of a package, of which all modules and packages come along, or of one module: ``PACKAGE:MODULE``.
+    The module ``main`` also defines ``load``; see ``trainctl.base.protocol.call_server``, which must be included.
+    Names are packages, packed with all modules below, or single modules: ``PACKAGE:MODULE``.
     """
     members = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}
     members[_PROGRAM] = _ENTRY.format(main)
     for name in names:
         package, _, module = name.partition(":")
         folder = package.replace(".", "/")
-        for above in _parent_folders(folder):
-            members.setdefault(f"{above}/__init__.py", "")
+        for parent in _parent_folders(folder):
+            members.setdefault(f"{parent}/__init__.py", "")
         if module:
-            only = files(package) / f"{module}.py"
-            members[f"{folder}/{module}.py"] = only.read_text(encoding="utf-8")
+            path = files(package) / f"{module}.py"
+            members[f"{folder}/{module}.py"] = path.read_text(encoding="utf-8")
         else:
             members.update(_modules(files(package), folder))
     return _pack(members)
 
 
-def _modules(place: Traversable, folder: str) -> Iterator[tuple[str, str]]:
-    """The path in the archive and the text of every module below a package."""
-    for path in place.iterdir():
+def _modules(package: Traversable, folder: str) -> Iterator[tuple[str, str]]:
+    """Path in the archive and text of every module below a package."""
+    for path in package.iterdir():
         if path.is_dir():
             yield from _modules(path, f"{folder}/{path.name}")
         elif path.name.endswith(".py"):
@@ -115,21 +114,21 @@ _SOURCE_ROOT = Path(trainctl.__file__).parents[1]
 
 
 def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:
-    """From the directory ``cache``, or made now and kept there if that is possible."""
+    """Read the program's bytecode from ``cache``, or compile and store it there."""
     path = cache / f"{sys.implementation.cache_tag}.pyz"
     with contextlib.suppress(OSError):
         data = path.read_bytes()
         if is_valid_bytecode(data, archive.sha256):
             return data
-    data = pack_bytecode(archive.data, archive.sha256, _installed)
+    data = pack_bytecode(archive.data, archive.sha256, _installed_code)
     with contextlib.suppress(OSError):
         make_directory(path.parent)
         write_atomic(path, data)
     return data
 
 
-def _installed(name: str, source: bytes) -> CodeType | None:
-    """The code of one of our own modules, which Python compiled at its installation or first import; None unless it is of this very source."""
+def _installed_code(name: str, source: bytes) -> CodeType | None:
+    """Compiled code of an installed module; None unless it was compiled from this source."""
     path = _SOURCE_ROOT / name
     loader = SourceFileLoader(name, str(path))
     try:
@@ -140,7 +139,7 @@ def _installed(name: str, source: bytes) -> CodeType | None:
 
 
 MISSING = 97
-"""The exit code of ``RUN`` when the node program is not there, or is not the one that was asked for."""
+"""Exit code of ``RUN`` if the node program is missing or has another digest."""
 
 _LOAD = """\
 descriptor = os.memfd_create("trainctl")
@@ -151,7 +150,7 @@ sys.path.insert(0, "/proc/self/fd/%d" % descriptor)
 from trainctl.program import main
 sys.exit(main())
 """
-"""From memory, so that what is loaded, now or later, is what was looked at."""
+"""Runs from memory, so that all code loaded now or later has been verified."""
 
 RUN = (
     """\
@@ -178,7 +177,7 @@ except OSError:
 """
     + _LOAD
 )
-"""Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right. Touches it, as one that is used."""
+"""Arguments: PATH SHA256 METHOD. Verifies the program on every call and runs it, from bytecode if valid; sets its mtime."""
 
 INSTALL = """\
 import hashlib, os, sys, zlib
@@ -217,8 +216,10 @@ os.close(descriptor)
 from pathlib import Path
 remove_unused(Path(folder), digest)
 """
-"""Arguments: PATH SHA256 SIZE. The program's bytes come on standard input, in zlib's format; it gets its name when it is complete. Its
-bytecode for this Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that were not called for a day are removed."""
+"""Arguments: PATH SHA256 SIZE. Installs the program and its bytecode, and removes programs unused for a day.
+
+Standard input: program and bytecode, compressed with zlib. Invalid bytecode is replaced by compiling.
+"""
 
 VISIT = (
     """\
@@ -226,21 +227,23 @@ import hashlib, os, sys, zlib
 size, digest, length, program = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 data = bytearray()
 while len(data) < size:
-    piece = os.read(0, size - len(data))
-    if not piece:
+    chunk = os.read(0, size - len(data))
+    if not chunk:
         break
-    data += piece
+    data += chunk
 if hashlib.sha256(data).hexdigest() != digest:
     sys.exit("the node program arrived incomplete")
 data = zlib.decompress(data)
 body = data[length:]
 made_for = (program + sys.implementation.cache_tag).encode()
 made_for += sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
-seal = hashlib.sha256(made_for + body[64:]).hexdigest().encode()
-data = body if body[:64] == seal else data[:length]
+expected = hashlib.sha256(made_for + body[64:]).hexdigest().encode()
+data = body if body[:64] == expected else data[:length]
 """
     + _LOAD
 )
-"""Arguments: SIZE SHA256 LENGTH DIGEST VERB. Before the request come SIZE bytes on standard input, whose sha256 is SHA256, and are only
-kept in memory: in zlib's format the program, which has LENGTH bytes and the sha256 DIGEST, and its bytecode, which is used by the Python
-that it is for."""
+"""Arguments: SIZE SHA256 LENGTH DIGEST METHOD. Runs a program from memory that precedes the request on standard input.
+
+SIZE bytes with digest SHA256, compressed with zlib: the program (LENGTH bytes, digest DIGEST) and its bytecode,
+which is used if it was compiled for this Python.
+"""

@@ -1,4 +1,4 @@
-"""Objects in a directory of a host, read and written by verbs of the node program."""
+"""Object store in a directory of a host, accessed by methods of the node program."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from trainctl.remote.agent import NodeAgent
 
 Data = bytes | bytearray | memoryview
 _SILENCE_SECONDS = 60.0
-"""How long a host may take to begin to answer a read."""
+"""Seconds until a host must have started to respond to a read."""
 
 
 class HostDirectory(NamedTuple):
-    """A directory of a host: its URL, as a manifest names it, and its path there."""
+    """A directory of a host: its URL in manifests, and its path."""
 
     url: str
     path: str
 
 
 class HostObjects:
-    """An ObjectStore; each operation is one call. It may also raise NodeError.
+    """An ObjectStore; each operation is one call, which may also raise NodeError.
 
-    ``directory`` returns the root; it may raise NodeError. ``agent`` returns what calls the host: with True, an agent that
-    may install the node program there.
+    ``directory`` returns the root directory; it may raise NodeError. ``agent`` returns the host's agent: with True, one
+    that may install the node program.
     """
 
     def __init__(
@@ -71,13 +71,12 @@ class HostObjects:
 
     def sync(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""
-        self._agent(True).call(OBJECT_SYNC, self._about(keys))
+        self._agent(True).call(OBJECT_SYNC, self._keys_request(keys))
 
     def stat(self, key: str) -> ObjectStat | None:
         """See ObjectStore."""
-        row = self._agent(False).call(OBJECT_STAT, self._about([key]), timeout=_SILENCE_SECONDS)[
-            "stats"
-        ][0]
+        request = self._keys_request([key])
+        (row,) = self._agent(False).call(OBJECT_STAT, request, timeout=_SILENCE_SECONDS)["stats"]
         return None if row is None else ObjectStat(*row)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
@@ -98,10 +97,10 @@ class HostObjects:
 
     def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""
-        self._agent(True).call(OBJECT_DELETE, self._about(keys))
+        self._agent(True).call(OBJECT_DELETE, self._keys_request(keys))
 
     def _read(
-        self, key: str, offset: int, length: int | None, take: Callable[[bytes], object]
+        self, key: str, offset: int, length: int | None, write: Callable[[bytes], object]
     ) -> bool:
         request: ObjectGetRequest = {
             "path": self._directory().path,
@@ -111,12 +110,12 @@ class HostObjects:
         }
 
         def on_event(event: Mapping[str, Any]) -> None:
-            take(b64decode(event["data"]))
+            write(b64decode(event["data"]))
 
-        answer = self._agent(False).call(
+        response = self._agent(False).call(
             OBJECT_GET, request, on_event=on_event, timeout=_SILENCE_SECONDS
         )
-        return answer["exists"]
+        return response["exists"]
 
     def _put(self, key: str, data: Data, *, durable: bool, if_absent: bool) -> bool:
         request: ObjectPutRequest = {
@@ -125,9 +124,8 @@ class HostObjects:
             "durable": durable,
             "if_absent": if_absent,
         }
-        data = bytes(data)
-        answer = self._agent(True).call(OBJECT_PUT, request, following=[data])
-        return answer["created"]
+        response = self._agent(True).call(OBJECT_PUT, request, following=[bytes(data)])
+        return response["created"]
 
-    def _about(self, keys: Sequence[str]) -> ObjectKeysRequest:
+    def _keys_request(self, keys: Sequence[str]) -> ObjectKeysRequest:
         return {"path": self._directory().path, "keys": list(keys)}

@@ -1,4 +1,4 @@
-"""Input that is made while a program runs."""
+"""Run local programs with bidirectional streams, timeouts and clean termination."""
 
 from __future__ import annotations
 
@@ -18,40 +18,41 @@ from trainctl.errors import NodeTimeout, NodeUnreachable
 
 
 class InputFeed:
-    """What is put is sent; closed, it ends. Filled from any thread, read by one.
+    """Input of a running program: ``put`` from any thread, iterated by one reader.
 
-    Reading waits, and a descriptor (``fileno``) can be read when it would not: so a transport that has one thread waits for both sides at once.
+    Iteration blocks; ``fileno`` becomes readable when it would not, so that a single-threaded transport can wait for
+    input and output at once.
     """
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._reader, self._writer = os.pipe()
         self._closed = False
-        self._lead_pieces: Iterator[bytes] = iter(())
+        self._lead: Iterator[bytes] = iter(())
         self._first: bytes | None = None
         self.began: float | None = None
-        """When reading began, in monotonic seconds: the program has been started then."""
+        """Time of the first read in monotonic seconds: the program has been started by then."""
 
-    def lead(self, pieces: Iterable[bytes]) -> None:
-        """Have these sent before all that is put. To be said before anybody reads; they have to be ready."""
-        self._lead_pieces = iter(pieces)
-        self._first = next(self._lead_pieces, None)
+    def lead(self, buffers: Iterable[bytes]) -> None:
+        """Send these buffers before all others. Call before reading starts; they must not block."""
+        self._lead = iter(buffers)
+        self._first = next(self._lead, None)
         if self._first is not None:
             os.write(self._writer, b".")
 
     def put(self, data: bytes) -> None:
-        """Have it sent; ignored after the reader has gone."""
+        """Send data; ignored after the reader has finished."""
         if data:
             self._add(data)
 
     def close(self) -> None:
-        """There is no more. May be repeated."""
+        """Signal the end of input. Idempotent."""
         if not self._closed:
             self._closed = True
             self._add(None)
 
     def fileno(self) -> int:
-        """Can be read when there is something, or the end."""
+        """Descriptor that is readable if there is data or the end."""
         return self._reader
 
     def __iter__(self) -> Iterator[bytes]:
@@ -60,8 +61,8 @@ class InputFeed:
     def __next__(self) -> bytes:
         self.began = self.began or time.monotonic()
         if self._first is not None:
-            data, self._first = self._first, next(self._lead_pieces, None)
-            if self._first is None:  # from here on there may be nothing to read
+            data, self._first = self._first, next(self._lead, None)
+            if self._first is None:  # the pipe's byte stood for all leading buffers
                 os.read(self._reader, 1)
             return data
         os.read(self._reader, 1)
@@ -86,17 +87,17 @@ _POLL_SECONDS = 0.5
 OnBytes = Callable[[bytes], object]
 
 
-def _is_never_over() -> bool:
+def _never() -> bool:
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramStreams:
-    """What is sent to a program, and who hears what it says.
+    """Input and output handlers of a program.
 
-    ``head`` is sent before ``stdin``, of which a Feed is waited for while the program is heard; any other iterable has to have its pieces ready.
-    ``timeout`` is in seconds of silence in both directions. ``over`` tells that all was heard, whatever the program
-    goes on to do; ``node_label`` names it in errors.
+    ``head`` is sent before ``stdin``, which may be an InputFeed, or an iterable that doesn't block. ``timeout``: seconds
+    without data in either direction. ``over`` returns True when no more output is needed, even if the program is still
+    running; ``node_label`` names it in errors.
     """
 
     on_stdout: OnBytes
@@ -104,29 +105,29 @@ class ProgramStreams:
     stdin: Iterable[bytes] = ()
     head: bytes = b""
     timeout: float | None = None
-    over: Callable[[], bool] = _is_never_over
+    over: Callable[[], bool] = _never
     node_label: str = "a program on this machine"
 
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block: amid the start of a program it would leave an unknown one running."""
+    """Defer Ctrl-C to the end of the block: while a program starts, it could leave it running."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    asked = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: asked.set())
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if asked.is_set():
+        if interrupted.is_set():
             raise KeyboardInterrupt
 
 
 class ProgramRunner:
-    """Runs programs, each in a session of its own, so that one can be ended with everything it started."""
+    """Run programs in sessions of their own, so that each can be killed with its descendants."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -136,11 +137,11 @@ class ProgramRunner:
     def run(
         self, argv: Sequence[str], streams: ProgramStreams, environ: Mapping[str, str] | None = None
     ) -> int:
-        """The exit code, negative for a signal. Whatever goes wrong, Ctrl-C included, nothing of the program is left running."""
+        """Run a program; exit code, negative for a signal. On any error, Ctrl-C included, kill it."""
         process: subprocess.Popen[bytes] | None = None
         try:
             with defer_interrupt():
-                process = self._started(argv, environ)
+                process = self._start(argv, environ)
             return _run_streams(process, streams)
         except BaseException:
             if process is not None:
@@ -151,7 +152,7 @@ class ProgramRunner:
                 with process, self._lock:
                     self._running.discard(process)
 
-    def _started(
+    def _start(
         self, argv: Sequence[str], environ: Mapping[str, str] | None
     ) -> subprocess.Popen[bytes]:
         closings = self._closings
@@ -168,32 +169,32 @@ class ProgramRunner:
             raise NodeUnreachable(f"cannot start {argv[0]}: {error.strerror}") from error
         with self._lock:
             self._running.add(process)
-            if self._closings != closings:  # closed while the program was being started
+            if self._closings != closings:  # closed while the program started
                 kill(process)
         return process
 
     def close(self) -> None:
-        """End what is still running."""
+        """Kill all running programs."""
         with self._lock:
             self._closings += 1
-            left = list(self._running)
-        for process in left:
+            running = list(self._running)
+        for process in running:
             kill(process)
 
 
 def _run_streams(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
-    conversation = _StreamPump(process, streams)
-    conversation.hold()
+    pump = _StreamPump(process, streams)
+    pump.run()
     if streams.over():
         kill(process)
-    return conversation.end()
+    return pump.wait()
 
 
 class _StreamPump:
-    """One program's three streams, served in one thread, so that none can wait for another."""
+    """Serve a program's three streams in one thread, so that none blocks another."""
 
     def __init__(self, process: subprocess.Popen[bytes], streams: ProgramStreams) -> None:
-        assert process.stdin is not None  # noqa: S101 - they were asked for
+        assert process.stdin is not None  # noqa: S101 - all are pipes
         assert process.stdout is not None  # noqa: S101
         assert process.stderr is not None  # noqa: S101
         self._process = process
@@ -205,8 +206,8 @@ class _StreamPump:
         self._selector = selectors.DefaultSelector()
         self._open: set[object] = set(self._pipes)
 
-    def hold(self) -> None:
-        """Serve the streams until the program has ended and what it said was read."""
+    def run(self) -> None:
+        """Serve the streams until the program has ended and its output was read."""
         stdin, stdout, stderr = self._pipes
         for stream in self._pipes:
             os.set_blocking(stream.fileno(), False)
@@ -235,10 +236,10 @@ class _StreamPump:
         timeout = self._streams.timeout
         return _POLL_SECONDS if timeout is None else min(_POLL_SECONDS, timeout)
 
-    def _check_silence(self, heard: bool) -> None:
+    def _check_silence(self, active: bool) -> None:
         now = time.monotonic()
         timeout = self._streams.timeout
-        if heard:
+        if active:
             self._last_activity = now
         elif timeout is not None and now - self._last_activity >= timeout:
             raise NodeTimeout(
@@ -246,12 +247,12 @@ class _StreamPump:
                 "The command and its processes were stopped.",
             )
 
-    def end(self) -> int:
-        """The exit code. A program that closed its streams may go on; it is given the same time as one that is silent."""
+    def wait(self) -> int:
+        """Wait for the exit code. A program that closed its streams has the same timeout."""
         try:
             return self._process.wait(self._streams.timeout)
         except subprocess.TimeoutExpired:
-            self._check_silence(heard=False)
+            self._check_silence(active=False)
             raise NodeUnreachable(
                 f"{self._streams.node_label} closed its output and still runs"
             ) from None
@@ -264,7 +265,7 @@ class _StreamPump:
             self._pending = self._pending[os.write(stdin.fileno(), self._pending) :]
         except StopIteration:
             self._finish(stdin)
-        except BrokenPipeError:  # it doesn't want to read: its answer counts
+        except BrokenPipeError:  # it stopped reading; its response counts
             self._finish(stdin)
         except BlockingIOError:
             return
@@ -273,18 +274,18 @@ class _StreamPump:
             self._selector.register(self._input, selectors.EVENT_READ, self._resume_sending)
 
     def _resume_sending(self) -> None:
-        """There is more to send."""
+        """Continue when the feed has more data."""
         assert isinstance(self._input, InputFeed)  # noqa: S101
         self._selector.unregister(self._input)
         self._selector.register(self._pipes[0], selectors.EVENT_WRITE, self._send)
 
     def _receive(self) -> None:
-        self._take(self._pipes[1], self._streams.on_stdout)
+        self._read(self._pipes[1], self._streams.on_stdout)
 
     def _receive_error(self) -> None:
-        self._take(self._pipes[2], self._streams.on_stderr)
+        self._read(self._pipes[2], self._streams.on_stderr)
 
-    def _take(self, stream: object, on_bytes: OnBytes) -> None:
+    def _read(self, stream: object, on_bytes: OnBytes) -> None:
         assert hasattr(stream, "fileno")  # noqa: S101
         try:
             data = os.read(stream.fileno(), _READ_BYTES)
@@ -297,14 +298,14 @@ class _StreamPump:
 
     def _finish(self, stream: object) -> None:
         self._open.discard(stream)
-        with contextlib.suppress(KeyError):  # nothing is sent at the moment
+        with contextlib.suppress(KeyError):  # not registered while waiting for input
             self._selector.unregister(stream)  # type: ignore[arg-type]
         with contextlib.suppress(BrokenPipeError):
             stream.close()  # type: ignore[attr-defined]
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a program of a session of its own, with everything it started that stayed in its group."""
+    """Kill a program in a session of its own, with the descendants in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

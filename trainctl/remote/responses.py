@@ -1,4 +1,4 @@
-"""What a node program says, line by line, and its errors as ours."""
+"""Parse the node program's output, and map its errors to exceptions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _KINDS: Mapping[str, type[TrainctlError]] = {
     "requirements": RequirementsError,
 }
 _CODES = {"checkpoints": "checkpoint-store", "ports": "no-free-port"}
-_LONGEST_LINE = 64 * 2**20
+_MAX_LINE_BYTES = 64 * 2**20
 _TAIL_LINES = 12
 
 
 class ResponseParser:
-    """Takes the node program's standard output in pieces; ``result`` is there when the call has ended."""
+    """Parser of the node program's standard output; ``result`` is set when the call has ended."""
 
     def __init__(self, node: str, on_event: OnEvent | None) -> None:
         self._node = node
@@ -45,17 +45,17 @@ class ResponseParser:
         self.error: TrainctlError | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece. NodeError if it is nothing that a node program says."""
+        """Parse more output. NodeError if it is not the node program's."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
+        if len(self._rest) > _MAX_LINE_BYTES:
             raise NodeError(
                 f"unexpected response from node {self._node} (endless line)",
                 code="node-program-failed",
             )
         for line in lines:
-            self._take(line)
+            self._parse(line)
 
-    def _take(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         try:
             message = json.loads(line)
         except ValueError:
@@ -74,16 +74,17 @@ class ResponseParser:
 
 
 def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
-    """The error that the node program reported, as ours."""
-    said = str(value.get("kind"))
-    kind = _KINDS.get(said) or error_class(said) or NodeError
+    """Convert an error that the node program reported."""
+    wire_kind = str(value.get("kind"))
+    error_type = _KINDS.get(wire_kind) or error_class(wire_kind) or NodeError
     summary = printable_tail(str(value.get("summary", "failed")).encode())
     detail = printable_tail(str(value.get("detail", "")).encode())
-    return kind(f"node {node}: {summary}", detail, code=_CODES.get(said) or value.get("code"))
+    code = _CODES.get(wire_kind) or value.get("code")
+    return error_type(f"node {node}: {summary}", detail, code=code)
 
 
 def crash_error(node: str, exit_code: int, stderr: bytes) -> NodeError:
-    """A node program that ended without an answer; the detail is the end of what it said."""
+    """Error for a node program that ended without response; the detail is the end of stderr."""
     return NodeError(
         f"the node program on {node} exited with {format_exit_status(exit_code)}",
         printable_tail(stderr),
@@ -97,7 +98,7 @@ def format_exit_status(code: int) -> str:
 
 
 def printable_tail(text: bytes) -> str:
-    """The last lines of a foreign text, with nothing in it that moves a cursor."""
+    """Last lines of untrusted text, with control characters escaped."""
     lines = text.decode(errors="replace").splitlines()[-_TAIL_LINES:]
     return "\n".join("".join(_escaped(character) for character in line) for line in lines)
 

@@ -1,4 +1,4 @@
-"""One process on a node that answers many calls. See DESIGN.md beside this file, "Sessions"."""
+"""A process on a node that serves many calls. See DESIGN.md in this directory, "Sessions"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.plugin_api.provider import CommandOutput, Transport
 from trainctl.remote.processes import InputFeed
 from trainctl.remote.responses import printable_tail
 
-VERB = "session"
+METHOD = "session"
 _CONFIRM_SECONDS = 5.0
 
 _SessionFrame = tuple[Mapping[str, Any], bytes]
@@ -24,7 +24,7 @@ _SessionFrame = tuple[Mapping[str, Any], bytes]
 
 @dataclass(frozen=True, slots=True)
 class SessionCall:
-    """What is asked: ``data`` is the call's standard input, ``timeout`` in seconds of silence, ``node_label`` the node in errors."""
+    """A call: ``data`` is its standard input, ``timeout`` in seconds without output, ``node_label`` for errors."""
 
     node_label: str
     method: str
@@ -34,7 +34,7 @@ class SessionCall:
 
 
 class NodeSession:
-    """Starts at once, in a thread; ``head`` is what its program reads before the first frame. Safe to use from many threads."""
+    """A session, started in a thread; its program reads ``head`` before the first frame. Thread-safe."""
 
     def __init__(self, transport: Transport, argv: Sequence[str], head: bytes = b"") -> None:
         self._transport = transport
@@ -44,19 +44,19 @@ class NodeSession:
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._calls: dict[int, queue.SimpleQueue[_SessionFrame | None]] = {}
-        self._ended: CommandOutput | None = None
-        self._failed: BaseException | None = None
+        self._output: CommandOutput | None = None
+        self._error: BaseException | None = None
         self._closed = False
         self.over = False
-        """Whether it takes no calls any more."""
+        """Whether it accepts no more calls."""
         self._feed.put(head)
         self._thread = threading.Thread(target=self._run, daemon=True, name="session")
         self._thread.start()
 
     def call(self, call: SessionCall) -> CommandOutput | None:
-        """What the call left behind, its output handed over as it arrived; None if the session was over before.
+        """Run a call; its output, or None if the session was over before.
 
-        Where the session ends instead of the call its end is the call's, or its error. Whatever goes wrong here ends the call there.
+        If the session ends during the call, its output or error is the call's. Any error here cancels the remote call.
         """
         frames: queue.SimpleQueue[_SessionFrame | None] = queue.SimpleQueue()
         with self._lock:
@@ -78,12 +78,12 @@ class NodeSession:
                 del self._calls[number]
 
     def close(self) -> None:
-        """Have it end, with every call that is under way."""
+        """End the session and all calls in progress."""
         self.over = self._closed = True
         self._feed.close()
 
     def join(self, seconds: float) -> None:
-        """Until it has ended, but not longer; not at all if its program was not started yet."""
+        """Wait for the end, at most ``seconds``; not at all if its program was not started yet."""
         if self._feed.began is not None:
             self._thread.join(seconds)
 
@@ -114,33 +114,33 @@ class NodeSession:
                 errors += data
 
     def _remaining_silence(self, last_activity: float, timeout: float) -> float:
-        """How long a call may be silent yet. Nothing counts before the program was started: the user may be asked about a host's key."""
+        """Seconds until a call times out. Starting the session doesn't count: it may prompt the user."""
         now = time.monotonic()
         return max(0.0, max(last_activity, self._feed.began or now) + timeout - now)
 
     def outcome(self, node_label: str) -> CommandOutput:
-        """How a session ended that is over: what it left behind, or its error, to be that of a call to the node ``node_label``."""
-        if isinstance(self._failed, ValueError):
+        """Output or error of a session that is over, for a call to the node ``node_label``."""
+        if isinstance(self._error, ValueError):
             raise NodeError(
                 f"unexpected response from node {node_label} (not from the node program)",
-                printable_tail(str(self._failed).encode()),
+                printable_tail(str(self._error).encode()),
                 code="node-program-failed",
             )
-        if self._failed is not None:
-            raise self._failed
-        if self._ended is None or self._closed:
+        if self._error is not None:
+            raise self._error
+        if self._output is None or self._closed:
             raise NodeUnreachable(f"{node_label}: a program was stopped before it responded")
-        return self._ended
+        return self._output
 
     def _cancel_call(self, number: int, frames: queue.SimpleQueue[_SessionFrame | None]) -> None:
-        """End a call that was silent; and the session if that doesn't answer either."""
+        """Cancel a call that timed out, and end the session if it doesn't confirm."""
         if self.over:
             return
         self._feed.put(encode_frame({"call": number}))
         deadline = time.monotonic() + _CONFIRM_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > 0:
             try:
-                item = frames.get(timeout=left)
+                item = frames.get(timeout=remaining)
             except queue.Empty:
                 break
             if item is None or "exit" in item[0]:
@@ -149,9 +149,9 @@ class NodeSession:
 
     def _run(self) -> None:
         try:
-            self._ended = self._transport.run(self._argv, stdin=self._feed, on_stdout=self._take)
+            self._output = self._transport.run(self._argv, stdin=self._feed, on_stdout=self._parse)
         except BaseException as error:  # noqa: BLE001 - raised in the caller
-            self._failed = error
+            self._error = error
         finally:
             with self._lock:
                 self.over = True
@@ -159,8 +159,8 @@ class NodeSession:
                     frames.put(None)
             self._feed.close()
 
-    def _take(self, data: bytes) -> None:
-        """Hand over what calls say. ValueError ends the session: it is something else than a node program's."""
+    def _parse(self, data: bytes) -> None:
+        """Pass output on to calls. ValueError for invalid data, which ends the session."""
         for head, body in self._frames.feed(data):
             with self._lock:
                 frames = self._calls.get(head["call"])
@@ -169,7 +169,7 @@ class NodeSession:
 
 
 class NodeSessions:
-    """The sessions over one transport, by what starts them; safe to use from many threads."""
+    """Sessions over one transport, by command line. Thread-safe."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -177,38 +177,38 @@ class NodeSessions:
         self._open: dict[tuple[str, ...], NodeSession] = {}
 
     def call(self, argv: Sequence[str], head: bytes, call: SessionCall) -> CommandOutput:
-        """Call a program, whose session is started where there is none: by ``argv``, with ``head`` as the beginning of its input."""
+        """Call a program in its session; starts one with ``argv`` and first input ``head`` if needed."""
         while True:
-            session, fresh = self._session((*argv, VERB), head)
+            session, is_new = self._session((*argv, METHOD), head)
             output = session.call(call)
             if output is not None:
                 return output
-            if fresh:  # it ended as soon as it had begun, and so would the next
+            if is_new:  # it ended at once, and so would the next
                 return session.outcome(call.node_label)
 
     def open(self, argv: Sequence[str]) -> None:
         """Start a session before its first call."""
-        self._session((*argv, VERB), b"")
+        self._session((*argv, METHOD), b"")
 
     def end(self) -> None:
-        """Have them all end, with every call that is under way."""
+        """End all sessions and their calls."""
         with self._lock:
             for session in self._open.values():
                 session.close()
 
     def wait(self, deadline: float) -> None:
-        """Until they have ended, or ``deadline``, in monotonic seconds. The kernel ends what a killed session started."""
+        """Wait for their end until ``deadline`` in monotonic seconds."""
         with self._lock:
-            left = [*self._open.values()]
+            sessions = [*self._open.values()]
             self._open.clear()
-        for session in left:
+        for session in sessions:
             session.join(max(0.0, deadline - time.monotonic()))
 
     def _session(self, argv: tuple[str, ...], head: bytes) -> tuple[NodeSession, bool]:
-        """The session, and whether it was started now."""
+        """Find or start a session; True if it was started now."""
         with self._lock:
-            found = self._open.get(argv)
-            fresh = found is None or found.over
-            if found is None or fresh:
-                found = self._open[argv] = NodeSession(self._transport, argv, head)
-            return found, fresh
+            session = self._open.get(argv)
+            is_new = session is None or session.over
+            if session is None or is_new:
+                session = self._open[argv] = NodeSession(self._transport, argv, head)
+            return session, is_new

@@ -73,7 +73,7 @@ class SavedRun:
     def finish(self, **changes: Any) -> None:
         """Upload everything of the ended run."""
         uploader, end = self.uploader(**changes), self.end()
-        assert uploader.look(end)
+        assert uploader.run_round(end)
         uploader.finish(end)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.rendezvous.root_cause import is_consequence
+from trainctl.node.rendezvous.member import is_consequence
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
 

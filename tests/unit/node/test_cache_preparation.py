@@ -124,7 +124,7 @@ def test_a_command_that_fails_ends_the_deployment(node: NodeHarness, cache: Path
 
     assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_DEPLOY_FAILED", 3)
     assert status["error"].startswith("prepare command 1 of 2 exited with 3: echo one;")
-    assert status["error"].endswith("It said: two / three / four")
+    assert status["error"].endswith("Output: two / three / four")
     assert status["started_at"] is None
     assert not marker.exists()
     assert printed(node, "run-2") == "one\ntwo\nthree\nfour\n"
@@ -192,7 +192,7 @@ def test_a_cache_is_not_cleared_while_it_is_prepared(node: NodeHarness, cache: P
     spec = node.spec("true", **prepared(cache, f"touch {begun}; sleep 600"))
     caller = node.popen("start", node.start_request(spec))
     wait_for(begun.exists)
-    with pytest.raises(Exception, match="another process prepares or clears"):
+    with pytest.raises(Exception, match="is being prepared or cleared"):
         node.call("clear_cache", {"directory": str(cache)})
     node.call("stop", {"key": "run-1", "grace_seconds": 0})
     caller.communicate(timeout=30)

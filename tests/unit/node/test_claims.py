@@ -22,23 +22,23 @@ def test_a_name_has_one_holder(names: list[str]) -> None:
     """Until it is given up."""
     first, second = Claims(), Claims()
 
-    assert first.take(names[0])
-    assert not second.take(names[0])
+    assert first.acquire(names[0])
+    assert not second.acquire(names[0])
     assert is_held(names[0])
     first.release()
     assert not is_held(names[0])
-    assert second.take(names[0])
+    assert second.acquire(names[0])
     second.release()
 
 
 def test_all_or_none(names: list[str]) -> None:
     """Who can't get as many as he wants holds nothing; who can gets the first that are free."""
     first, second = Claims(), Claims()
-    first.take(names[1])
+    first.acquire(names[1])
 
-    assert second.take_some(names, 3) == []
+    assert second.acquire_some(names, 3) == []
     assert not is_held(names[0])
-    assert second.take_some(names, 2) == [names[0], names[2]]
+    assert second.acquire_some(names, 2) == [names[0], names[2]]
     first.release()
     second.release()
 
@@ -48,9 +48,9 @@ def test_a_claim_vanishes_with_its_holder(names: list[str]) -> None:
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
-        Claims().take(names[0])  # collected at once: nothing is held by who forgets it
+        Claims().acquire(names[0])  # collected at once: nothing is held by who forgets it
         claims = Claims()
-        claims.take(names[1])
+        claims.acquire(names[1])
         os.write(writer, b"x")
         signal.pause()
     os.read(reader, 1)
@@ -70,7 +70,7 @@ def test_a_release_wakes_who_waits_for_it(names: list[str], at: int) -> None:
     """Of any of the names, long before the time is over."""
     claims = [Claims(), Claims()]
     for one, name in zip(claims, names, strict=False):
-        one.take(name)
+        one.acquire(name)
     waiter = threading.Thread(target=wait_for_release, args=(names[:2], 3600.0), daemon=True)
     waiter.start()
 

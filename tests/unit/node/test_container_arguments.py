@@ -106,6 +106,6 @@ def test_only_a_directory_of_the_image_itself_is_copied(
     workdir: str, mounted: list[str], copied: bool
 ) -> None:
     """Not the root, not what is mounted over it, not the working directory onto itself."""
-    text = init_program(workdir, PurePosixPath("/b10/workspace"), mounted, asked=False)
+    text = init_program(workdir, PurePosixPath("/b10/workspace"), mounted, forwards_term=False)
 
     assert ("cp -RPn" in text) is copied

@@ -184,7 +184,7 @@ def test_a_container_that_cannot_start_is_no_failed_job(
     done = held.run("echo hi", container=missing, retry={"max_attempts": 3, "delay_seconds": 0})
 
     assert done["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert done["error"].startswith("the container could not be started: ")
+    assert done["error"].startswith("cannot start the container: ")
     assert "000000" in done["error"]
     assert done["retries"] is None
 

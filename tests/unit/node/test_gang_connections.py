@@ -94,20 +94,20 @@ class Ends:
             listener.close()
         self.network.start()
         self.lines = [one.line for one in self._helpers]
-        self.heard: list[list[dict[str, Any]]] = [[], []]
+        self.received: list[list[dict[str, Any]]] = [[], []]
 
     def hears(self, rank: int, word: str) -> dict[str, Any]:
         """Wait until a rank is told to do that."""
 
         def look() -> dict[str, Any] | None:
-            self.heard[rank] += self.lines[rank].arrived()
-            return next((one for one in self.heard[rank] if one["do"] == word), None)
+            self.received[rank] += self.lines[rank].receive()
+            return next((one for one in self.received[rank] if one["do"] == word), None)
 
         return wait_for(look)
 
     def count(self, rank: int, word: str) -> int:
         """How often a rank was told so."""
-        return sum(one["do"] == word for one in self.heard[rank])
+        return sum(one["do"] == word for one in self.received[rank])
 
     def close(self) -> None:
         """Both supervisors end."""

@@ -30,8 +30,8 @@ def greeted(
     )
     server.flush()
     client.flush()
-    client.arrived()
-    server.arrived()
+    client.receive()
+    server.receive()
     return server, client
 
 
@@ -40,9 +40,9 @@ def test_who_knows_the_token_is_heard_both_ways(ends: Pair) -> None:
     server, client = greeted(ends)
     client.send({"rank": 1})
     client.send({"is": "here"})
-    assert server.arrived() == [{"rank": 1}, {"is": "here"}]
+    assert server.receive() == [{"rank": 1}, {"is": "here"}]
     server.send({"do": "go"})
-    assert client.arrived() == [{"do": "go"}]
+    assert client.receive() == [{"do": "go"}]
 
 
 def test_who_does_not_know_the_token_is_not_heard(ends: Pair) -> None:
@@ -50,7 +50,7 @@ def test_who_does_not_know_the_token_is_not_heard(ends: Pair) -> None:
     server, client = greeted(ends, other="guess")
     client.send({"rank": 1})
     with pytest.raises(ConnectionError, match="not authentic"):
-        server.arrived()
+        server.receive()
 
 
 def test_a_line_is_worth_nothing_twice(ends: Pair) -> None:
@@ -60,7 +60,7 @@ def test_a_line_is_worth_nothing_twice(ends: Pair) -> None:
     line = ends[0].recv(4096)
     ends[1].sendall(line + line)
     with pytest.raises(ConnectionError, match="not authentic"):
-        server.arrived()
+        server.receive()
 
 
 def test_a_line_without_an_end_is_cut_off(ends: Pair) -> None:
@@ -70,9 +70,9 @@ def test_a_line_without_an_end_is_cut_off(ends: Pair) -> None:
     def fill() -> None:
         for _ in range(MAX_BYTES // 1024 + 20):
             ends[1].sendall(b"x" * 1024)
-            server.arrived()
+            server.receive()
 
-    with pytest.raises(ConnectionError, match="without an end"):
+    with pytest.raises(ConnectionError, match="line too long"):
         fill()
 
 
@@ -81,16 +81,16 @@ def test_the_other_side_s_end_is_an_error(ends: Pair) -> None:
     server, client = greeted(ends)
     client.close()
     with pytest.raises(ConnectionError):
-        server.arrived()
+        server.receive()
 
 
 def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
     """What had not arrived is said again on the next connection; what had is known."""
     ours, theirs = ReliableChannel(), ReliableChannel()
     lines = [ours.send_value({"number": number}) for number in range(4)]
-    assert [theirs.take(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]
-    again = ours.again(theirs.heard)
-    assert [theirs.take(line) for line in again] == [{"number": 2}, {"number": 3}]
-    assert not ours.all_heard
-    ours.take(theirs.pulse())
-    assert ours.all_heard
+    assert [theirs.receive(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]
+    again = ours.unacknowledged(theirs.received_count)
+    assert [theirs.receive(line) for line in again] == [{"number": 2}, {"number": 3}]
+    assert not ours.all_acknowledged
+    ours.receive(theirs.heartbeat())
+    assert ours.all_acknowledged

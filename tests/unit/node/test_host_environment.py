@@ -71,12 +71,10 @@ def test_what_is_half_built_counts_for_nothing(node: NodeHarness, wheels: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("-e .", "names a local project"),
-        ("./pkg", "names a local project"),
-        ("-r ../../outside.txt", "the code has no file"),
-        pytest.param(
-            "--no-index\nno-such-package-anywhere", "can't be installed", marks=one_day_in(2)
-        ),
+        ("-e .", "refers to a local project"),
+        ("./pkg", "refers to a local project"),
+        ("-r ../../outside.txt", "not found in the code"),
+        pytest.param("--no-index\nno-such-package-anywhere", "cannot install", marks=one_day_in(2)),
     ],
 )
 def test_requirements_that_can_not_be_kept(node: NodeHarness, text: str, said: str) -> None:

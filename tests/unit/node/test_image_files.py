@@ -66,7 +66,7 @@ def test_without_its_registry_the_file_is_used(
     away = pull(held, name)
 
     assert (away["id"], away["pulled"]) == (found["id"], False)
-    assert away["note"] == f"the registry is unreachable, and {name} is taken as it is here"
+    assert away["note"] == f"registry is unreachable, using {name} as present on the node"
 
 
 def test_a_node_says_whether_it_has_the_file(held: NodeHarness, own_apptainer: Apptainer) -> None:

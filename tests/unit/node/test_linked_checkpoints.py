@@ -113,13 +113,13 @@ def test_a_target_that_the_job_removes_takes_nothing_from_what_is_kept(
     run.save("best", {"small": b"s"})
     link(run, "best/model.bin", "../checkpoint-1/model.bin")
     uploader = run.uploader()
-    uploader.look()
+    uploader.run_round()
     clock.now += 61
-    uploader.look()
+    uploader.run_round()
     (run.directory / "rank-0/checkpoint-1/model.bin").unlink()
-    uploader.look()
+    uploader.run_round()
     clock.now += 61
-    uploader.look(run.end())
+    uploader.run_round(run.end())
     uploader.finish(run.end())
 
     assert restored(store)["best"] == {"small": b"s", "model.bin": b"1"}

@@ -63,7 +63,7 @@ def test_what_is_cut_off_is_an_error(cut: bytes) -> None:
 
 
 def test_another_listing_than_was_named_is_an_error() -> None:
-    with pytest.raises(Failure, match="its id is"):
+    with pytest.raises(Failure, match="the listing's id is"):
         receive_listings([name(0)], following(rows(10)))
 
 

@@ -72,9 +72,9 @@ def test_logs_that_are_written_on_take_no_place_while_a_job_goes_on(
     for step in (100, 200):
         run.save(f"checkpoint-{step}", {"model.bin": b"x"})
         run.save("runs", {"events": str(step).encode()})
-        uploader.look()
+        uploader.run_round()
         clock.now += 61
-        uploader.look()
+        uploader.run_round()
         seen.append(sorted(restored(store)))
 
     assert seen == [["checkpoint-100", "runs"], ["checkpoint-200", "runs"]]
@@ -86,14 +86,14 @@ def test_logs_that_are_written_on_make_no_checkpoint_complete(
     """They say nothing of whether more of it comes; of a killed job it isn't taken for complete because of them."""
     uploader = run.uploader()
     run.save("checkpoint-100", {"model-1-of-2.bin": b"x"})
-    uploader.look()
+    uploader.run_round()
     clock.now += 10
     run.save("runs", EVENTS)
-    uploader.look()
+    uploader.run_round()
     during = sorted(restored(store))
     clock.now += 6
     killed = monitor.RunEnd(False, clock.time(), {})
-    uploader.look(killed)
+    uploader.run_round(killed)
     uploader.finish(killed)
 
     assert (during, sorted(restored(store))) == ([], [])
@@ -165,10 +165,10 @@ def test_logs_with_a_number_make_no_checkpoint_complete(
     uploader = run.uploader()
     run.save("checkpoint-100", {"model-1-of-2.bin": b"x"})
     run.save("checkpoint-200", {"config.json": b"{}"})
-    uploader.look()
+    uploader.run_round()
     clock.now += 10
     run.save("version_0", EVENTS)
-    uploader.look()
+    uploader.run_round()
 
     assert "checkpoint-100" not in restored(store)
 

@@ -40,5 +40,5 @@ def test_a_rate_that_is_none_is_refused(node: NodeHarness, rate: object) -> None
     """A request with one moves nothing."""
     node.mirror.add("config.json", json.dumps({}).encode())
 
-    with pytest.raises(NodeProgramError, match="not a number of bytes a second"):
+    with pytest.raises(NodeProgramError, match="not a number of bytes per second"):
         node.deliver(max_rate=rate)

@@ -34,7 +34,7 @@ def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
     owners = [PeerSchedule(listing, node, holds) for node in sorted(holds)]
     return [
-        [(here, one.places(number)) for number, here in enumerate(row)]
+        [(here, one.sources(number)) for number, here in enumerate(row)]
         for one, row in zip(owners, held, strict=True)
     ]
 
@@ -103,7 +103,7 @@ def test_nodes_that_have_nothing_fetch_most_while_the_others_send_what_they_have
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
     found = {node: PeerSchedule(listing, node, holds) for node in holds}
     fetched = Counter(
-        node for node, one in found.items() for part in range(1, 48, 2) if not one.places(part)
+        node for node, one in found.items() for part in range(1, 48, 2) if not one.sources(part)
     )
 
     assert fetched.total() == 24

@@ -13,8 +13,8 @@ from tests.support.storage.weights_data import noise
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.node.cache import inventory
+from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.listings import load_listing
-from trainctl.node.cache.query import cache_query
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import layout_of
 

@@ -127,7 +127,7 @@ def test_loopback_is_valid_in_its_own_network_only(files: Files) -> None:
         assert load(ours, files) == b"{}"
         ours.close()
         for other in ("another", ""):
-            with pytest.raises(NoReachableAddress, match="another host's loopback"):
+            with pytest.raises(NoReachableAddress, match="a loopback address of another host"):
                 load(at([A], server.port, loopback=other), files)
 
 
@@ -141,7 +141,7 @@ def test_a_python_without_tls_uses_plain_addresses(
         reader = ServerReader({**where, "urls": [secret, plain]})
         assert load(reader, files) == b"{}"
         reader.close()
-        with pytest.raises(NoReachableAddress, match=r"over TLS, and .* has none"):
+        with pytest.raises(NoReachableAddress, match=r"requires TLS, which .* does not support"):
             load(ServerReader({**where, "urls": [secret]}), files)
 
 
@@ -166,7 +166,7 @@ def test_an_unusable_description_of_a_server_is_refused(server: Mapping[str, Any
 
 @pytest.mark.parametrize(
     ("listens", "why", "advice"),
-    [(False, "cannot reach ", "Let this host reach that one"), (True, "is too busy", "again after that")],
+    [(False, "no response from the mirror at ", "Allow connections"), (True, "is busy", "again after that")],
 )  # fmt: skip
 def test_a_mirror_that_does_not_answer_is_given_up(
     files: Files, listens: bool, why: str, advice: str
@@ -306,7 +306,7 @@ def test_urls_are_signed_in_batches_when_their_turn_comes() -> None:
     urls.begin(listing.unique_files)
 
     for chunk in chunks:
-        urls.of(keys.blob(chunk))
+        urls.find(keys.blob(chunk))
 
     assert [len(some) for some in operator.signed] == [65, 35]
 
@@ -318,7 +318,10 @@ def test_a_url_that_has_expired_is_signed_again_once(tmp_path: Path) -> None:
         with opened(found, listing) as mirror:
             assert read(mirror, listing) == {"a": noise(2**20)}
         found.spent = {f"link={n}" for n in range(9)}
-        with opened(found, listing) as mirror, pytest.raises(Failure, match="refuses") as raised:
+        with (
+            opened(found, listing) as mirror,
+            pytest.raises(Failure, match="access to weights denied") as raised,
+        ):
             read(mirror, listing)
 
     assert raised.value.kind == "origin"
@@ -346,7 +349,7 @@ def test_what_can_not_be_read_is_said(tmp_path: Path, is_gone: bool) -> None:
     with (
         bucket({}, is_gone=is_gone) as found,
         opened(found, listing) as mirror,
-        pytest.raises(Failure, match="has ended" if is_gone else key) as raised,
+        pytest.raises(Failure, match="client disconnected" if is_gone else key) as raised,
     ):
         read(mirror, listing)
 

@@ -155,11 +155,9 @@ def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
         cache.deliver("c")
 
     assert raised.value.kind == "room"
-    assert "need 100 kB there and may take 50.0 kB, as the cache may hold 250 kB" in str(
-        raised.value
-    )
+    assert "need 100 kB and may use 50.0 kB (cache size: 250 kB)" in str(raised.value)
     assert "job.sft run 1 (abcdefg) 100 kB" in str(raised.value)
-    assert "a run that has not begun yet 100 kB" in str(raised.value)
+    assert "a run that has not started yet 100 kB" in str(raised.value)
     assert cache.held == ["a", "b"]
 
 
@@ -222,7 +220,7 @@ def test_a_run_without_its_weights_is_told(cache: Cache) -> None:
     status = cache.start("a", "ls w")
 
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert "are not delivered to this node" in status["error"]
+    assert "are not present on this node" in status["error"]
 
 
 def test_a_seal_that_was_put_aside_is_put_back(cache: Cache) -> None:
@@ -265,7 +263,7 @@ def test_a_short_id_is_refused(cache: Cache) -> None:
     """One letter would evict half of the cache."""
     cache.deliver("a")
 
-    with pytest.raises(NodeProgramError, match="no id of a listing"):
+    with pytest.raises(NodeProgramError, match="invalid listing id"):
         cache.call("cache_evict", listings=["a"])
 
 
@@ -276,7 +274,7 @@ def test_a_file_larger_than_the_limit_evicts_nothing(cache: Cache) -> None:
     cache.mirrors["huge"] = MirrorFixture(cache.node.base / "mirror-huge")
     cache.mirrors["huge"].add("model.bin", os.urandom(SIZE * 3))
 
-    with pytest.raises(NodeProgramError, match="may take 250"):
+    with pytest.raises(NodeProgramError, match="may use 250"):
         cache.deliver("huge")
 
     assert cache.held == ["a"]

@@ -79,7 +79,7 @@ def test_a_wrong_token_is_said(node: NodeHarness) -> None:
 
     with (
         serve_mirror(node.mirror) as server,
-        pytest.raises(NodeProgramError, match="refuses") as raised,
+        pytest.raises(NodeProgramError, match="access to weights denied") as raised,
     ):
         node.deliver(origin=origin(server, token="another"))
 
@@ -93,7 +93,7 @@ def test_a_blob_that_the_mirror_lost(node: NodeHarness) -> None:
 
     with (
         serve_mirror(node.mirror) as server,
-        pytest.raises(NodeProgramError, match="does not have blobs/"),
+        pytest.raises(NodeProgramError, match=r"blobs/.* not found"),
     ):
         node.deliver(origin=origin(server))
 
@@ -118,7 +118,7 @@ def test_a_mirror_that_is_gone(node: NodeHarness) -> None:
     with serve_mirror(node.mirror) as server:
         gone = origin(server)
 
-    with pytest.raises(NodeProgramError, match="does not answer"):
+    with pytest.raises(NodeProgramError, match="no response from the mirror"):
         node.deliver(origin=gone)
 
 

@@ -106,7 +106,7 @@ def test_a_directory_that_was_there_before_is_never_removed(
 
 def test_the_node_itself_is_no_cache(node: NodeHarness) -> None:
     """A directory that holds the node's own things is refused."""
-    with pytest.raises(NodeProgramError, match="holds more than a training cache"):
+    with pytest.raises(NodeProgramError, match="contains trainctl's root directory"):
         node.call("make_cache", held(node.root))
 
 
@@ -170,7 +170,7 @@ def test_a_cache_in_use_is_not_cleared(node: NodeHarness, cache: Path) -> None:
     request = {"directory": str(cache)}
 
     assert node.call("clear_cache", {**request, "dry_run": True})["files"] == 4
-    with pytest.raises(NodeProgramError, match=r"run 1 of job\.sft uses the cache") as refused:
+    with pytest.raises(NodeProgramError, match=r"in use by run 1 of job\.sft") as refused:
         node.call("clear_cache", request)
     assert refused.value.kind == "busy"
     node.call("stop", {"key": "run-1", "grace_seconds": 0})

@@ -183,7 +183,7 @@ def test_what_can_never_be_is_refused(node: NodeHarness, gpus: FakeNvidiaGpus) -
     status = node.run("true", gpus=wants(5))
 
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert status["error"] == "5 GPUs are wanted and this node has 4."
+    assert status["error"] == "5 GPUs required, but the node has 4."
 
 
 def test_claims_vanish_with_their_holder(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:

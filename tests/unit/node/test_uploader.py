@@ -29,7 +29,7 @@ def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixt
     seen = []
     for seconds in (0, 4, 5, 59, 60):
         clock.now = 1000.0 + seconds
-        uploader.look()
+        uploader.run_round()
         seen.append((len(list(store.list(f"{PREFIX}/rank-0/"))), list(restored(store))))
 
     assert seen == [(0, []), (0, []), (1, []), (1, []), (1, ["checkpoint-1"])]
@@ -42,14 +42,14 @@ def test_a_newer_checkpoint_makes_one_complete(
     uploader = run.uploader()
     run.save("checkpoint-1", {"model.bin": b"1"})
     os.utime(run.directory / "rank-0/checkpoint-1/model.bin", (1, 1))
-    uploader.look()
+    uploader.run_round()
     clock.now += 10
     run.save(".", {"train.log": b"x"})
-    uploader.look()
+    uploader.run_round()
     before = list(restored(store))
     clock.now += 1
     run.save("checkpoint-2", {"model.bin": b"2"})
-    uploader.look()
+    uploader.run_round()
 
     assert (before, list(restored(store))) == ([], ["checkpoint-1"])
 
@@ -64,11 +64,11 @@ def test_what_is_open_for_writing_is_not_finished(
         (run.directory / "rank-0/checkpoint-1/a").open("ab"),
         (run.directory / "rank-0/checkpoint-1/b").open("rb"),
     ):
-        uploader.look()
+        uploader.run_round()
         clock.now += 1000
-        uploader.look()
+        uploader.run_round()
         during = [one.key for one in store.list(f"{PREFIX}/")]
-    uploader.look()
+    uploader.run_round()
 
     assert during == [f"{PREFIX}/rank-0/checkpoint-1/b"]
     assert restored(store) == {"checkpoint-1": {"a": b"1", "b": b"2"}}
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_changes_becomes_another_version(
 
     monkeypatch.setattr(uploader, "_send", spy)
     end = run.end()
-    uploader.look(end)
+    uploader.run_round(end)
     uploader.finish(end)
 
     assert during == [(f"{PREFIX}/.versions/rank-0/last/2/model.bin", b"old")]
@@ -118,9 +118,9 @@ def test_a_file_that_changes_while_it_is_read_is_taken_again(
 
     monkeypatch.setattr(DirectoryCheckpointStore, "put_file", change)
     uploader = run.uploader(debounce_seconds=0.0, idle_seconds=0.0)
-    uploader.look()
+    uploader.run_round()
     first = restored(store)
-    uploader.look()
+    uploader.run_round()
 
     assert first == {}
     assert restored(store) == {"checkpoint-1": {"model.bin": b"y" * 3_000_000}}
@@ -131,16 +131,16 @@ def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryCheckpoi
     uploader = run.uploader(debounce_seconds=0.0)
     run.save("checkpoint-1", {"model.bin": b"1"})
     run.save("half", {"model.bin": b"half"})
-    uploader._watch._quiet = 0.0
-    uploader.look()
-    uploader._watch._quiet = 60.0
+    uploader._monitor._idle_seconds = 0.0
+    uploader.run_round()
+    uploader._monitor._idle_seconds = 60.0
     run.save("tmp-checkpoint-2", {"model.bin": b"2"})
-    uploader.look()
+    uploader.run_round()
     for name in ("checkpoint-1", "tmp-checkpoint-2"):
         (run.directory / "rank-0" / name / "model.bin").unlink()
         (run.directory / "rank-0" / name).rmdir()
     end = run.end()
-    uploader.look(end)
+    uploader.run_round(end)
     uploader.finish(end)
 
     assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}, "half": {"model.bin": b"half"}}
@@ -170,15 +170,15 @@ def test_what_the_job_is_removing_does_not_become_complete(
     """Its upload was not done when the job rotated it away: some files of it are no checkpoint, however long they were as they are."""
     uploader = run.uploader()
     run.save("checkpoint-1", {"config.json": b"{}", "model.bin": b"1", "rng.pth": b"2"})
-    uploader.look()
+    uploader.run_round()
     clock.now += 1
     run.save("checkpoint-2", {"model.bin": b"2"})
-    uploader.look()
+    uploader.run_round()
     seen: list[list[str]] = []
     for seconds in (3, 9):
         clock.now += seconds
         (run.directory / "rank-0/checkpoint-1" / ("model.bin", "config.json")[len(seen)]).unlink()
-        uploader.look()
+        uploader.run_round()
         seen.append(list(restored(store)))
 
     assert seen == [[], []]
@@ -217,7 +217,7 @@ def test_a_name_that_cannot_be_kept_stops_nothing_else(
     run.finish()
 
     assert list(restored(store)) == ["checkpoint-1"]
-    assert "too long a name" in (upload_status(run.run.directory)["error"] or "")
+    assert "is too long" in (upload_status(run.run.directory)["error"] or "")
 
 
 def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
@@ -226,13 +226,13 @@ def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
     """One before it is. An orderly end completes both."""
     run.save("checkpoint-1", {"model.bin": b"1"})
     uploader = run.uploader()
-    uploader.look()
+    uploader.run_round()
     clock.now += 30
     run.save("checkpoint-2", {"model.bin": b"2"})
-    uploader.look()
+    uploader.run_round()
     clock.now += 6
     killed = monitor.RunEnd(False, clock.time(), {})
-    done = uploader.look(killed)
+    done = uploader.run_round(killed)
     uploader.finish(killed)
     after_kill = list(restored(store))
 
@@ -278,7 +278,7 @@ def test_retention_keeps_the_newest_and_every_nth(
     sent: list[str] = []
     uploader = run.uploader(keep_last=2, keep_every=3)
     monkeypatch.setattr(uploader, "_send", lambda one, file, key: sent.append(key))
-    uploader.look(run.end())
+    uploader.run_round(run.end())
 
     assert first == ["checkpoint-2", "checkpoint-3", "checkpoint-6", "checkpoint-7"]
     assert sent == []
@@ -294,16 +294,16 @@ def test_what_a_trainer_renames_leaves_nothing_under_its_first_name(
     (run.directory / "rank-0/checkpoint-1/model.bin").unlink()
     run.save("tmp-checkpoint-2", {"model.bin": b"2", "state.bin": b"s"})
     uploader, before = run.uploader(), set(names(store))
-    uploader.look()
+    uploader.run_round()
     clock.now += 6
-    uploader.look()
+    uploader.run_round()
     staged = set(names(store)) - before
     (run.directory / "rank-0/tmp-checkpoint-2").rename(run.directory / "rank-0/checkpoint-2")
     seen = []
     uploader = run.uploader()
     for seconds in (0, 61):
         clock.now += seconds
-        uploader.look()
+        uploader.run_round()
         seen.append(staged & set(names(store)))
 
     assert staged == {"tmp-checkpoint-2/model.bin", "tmp-checkpoint-2/state.bin"}
@@ -323,7 +323,7 @@ def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
     for step in (1, 2):
         run.save(f"checkpoint-{step}", {"model.bin": b"x"})
         os.utime(run.directory / f"rank-0/checkpoint-{step}/model.bin", (step, step))
-    run.uploader().look()
+    run.uploader().run_round()
     before = sorted(path.name for path in (run.directory / "rank-0").iterdir())
     run.finish()
 
@@ -362,11 +362,11 @@ def test_a_full_disk_of_the_store_is_said_and_waited_for(
     monkeypatch.setattr(os, "fsync", full)
     uploader, end = run.uploader(), run.end()
     with pytest.raises(OSError, match="No space"):
-        uploader.look(end)
+        uploader.run_round(end)
     monkeypatch.setattr(os, "fsync", real)
 
     assert restored(store) == {}
-    assert uploader.look(end)
+    assert uploader.run_round(end)
     assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
 
 

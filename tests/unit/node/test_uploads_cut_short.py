@@ -42,7 +42,7 @@ def test_what_a_stop_cuts_short_stays_listed(node: NodeHarness) -> None:
 
     assert {one["name"] for one in told["unfinished"]} == {"checkpoint-5", "checkpoint-10"}
     assert told["pending"] == ["checkpoint-10", "checkpoint-5"]
-    waited = r"not done after \d{2,3} s; `trainctl checkpoints upload` brings the rest"
+    waited = r"timed out after \d{2,3} s; `trainctl checkpoints upload` uploads the rest"
     assert re.fullmatch(waited, upload_status(node.directory())["error"] or "")
 
 

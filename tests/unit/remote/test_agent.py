@@ -30,7 +30,7 @@ from trainctl.plugin_api.provider import CommandOutput, Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import MISSING, node_archive
 from trainctl.remote.responses import error_from, printable_tail
-from trainctl.remote.session import VERB
+from trainctl.remote.session import METHOD
 from trainctl_local import LocalTransport
 
 Reply = Callable[[Sequence[str], bytes], CommandOutput]
@@ -53,7 +53,7 @@ class Scripted:
     ) -> CommandOutput:
         """Answer, a session until it ends or a call says that the program is missing."""
         self.calls.append(argv)
-        if argv[-1] != VERB:
+        if argv[-1] != METHOD:
             return self._reply(argv, b"".join(stdin))
         assert on_stdout is not None
         frames = FrameDecoder()

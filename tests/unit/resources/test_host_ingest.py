@@ -184,7 +184,7 @@ def test_a_refused_link_is_the_error(
 ) -> None:
     url, server = web
     server.refused = {f"signature={number}" for number in range(100)}
-    with pytest.raises(SourceDenied, match="refused the link"):
+    with pytest.raises(SourceDenied, match="presigned URL denied"):
         make_store().ingest(SOURCE, Linking(url), REFERENCE)
 
 

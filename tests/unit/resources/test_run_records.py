@@ -144,13 +144,13 @@ def test_the_run_tells_of_the_rank_that_was_the_cause() -> None:
     """Its number, error and exit code are the run's; the others say that they ended because of it."""
     cause = {"rank": 1, "status": S.FAILED.value, "exit_code": 3, "error": "it exited with 3"}
     answers = [
-        answer(S.STOPPED, exit_code=143, error="ended because rank 1 failed", root_cause=cause),
+        answer(S.STOPPED, exit_code=143, error="stopped because rank 1 failed", root_cause=cause),
         answer(S.FAILED, exit_code=3, error="it exited with 3", root_cause=cause),
     ]
     run = with_status(run_of(S.RUNNING, S.RUNNING), answers)
     assert (run.status, run.error, run.blamed) == (S.FAILED, "rank 1: it exited with 3", 1)
     assert run.exit_code == 3
-    assert [rank.error for rank in run.ranks] == ["ended because rank 1 failed", None]
+    assert [rank.error for rank in run.ranks] == ["stopped because rank 1 failed", None]
 
 
 def test_a_rank_whose_node_is_silent_is_lost_once_the_others_say_so() -> None:
@@ -224,7 +224,7 @@ def test_ranks_that_heard_nothing_of_one_that_was_stopped_ended_with_it() -> Non
     """Nobody was lost: it was asked to end, and who couldn't be told took its silence for that."""
     first = answer(S.STOPPED, ended_at=1.0, root_cause=STOPPED_BY_0)
     second = answer(
-        S.STOPPED, ended_at=2.0, root_cause=MISSING, error="ended because rank 0 was lost"
+        S.STOPPED, ended_at=2.0, root_cause=MISSING, error="stopped because rank 0 was lost"
     )
 
     now = with_status(run_of(S.RUNNING, S.RUNNING), [first, second])
@@ -236,7 +236,7 @@ def test_ranks_that_heard_nothing_of_one_that_was_stopped_ended_with_it() -> Non
 @pytest.mark.parametrize("away", [False, True])
 def test_a_run_that_was_to_end_is_stopped_whoever_was_silent_then(away: bool) -> None:
     """A minute without a word, amid which somebody wants its end: that is no loss that another run makes good."""
-    because = "ended because rank 1 was lost"
+    because = "stopped because rank 1 was lost"
     first = answer(S.STOPPED, started_at=0.5, ended_at=1.0, root_cause=GONE_1, error=because)
     second = None if away else answer(S.STOPPED, ended_at=2.0, root_cause=MISSING)
     run = run_of(S.RUNNING, S.RUNNING)

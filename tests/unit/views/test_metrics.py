@@ -47,7 +47,7 @@ UNKNOWN = {"usage_bytes": None, "utilization": 0.5, "free_bytes": 1000}
 SAMPLES = [
     sample(1, None, ephemeral_storage=UNKNOWN),
     sample(2, 7.5, ephemeral_storage=FULL, cache=UNKNOWN, **gpus(0.99, 79_000_000_000)),
-    sample(3, 0.5, ephemeral_storage=UNKNOWN, problem="nvidia-smi did not answer within 5 s"),
+    sample(3, 0.5, ephemeral_storage=UNKNOWN, problem="nvidia-smi timed out after 5 s"),
     sample(3, 2.0, 1),
 ]
 
@@ -65,7 +65,7 @@ def test_the_present_is_a_table() -> None:
     assert lines[2].split("  ")[1:3] == ["0   ", " lab/gpu-0"] or "lab/gpu-0" in lines[2]
     assert "0.5 of 8 cores" in lines[2]
     assert "2.0 of 8 cores" in lines[3]
-    assert lines[-1] == "  rank 0: nvidia-smi did not answer within 5 s"
+    assert lines[-1] == "  rank 0: nvidia-smi timed out after 5 s"
     assert metrics_lines(SFT, RUN, [], tagged, 1.0)[1] == "  No samples yet."
 
 

@@ -1,4 +1,4 @@
-"""Code trees as tars by digest: received whole, unpacked without letting anything out of the directory."""
+"""Source code archives: tar files stored by the digest of the code tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResponse:
-    """Keep a code tree's tar; one that is here already stays as it is."""
+    """Store the tar of a code tree; Failure if it is incomplete."""
     path = Layout(request["root"]).archive(request["digest"])
     make_directory(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -32,7 +32,7 @@ def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResp
             stream.flush()
             os.fsync(stream.fileno())
         if not _is_complete_tar(temporary):
-            raise Failure("request", "the code that arrived is not a tar, or only part of one")
+            raise Failure("request", "incomplete or invalid code archive")
         temporary.replace(path)
     finally:
         if temporary.exists():
@@ -42,9 +42,10 @@ def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResp
 
 
 def has_code(request: HasCodeRequest, emit: Emit) -> CodeResponse:
-    """Whether a code tree's tar is here, and its own digest: the same tree may be packed with other line ends.
+    """Check for a code tree's tar and return its digest.
 
-    For the ``lineage`` that asks, what is here stays for a while.
+    Packing with other line endings gives the same tree another digest. If ``lineage`` is set, the tar is
+    protected from garbage collection until the lineage has started its run.
     """
     layout = Layout(request["root"])
     if request.get("lineage"):
@@ -58,22 +59,22 @@ def has_code(request: HasCodeRequest, emit: Emit) -> CodeResponse:
 
 
 def read_code(request: CodeRequest, write: Callable[[bytes], None]) -> None:
-    """Hand out a code tree's tar."""
+    """Write a code tree's tar to ``write``."""
     with open_archive(Layout(request["root"]), request["digest"]) as stream:
         for data in iter(lambda: stream.read(_COPY_BYTES), b""):
             write(data)
 
 
 def open_archive(layout: Layout, digest: Any) -> BinaryIO:
-    """The tar, open for reading; Failure if it is not here."""
+    """Open a code tree's tar; Failure if it is missing."""
     try:
         return layout.archive(digest).open("rb")
     except FileNotFoundError:
-        raise Failure("missing", f"the node does not have code {digest}") from None
+        raise Failure("missing", f"code {digest} not found on the node") from None
 
 
 def unpack(stream: BinaryIO, target: Path) -> None:
-    """Unpack into an empty directory: files and directories, then links, each checked where it really leads."""
+    """Unpack into an empty directory; Failure if a path or symlink leads outside of it."""
     links: List[tarfile.TarInfo] = []
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
@@ -86,15 +87,15 @@ def unpack(stream: BinaryIO, target: Path) -> None:
                 elif member.isreg():
                     _write(archive, member, path)
                 else:
-                    raise Failure("request", f"the code holds {member.name!r}, no plain file")
+                    raise Failure("request", f"{member.name!r} in the code is not a regular file")
     except tarfile.TarError as error:
-        raise Failure("request", f"the code can't be unpacked: {error}") from None
+        raise Failure("request", f"cannot unpack the code: {error}") from None
     for member in links:
         _link(target, member)
 
 
 def _is_complete_tar(path: Path) -> bool:
-    """Whether a tar has arrived to its end, which is two blocks of zeros: whoever sends it may be killed at any byte."""
+    """Check that the tar ends with its two zero blocks: the sender may be killed at any byte."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - len(_END)))
         ended = stream.read() == _END
@@ -116,7 +117,7 @@ def _sha256(path: Path) -> str:
 def _path(target: Path, member: tarfile.TarInfo) -> Path:
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure("request", f"the code holds {member.name!r}, a path outside of itself")
+        raise Failure("request", f"{member.name!r} is outside of the code directory")
     return target / member.name
 
 
@@ -124,7 +125,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Non
     path.parent.mkdir(0o755, parents=True, exist_ok=True)
     source = archive.extractfile(member)
     if source is None:
-        raise Failure("request", f"the code holds {member.name!r} without content")
+        raise Failure("request", f"{member.name!r} in the code has no data")
     mode = 0o755 if member.mode & 0o100 else 0o644
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as stream:
@@ -135,7 +136,7 @@ def _link(target: Path, member: tarfile.TarInfo) -> None:
     path = _path(target, member)
     path.parent.mkdir(0o755, parents=True, exist_ok=True)
     root = Path(os.path.realpath(str(target)))
-    leads = Path(os.path.realpath(str(path.parent / member.linkname)))
-    if member.linkname.startswith("/") or not is_inside(leads, root):
-        raise Failure("request", f"the code's link {member.name!r} leads outside of it")
+    resolved = Path(os.path.realpath(str(path.parent / member.linkname)))
+    if member.linkname.startswith("/") or not is_inside(resolved, root):
+        raise Failure("request", f"symlink {member.name!r} leads outside of the code directory")
     path.symlink_to(member.linkname)

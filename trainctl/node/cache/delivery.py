@@ -1,4 +1,4 @@
-"""Delivery: making a listing present on this node. The order of steps is invariant 7 of DESIGN.md."""
+"""Delivery: make a listing present on this node. Order of steps: invariant 7 of DESIGN.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVENT_SECONDS = 0.2
 
 
 def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverResponse:
-    """Make the listing's tree complete and mark it. Invariant 7 of DESIGN.md has the order."""
+    """Fetch the listing's missing blobs and complete its tree; returns bytes by source."""
     began = time.monotonic()
     layout = layout_of(request)
     (listing,) = receive_listings([request["listing"]], caller)
@@ -65,7 +65,7 @@ def _deliver_with_retries(
     emit: Emit,
     callbacks: Optional[CallbackClient],
 ) -> Dict[str, int]:
-    """Begin again where the last lineage to leave has just swept the cache out; the bytes that moved."""
+    """Retry if another lineage's garbage collection removed files meanwhile; bytes by source."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             _announce(layout, listing, request)
@@ -75,12 +75,12 @@ def _deliver_with_retries(
 
 
 def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
-    """Reference and lease, before anything is looked at."""
+    """Write reference and lease before inspecting the cache."""
     lineage = request["lineage"]
     CacheReferences(layout).refer(lineage, listing, str(request.get("owner", "")))
     if request.get("lease"):
-        CacheLeases(layout).take(request["lease"], listing.id, lineage)
-    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
+        CacheLeases(layout).acquire(request["lease"], listing.id, lineage)
+    for directory in (layout.partial, layout.locks, layout.trees, layout.completion_markers):
         make_directory(directory)
 
 
@@ -91,7 +91,7 @@ def _deliver(
     emit: Emit,
     callbacks: Optional[CallbackClient],
 ) -> Dict[str, int]:
-    """The bytes that had to move, by where they came from."""
+    """Fetch if the tree is not intact; bytes fetched, by source."""
     trees = ListingTrees(layout)
     large = len(listing.files) > MAX_CHECKED_FILES
     thoroughly = bool(request.get("verify")) or (
@@ -107,16 +107,16 @@ def _deliver(
         CacheReferences(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
         with closing(TransferSources(request, listing, callbacks)) as sources:
             lease = str(request.get("lease") or "")
-            filling = DeliveryTask(layout, listing, sources, emit, cache_limit(request), lease)
+            task = DeliveryTask(layout, listing, sources, emit, cache_limit(request), lease)
             try:
-                return filling.run(str(request.get("source", "")))
+                return task.run(str(request.get("source", "")))
             finally:
-                for peer, why in sorted(sources.auth_errors().items()):
-                    emit({"log": f"{peer} was left out: {why}"})
+                for peer, reason in sorted(sources.auth_errors().items()):
+                    emit({"log": f"skipped {peer}: {reason}"})
 
 
 class DeliveryTask:
-    """One delivery that has work to do. The listing's lock is held."""
+    """Fetch one listing and build its tree. The caller holds the listing's lock."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class DeliveryTask:
         self._reported_at = 0.0
 
     def run(self, source: str) -> Dict[str, int]:
-        """Make room, fetch what is missing, then build and seal the tree; the bytes that moved, by where they came from."""
+        """Free space, fetch missing blobs, build the tree; bytes fetched, by source."""
         trees = ListingTrees(self._layout)
         with reserve_listing(self._layout, self._listing):
             trees.adopt(self._listing)
@@ -148,7 +148,7 @@ class DeliveryTask:
 
     def _fetch_missing(self) -> None:
         contents = self._listing.unique_files
-        absent = bytearray(not self._layout.files.is_whole(file) for file in contents)
+        absent = bytearray(not self._layout.files.is_intact(file) for file in contents)
         if not any(absent):
             return
         make_space(self._layout, self._listing, self._limit, self._lease)
@@ -164,18 +164,13 @@ class DeliveryTask:
                 self._moved[place] = self._moved.get(place, 0) + count
 
     def _progress(self, total: int, count: int) -> Callable[[int, int], None]:
-        def report(length: int, came: int) -> None:
-            self._done += length
-            self._received += came
+        def report(done: int, received: int) -> None:
+            self._done += done
+            self._received += received
             now = time.monotonic()
             if now - self._reported_at >= _EVENT_SECONDS or self._done >= total:
                 self._reported_at = now
-                told = {
-                    "done": self._done,
-                    "received": self._received,
-                    "total": total,
-                    "files": count,
-                }
-                self._emit(told)
+                progress = {"done": self._done, "received": self._received}
+                self._emit({**progress, "total": total, "files": count})
 
         return report

@@ -1,4 +1,4 @@
-"""Room in the node's cache: what was used longest ago goes until a delivery fits. See DESIGN.md, "Cache"."""
+"""Disk space of the node's cache: evict least recently used listings until a delivery fits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from typing import (
 
 from trainctl.base.failure import Failure, space_for_weights
 from trainctl.base.listing import Listing
+from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.base.units import format_bytes
 from trainctl.node.cache.eviction import CacheEviction
 from trainctl.node.cache.inventory import CacheEntry, CacheInventory
 from trainctl.node.cache.leases import CacheLeases, reservations, reserved_bytes, space_lock
-from trainctl.node.system.layout import Layout
+from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.system.layout import Layout, check_sha256, layout_of
 
 
 class CacheSpace(NamedTuple):
     """Bytes in a cache.
 
-    ``used``: all that is there. ``coming``: what is reserved and not there yet; ``unwritten``: the part of it that the
-    disk has set nothing aside for. ``held``: what of ``used`` can't go. ``disk``: free for weights, None if unknown.
+    ``used``: stored. ``coming``: reserved and not stored yet; ``unwritten``: the part of it without allocated disk
+    blocks. ``held``: the part of ``used`` that can't be evicted. ``disk``: free for weights, None if unknown.
     """
 
     used: int
@@ -39,11 +41,11 @@ class CacheSpace(NamedTuple):
     disk: Optional[int]
 
     def fits(self, limit: Optional[int]) -> bool:
-        """Whether all that is coming fits beside what is there."""
+        """Check whether all reserved bytes fit in addition to the stored ones."""
         return self._fits(limit, 0)
 
     def could_fit(self, limit: Optional[int]) -> bool:
-        """Whether it would if everything that may go went."""
+        """Check whether they would fit after evicting everything that may be evicted."""
         return self._fits(limit, self.used - self.held)
 
     def _fits(self, limit: Optional[int], freed: int) -> bool:
@@ -52,111 +54,114 @@ class CacheSpace(NamedTuple):
 
 
 class AvailableSpace(NamedTuple):
-    """Bytes that weights may take of a cache: ``now``, and at ``most``, once all runs have ended; None: no bound known."""
+    """Bytes that weights may take: ``now``, and at ``most`` after all runs have ended; None: unlimited."""
 
     now: Optional[int]
     most: Optional[int]
 
 
 def make_space(layout: Layout, listing: Listing, limit: Optional[int], run: str) -> None:
-    """Evict until what is reserved fits the limit and the disk. Where it can't, nothing goes: Failure, of kind ``room`` if it
-    would fit once the others' runs have ended, else ``storage``.
+    """Evict listings until all reservations fit the limit and the disk.
 
-    The listing is reserved already, for the run of that key. What live runs lease and what is being delivered stays.
+    The listing is reserved already, for the run with key ``run``. Listings that live runs lease or deliveries fetch
+    are kept. Evicts nothing if that isn't enough: Failure ``room`` if the listing would fit once other runs have
+    ended, else ``storage``.
     """
     with space_lock(layout):
         if limit is None and reserved_bytes(layout) <= (space_for_weights(str(layout.cache)) or 0):
-            return  # even if nothing of it were here: no need to measure
-        room = _SpaceSurvey(layout)
-        space = room.space()
+            return  # fits even if none of it is stored: no need to measure
+        survey = _SpaceSurvey(layout)
+        space = survey.space()
         if space.fits(limit):
             return
         if space.could_fit(limit):
-            _evict(layout, limit, room, space)
-            space = room.space()
+            _evict(layout, limit, survey, space)
+            space = survey.space()
         if not space.fits(limit):
-            raise _no_space_error(layout, limit, space, room, listing, run)
+            raise _no_space_error(layout, limit, space, survey, listing, run)
 
 
 def cache_limit(request: Mapping[str, Any]) -> Optional[int]:
-    """How many bytes the cache may hold; None: as many as the disk does."""
+    """Largest size of the cache in bytes; None: limited by the disk only."""
     size = (request.get("cache") or {}).get("size")
     if size is not None and (not isinstance(size, int) or size < 0):
-        raise Failure("request", f"cache size {size!r} is no number of bytes")
+        raise Failure("request", f"invalid cache size {size!r}: not a number of bytes")
     return size
 
 
-def _evict(layout: Layout, limit: Optional[int], room: _SpaceSurvey, space: CacheSpace) -> None:
-    removal = CacheEviction(layout, room.listings)
-    freed = removal.remove_orphans()
+def _evict(layout: Layout, limit: Optional[int], survey: _SpaceSurvey, space: CacheSpace) -> None:
+    eviction = CacheEviction(layout, survey.listings)
+    freed = eviction.remove_orphans()
     leases = CacheLeases(layout)
-    for listing in room.listings:
+    for listing in survey.listings:
         now = space._replace(used=space.used - freed, disk=space_for_weights(str(layout.cache)))
         if now.fits(limit):
             return
-        freed += removal.listing(listing, leases.need) or 0
-    removal.remove_orphans()  # contents of trees that nobody knew any more
+        freed += eviction.remove_listing(listing, leases.is_needed) or 0
+    eviction.remove_orphans()  # blobs of trees without a listing document
 
 
 class _SpaceSurvey:
-    """One look at what is held and by whom, and measuring anew after it."""
+    """Listings and leases at one point in time; measures sizes on each call."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._inventory = CacheInventory(layout)
         self.listings: Sequence[CacheEntry] = self._inventory.listings()
-        self._leased: Mapping[str, List[str]] = CacheLeases(layout).live()
+        self._leased: Mapping[str, List[str]] = CacheLeases(layout).live_leases()
 
     def space(self) -> CacheSpace:
-        """The present figures."""
+        """Measure the cache."""
         reserved = {file.sha256: file.size for file in reservations(self._layout)}
-        held, coming, unwritten = self._measured(reserved)
+        held, coming, unwritten = self._measure(reserved)
         leased = set(_leased(self.listings, self._leased))
         held += self._inventory.present(leased.difference(reserved))
         disk = space_for_weights(str(self._layout.cache))
         return CacheSpace(self._inventory.used(), coming, unwritten, held, disk)
 
     def alone(self, listing: Listing, run: str) -> CacheSpace:
-        """The figures as they would be if only a run's own listings were here, and this one came."""
-        own = (kept.unique_files for kept in self.listings if run in self._leased.get(kept.id, ()))
+        """Sizes as if the cache held only this listing and those that the run leases."""
+        own = (
+            entry.unique_files for entry in self.listings if run in self._leased.get(entry.id, ())
+        )
         needed = {file.sha256: file.size for file in chain(listing.unique_files, *own)}
-        here, coming, unwritten = self._measured(needed)
+        here, coming, unwritten = self._measure(needed)
         disk = space_for_weights(str(self._layout.cache))
         freed = self._inventory.used() - here
         return CacheSpace(here, coming, unwritten, here, None if disk is None else disk + freed)
 
-    def _measured(self, sizes: Mapping[str, int]) -> Tuple[int, int, int]:
-        """Bytes of contents that are here, that are not, and for which the disk has set nothing aside."""
+    def _measure(self, sizes: Mapping[str, int]) -> Tuple[int, int, int]:
+        """Bytes of blobs that are stored, that are missing, and that have no allocated blocks."""
         here = coming = unwritten = 0
         for sha256, size in sizes.items():
-            present, set_aside = self._inventory.sizes_of(sha256)
+            present, allocated = self._inventory.sizes_of(sha256)
             here += present
             coming += max(0, size - present)
-            unwritten += max(0, size - set_aside)
+            unwritten += max(0, size - allocated)
         return here, coming, unwritten
 
-    def holders(self, wanted: str) -> Dict[str, int]:
-        """The runs that lease something here besides what is wanted, and how many bytes each."""
-        found: Dict[str, int] = {}
-        for listing in (listing for listing in self.listings if listing.id != wanted):
+    def holders(self, excluded: str) -> Dict[str, int]:
+        """Bytes leased by each run, not counting the listing ``excluded``."""
+        sizes: Dict[str, int] = {}
+        for listing in (listing for listing in self.listings if listing.id != excluded):
             for key in self._leased.get(listing.id, ()):
-                found[key] = found.get(key, 0) + sum(file.size for file in listing.unique_files)
-        return found
+                sizes[key] = sizes.get(key, 0) + sum(file.size for file in listing.unique_files)
+        return sizes
 
 
 def available_space(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> AvailableSpace:
-    """What weights may take if everything that may go went, beside ``leased_blobs`` and without them."""
+    """Space for weights with and without the leased blobs, if everything else were evicted."""
     inventory = CacheInventory(layout)
-    stays = inventory.present(set(leased))
+    leased_bytes = inventory.present(set(leased))
     free = space_for_weights(str(layout.cache))
     disk = None if free is None else free + inventory.used()
-    most = min((one for one in (disk, limit) if one is not None), default=None)
-    return AvailableSpace(None if most is None else max(0, most - stays), most)
+    most = min((bound for bound in (disk, limit) if bound is not None), default=None)
+    return AvailableSpace(None if most is None else max(0, most - leased_bytes), most)
 
 
 def leased_blobs(layout: Layout) -> Iterator[str]:
-    """What live runs have of a cache; a content of several listings several times."""
-    leased = CacheLeases(layout).live()
+    """Digests of blobs that live runs lease; blobs of several listings are repeated."""
+    leased = CacheLeases(layout).live_leases()
     return _leased(CacheInventory(layout).listings(), leased) if leased else iter(())
 
 
@@ -170,35 +175,60 @@ def _no_space_error(
     layout: Layout,
     limit: Optional[int],
     space: CacheSpace,
-    room: _SpaceSurvey,
+    survey: _SpaceSurvey,
     listing: Listing,
     run: str,
 ) -> Failure:
     leases = CacheLeases(layout)
     bounds = {}
     if limit is not None:
-        bounds["the weights are too much for the node's cache"] = limit - space.held
+        bounds["the weights exceed the size of the node's cache"] = limit - space.held
     if space.disk is not None:
         disk = space.disk + space.used - space.held
         bounds["no space left for the weights on the node's disk"] = disk
-    what = min(bounds, key=lambda one: bounds[one])
-    may = f"Weights need {format_bytes(space.coming)} there and may take {format_bytes(max(0, bounds[what]))}"
-    rule = f", as the cache may hold {format_bytes(limit)}" if limit is not None else ""
-    holders = sorted(room.holders(listing.id).items())
+    cause = min(bounds, key=lambda text: bounds[text])
+    available = format_bytes(max(0, bounds[cause]))
+    detail = f"Weights need {format_bytes(space.coming)} and may use {available}"
+    if limit is not None:
+        detail += f" (cache size: {format_bytes(limit)})"
+    holders = sorted(survey.holders(listing.id).items())
     names = {key: "this run" if key == run else leases.describe(key) for key, _ in holders}
     held = ", ".join(f"{names[key]} {format_bytes(size)}" for key, size in holders)
-    detail = f"{may}{rule}. {f'Live runs need {held} of it. ' if held else ''}Free some space"
-    detail += ", or raise cache.node.size of the cluster." if limit is not None else "."
-    if room.alone(listing, run).fits(limit):
+    detail += f". {f'Used by live runs: {held}. ' if held else ''}Free disk space"
+    detail += " or raise cache.node.size of the cluster." if limit is not None else "."
+    if survey.alone(listing, run).fits(limit):
         others = [name for key, name in names.items() if key != run]
-        return Failure(
-            "room", f"no room for the weights beside {_run_names(others)}: {layout.cache}", detail
-        )
-    return Failure("storage", f"{what}: {layout.cache}", detail)
+        users = _run_names(others)
+        return Failure("room", f"no space for the weights while {users}: {layout.cache}", detail)
+    return Failure("storage", f"{cause}: {layout.cache}", detail)
 
 
 def _run_names(runs: Sequence[str]) -> str:
-    """Those in whose way something is: the first by name, the others by number."""
     if not runs:
-        return "what is being delivered"
-    return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"
+        return "others are being delivered"
+    if len(runs) == 1:
+        return f"{runs[0]} is using the cache"
+    return f"{runs[0]} and {len(runs) - 1} more are using the cache"
+
+
+def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:
+    """Report which listings and blobs are complete, by name only, and the space left for more."""
+    layout = layout_of(request)
+    trees = ListingTrees(layout)
+    listings = [check_sha256(listing, "listing") for listing in request.get("listings", [])]
+    blobs = [check_sha256(blob, "blob") for blob in request.get("blobs", [])]
+    response: CacheQueryResponse = {
+        "trees": [listing for listing in listings if trees.is_complete(listing)],
+        "blobs": [blob for blob in blobs if layout.files.has(blob)],
+    }
+    if request.get("room"):
+        leased = set(leased_blobs(layout))
+        response["room"], response["most"] = available_space(layout, cache_limit(request), leased)
+        response["leases"] = sorted(CacheLeases(layout).live_leases())
+        response["leased"] = [blob for blob in blobs if blob in leased]
+    if request.get("shared"):
+        from trainctl.node.transfer.shared_cache import open_shared_cache  # slow to import
+
+        shared = open_shared_cache(request)
+        response["shared"] = [blob for blob in blobs if shared and shared.has_name(blob)]
+    return response

@@ -1,4 +1,4 @@
-"""What lies in the node's cache: listings with what they need, and bytes, each inode counted once."""
+"""Inventory of the node's cache: listings and disk usage, each inode counted once."""
 
 from __future__ import annotations
 
@@ -16,121 +16,112 @@ from trainctl.node.system.layout import Layout
 
 
 class CacheEntry:
-    """A listing of which something may be here; ``completion_marker`` is the seal's document, or that of a seal that was put aside."""
+    """A listing in the cache, complete or not; ``marker`` is its completion marker, also if moved aside."""
 
     def __init__(
-        self,
-        layout: Layout,
-        listing_id: str,
-        completion_marker: Mapping[str, Any],
-        last_used: float,
+        self, layout: Layout, listing_id: str, marker: Mapping[str, Any], last_used: float
     ) -> None:
         self.id = listing_id
-        self.source = str(completion_marker.get("source", ""))
+        self.source = str(marker.get("source", ""))
         self.last_used = last_used
         self.is_complete = layout.completion_marker(listing_id).exists()
-        self._seal = completion_marker
+        self._marker = marker
         self._document = layout.listing(listing_id)
 
     @cached_property
     def listing(self) -> Optional[Listing]:
-        """None if its document is lost."""
+        """The listing; None if its document is missing or corrupt."""
         return load_listing(self._document)
 
     @property
     def unique_files(self) -> Sequence[ListedFile]:
-        """Its files, one for each distinct blob."""
+        """One file for each distinct blob."""
         return self.listing.unique_files if self.listing else ()
 
     @property
     def files(self) -> int:
-        """How many files it has."""
-        known = self._seal.get("files")
-        return known if isinstance(known, int) else len(self.listing.files) if self.listing else 0
+        """Number of files."""
+        count = self._marker.get("files")
+        return count if isinstance(count, int) else len(self.listing.files) if self.listing else 0
 
     @property
     def size(self) -> int:
-        """Their bytes."""
-        known = self._seal.get("bytes")
-        return known if isinstance(known, int) else self.listing.size if self.listing else 0
+        """Size in bytes."""
+        size = self._marker.get("bytes")
+        return size if isinstance(size, int) else self.listing.size if self.listing else 0
 
 
 class CacheInventory:
-    """A look at one cache."""
+    """Listings and sizes of one cache."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._references = CacheReferences(layout)
 
     def listings(self) -> List[CacheEntry]:
-        """Every listing that has a tree, a seal or a reference; the one that was used longest ago first."""
-        seals = {Path(name).stem for name in list_names(self._layout.seals)}
-        ids = {*self._references.listings(), *seals, *list_names(self._layout.trees)}
-        found = [self._kept(listing_id) for listing_id in ids if not listing_id.startswith(".")]
-        return sorted(found, key=lambda kept: (kept.last_used, kept.id))
+        """All listings with a tree, completion marker or reference, least recently used first."""
+        marked = {Path(name).stem for name in list_names(self._layout.completion_markers)}
+        ids = {*self._references.listings(), *marked, *list_names(self._layout.trees)}
+        entries = [self._entry(listing_id) for listing_id in ids if not listing_id.startswith(".")]
+        return sorted(entries, key=lambda entry: (entry.last_used, entry.id))
 
-    def _kept(self, listing_id: str) -> CacheEntry:
+    def _entry(self, listing_id: str) -> CacheEntry:
         layout = self._layout
-        seals = map(
-            read_json, (layout.completion_marker(listing_id), layout.pending_marker(listing_id))
-        )
-        completion_marker = next(filter(None, seals), {})
-        return CacheEntry(
-            layout, listing_id, completion_marker, self._references.last_used(listing_id)
-        )
+        paths = (layout.completion_marker(listing_id), layout.pending_marker(listing_id))
+        marker = next(filter(None, map(read_json, paths)), {})
+        return CacheEntry(layout, listing_id, marker, self._references.last_used(listing_id))
 
-    def holds(self, kept: CacheEntry) -> bool:
-        """Whether anything of the listing is here, whole or not."""
-        here = self._layout.tree(kept.id).exists()
-        return here or any(self.sizes_of(file.sha256)[0] for file in kept.unique_files)
+    def holds(self, entry: CacheEntry) -> bool:
+        """Check whether any bytes of the listing are stored."""
+        exists = self._layout.tree(entry.id).exists()
+        return exists or any(self.sizes_of(file.sha256)[0] for file in entry.unique_files)
 
     def used(self) -> int:
-        """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""
+        """Bytes of all blobs, complete or not, linked or not, without chunk maps."""
         linked: Set[Tuple[int, int]] = set()
         total = 0
-        for _, found in _files_below(str(self._layout.blobs)):
-            total += found.st_size
-            if found.st_nlink > 1:
-                linked.add((found.st_dev, found.st_ino))
+        for _, status in _files_below(str(self._layout.blobs)):
+            total += status.st_size
+            if status.st_nlink > 1:
+                linked.add((status.st_dev, status.st_ino))
         maps = {str(path) for path in self._layout.partial.glob("*.map")}
-        for place in (self._layout.partial, self._layout.trees):
-            for name, found in _files_below(str(place)):
-                inode = (found.st_dev, found.st_ino)
+        for directory in (self._layout.partial, self._layout.trees):
+            is_partial = directory == self._layout.partial
+            for name, status in _files_below(str(directory)):
+                inode = (status.st_dev, status.st_ino)
                 if name not in maps and inode not in linked:
-                    if found.st_nlink > 1:
+                    if status.st_nlink > 1:
                         linked.add(inode)
-                    total += (
-                        found.st_size if place != self._layout.partial else _allocated_bytes(found)
-                    )
+                    total += _allocated_bytes(status) if is_partial else status.st_size
         return total
 
     def present(self, digests: Iterable[str]) -> int:
-        """The bytes of these contents that are here, whole or not."""
+        """Stored bytes of the blobs with these digests, complete or not."""
         return sum(self.sizes_of(digest)[0] for digest in digests)
 
     def sizes_of(self, sha256: str) -> Tuple[int, int]:
-        """How much of a content is here: bytes, and those of them that the disk has set aside for good."""
+        """Stored bytes of a blob, and how many of them have allocated disk blocks."""
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(self._layout.files.blob(sha256))  # noqa: PTH116 - millions
-            return found.st_size, found.st_size
+            status = os.stat(self._layout.files.blob(sha256))  # noqa: PTH116 - called for millions of files
+            return status.st_size, status.st_size
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(self._layout.files.part(sha256))  # noqa: PTH116
-            return _allocated_bytes(found), found.st_blocks * 512
+            status = os.stat(self._layout.files.part(sha256))  # noqa: PTH116
+            return _allocated_bytes(status), status.st_blocks * 512
         return 0, 0
 
 
-def _allocated_bytes(found: os.stat_result) -> int:
-    """The bytes of a file that may have holes, as its chunks come in any order."""
-    return min(found.st_size, found.st_blocks * 512)
+def _allocated_bytes(status: os.stat_result) -> int:
+    """Bytes of a sparse file: chunks arrive in any order."""
+    return min(status.st_size, status.st_blocks * 512)
 
 
-def _files_below(place: str) -> Iterator[Tuple[str, os.stat_result]]:
-    """Every regular file, with what is known of it; one directory may have millions."""
-    directories = [place]
+def _files_below(path: str) -> Iterator[Tuple[str, os.stat_result]]:
+    """Walk all regular files without listing a directory in memory: it may hold millions."""
+    directories = [path]
     while directories:
         try:
             entries = os.scandir(directories.pop())
-        except OSError:  # it is gone
+        except OSError:  # removed meanwhile
             continue
         with entries:
             for entry in entries:
@@ -138,6 +129,6 @@ def _files_below(place: str) -> Iterator[Tuple[str, os.stat_result]]:
                     directories.append(entry.path)
                     continue
                 with contextlib.suppress(FileNotFoundError):
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode):
-                        yield entry.path, found
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield entry.path, status

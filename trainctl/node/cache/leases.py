@@ -1,4 +1,4 @@
-"""What must stay in a node's cache: listings that runs need, by leases, and those that deliveries fetch, by reservations."""
+"""Leases of runs and reservations of deliveries, which protect listings from eviction."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from trainctl.node.runs.record import CREATED, ENDED, LOST, NodeRun
 from trainctl.node.system.layout import Layout
 
 UNSTARTED_SECONDS = 24 * 3600.0
-"""How long a delivery waits for its run to start, when nobody is at it: others of a gang may take that long."""
+"""How long a delivered listing waits for its run to start: other ranks of a gang may take that long."""
 
 
 class CacheLeases:
-    """The leases in one cache, which runs under several ROOTs may share."""
+    """Leases in one cache, which may be shared by several root directories."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def take(self, key: str, listing_id: str, lineage: str) -> None:
-        """Say that a run needs a listing, before the listing's seal is looked at."""
+    def acquire(self, key: str, listing_id: str, lineage: str) -> None:
+        """Record that a run needs a listing. Call before checking that the listing is complete."""
         write_volatile(
             self._layout.leases / key / listing_id,
             {"lineage": lineage, "root": str(self._layout.root), "holder": process_record()},
         )
 
     def release(self, key: str) -> None:
-        """Drop the leases of a run."""
+        """Release all leases of a run."""
         remove_tree(self._layout.leases / key)
 
     def release_listing(self, key: str, listing_id: str) -> None:
-        """Drop the lease of a listing that could not be delivered, unless the run is there and may be using it."""
+        """Release the lease of a failed delivery, unless the run exists and may use the listing."""
         if key and NodeRun(self._layout, key).spec is None:
             with contextlib.suppress(FileNotFoundError):
                 (self._layout.leases / key / listing_id).unlink()
 
     def release_unstarted(self, lineage: str, runs: Set[str]) -> None:
-        """Drop the leases that a lineage took for runs which never came to be under this ROOT."""
+        """Release a lineage's leases of runs that were never created under this root directory."""
         for key in set(list_names(self._layout.leases)) - runs:
             leases = self._of(key).values()
             mine = {"lineage": lineage, "root": str(self._layout.root)}
@@ -61,18 +61,18 @@ class CacheLeases:
             elif all(lease.get(name) == mine[name] for lease in leases for name in mine):
                 self.release(key)
 
-    def live(self) -> Dict[str, List[str]]:
-        """Of each listing that is needed now, the runs that need it; what is stale is not there."""
-        found: Dict[str, List[str]] = {}
+    def live_leases(self) -> Dict[str, List[str]]:
+        """Map each listing in use to the keys of the live runs that lease it."""
+        runs: Dict[str, List[str]] = {}
         for key in list_names(self._layout.leases):
             leases = self._of(key)
             if leases and self._is_live(key, leases):
                 for listing in leases:
-                    found.setdefault(listing, []).append(key)
-        return found
+                    runs.setdefault(listing, []).append(key)
+        return runs
 
-    def need(self, listing_id: str) -> bool:
-        """Whether some live run needs the listing."""
+    def is_needed(self, listing_id: str) -> bool:
+        """Check whether a live run leases the listing."""
         keys = list_names(self._layout.leases)
         return any(
             listing_id in leases and self._is_live(key, leases)
@@ -80,14 +80,14 @@ class CacheLeases:
         )
 
     def describe(self, key: str) -> str:
-        """A run for people: its job and number where they are known."""
+        """Describe a run by its job and number, if known."""
         spec = self._spec(key)
         if spec is None:
-            return "a run that has not begun yet"
+            return "a run that has not started yet"
         return f"{spec['address']} run {spec['number']} ({spec['id']})"
 
     def project(self, key: str) -> Optional[str]:
-        """Whose run it is, where that is known."""
+        """Project of a run, if known."""
         spec = self._spec(key)
         return spec["project"] if spec else None
 
@@ -96,7 +96,7 @@ class CacheLeases:
         return next(filter(None, specs), None)
 
     def _sweep(self, key: str) -> None:
-        """Remove a run's directory that holds no lease, with what killed writers left; one who is writing now makes it anew."""
+        """Remove a run's lease directory if it is empty or abandoned; a concurrent writer recreates it."""
         directory = self._layout.leases / key
         if list_names(directory) and not self._is_young(key):
             remove_tree(directory)
@@ -104,14 +104,14 @@ class CacheLeases:
             directory.rmdir()
 
     def _of(self, key: str) -> Dict[str, Mapping[str, Any]]:
-        """A run's leases by listing; one that is being written, or was cut by a crash, still counts."""
+        """Leases of a run by listing, including those that are empty or truncated by a crash."""
         directory = self._layout.leases / key
         names = (name for name in list_names(directory) if not name.startswith("."))
         return {name: read_json(directory / name) or {} for name in names}
 
     def _is_live(self, key: str, leases: Mapping[str, Mapping[str, Any]]) -> bool:
         for root in self._roots(leases):
-            status = NodeRun(Layout(root), key).status()  # of a lost run nothing is left after this
+            status = NodeRun(Layout(root), key).status()
             if status is not None and status["status"] in {*ENDED, LOST}:
                 return False
             if status is not None and (status["supervised"] or status["status"] != CREATED):
@@ -130,14 +130,14 @@ class CacheLeases:
 
 
 def hold_lease(run: NodeRun, listing_id: str) -> bool:
-    """Have a run need a sealed listing for as long as it lives; False if it is not here.
+    """Lease a complete listing for a run's lifetime; False if it is not complete here.
 
-    The lease comes first, then the look at the seal. Who is just about to evict the listing holds its lock, sees the
-    lease, and puts the seal back.
+    The lease is written before the completion marker is checked. A process that is evicting the listing holds its
+    lock, sees the lease and restores the marker.
     """
     layout = run.layout
     spec = run.spec
-    CacheLeases(layout).take(run.key, listing_id, spec["lineage"] if spec else "")
+    CacheLeases(layout).acquire(run.key, listing_id, spec["lineage"] if spec else "")
     trees = ListingTrees(layout)
     if trees.is_complete(listing_id):
         return True
@@ -149,13 +149,13 @@ def hold_lease(run: NodeRun, listing_id: str) -> bool:
 
 
 def space_lock(layout: Layout) -> FileLease:
-    """Held while a process reserves, measures or removes. A holder never waits for a listing's lock."""
+    """Lock for reserving, measuring and removing. Its holder never waits for a listing's lock."""
     return FileLease(layout.locks / "room.lock")
 
 
 @contextlib.contextmanager
 def reserve_listing(layout: Layout, listing: Listing) -> Iterator[None]:
-    """Reserve a listing's contents, before the cache is searched for them."""
+    """Reserve a listing's blobs before searching the cache for them."""
     path = layout.reservations / temporary_name(listing.id)[1:]
     size = sum(file.size for file in listing.unique_files)
     with space_lock(layout):
@@ -168,17 +168,17 @@ def reserve_listing(layout: Layout, listing: Listing) -> Iterator[None]:
 
 
 def reserved_bytes(layout: Layout) -> int:
-    """The sum of all reservations; content that several deliveries fetch counts for each."""
+    """Sum of all reservations; blobs that several deliveries fetch count for each."""
     return sum(_reservations(layout).values())
 
 
 def reserved_listings(layout: Layout) -> Set[str]:
-    """The ids of the listings that are reserved."""
+    """Ids of the reserved listings."""
     return {path.name.partition(".")[0] for path in _reservations(layout)}
 
 
 def reservations(layout: Layout) -> Iterator[ListedFile]:
-    """The contents that are reserved; one that several listings name several times."""
+    """Files of the reserved listings; blobs of several listings are repeated."""
     for listing_id in reserved_listings(layout):
         listing = load_listing(layout.listing(listing_id))
         if listing is not None:
@@ -186,14 +186,14 @@ def reservations(layout: Layout) -> Iterator[ListedFile]:
 
 
 def _reservations(layout: Layout) -> Dict[Path, int]:
-    """The reservations of live deliveries, with their bytes; those of dead processes are removed."""
-    found = {}
+    """Bytes reserved by live deliveries; removes reservations of dead processes."""
+    sizes = {}
     names = list_names(layout.reservations)
     for path in (layout.reservations / name for name in names if not name.startswith(".")):
-        about = read_json(path)
-        if about and is_alive(about.get("holder")):
-            found[path] = int(about["bytes"])
+        record = read_json(path)
+        if record and is_alive(record.get("holder")):
+            sizes[path] = int(record["bytes"])
         else:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-    return found
+    return sizes

@@ -1,4 +1,4 @@
-"""Listings on a node: received with a request, kept as documents, and referred to by lineages, one file each so that nobody shares one."""
+"""Listings on a node: documents, and references of lineages in a file each."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _ARRIVAL_FILE = "here.json"
 
 
 def receive_listings(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
-    """The listings with these ids, whose rows follow a request. Failure if they are invalid, or others."""
-    found: List[Listing] = []
+    """Read the rows of these listings, which follow a request; Failure if invalid."""
+    listings: List[Listing] = []
     for listing_id, rows in zip(ids, decode_rows(stream)):
         try:
             listing = Listing.of_rows(rows)
             listing.check()
         except ValueError as error:
-            raise Failure("request", f"the listing is invalid: {error}") from None
+            raise Failure("request", f"invalid listing: {error}") from None
         if listing.id != listing_id:
-            raise Failure("request", f"its id is {listing.id} and not {listing_id!r}")
-        found.append(listing)
-    return found
+            raise Failure("request", f"the listing's id is {listing.id}, expected {listing_id!r}")
+        listings.append(listing)
+    return listings
 
 
 def load_listing(path: Path) -> Optional[Listing]:
-    """The listing in a file; None if there is no such file, or it holds another document than its name says."""
+    """Read a listing's document; None if it is missing, corrupt or not the named one."""
     try:
-        found = Listing.from_bytes(path.read_bytes())
-        found.check()
+        listing = Listing.from_bytes(path.read_bytes())
+        listing.check()
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return found if found.id == path.stem else None
+    return listing if listing.id == path.stem else None
 
 
 class CacheReferences:
-    """The references in one cache."""
+    """References of lineages to the listings and training caches of one cache."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def refer(self, lineage: str, listing: Listing, owner: str) -> None:
-        """Record that a lineage needs a listing, before anything of it is inspected; then keep its document.
+        """Record that a lineage needs a listing, before inspecting it; then store its document.
 
         The reference's mtime is the last use.
         """
@@ -70,18 +70,18 @@ class CacheReferences:
             write_atomic(make_directory(document.parent) / document.name, listing.iter_bytes())
 
     def announce(self, lineage: str) -> None:
-        """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
+        """Protect files that a lineage uploads from garbage collection before its first delivery."""
         path = make_directory(self._layout.references / lineage) / _ARRIVAL_FILE
         if not path.exists():
             write_json(path, {})
 
     def refer_cache(self, lineage: str, name: str, directory: str) -> None:
-        """Say that a lineage needs a training cache, by a name that begins with the cache's."""
+        """Record that a lineage needs a training cache."""
         folder = make_directory(self._layout.references / lineage)
         write_json(folder / f"cache-{name}.json", {"directory": directory})
 
     def drop_cache(self, lineage: str, name: str) -> None:
-        """Take back every reference of the lineage whose name begins so."""
+        """Drop a lineage's references to the training cache ``name``."""
         folder = self._layout.references / lineage
         for list_name in list_names(folder):
             if list_name == f"cache-{name}.json" or list_name.startswith(f"cache-{name}-"):
@@ -89,7 +89,7 @@ class CacheReferences:
                     (folder / list_name).unlink()
 
     def drop(self, lineage: str) -> None:
-        """Drop all references of a lineage."""
+        """Drop all references of a lineage, to listings and training caches."""
         remove_tree(self._layout.references / lineage)
 
     def drop_listings(self, lineage: str) -> None:
@@ -100,12 +100,12 @@ class CacheReferences:
                     (self._layout.references / lineage / name).unlink()
 
     def lineages(self) -> List[str]:
-        """Every lineage that refers to something here."""
-        found = list_names(self._layout.references)
-        return [name for name in found if list_names(self._layout.references / name)]
+        """Lineages with at least one reference."""
+        names = list_names(self._layout.references)
+        return [name for name in names if list_names(self._layout.references / name)]
 
     def listings(self) -> Set[str]:
-        """The ids of all listings that some lineage refers to."""
+        """Ids of all referenced listings."""
         return {
             Path(name).stem
             for lineage in self.lineages()
@@ -114,33 +114,33 @@ class CacheReferences:
         }
 
     def refers(self, listing_id: str) -> bool:
-        """Whether some lineage refers to the listing."""
+        """Check whether any lineage refers to the listing."""
         return any(map(modified_at, self._to(listing_id)))
 
     def last_used(self, listing_id: str) -> float:
-        """When a lineage last had the listing delivered, in Unix seconds; 0 if none refers to it."""
+        """Time of the listing's last delivery in Unix seconds; 0 if unreferenced."""
         return max(map(modified_at, self._to(listing_id)), default=0.0)
 
     def drop_listing(self, listing_id: str) -> None:
-        """Drop every lineage's reference to a listing that was removed, and its document."""
+        """Drop all references to a removed listing, and its document."""
         for path in self._to(listing_id):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
         self.drop_document(listing_id)
 
     def drop_document(self, listing_id: str) -> None:
-        """Remove the document of a listing, unless a lineage refers to it: the reference is written first."""
+        """Remove a listing's document unless it is referenced: references are written first."""
         if not self.refers(listing_id):
             with contextlib.suppress(FileNotFoundError):
                 self._layout.listing(listing_id).unlink()
 
     def _to(self, listing_id: str) -> Iterator[Path]:
-        """Where the lineages would refer to a listing. Unlike a glob it doesn't pass over what may not be read."""
+        """Paths of possible references. Unlike a glob, fails on unreadable directories."""
         names = list_names(self._layout.references)
         return (self._layout.references / name / f"{listing_id}.json" for name in names)
 
     def cache_users(self, name: str) -> List[str]:
-        """Who refers to a training cache: ``LINEAGE+OWNER``."""
+        """References to a training cache, as ``LINEAGE+OWNER``."""
         begin, end = f"cache-{name}-", ".json"
         return [
             f"{lineage}+{list_name[len(begin) : -len(end)]}"

@@ -1,4 +1,4 @@
-"""Serve weights as long as the caller is there: this node's cache to its peers, or a mirror in a directory to nodes."""
+"""Serve weights to other nodes: this node's cache, or a mirror in a directory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MIN_TOKEN = 16
 
 
 def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
-    """Serve the request's listings from this node's cache; the first event tells what it ``holds`` of each."""
+    """Serve the listings from this node's cache; the first event reports what it ``holds``."""
     layout = layout_of(request)
     listings = receive_listings(request["listings"], caller)
     holds = {listing.id: _holdings(layout, listing) for listing in listings}
@@ -59,14 +59,14 @@ def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
 
 
 def serve_mirror(request: ServeMirrorRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
-    """Serve the content of a mirror in a directory."""
+    """Serve the blobs of a mirror in a directory."""
     return _serve(
         MirrorObjectSource(check_absolute(request["path"], "mirror")), request, emit, caller, {}
     )
 
 
 class CacheObjectSource(ObjectSource):
-    """The contents of some listings: chunks by their digests, also while they arrive, and small files."""
+    """Chunks of listings by digest, also while the files are being fetched, and small files."""
 
     def __init__(self, layout: Layout, listings: Sequence[Listing]) -> None:
         self._layout = layout
@@ -80,29 +80,29 @@ class CacheObjectSource(ObjectSource):
         self._checked = -_FRESH_SECONDS
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """See Content. Clients verify what they get, as a map may say more than the disk has kept."""
-        named = _BLOB.fullmatch(key)
-        if named is None:
+        """See ObjectSource. Clients verify: a chunk map may claim more than the disk has kept."""
+        match = _BLOB.fullmatch(key)
+        if match is None:
             return None
-        if named[2] not in self._chunks:
-            return self.open_blob(named[2])
-        file, chunk = self._chunks[named[2]]
-        whole = self.open_blob(file.sha256)
-        if whole is not None:
-            return whole._replace(start=chunk.offset, end=chunk.offset + chunk.length)
-        wanted = min(chunk.length - offset, chunk.length if length is None else length)
-        marks = self._layout.files.marks(file.sha256)
-        count = readable_bytes(marks, chunk.offset + offset, wanted) if wanted > 0 else 0
-        if count < min(wanted, STEP_BYTES) or not count:
+        if match[2] not in self._chunks:
+            return self.open_blob(match[2])
+        file, chunk = self._chunks[match[2]]
+        blob = self.open_blob(file.sha256)
+        if blob is not None:
+            return blob._replace(start=chunk.offset, end=chunk.offset + chunk.length)
+        requested = min(chunk.length - offset, chunk.length if length is None else length)
+        marks = self._layout.files.chunk_marks(file.sha256)
+        count = readable_bytes(marks, chunk.offset + offset, requested) if requested > 0 else 0
+        if count < min(requested, STEP_BYTES) or not count:
             return None
         stream = open_file(self._layout.files.part(file.sha256))
-        if stream is None:  # it may just have got its name
+        if stream is None:  # it may just have been renamed
             return self.open(key, offset, length) if self._layout.files.has(file.sha256) else None
         end = offset + count
         return OpenObject(stream, chunk.offset, chunk.offset + end, is_complete=end == chunk.length)
 
     def open_blob(self, sha256: str) -> Optional[OpenObject]:
-        """A whole file, which may wait for its name: files of one chunk get them together."""
+        """Open a complete file, renamed or not: files of one chunk are renamed in groups."""
         files = self._layout.files
         stream = open_file(files.blob(sha256))
         if stream is None:
@@ -115,7 +115,7 @@ class CacheObjectSource(ObjectSource):
         return None if stream is None else OpenObject.from_file(stream)
 
     def is_incoming(self, sha256: str) -> bool:
-        """See Content. A delivery reserves what it will fetch before it inspects anything."""
+        """See ObjectSource. A delivery reserves a listing before it inspects the cache."""
         now = time.monotonic()
         if now - self._checked > _FRESH_SECONDS:
             self._checked, self._reserved = now, reserved_listings(self._layout)
@@ -125,59 +125,58 @@ class CacheObjectSource(ObjectSource):
 
 
 def _holdings(layout: Layout, listing: Listing) -> str:
-    """Which parts of a listing are here, as PeerSchedule reads it."""
+    """Which transfer units of a listing are present, in the format of PeerSchedule."""
     if ListingTrees(layout).is_complete(listing.id):
         return to_hex(True for _ in unit_lengths(listing))
-    return to_hex(_present(layout, listing, set(list_names(layout.partial))))
+    return to_hex(_present_units(layout, listing, set(list_names(layout.partial))))
 
 
-def _present(layout: Layout, listing: Listing, partial: Set[str]) -> Iterator[bool]:
+def _present_units(layout: Layout, listing: Listing, partial: Set[str]) -> Iterator[bool]:
     for file in listing.unique_files:
         is_whole = layout.files.has(file.sha256)
         is_arriving = not is_whole and f"{file.sha256}.map" in partial
-        marks = layout.files.marks(file.sha256) if is_arriving else b""
+        marks = layout.files.chunk_marks(file.sha256) if is_arriving else b""
         for number, _ in enumerate(file.chunk_ranges):
             yield is_whole or marks[number : number + 1] == bytes([VERIFIED])
 
 
 def _serve(
-    content: ObjectSource,
+    objects: ObjectSource,
     request: Mapping[str, Any],
     emit: Emit,
     caller: BinaryIO,
     more: Mapping[str, Any],
 ) -> ServeResponse:
-    """Serve until the caller closes standard input or is silent for a minute.
+    """Serve until the client closes standard input or is silent for a minute.
 
-    Events: ``{urls, loopback, why}`` with ``more``, then ``{sent}`` each second. Failure if this host has no usable
-    address.
+    Events: ``{urls, loopback, why}`` with ``more``, then ``{sent}`` each second. Failure if no address is usable.
     """
     token = request["token"]
     if not isinstance(token, str) or len(token) < _MIN_TOKEN:
-        raise Failure("request", f"a server of weights needs a token of {_MIN_TOKEN} characters or more")  # fmt: skip
+        raise Failure("request", f"token is too short: at least {_MIN_TOKEN} characters required")
     callbacks = CallbackClient(caller, emit)
-    wanted = request.get("listen")
-    addresses, why = ([wanted], "") if wanted else ServingAddresses.here()
+    address = request.get("listen")
+    addresses, reason = ([address], "") if address else ServingAddresses.here()
     if not addresses:
-        raise Failure("failed", why)
+        raise Failure("failed", reason)
     tls = None if all(map(is_private, addresses)) else _tls(callbacks)
     ports = parse_port_range(request.get("ports"))
-    with serve_in_thread(ObjectServer(content, token, addresses, ports=ports, tls=tls)) as server:
+    with serve_in_thread(ObjectServer(objects, token, addresses, ports=ports, tls=tls)) as server:
         loopback = shared_loopback_network(addresses)
-        callbacks.send({"urls": server.urls, "loopback": loopback, "why": why, **more})
+        callbacks.send({"urls": server.urls, "loopback": loopback, "why": reason, **more})
         while not callbacks.gone.wait(_REPORT_SECONDS):
             callbacks.send({"sent": server.sent})
         return {"sent": server.sent}
 
 
 def _tls(callbacks: CallbackClient) -> ssl.SSLContext:
-    """A context with a certificate that the caller makes: Python's standard library can't."""
+    """TLS context with a certificate that the client makes: the standard library can't."""
     from trainctl.base.network.tls import server_context
 
     try:
-        answer = callbacks.request({"method": "certificate"})
+        response = callbacks.request({"method": "certificate"})
     except CallerGone:
-        raise Failure("failed", "the caller of the server has gone") from None
-    if "certificate" not in answer:
-        raise Failure("failed", "the caller of the server made no certificate for it")
-    return server_context(answer)
+        raise Failure("failed", "client disconnected") from None
+    if "certificate" not in response:
+        raise Failure("failed", "client sent no TLS certificate")
+    return server_context(response)

@@ -1,4 +1,4 @@
-"""Trees: the files of a listing as hard links to blobs, sealed when they are whole."""
+"""Trees: the files of a listing as hard links to blobs, marked when complete."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from trainctl.node.system.layout import Layout
 
 _READ_ONLY = 0o555
 STAGE = "tree-"
-"""What the name of a tree that is being made begins with; the listing's id follows."""
+"""Prefix of a tree that is being built; the listing's id follows."""
 REMOVED = ".gone-"
-"""The same of a tree that is being removed."""
+"""Prefix of a tree that is being removed."""
 MAX_CHECKED_FILES = 256
-"""Up to so many files of a sealed tree are looked at on every use."""
+"""Trees with up to this many files are checked on every use."""
 
 
 class ListingTrees:
-    """The trees under one ROOT."""
+    """Trees under one root directory."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def is_complete(self, listing_id: str) -> bool:
-        """Whether the tree is whole, going by its seal."""
+        """Check for the tree's completion marker."""
         return self._layout.completion_marker(listing_id).exists()
 
     def is_intact(self, listing: Listing, *, thoroughly: bool) -> bool:
-        """Whether a sealed tree still looks as it did; a large one is looked at only ``thoroughly``."""
+        """Check a complete tree against the file system; skip large ones unless ``thoroughly``."""
         if not self.is_complete(listing.id):
             return False
         if len(listing.files) > MAX_CHECKED_FILES and not thoroughly:
             return True
-        return all(self._right(self._layout.tree(listing.id), file) for file in listing.files)
+        return all(self._is_linked(self._layout.tree(listing.id), file) for file in listing.files)
 
     def build(self, listing: Listing, source: str) -> None:
-        """Link the listing's blobs, which must be here, and seal the tree; one that exists is mended in place."""
+        """Link the listing's blobs, which must be present, and mark the tree as complete."""
         tree = self._layout.tree(listing.id)
-        for completion_marker in (
+        for marker in (
             self._layout.pending_marker(listing.id),
             self._layout.completion_marker(listing.id),
         ):
             with contextlib.suppress(FileNotFoundError):
-                completion_marker.unlink()
+                marker.unlink()
         if tree.is_dir():
             self._fill(tree, listing)
         else:
@@ -71,7 +71,7 @@ class ListingTrees:
         write_json(self._layout.completion_marker(listing.id), about)
 
     def adopt(self, listing: Listing) -> None:
-        """Give blobs whose name is gone their name again, from the listing's tree."""
+        """Restore missing blobs from the listing's tree."""
         if not self._layout.tree(listing.id).is_dir():
             return
         for file in listing.files:
@@ -82,19 +82,19 @@ class ListingTrees:
                     make_directory(blob.parent)
                     os.link(path, blob, follow_symlinks=False)
 
-    def corrupt_files(self, listing: Listing, wrong: AbstractSet[str]) -> List[str]:
-        """The paths of files that are missing in a tree, or have other bytes than the listing says; ``wrong`` are contents that do."""
+    def corrupt_files(self, listing: Listing, corrupt: AbstractSet[str]) -> List[str]:
+        """Paths of missing and corrupt files of a tree; ``corrupt`` are digests of corrupt blobs."""
         tree = self._layout.tree(listing.id)
-        return [file.path for file in listing.files if not self._is_right(tree, file, wrong)]
+        return [file.path for file in listing.files if not self._verify(tree, file, corrupt)]
 
-    def _is_right(self, tree: Path, file: ListedFile, wrong: AbstractSet[str]) -> bool:
-        """A file that shares no inode with its blob, which was verified, is hashed itself; a wrong one loses its stamp."""
+    def _verify(self, tree: Path, file: ListedFile, corrupt: AbstractSet[str]) -> bool:
+        """Verify a file: by its blob, or by hashing if it is a copy. Corrupt copies lose their stamp."""
         path = tree / file.path
         try:
             status = path.lstat()
             with contextlib.suppress(FileNotFoundError):
                 blob = os.lstat(self._layout.files.blob(file.sha256))
-                if os.path.samestat(status, blob) and file.sha256 not in wrong:
+                if os.path.samestat(status, blob) and file.sha256 not in corrupt:
                     return True
             if stat.S_ISREG(status.st_mode) and matches_file(path, file):
                 return True
@@ -104,21 +104,19 @@ class ListingTrees:
         return False
 
     def clear_completion(self, listing_id: str) -> None:
-        """Put the seal aside, so that nobody begins to use the tree. The listing's lock is held."""
+        """Move the completion marker aside: no run starts to use the tree. Needs the listing's lock."""
         with contextlib.suppress(FileNotFoundError):
             self._layout.completion_marker(listing_id).replace(
                 self._layout.pending_marker(listing_id)
             )
 
     def restore_marker(self, listing_id: str) -> None:
-        """Put a seal back that was put aside, if the tree is still there. The listing's lock is held.
+        """Restore a marker that was moved aside if the tree still exists. Needs the listing's lock.
 
-        A tree is removed by one rename, so one that is there is what the seal says, whoever was killed at it.
+        Trees are removed by one rename: a tree that exists is complete, even if a removal was interrupted.
         """
-        aside, completion_marker = (
-            self._layout.pending_marker(listing_id),
-            self._layout.completion_marker(listing_id),
-        )
+        aside = self._layout.pending_marker(listing_id)
+        completion_marker = self._layout.completion_marker(listing_id)
         with contextlib.suppress(FileNotFoundError):
             if self._layout.tree(listing_id).is_dir() and not completion_marker.exists():
                 aside.replace(completion_marker)
@@ -126,7 +124,7 @@ class ListingTrees:
                 aside.unlink()
 
     def remove(self, listing_id: str) -> int:
-        """Remove a tree whose seal is gone already, and what is left of it where somebody was killed at that; the bytes that only it held."""
+        """Remove a tree without marker, and remains of an interrupted removal; the bytes freed."""
         remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
         pending_removal = self._layout.partial / f"{REMOVED}{listing_id}"
         freed = remove_tree(pending_removal)
@@ -135,16 +133,16 @@ class ListingTrees:
             self._layout.tree(listing_id).replace(pending_removal)
         return freed + remove_tree(pending_removal)
 
-    def _right(self, tree: Path, file: ListedFile) -> bool:
+    def _is_linked(self, tree: Path, file: ListedFile) -> bool:
         try:
-            here = os.lstat(f"{tree}/{file.path}")
+            entry = os.lstat(f"{tree}/{file.path}")
             blob = os.lstat(self._layout.files.blob(file.sha256))
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return is_stamped(here, file) and (os.path.samestat(here, blob) or here.st_nlink == 1)
+        return is_stamped(entry, file) and (os.path.samestat(entry, blob) or entry.st_nlink == 1)
 
     def _fill(self, tree: Path, listing: Listing) -> None:
-        """Make the directory hold the listing and nothing else; every single step leaves whole files only."""
+        """Make the directory hold exactly the listing's files. Interrupted at any step, files are complete."""
         directories = _directories(listing)
         tree.chmod(0o700)
         for relative in sorted(directories):
@@ -155,7 +153,7 @@ class ListingTrees:
             directory.chmod(0o700)
         _remove_extra_files(tree, listing, directories)
         for file in listing.files:
-            if not self._right(tree, file):
+            if not self._is_linked(tree, file):
                 self._link(f"{tree}/{file.path}", file)
         for relative in directories:
             (tree / relative).chmod(_READ_ONLY)
@@ -164,7 +162,7 @@ class ListingTrees:
 
     def _link(self, name: str, file: ListedFile) -> None:
         blob = self._layout.files.blob(file.sha256)
-        with contextlib.suppress(OSError):  # something is in the way, or too many links
+        with contextlib.suppress(OSError):  # the name exists, or too many links
             os.link(blob, name)
             return
         path = Path(name)
@@ -174,7 +172,7 @@ class ListingTrees:
         except OSError as error:
             if error.errno != errno.EMLINK:
                 raise
-            # There are so many equal files that the inode has no room for one more.
+            # Too many equal files for the links of one inode.
             shutil.copyfile(blob, temporary)
             temporary.chmod(0o444)
             os.utime(temporary, (stamp(file.sha256), stamp(file.sha256)))
@@ -184,25 +182,25 @@ class ListingTrees:
 
 
 def _directories(listing: Listing) -> Set[str]:
-    found: Set[str] = set()
+    directories: Set[str] = set()
     for file in listing.files:
-        parts = file.path.split("/")[:-1]
-        found.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return found
+        names = file.path.split("/")[:-1]
+        directories.update("/".join(names[:count]) for count in range(1, len(names) + 1))
+    return directories
 
 
 def _remove_extra_files(tree: Path, listing: Listing, directories: Set[str]) -> None:
     for directory, inner, names in os.walk(str(tree)):
         base = Path(directory).relative_to(tree)
-        for name in sorted(names):  # so that neighbours are looked for together
+        for name in sorted(names):  # neighbours are close in the sorted listing
             if (base / name).as_posix() not in listing.paths:
                 Path(directory, name).unlink()
-        kept: List[str] = []
+        remaining: List[str] = []
         for name in inner:
             if (base / name).as_posix() in directories:
-                kept.append(name)
+                remaining.append(name)
             elif Path(directory, name).is_symlink():
                 Path(directory, name).unlink()
             else:
                 remove_tree(Path(directory, name))
-        inner[:] = kept
+        inner[:] = remaining

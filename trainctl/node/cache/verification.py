@@ -1,4 +1,4 @@
-"""Verify a node's cache: every byte is hashed again. What is wrong is removed; the next delivery fetches it."""
+"""Verify a node's cache by hashing every byte; remove corrupt blobs."""
 
 from __future__ import annotations
 
@@ -27,91 +27,91 @@ OK, EVICTED, CORRUPT = "ok", "evicted", "corrupt"
 
 
 def cache_verify(request: NodeCacheRequest, emit: Emit) -> CacheListingsResponse:
-    """Hash every listing that is sealed or in use here; the tree of a listing with wrong files is removed.
+    """Hash all listings that are complete or in use; remove trees with corrupt files.
 
-    Each listing has an ``outcome``: whole, dropped, or wrong if a live run leases it and so only loses its seal;
-    ``corrupt_files`` names its files that were. Contents that no listing names are removed.
+    ``outcome`` of a listing: ``ok``, ``evicted``, or ``corrupt`` if a live run leases it: then only its completion
+    marker is removed. ``corrupt_files`` lists its corrupt files. Unreferenced blobs are removed.
     """
     layout = layout_of(request)
     if not layout.cache.is_dir():
         return {"listings": [], "bytes": 0, "freed": 0}
-    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
+    for directory in (layout.partial, layout.locks, layout.trees, layout.completion_markers):
         make_directory(directory)
-    leased = CacheLeases(layout).live()
+    leased = CacheLeases(layout).live_leases()
     listings = [
         listing
         for listing in CacheInventory(layout).listings()
         if listing.is_complete or (listing.id in leased and layout.tree(listing.id).is_dir())
     ]
-    verifying = _CacheVerifier(
-        layout, emit, {file for listing in listings for file in listing.unique_files}
-    )
-    rows = [verifying.listing(listing) for listing in listings]
-    verifying.remove_wrong()
+    files = {file for listing in listings for file in listing.unique_files}
+    verifier = _CacheVerifier(layout, emit, files)
+    rows = [verifier.verify_listing(listing) for listing in listings]
+    verifier.remove_corrupt()
     with space_lock(layout):
         freed = CacheEviction(layout, CacheInventory(layout).listings()).remove_orphans()
-    return {"listings": rows, "bytes": verifying.hashed, "freed": freed + verifying.freed}
+    return {"listings": rows, "bytes": verifier.hashed, "freed": freed + verifier.freed}
 
 
 class _CacheVerifier:
-    """One pass over a cache: content is hashed, then listings with wrong content lose their seals, then it is removed."""
+    """One pass over a cache: hash blobs, clear markers of corrupt listings, remove corrupt blobs."""
 
     def __init__(self, layout: Layout, emit: Emit, files: Iterable[ListedFile]) -> None:
         self._layout = layout
         self._emit = emit
         self._trees = ListingTrees(layout)
-        self._contents = {file.sha256: file for file in files}
-        self._wrong: Set[str] = set()
+        self._files = {file.sha256: file for file in files}
+        self._corrupt: Set[str] = set()
         self.hashed = self.freed = 0
         self._hash_all()
 
-    def listing(self, kept: CacheEntry) -> CacheListingRow:
-        """What became of one listing."""
+    def verify_listing(self, entry: CacheEntry) -> CacheListingRow:
+        """Check one listing, clear or remove it if corrupt, and report the outcome."""
+        listing = entry.listing
         row: CacheListingRow = {
-            "id": kept.id,
-            "source": kept.source,
+            "id": entry.id,
+            "source": entry.source,
             "detail": "",
             "corrupt_files": [],
+            "files": len(listing.files) if listing else 0,
+            "bytes": listing.size if listing else 0,
         }
-        files, size = (len(kept.listing.files), kept.listing.size) if kept.listing else (0, 0)
-        row["files"], row["bytes"] = files, size
-        with FileLease(self._layout.locks / f"listing-{kept.id}.lock"):
-            if not self._layout.tree(kept.id).is_dir() and not self._trees.is_complete(kept.id):
-                return {**row, "outcome": EVICTED, "detail": "it was evicted meanwhile"}
-            if kept.listing is None:
-                return {**row, "outcome": self._drop(kept), "detail": "its listing is lost"}
-            self._trees.adopt(kept.listing)
-            corrupt_files = self._trees.corrupt_files(kept.listing, self._wrong)
-            if not corrupt_files and self._trees.is_intact(kept.listing, thoroughly=True):
+        with FileLease(self._layout.locks / f"listing-{entry.id}.lock"):
+            if not self._layout.tree(entry.id).is_dir() and not self._trees.is_complete(entry.id):
+                return {**row, "outcome": EVICTED, "detail": "evicted during verification"}
+            if listing is None:
+                return {**row, "outcome": self._clear(entry), "detail": "its listing is missing"}
+            self._trees.adopt(listing)
+            corrupt_files = self._trees.corrupt_files(listing, self._corrupt)
+            if not corrupt_files and self._trees.is_intact(listing, thoroughly=True):
                 return {**row, "outcome": OK}
             row["corrupt_files"] = corrupt_files
             detail = "the next delivery fetches it again"
-            return {**row, "outcome": self._drop(kept), "detail": detail}
+            return {**row, "outcome": self._clear(entry), "detail": detail}
 
-    def remove_wrong(self) -> None:
-        """Remove the blobs that are still wrong: nothing says any more that they are needed and right."""
-        for sha256 in self._wrong:
-            if not self._layout.files.verify(self._contents[sha256]):
-                self._layout.files.remove(self._contents[sha256])
+    def remove_corrupt(self) -> None:
+        """Remove blobs that are still corrupt; no complete listing refers to them any more."""
+        for sha256 in self._corrupt:
+            if not self._layout.files.verify(self._files[sha256]):
+                self._layout.files.remove(self._files[sha256])
 
     def _hash_all(self) -> None:
-        total = sum(file.size for file in self._contents.values())
+        total = sum(file.size for file in self._files.values())
         threads, reported = min(_MAX_THREADS, os.cpu_count() or 1), 0.0
         files = self._layout.files
-        for file, is_right in map_ordered(files.verify, self._contents.values(), threads):
-            if not is_right:
-                self._wrong.add(file.sha256)
+        for file, is_intact in map_ordered(files.verify, self._files.values(), threads):
+            if not is_intact:
+                self._corrupt.add(file.sha256)
             self.hashed += file.size
             now = time.monotonic()
             if now - reported >= _EVENT_SECONDS or self.hashed >= total:
                 reported = now
                 self._emit({"done": self.hashed, "total": total})
 
-    def _drop(self, kept: CacheEntry) -> str:
-        """Remove a tree, whose lock is held; if a live run leases it, only its seal, so that no other run begins to use it."""
+    def _clear(self, entry: CacheEntry) -> str:
+        """Remove a tree; if a live run leases it, only its completion marker. Needs its lock."""
         with contextlib.suppress(FileNotFoundError):
-            self._layout.completion_marker(kept.id).unlink()
-        if CacheLeases(self._layout).need(kept.id):
+            self._layout.completion_marker(entry.id).unlink()
+        if CacheLeases(self._layout).is_needed(entry.id):
             return CORRUPT
-        self.freed += self._trees.remove(kept.id)
+        self.freed += self._trees.remove(entry.id)
         return EVICTED

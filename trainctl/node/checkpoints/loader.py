@@ -1,4 +1,4 @@
-"""Checkpoints that a run begins with: found when it starts, placed where its job looks for them, read-only."""
+"""Load the checkpoints that a run starts from and place them read-only in its directory."""
 
 from __future__ import annotations
 
@@ -20,66 +20,69 @@ from trainctl.node.runs.record import NodeRun
 
 
 class _LoadableCheckpoint(NamedTuple):
-    kept: RunCheckpoints
+    source: RunCheckpoints
     manifest: CheckpointManifest
 
 
 def load_checkpoints(
     run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path
 ) -> List[Dict[str, Any]]:
-    """Place what ``spec["load"]`` refers to below the run's ``loaded/<job>/rank-<n>/<checkpoint>``; what it was.
+    """Place the checkpoints named by ``spec["load"]``; returns run, rank, name, step and version of each.
 
-    What an earlier run of the job left without its uploader is brought to the store first. Failure if there is
-    nothing, but for a reference that is ``optional``.
+    They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``. Checkpoints that an earlier run of the job
+    left on this node are uploaded first. Failure if a reference that is not ``optional`` matches nothing.
     """
     references = spec.get("load") or []
     if not references:
         return []
-    place = spec.get("store") or {}
-    with store_errors(place):
+    location = spec.get("store") or {}
+    with store_errors(location):
         for other in runs_to_upload(run, spec):
             upload_remaining(other, secrets, data)
-    store = open_store_for(place, data, secrets)
+    store = open_store_for(location, data, secrets)
     remove_tree(run.loaded)
     make_directory(run.loaded)
-    said: List[Dict[str, Any]] = []
+    rows: List[Dict[str, Any]] = []
     for reference in references:
-        with store_errors(place):
-            found = _find(store, reference)
-        for one in found:
-            job = one.kept.prefix.split("/")[1]
-            target = run.loaded / job / f"rank-{one.manifest['rank']}" / one.manifest["name"]
-            _place(one, target, data / "checkpoints")
-            named = {name: one.manifest.get(name) for name in ("rank", "name", "step", "version")}
-            said.append({"run": one.kept.prefix, **named})
-    return said
+        with store_errors(location):
+            checkpoints = _find(store, reference)
+        for checkpoint in checkpoints:
+            prefix, manifest = checkpoint.source.prefix, checkpoint.manifest
+            job = prefix.split("/")[1]
+            target = run.loaded / job / f"rank-{manifest['rank']}" / manifest["name"]
+            _place(checkpoint, target, data / "checkpoints")
+            row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
+            rows.append({"run": prefix, **row})
+    return rows
 
 
 def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCheckpoint]:
-    """The ranks of the newest checkpoint that the reference can mean: the newest of each job, of those the last written."""
+    """Ranks of the newest matching checkpoint: the newest of each job, and of these the last written."""
     jobs: Dict[str, Dict[RunCheckpoints, List[CheckpointManifest]]] = {}
-    wanted = reference["name"]
-    for kept in list_runs(store, reference["project"]):
-        _, job, run = kept.prefix.split("/")
+    name = reference["name"]
+    for source in list_runs(store, reference["project"]):
+        _, job, run = source.prefix.split("/")
         if reference["job"] not in (None, job):
             continue
         if reference["run"] not in (None, run.partition("-")[2]):
             continue
-        meant = [manifest for manifest in kept.manifests() if wanted in (None, manifest["name"])]
-        jobs.setdefault(job, {})[kept] = meant
-    best = [found for found in map(newest_checkpoint, jobs.values()) if found is not None]
-    if not best:
+        manifests = [
+            manifest for manifest in source.manifests() if name in (None, manifest["name"])
+        ]
+        jobs.setdefault(job, {})[source] = manifests
+    newest = [found for found in map(newest_checkpoint, jobs.values()) if found is not None]
+    if not newest:
         if reference["optional"]:
             return []
         raise Failure(
             "missing",
-            f"there is no complete checkpoint {_reference_text(reference)}",
-            _known_text(store, reference),
+            f"no complete checkpoint {_reference_text(reference)} found",
+            _available_text(store, reference),
         )
-    kept, ranks = max(
-        best, key=lambda one: (min(checkpoint_class(one[1][0]), 1), age_key(one[1][0]))
+    source, ranks = max(
+        newest, key=lambda entry: (min(checkpoint_class(entry[1][0]), 1), age_key(entry[1][0]))
     )
-    return [_LoadableCheckpoint(kept, rank) for rank in ranks]
+    return [_LoadableCheckpoint(source, manifest) for manifest in ranks]
 
 
 def _reference_text(reference: CheckpointLoad) -> str:
@@ -89,39 +92,40 @@ def _reference_text(reference: CheckpointLoad) -> str:
     return " ".join([*parts, f"in project {reference['project']}"])
 
 
-def _known_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
+def _available_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
     names = [
         f"{list_run.prefix}: {manifest['name']}"
         for list_run in list_runs(store, reference["project"])
         for manifest in list_run.manifests()
     ]
-    return f"There are: {', '.join(names[-10:])}." if names else "The project has none yet."
+    return f"Available: {', '.join(names[-10:])}." if names else "The project has no checkpoints."
 
 
-def _place(one: _LoadableCheckpoint, target: Path, local: Path) -> None:
-    """Fill a directory with the checkpoint's files: links to those of this node, else verified copies."""
+def _place(checkpoint: _LoadableCheckpoint, target: Path, local: Path) -> None:
+    """Fill a directory with links to the checkpoint's files on this node, else verified copies."""
     make_directory(target)
+    source, manifest = checkpoint.source, checkpoint.manifest
     lease: Optional[str] = None
-    with contextlib.suppress(Failure, OSError):  # one may read where one may not write
-        lease = one.kept.lease(one.manifest["rank"], one.manifest["name"])
+    with contextlib.suppress(Failure, OSError):  # the store may be read-only
+        lease = source.lease(manifest["rank"], manifest["name"])
     try:
-        for file in one.manifest["files"]:
+        for file in manifest["files"]:
             path = target / file["path"]
             make_directory(path.parent)
-            folder = local / one.kept.prefix / f"rank-{one.manifest['rank']}" / one.manifest["name"]
+            folder = local / source.prefix / f"rank-{manifest['rank']}" / manifest["name"]
             if not _link(folder / file["path"], path, file):
-                _fetch(one.kept.store, file, path)
+                _fetch(source.store, file, path)
     finally:
         if lease is not None:
             with contextlib.suppress(Failure, OSError):
-                one.kept.store.delete(lease)
+                source.store.delete(lease)
 
 
 def _link(source: Path, path: Path, file: Mapping[str, Any]) -> bool:
-    """A hard link to the file that the manifest was made from, if it is still here and unchanged."""
+    """Hard-link the file that was uploaded, if it is still here and unchanged."""
     try:
-        found = source.lstat()
-        if (found.st_size, found.st_mtime_ns) != (file["size"], file["modified"]):
+        status = source.lstat()
+        if (status.st_size, status.st_mtime_ns) != (file["size"], file["modified"]):
             return False
         os.link(source, path, follow_symlinks=False)
     except OSError:
@@ -142,5 +146,5 @@ def _fetch(store: CheckpointStore, file: Mapping[str, Any], path: Path) -> None:
 
         store.read(file["key"], 0, write)
     if digest.hexdigest() != file["sha256"]:
-        raise Failure("wrong", f"{file['key']!r} in the store is not what was kept there")
+        raise Failure("wrong", f"{file['key']!r} in the store is corrupt: digest mismatch")
     path.chmod(0o444)

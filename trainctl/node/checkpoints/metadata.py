@@ -1,4 +1,4 @@
-"""What a checkpoint is, by the files that trainers write into it: its type, base model, step and weights."""
+"""Describe checkpoints by the files that trainers write: type, base model, step, tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Collection, Dict, Iterable, Optional, Tuple
 from trainctl.base.checkpoints.ranking import TRAINER_STATE, is_loadable
 
 _STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")
-"""Said outright, or at the end; what stands behind the point of a number is part of a loss, or of a model's name."""
+"""After ``step=``, or at the end. Digits after a decimal point belong to a loss or a model's name."""
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
 
 MAX_HEADER_BYTES = 10 * 2**20
-"""A longer header of a safetensors file is refused: a hostile file may claim any number."""
+"""Largest header of a safetensors file that is read: a hostile file may claim any size."""
 
 _BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
@@ -26,40 +26,40 @@ _BITS = {
 }  # fmt: skip
 
 TensorTotals = Tuple[int, Dict[str, int]]
-"""A safetensors file's number of tensors, and its parameters by type."""
+"""Number of tensors of a safetensors file, and its parameters by data type."""
 
 
 def parse_step(name: str) -> Optional[int]:
-    """The step in a name such as ``checkpoint-120``, ``checkpoint-120-1``, ``global_step120`` or ``epoch=0-step=120.ckpt``."""
+    """Parse the step of ``checkpoint-120``, ``checkpoint-120-1``, ``global_step120``, ``epoch=0-step=120.ckpt``."""
     match = _STEP.search(name)
     digits = (match[1] or match[2]) if match else ""
     return int(digits) if 0 < len(digits) <= 18 else None
 
 
 def checkpoint_step(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
-    """The step in its name, else the one that its trainer wrote into its state; None if it holds nothing to resume from."""
+    """Step by name, else by trainer state; None if the checkpoint can't be resumed from."""
     if not is_loadable(files):
         return None
-    named = parse_step(name)
-    if named is not None or TRAINER_STATE not in files:
-        return named
-    step = _json(directory / TRAINER_STATE).get("global_step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    step = parse_step(name)
+    if step is not None or TRAINER_STATE not in files:
+        return step
+    state_step = _json(directory / TRAINER_STATE).get("global_step")
+    is_number = isinstance(state_step, int) and not isinstance(state_step, bool)
+    return state_step if is_number else None
 
 
 def describe_checkpoint(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]:
-    """``type`` (lora, full, whisper, other), ``base_model``, ``lora_rank``, ``step``, and totals of its tensors.
+    """``type`` (lora, full, whisper, other), ``base_model``, ``lora_rank``, ``step`` and tensor totals.
 
-    ``files`` are its paths below the directory. Only headers of weights are read; what can't be read says nothing.
+    ``files`` are paths below the directory. Reads only headers of weights and ignores unreadable files.
     """
     names = set(files)
     adapter = _json(directory / "adapter_config.json") if "adapter_config.json" in names else {}
     config = _json(directory / "config.json") if "config.json" in names else {}
+    weights = [name for name in sorted(names) if name.endswith(".safetensors")]
     headers = [
         header
-        for header in (
-            read_header(directory / one) for one in sorted(names) if one.endswith(".safetensors")
-        )
+        for header in (read_header(directory / name) for name in weights)
         if header is not None
     ]
     rank = adapter.get("r")
@@ -102,9 +102,9 @@ def _totals(headers: Iterable[TensorTotals]) -> Dict[str, Any]:
 
 
 def read_header(path: Path) -> Optional[TensorTotals]:
-    """Tensors and parameters by type of a safetensors file; None if it has no valid header.
+    """Read a safetensors file's tensor totals; None if it has no valid header.
 
-    The file begins with 8 bytes of length, little endian, then so many bytes of JSON.
+    Format: 8 bytes of length, little endian, followed by that many bytes of JSON.
     """
     try:
         with path.open("rb") as stream:
@@ -125,7 +125,7 @@ def _parse(document: Dict[str, Any]) -> TensorTotals:
         count = math.prod(_natural_number(size) for size in tensor["shape"])
         bits = _BITS.get(tensor["dtype"], 8 * (stop - begin) // (count or 1))
         if stop - begin != count * bits // 8:
-            raise ValueError("a tensor is not as long as its shape says")
+            raise ValueError("size of a tensor does not match its shape")
         dtypes[str(tensor["dtype"])] = dtypes.get(str(tensor["dtype"]), 0) + count
     return len(document), dtypes
 
@@ -140,7 +140,7 @@ def _json(path: Path) -> Dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_JSON_BYTES:
             return {}
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""Verbs about checkpoints: which there are, reading them, bringing what was left behind, removing them."""
+"""RPC methods for checkpoints: list, read, upload, remove."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ Emit = Callable[[Dict[str, Any]], None]
 
 
 def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.CheckpointsResponse:
-    """The manifests of a run's checkpoints, and what is on this node without one."""
+    """List a run's complete checkpoints by manifest, and incomplete ones on this node."""
     data = layout.check_absolute(request["data"], "data")
-    prefix, place = request["prefix"], request["place"]
+    prefix, location = request["prefix"], request["place"]
     local = list_saved(
         data / "checkpoints" / RunCheckpoints(DirectoryCheckpointStore(data), prefix).prefix
     )
     complete: List[CheckpointManifest] = []
-    if place is not None:
-        complete = RunCheckpoints(open_store_for(place, data, {}), prefix).manifests()
-        if place["url"] is None:
-            complete = [one for one in complete if _is_unchanged(one, local)]
+    if location is not None:
+        complete = RunCheckpoints(open_store_for(location, data, {}), prefix).manifests()
+        if location["url"] is None:
+            complete = [manifest for manifest in complete if _is_unchanged(manifest, local)]
     run = NodeRun(Layout(request["root"]), request["key"])
     sync = upload_status(run.directory)
-    named = {(one["rank"], one["name"]) for one in complete}
-    left = set(sync.get("pending") or ())
-    unfinished = [
-        one
-        for one in local
-        if (one.rank, one.name) not in named
-        and (one.name in left or not sync or place is None or place["url"] is None)
+    complete_keys = {(manifest["rank"], manifest["name"]) for manifest in complete}
+    pending = set(sync.get("pending") or ())
+    is_local = location is None or location["url"] is None
+    incomplete = [
+        saved
+        for saved in local
+        if saved.key not in complete_keys and (saved.name in pending or not sync or is_local)
     ]
     status = run.status()
     if request["brief"]:
-        complete = [{**one, "files": len(one["files"])} for one in complete]
+        complete = [{**manifest, "files": len(manifest["files"])} for manifest in complete]
     return {
         "complete": complete,
-        "unfinished": [_row(one) for one in unfinished],
-        "pending": sorted(left),
+        "unfinished": [_row(saved) for saved in incomplete],
+        "pending": sorted(pending),
         "live": bool(status and status["supervised"]),
     }
 
 
 def read_objects(request: protocol.ReadObjectsRequest, write: Callable[[bytes], None]) -> None:
-    """Objects of a store one after another, each from its ``offset`` on."""
+    """Write objects of a checkpoint store one after another, each from its ``offset``."""
     store = open_store_for(request["place"], layout.check_absolute(request["data"], "data"), {})
     prefix = RunCheckpoints(store, request["prefix"]).prefix
-    for one in request["objects"]:
-        if not one["key"].startswith(f"{prefix}/"):
-            raise Failure("request", f"{one['key']!r} is no object of that run")
-        store.read(one["key"], one["offset"], write)
+    for item in request["objects"]:
+        if not item["key"].startswith(f"{prefix}/"):
+            raise Failure("request", f"object {item['key']!r} does not belong to run {prefix}")
+        store.read(item["key"], item["offset"], write)
 
 
 def upload_checkpoints(
     request: protocol.UploadCheckpointsRequest, emit: Emit
 ) -> protocol.UploadCheckpointsResponse:
-    """Bring to the store what an ended run left behind; how it stands afterwards."""
+    """Upload checkpoints that a finished run left on its node; returns the upload status."""
     run = NodeRun(Layout(request["root"]), request["key"])
     data = layout.check_absolute(request["data"], "data")
     spec = run.spec
@@ -77,39 +77,39 @@ def upload_checkpoints(
 
 
 def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -> RemoveResponse:
-    """Delete a run's checkpoints from this node, and from a store that is a directory; empty directories above go too."""
+    """Delete a run's checkpoints, locally and in its store, with directories that become empty."""
     data = layout.check_absolute(request["data"], "data")
     directory = layout.check_absolute(request["directory"], "directory")
     if not is_inside(directory, data) or directory == data:
-        raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
-    place = request["place"]
-    if place and place["url"] is not None:
-        RunCheckpoints(open_store_for(place, data, {}), request["prefix"]).remove_all()
+        raise Failure("request", f"{directory} is not a checkpoint directory below {data}")
+    location = request["place"]
+    if location and location["url"] is not None:
+        RunCheckpoints(open_store_for(location, data, {}), request["prefix"]).remove_all()
     remove_tree(directory)
-    for above in directory.parents:
-        if above == data or list_names(above):
+    for parent in directory.parents:
+        if parent == data or list_names(parent):
             break
         with contextlib.suppress(FileNotFoundError):
-            above.rmdir()
+            parent.rmdir()
     return {"removed": True}
 
 
 def _is_unchanged(manifest: CheckpointManifest, local: List[SavedCheckpoint]) -> bool:
-    """Whether a checkpoint that is kept where it was saved is still what its manifest says."""
-    files = {(one["path"], one["size"], one["modified"]) for one in manifest["files"]}
+    """Check that a checkpoint stored in place still matches its manifest."""
+    files = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
     return any(
-        {(file.path, file.size, file.modified) for file in one.files} == files
-        for one in local
-        if (one.rank, one.name) == (manifest["rank"], manifest["name"])
+        {(file.path, file.size, file.modified) for file in saved.files} == files
+        for saved in local
+        if saved.key == (manifest["rank"], manifest["name"])
     )
 
 
-def _row(one: SavedCheckpoint) -> protocol.IncompleteCheckpoint:
+def _row(saved: SavedCheckpoint) -> protocol.IncompleteCheckpoint:
     return {
-        "rank": one.rank,
-        "name": one.name,
-        "bytes": one.bytes,
-        "files": len(one.files),
-        "skipped_links": one.skipped_links,
-        "created_at": one.modified / 1e9,
+        "rank": saved.rank,
+        "name": saved.name,
+        "bytes": saved.bytes,
+        "files": len(saved.files),
+        "skipped_links": saved.skipped_links,
+        "created_at": saved.modified / 1e9,
     }

@@ -1,4 +1,4 @@
-"""The checkpoints in a job's directory: which files are finished, and which checkpoints complete. See DESIGN.md, "Checkpoints"."""
+"""Detect settled files and complete checkpoints in a job's directory. See DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_SECONDS = 60.0
 
 
 class RunEnd(NamedTuple):
-    """How a run ended: ``orderly`` if not killed; ``at`` in Unix seconds; ``record`` for run.json."""
+    """End of a run: ``orderly`` if not killed; ``at`` in Unix seconds; ``record`` for run.json."""
 
     orderly: bool
     at: float
@@ -28,7 +28,7 @@ class RunEnd(NamedTuple):
 
 
 class _ObservedCheckpoint(NamedTuple):
-    """A checkpoint with the times, by this process's clock, since when each file is as it is and when files disappeared last."""
+    """Times on this process's clock: last change of each file, and last removal of files."""
 
     saved: SavedCheckpoint
     since: Dict[SavedFile, float]
@@ -36,75 +36,75 @@ class _ObservedCheckpoint(NamedTuple):
 
     @property
     def changed(self) -> float:
-        """When a file was last written."""
+        """Time of the last write."""
         return max(self.since.values())
 
     @property
     def kind(self) -> int:
-        """Its rank among others: logs written beside a checkpoint don't say that it is finished."""
-        one = self.saved
-        step = checkpoint_step(one.directory, one.name, [file.path for file in one.files])
-        return checkpoint_class({"name": one.name, "step": step})
+        """Its class among checkpoints: logs written next to one don't make it complete."""
+        saved = self.saved
+        step = checkpoint_step(saved.directory, saved.name, [file.path for file in saved.files])
+        return checkpoint_class({"name": saved.name, "step": step})
 
 
 class CheckpointMonitor:
-    """Remembers since when each file is as it is, by a clock that neither jobs nor people set."""
+    """Track since when files are unchanged, by a monotonic clock."""
 
     def __init__(self, settings: CheckpointStoreSpec) -> None:
-        self._settle = settings.get("debounce_seconds", DEBOUNCE_SECONDS)
-        self._quiet = settings.get("idle_seconds", IDLE_SECONDS)
-        self._seen: Dict[CheckpointKey, _ObservedCheckpoint] = {}
+        self._settle_seconds = settings.get("debounce_seconds", DEBOUNCE_SECONDS)
+        self._idle_seconds = settings.get("idle_seconds", IDLE_SECONDS)
+        self._observed: Dict[CheckpointKey, _ObservedCheckpoint] = {}
 
-    def look(self, saved: Sequence[SavedCheckpoint], end: Optional[RunEnd]) -> None:
-        """Note all checkpoints that exist now, and forget others."""
-        self._seen = {one.place: self._note(one, end) for one in saved}
+    def observe(self, saved: Sequence[SavedCheckpoint], end: Optional[RunEnd]) -> None:
+        """Record the checkpoints that exist now, and forget all others."""
+        self._observed = {checkpoint.key: self._update(checkpoint, end) for checkpoint in saved}
 
     def open_files(self, pending: Sequence[SavedCheckpoint]) -> Set[Inode]:
-        """The files of these checkpoints that haven't changed for a while and are still open for writing."""
-        return open_for_writing({file.inode for one in pending for file in self._settled(one)})
+        """Settled files of these checkpoints that a process has open for writing."""
+        files = {file.inode for checkpoint in pending for file in self._settled(checkpoint)}
+        return open_for_writing(files)
 
-    def finished(self, one: SavedCheckpoint, writing: Set[Inode]) -> List[SavedFile]:
-        """The files of a checkpoint that haven't changed for a while, and aren't open for writing."""
-        return [file for file in self._settled(one) if file.inode not in writing]
+    def settled_files(self, saved: SavedCheckpoint, writing: Set[Inode]) -> List[SavedFile]:
+        """Files of a checkpoint that are unchanged for a while and not open for writing."""
+        return [file for file in self._settled(saved) if file.inode not in writing]
 
-    def due(self, one: SavedCheckpoint, end: Optional[RunEnd]) -> bool:
-        """Whether nothing more is expected: a newer one of its kind exists, it was quiet for long, or the run ended orderly."""
+    def is_due(self, saved: SavedCheckpoint, end: Optional[RunEnd]) -> bool:
+        """Check whether a checkpoint is complete: superseded by a newer one, idle, or the run ended orderly."""
         if end is not None and end.orderly:
             return True
-        seen = self._seen[one.place]
-        newer = any(
-            other.saved.rank == one.rank
-            and other.saved.name != one.name
-            and (other.changed, other.saved.modified) > (seen.changed, one.modified)
-            and other.kind >= seen.kind
-            for other in self._seen.values()
+        observed = self._observed[saved.key]
+        is_superseded = any(
+            other.saved.rank == saved.rank
+            and other.saved.name != saved.name
+            and (other.changed, other.saved.modified) > (observed.changed, saved.modified)
+            and other.kind >= observed.kind
+            for other in self._observed.values()
         )
         until = time.monotonic() - (max(0.0, time.time() - end.at) if end else 0.0)
-        quiet = until - max(seen.changed, seen.removed)
-        return quiet >= (self._settle if newer else self._quiet)
+        idle = until - max(observed.changed, observed.removed)
+        return idle >= (self._settle_seconds if is_superseded else self._idle_seconds)
 
-    def _note(self, one: SavedCheckpoint, end: Optional[RunEnd]) -> _ObservedCheckpoint:
+    def _update(self, saved: SavedCheckpoint, end: Optional[RunEnd]) -> _ObservedCheckpoint:
         now = time.monotonic()
-        known = self._seen.get(one.place)
+        before = self._observed.get(saved.key)
         since = {}
-        for file in one.files:
-            if known is not None and file in known.since:
-                since[file] = known.since[file]
-            elif (
-                known is None and end is not None
-            ):  # the uploader was dead: use the file's own time
+        for file in saved.files:
+            if before is not None and file in before.since:
+                since[file] = before.since[file]
+            elif before is None and end is not None:
+                # The uploader was dead: use the file's own time.
                 since[file] = now - max(0.0, time.time() - file.modified / 1e9)
             else:
                 since[file] = now
-        if known is None:
-            return _ObservedCheckpoint(one, since, min(since.values()))
-        fewer = {file.path for file in known.since} - {file.path for file in since}
-        return _ObservedCheckpoint(one, since, now if fewer else known.removed)
+        if before is None:
+            return _ObservedCheckpoint(saved, since, min(since.values()))
+        removed = {file.path for file in before.since} - {file.path for file in since}
+        return _ObservedCheckpoint(saved, since, now if removed else before.removed)
 
-    def _settled(self, one: SavedCheckpoint) -> List[SavedFile]:
+    def _settled(self, saved: SavedCheckpoint) -> List[SavedFile]:
         now = time.monotonic()
-        since = self._seen[one.place].since
-        return [file for file, began in since.items() if now - began >= self._settle]
+        since = self._observed[saved.key].since
+        return [file for file, start in since.items() if now - start >= self._settle_seconds]
 
 
 _RANK = re.compile(r"rank-(\d+)")
@@ -117,7 +117,7 @@ Inode = Tuple[int, int]
 
 
 class SavedFile(NamedTuple):
-    """A regular file of a checkpoint. ``linked``: it was found through a link elsewhere in the job's directory."""
+    """A regular file of a checkpoint; ``linked`` if found through a symlink in the job's directory."""
 
     path: str
     size: int
@@ -127,9 +127,9 @@ class SavedFile(NamedTuple):
 
 
 class SavedCheckpoint(NamedTuple):
-    """One checkpoint: a directory of a rank, or ``.`` for the loose files beside them.
+    """A checkpoint: a directory of a rank, or ``.`` for files next to these directories.
 
-    ``skipped_links`` counts links in it that lead to no file of the job's checkpoint directory.
+    ``skipped_links`` counts symlinks that lead out of the job's checkpoint directory or to no file.
     """
 
     rank: int
@@ -139,32 +139,32 @@ class SavedCheckpoint(NamedTuple):
     skipped_links: int = 0
 
     @property
-    def place(self) -> CheckpointKey:
+    def key(self) -> CheckpointKey:
         """Rank and name."""
         return self.rank, self.name
 
     @property
     def top(self) -> Path:
-        """The checkpoint directory of its rank, which its links don't leave."""
+        """Checkpoint directory of its rank; symlinks must not lead out of it."""
         return self.directory if self.name == "." else self.directory.parent
 
     @property
     def modified(self) -> int:
-        """When it was last written to, in nanoseconds, by the clock of its file system."""
+        """Last modification of a file, in nanoseconds by the file system's clock."""
         return max((file.modified for file in self.files), default=0)
 
     @property
     def bytes(self) -> int:
-        """Size of all its files."""
+        """Total size of its files."""
         return sum(file.size for file in self.files)
 
 
 def list_saved(directory: Path) -> List[SavedCheckpoint]:
-    """The checkpoints of every rank below a run's directory.
+    """List the checkpoints of every rank below a run's directory.
 
-    Directories that are links are ignored, and so are those whose name begins with a dot: trainers rename these when they are done.
+    Ignores symlinks to directories, and names that begin with a dot: trainers rename those when they are complete.
     """
-    found = []
+    checkpoints = []
     for rank_name in list_names(directory):
         match = _RANK.fullmatch(rank_name)
         rank = directory / rank_name
@@ -173,41 +173,41 @@ def list_saved(directory: Path) -> List[SavedCheckpoint]:
         for name in list_names(rank):
             path = rank / name
             if not name.startswith(".") and not path.is_symlink() and path.is_dir():
-                found.append(inspect_checkpoint(path, int(match[1]), name))
-        found.append(inspect_checkpoint(rank, int(match[1]), "."))
-    return [saved for saved in found if saved.files]
+                checkpoints.append(inspect_checkpoint(path, int(match[1]), name))
+        checkpoints.append(inspect_checkpoint(rank, int(match[1]), "."))
+    return [saved for saved in checkpoints if saved.files]
 
 
 def inspect_checkpoint(directory: Path, rank: int, name: str) -> SavedCheckpoint:
-    """One checkpoint as it is now; a link in it counts as the file that it leads to, if that is the job's too."""
+    """Read a checkpoint's files; symlinks within the job's directory count as files."""
     files, skipped_links = [], 0
     empty = SavedCheckpoint(rank, name, directory, ())
     for path in _paths(directory, loose_only=name == "."):
         try:
-            found: Optional[os.stat_result] = path.lstat()
+            status: Optional[os.stat_result] = path.lstat()
         except FileNotFoundError:
             continue
-        linked = found is not None and stat.S_ISLNK(found.st_mode)
+        linked = status is not None and stat.S_ISLNK(status.st_mode)
         if linked:
             target = resolve_within(path, empty.top)
-            found = target.stat() if target else None
-        if found is None:
+            status = target.stat() if target else None
+        if status is None:
             skipped_links += 1
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             relative = path.relative_to(directory).as_posix()
-            inode = (found.st_dev, found.st_ino)
-            files.append(SavedFile(relative, found.st_size, found.st_mtime_ns, inode, linked))
+            inode = (status.st_dev, status.st_ino)
+            files.append(SavedFile(relative, status.st_size, status.st_mtime_ns, inode, linked))
     return empty._replace(files=tuple(files), skipped_links=skipped_links)
 
 
 def open_for_writing(files: Set[Inode]) -> Set[Inode]:
-    """Those of the files that some process, which this one may inspect, has open for writing."""
-    found: Set[Inode] = set()
+    """Select the files that a process visible to this user has open for writing."""
+    open_inodes: Set[Inode] = set()
     for pid in all_pids() if files else ():
         for number, inode in _open_files(pid):
-            if inode in files and inode not in found and _writes(pid, number):
-                found.add(inode)
-    return found
+            if inode in files and inode not in open_inodes and _writes(pid, number):
+                open_inodes.add(inode)
+    return open_inodes
 
 
 def _open_files(pid: int) -> Iterator[Tuple[str, Inode]]:
@@ -217,7 +217,7 @@ def _open_files(pid: int) -> Iterator[Tuple[str, Inode]]:
         return
     for number in numbers:
         try:
-            status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116 - follows what is no path
+            status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116 - not a regular symlink
         except OSError:
             continue
         yield number, (status.st_dev, status.st_ino)

@@ -1,4 +1,4 @@
-"""The journal of a run's uploads, from which the next uploader resumes after a kill."""
+"""Journal of a run's uploads, from which the next uploader resumes."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ FileKey = Tuple[int, str, str]
 
 
 class UploadRecord(NamedTuple):
-    """A file in the store, as it was when it was uploaded."""
+    """A file in the store, with size and modification time of its source."""
 
     size: int
     modified: int
     sha256: str
     key: str
 
-    def is_of(self, file: SavedFile) -> bool:
-        """Whether the file is unchanged."""
+    def describes(self, file: SavedFile) -> bool:
+        """Check that the file is unchanged since its upload."""
         return (self.size, self.modified) == (file.size, file.modified)
 
 
 class UploadJournal:
-    """``uploads.jsonl`` and ``sync.json`` of a run's directory. An incomplete line is ignored."""
+    """``uploads.jsonl`` and ``sync.json`` in a run's directory. Incomplete lines are ignored."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "uploads.jsonl"
         self._sync = directory / "sync.json"
-        self._said: Optional[Dict[str, Any]] = None
+        self._reported: Optional[Dict[str, Any]] = None
         self.files: Dict[FileKey, UploadRecord] = {}
 
     def load(self) -> None:
-        """Read what an earlier uploader wrote."""
+        """Read the records of an earlier uploader."""
         try:
             lines = self._path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -53,10 +53,10 @@ class UploadJournal:
                 continue
             self.files[rank, name, path] = UploadRecord(size, modified, sha256, key)
 
-    def add(self, place: FileKey, uploaded: UploadRecord) -> None:
-        """Record that the file is in the store."""
-        self.files[place] = uploaded
-        line = json.dumps([*place, *uploaded]).encode()
+    def add(self, key: FileKey, uploaded: UploadRecord) -> None:
+        """Record a file that was uploaded."""
+        self.files[key] = uploaded
+        line = json.dumps([*key, *uploaded]).encode()
         descriptor = os.open(
             self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
@@ -65,27 +65,27 @@ class UploadJournal:
         finally:
             os.close(descriptor)
 
-    def drop(self, place: FileKey) -> None:
-        """Forget a file that isn't in the store."""
-        self.files.pop(place, None)
+    def drop(self, key: FileKey) -> None:
+        """Remove the record of a file that isn't in the store."""
+        self.files.pop(key, None)
 
     def heartbeat(self) -> None:
-        """Record that an uploader watches now."""
+        """Record that an uploader is running."""
         self._path.touch(0o600)
 
     @property
     def last_heartbeat(self) -> float:
-        """When an uploader watched last, in Unix seconds; 0 if never."""
+        """Time of the last heartbeat in Unix seconds; 0 if there was none."""
         return modified_at(self._path)
 
     @property
     def pending(self) -> List[str]:
-        """Names of the checkpoints that were last reported as not uploaded."""
+        """Names of the checkpoints last reported as not uploaded."""
         return list(upload_status(self._sync.parent).get("pending") or ())
 
-    def say(self, state: str, error: Optional[str], pending: List[str]) -> None:
-        """Report the state of the upload; written when it changes."""
-        now = {"state": state, "error": error, "pending": pending[:100]}
-        if now != self._said:
-            write_json(self._sync, now)
-            self._said = now
+    def report(self, state: str, error: Optional[str], pending: List[str]) -> None:
+        """Write the state of the upload to ``sync.json`` if it changed."""
+        status = {"state": state, "error": error, "pending": pending[:100]}
+        if status != self._reported:
+            write_json(self._sync, status)
+            self._reported = status

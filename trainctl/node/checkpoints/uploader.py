@@ -1,4 +1,4 @@
-"""Upload a run's checkpoints to their store while the job goes on. See DESIGN.md, "Checkpoints"."""
+"""Upload a run's checkpoints to their store while its job runs. See DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
@@ -44,265 +44,289 @@ _RUN_KEYS = ("key", "id", "number", "generation", "lineage", "address", "project
 
 
 def open_store_for(
-    place: Mapping[str, Any], data: Path, secrets: Mapping[str, str]
+    location: Mapping[str, Any], data: Path, secrets: Mapping[str, str]
 ) -> CheckpointStore:
-    """The store of a job's checkpoints; without a URL they are kept where the job saves them."""
-    if place.get("url") is None:
+    """Open the store of a job's checkpoints; without URL, the directory that the job writes to."""
+    if location.get("url") is None:
         return DirectoryCheckpointStore(data / "checkpoints")
-    return open_checkpoint_store(place, secrets)
+    return open_checkpoint_store(location, secrets)
 
 
 class Uploader:
-    """The checkpoints of one run. ``inspect_checkpoint`` does what is due and returns; all that a restart needs is on disk."""
+    """Uploads and retention of one run's checkpoints. All state that a restart needs is on disk."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._spec = spec
         settings = spec["store"]
         self._retention = Retention(settings.get("keep_last"), settings.get("keep_every"))
         self._in_place = settings.get("url") is None
-        self._kept = RunCheckpoints(open_store_for(settings, data, secrets), settings["prefix"])
-        self._local = data / "checkpoints" / self._kept.prefix
+        self._target = RunCheckpoints(open_store_for(settings, data, secrets), settings["prefix"])
+        self._local = data / "checkpoints" / self._target.prefix
         self._rank = int(spec["rank"])
         self._journal = UploadJournal(run.directory)
         self._rate_limiter = RateLimiter(settings.get("max_rate"))
-        self._watch = CheckpointMonitor(settings)
+        self._monitor = CheckpointMonitor(settings)
         self._loaded = False
         self._complete: Dict[CheckpointKey, CheckpointManifest] = {}
         self._refused: Dict[CheckpointKey, str] = {}
 
     def announce(self) -> None:
-        """Write ``run.json`` into the store: Failure if checkpoints can't be kept there."""
+        """Write ``run.json`` to the store; Failure if the store refuses it."""
         if not self._in_place:
             self._write_run({"status": "TRAINING_JOB_DEPLOYING"})
 
-    def look(self, end: Optional[RunEnd] = None) -> bool:
-        """Upload finished files and write the manifests of complete checkpoints, once. With ``end``: whether nothing is left."""
+    def run_round(self, end: Optional[RunEnd] = None) -> bool:
+        """Upload settled files and write manifests of complete checkpoints; with ``end``, True if done."""
         self._load()
         self._journal.heartbeat()
-        saved = self._here()
-        self._watch.look(saved, end)
-        pending = [one for one in saved if self._is_wanted(one)]
-        writing = set() if end else self._watch.open_files(pending)
-        failures = [self._try(one, writing, end) for one in pending]
-        left = [one for one in pending if not self._is_complete(one)]
-        self._drop_vanished({one.place for one in saved})
+        saved = self._saved()
+        self._monitor.observe(saved, end)
+        pending = [checkpoint for checkpoint in saved if self._is_pending(checkpoint)]
+        writing = set() if end else self._monitor.open_files(pending)
+        errors = [self._try_upload(checkpoint, writing, end) for checkpoint in pending]
+        remaining = [checkpoint for checkpoint in pending if not self._is_complete(checkpoint)]
+        self._drop_vanished({checkpoint.key for checkpoint in saved})
         self._retain(ended=end is not None)
-        self._say(left, next(filter(None, failures), None))
-        return all(one.place in self._refused for one in left)
+        self._report(remaining, next(filter(None, errors), None))
+        return all(checkpoint.key in self._refused for checkpoint in remaining)
 
     def finish(self, end: RunEnd) -> None:
-        """After the last round of an ended run: remove from the store what is incomplete, and record the end there."""
-        top, rank = self._kept.prefix, f"rank-{self._rank}/"
-        self._kept.store.abandon(f"{top}/{COMPLETE}/{rank}")
+        """Remove incomplete checkpoints from the store and record the run's end, after its last round."""
+        top, rank = self._target.prefix, f"rank-{self._rank}/"
+        self._target.store.abandon(f"{top}/{COMPLETE}/{rank}")
         if self._in_place:
-            self._forget_vanished()
+            self._remove_vanished_manifests()
         else:
             self._sweep()
             for prefix in (f"{top}/{rank}", f"{top}/{VERSIONS}/{rank}", f"{top}/.{self._run_file}"):
-                self._kept.store.abandon(prefix)
+                self._target.store.abandon(prefix)
             self._write_run(end.record)
-        places = sorted(self._refused)
-        refusals = "; ".join(self._refused[place] for place in places) or None
-        self._journal.say(COMPLETED, refusals, [name for _, name in places])
+        keys = sorted(self._refused)
+        refusals = "; ".join(self._refused[key] for key in keys) or None
+        self._journal.report(COMPLETED, refusals, [name for _, name in keys])
 
     def report_failure(self, error: str) -> None:
-        """Report why the upload can't go on, and what is left; the store, which may be silent, isn't asked."""
+        """Report an error and the pending checkpoints without access to the store, which may hang."""
         if not self._loaded:
             self._journal.load()
-        known, here = set(self._journal.pending), self._here()
-        left = [one for one in here if one.name in known or not self._is_uploaded(one)]
-        self._say([one for one in left if self._is_wanted(one)], error)
+        reported = set(self._journal.pending)
+        pending = [
+            checkpoint
+            for checkpoint in self._saved()
+            if checkpoint.name in reported or not self._is_uploaded(checkpoint)
+        ]
+        self._report([checkpoint for checkpoint in pending if self._is_pending(checkpoint)], error)
 
     def _load(self) -> None:
-        """Take over what an earlier uploader has done, as far as the store confirms it."""
+        """Resume from an earlier uploader's journal, as far as the store confirms it."""
         if self._loaded:
             return
-        manifests = (
-            (manifest["rank"], manifest["name"], manifest) for manifest in self._kept.manifests()
-        )
-        self._complete = {(rank, name): one for rank, name, one in manifests if rank == self._rank}
+        self._complete = {
+            (manifest["rank"], manifest["name"]): manifest
+            for manifest in self._target.manifests()
+            if manifest["rank"] == self._rank
+        }
         self._journal.load()
         if not self._in_place:
             sizes = {stored.key: stored.size for stored in self._objects()}
-            for place, known in list(self._journal.files.items()):
-                if sizes.get(known.key) != known.size:
-                    self._journal.drop(place)
+            for key, uploaded in list(self._journal.files.items()):
+                if sizes.get(uploaded.key) != uploaded.size:
+                    self._journal.drop(key)
         self._loaded = True
 
-    def _here(self) -> List[SavedCheckpoint]:
-        return [one for one in list_saved(self._local) if one.rank == self._rank]
+    def _saved(self) -> List[SavedCheckpoint]:
+        return [
+            checkpoint for checkpoint in list_saved(self._local) if checkpoint.rank == self._rank
+        ]
 
-    def _is_wanted(self, one: SavedCheckpoint) -> bool:
-        return not (self._is_complete(one) or self._is_superseded(one))
+    def _is_pending(self, checkpoint: SavedCheckpoint) -> bool:
+        return not (self._is_complete(checkpoint) or self._is_superseded(checkpoint))
 
-    def _is_uploaded(self, one: SavedCheckpoint) -> bool:
-        """Whether every file of it has been in the store, even if it was deleted there since."""
-        return all((*one.place, file.path) in self._journal.files for file in one.files)
+    def _is_uploaded(self, checkpoint: SavedCheckpoint) -> bool:
+        """Check that every file has been uploaded, even if it was deleted from the store since."""
+        return all((*checkpoint.key, file.path) in self._journal.files for file in checkpoint.files)
 
-    def _is_complete(self, one: SavedCheckpoint) -> bool:
-        """Whether the manifest describes it as it is now, or as it was before the job removed files."""
-        manifest = self._complete.get(one.place)
+    def _is_complete(self, checkpoint: SavedCheckpoint) -> bool:
+        """Check that the manifest describes the checkpoint, now or before the job removed files."""
+        manifest = self._complete.get(checkpoint.key)
         if manifest is None:
             return False
-        known = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
-        here = {(file.path, file.size, file.modified) for file in one.files}
-        more_left_out = one.skipped_links > manifest.get("skipped_links", 0)
-        # A store keeps what the job removes; in place, only what links led to may disappear.
-        if here < known:
-            return more_left_out or not self._in_place
-        return here == known and not more_left_out
+        manifested = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
+        present = {(file.path, file.size, file.modified) for file in checkpoint.files}
+        skips_more = checkpoint.skipped_links > manifest.get("skipped_links", 0)
+        # A store keeps files that the job removes; in place, only targets of symlinks may vanish.
+        if present < manifested:
+            return skips_more or not self._in_place
+        return present == manifested and not skips_more
 
-    def _is_superseded(self, one: SavedCheckpoint) -> bool:
-        """Whether retention would delete it at once, as it did before, or as uploading takes longer than saving."""
-        if self._in_place or one.name == LOOSE or one.place in self._complete:
+    def _is_superseded(self, checkpoint: SavedCheckpoint) -> bool:
+        """Check whether retention would delete it right after its upload."""
+        if self._in_place or checkpoint.name == LOOSE or checkpoint.key in self._complete:
             return False
-        step = checkpoint_step(one.directory, one.name, [file.path for file in one.files])
-        row = {"rank": one.rank, "name": one.name, "step": step, "created_at": one.modified / 1e9}
+        step = checkpoint_step(
+            checkpoint.directory, checkpoint.name, [file.path for file in checkpoint.files]
+        )
+        row = {
+            "rank": checkpoint.rank,
+            "name": checkpoint.name,
+            "step": step,
+            "created_at": checkpoint.modified / 1e9,
+        }
         return row in expired_checkpoints([*self._complete.values(), row], self._retention)
 
-    def _try(
-        self, one: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]
+    def _try_upload(
+        self, checkpoint: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]
     ) -> Optional[str]:
-        """Upload one; the error if it is due to the checkpoint and not to the store."""
+        """Upload a checkpoint; the error if its cause is the checkpoint and not the store."""
         try:
-            self._upload(one, writing, end)
+            self._upload(checkpoint, writing, end)
         except Failure as error:
             if error.kind not in ("name", "changed"):
                 raise
-            self._refused[one.place] = error.summary
+            self._refused[checkpoint.key] = error.summary
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
-            self._refused[one.place] = f"{one.name!r} is too long a name to be kept"
-        return self._refused.get(one.place)
+            self._refused[checkpoint.key] = f"name of checkpoint {checkpoint.name!r} is too long"
+        return self._refused.get(checkpoint.key)
 
-    def _upload(self, one: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]) -> None:
-        due = self._watch.due(one, end)
+    def _upload(
+        self, checkpoint: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]
+    ) -> None:
+        due = self._monitor.is_due(checkpoint, end)
         if end is not None and not due:
-            raise Failure("changed", f"the run was killed while {one.name!r} may have been written")
-        finished: Sequence[SavedFile] = one.files if end else self._watch.finished(one, writing)
-        for file in finished:
-            self._upload_file(one, file)
-        if due and len(finished) == len(one.files):
-            self._make_complete(one)
-            self._refused.pop(one.place, None)
+            raise Failure(
+                "changed", f"run was killed while {checkpoint.name!r} may have been written"
+            )
+        settled: Sequence[SavedFile] = checkpoint.files
+        if end is None:
+            settled = self._monitor.settled_files(checkpoint, writing)
+        for file in settled:
+            self._upload_file(checkpoint, file)
+        if due and len(settled) == len(checkpoint.files):
+            self._make_complete(checkpoint)
+            self._refused.pop(checkpoint.key, None)
 
-    def _version(self, one: SavedCheckpoint) -> int:
-        manifest = self._complete.get(one.place)
+    def _version(self, checkpoint: SavedCheckpoint) -> int:
+        manifest = self._complete.get(checkpoint.key)
         return int(manifest["version"]) + 1 if manifest else 1
 
-    def _upload_file(self, one: SavedCheckpoint, file: SavedFile) -> UploadRecord:
-        """The file in the store: of the version before, of an earlier attempt, or uploaded now."""
-        place = (*one.place, file.path)
-        for known in (self._of_manifest(one, file), self._journal.files.get(place)):
-            if known is not None and known.is_of(file):
-                return known
-        version = 1 if self._in_place else self._version(one)
-        key = self._kept.file_key(one.rank, one.name, file.path, version)
-        uploaded = UploadRecord(file.size, file.modified, self._send(one, file, key), key)
-        self._journal.add(place, uploaded)
+    def _upload_file(self, checkpoint: SavedCheckpoint, file: SavedFile) -> UploadRecord:
+        """Upload a file unless it is stored already, by an earlier version or attempt."""
+        key = (*checkpoint.key, file.path)
+        for stored in (self._of_manifest(checkpoint, file), self._journal.files.get(key)):
+            if stored is not None and stored.describes(file):
+                return stored
+        version = 1 if self._in_place else self._version(checkpoint)
+        object_key = self._target.file_key(checkpoint.rank, checkpoint.name, file.path, version)
+        digest = self._send(checkpoint, file, object_key)
+        uploaded = UploadRecord(file.size, file.modified, digest, object_key)
+        self._journal.add(key, uploaded)
         return uploaded
 
-    def _of_manifest(self, one: SavedCheckpoint, file: SavedFile) -> Optional[UploadRecord]:
-        for known in self._complete.get(one.place, {}).get("files", ()):
-            if known["path"] == file.path:
-                return UploadRecord(known["size"], known["modified"], known["sha256"], known["key"])
+    def _of_manifest(self, checkpoint: SavedCheckpoint, file: SavedFile) -> Optional[UploadRecord]:
+        for row in self._complete.get(checkpoint.key, {}).get("files", ()):
+            if row["path"] == file.path:
+                return UploadRecord(row["size"], row["modified"], row["sha256"], row["key"])
         return None
 
-    def _send(self, one: SavedCheckpoint, file: SavedFile, key: str) -> str:
-        """Read the file once, and upload it unless it stays in place; its digest. Failure ``changed`` if it changes meanwhile."""
-        path = resolve_within(one.directory / file.path, one.top)
+    def _send(self, checkpoint: SavedCheckpoint, file: SavedFile, key: str) -> str:
+        """Hash and upload the file, or hash it in place; its digest. Failure ``changed`` if it changes."""
+        path = resolve_within(checkpoint.directory / file.path, checkpoint.top)
         if path is None:
-            raise Failure("changed", f"{file.path!r} was removed while it was uploaded")
+            raise Failure("changed", f"{file.path!r} was removed during its upload")
         with path.open("rb") as raw:
             stream = _HashingReader(raw)
             if self._in_place:
                 while stream.read(_BLOCK):
                     pass
             else:
-                self._kept.store.put_file(
+                self._target.store.put_file(
                     key, cast(BinaryIO, stream), file.size, self._rate_limiter
                 )
-            found = os.fstat(raw.fileno())
-        now = (stream.size, found.st_size, found.st_mtime_ns)
+            status = os.fstat(raw.fileno())
+        now = (stream.size, status.st_size, status.st_mtime_ns)
         if now != (file.size, file.size, file.modified):
-            raise Failure("changed", f"{file.path!r} changed while it was uploaded")
+            raise Failure("changed", f"{file.path!r} changed during its upload")
         return stream.hexdigest()
 
-    def _make_complete(self, one: SavedCheckpoint) -> None:
-        """Write the manifest if the checkpoint is still as it was uploaded; then delete the version before."""
-        uploaded = {file.path: self._upload_file(one, file) for file in one.files}
-        if inspect_checkpoint(one.directory, one.rank, one.name) != one:
-            raise Failure("changed", f"{one.name!r} changed while it was uploaded")
-        before = self._complete.get(one.place)
+    def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
+        """Write the manifest if the checkpoint is unchanged; then delete the version before."""
+        uploaded = {file.path: self._upload_file(checkpoint, file) for file in checkpoint.files}
+        if inspect_checkpoint(checkpoint.directory, checkpoint.rank, checkpoint.name) != checkpoint:
+            raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
+        before = self._complete.get(checkpoint.key)
         manifest: CheckpointManifest = dict(
             format=FORMAT,
-            version=self._version(one),
-            rank=one.rank,
-            name=one.name,
+            version=self._version(checkpoint),
+            rank=checkpoint.rank,
+            name=checkpoint.name,
             files=[{"path": path, **file._asdict()} for path, file in sorted(uploaded.items())],
-            bytes=one.bytes,
-            skipped_links=one.skipped_links,
-            created_at=one.modified / 1e9,
+            bytes=checkpoint.bytes,
+            skipped_links=checkpoint.skipped_links,
+            created_at=checkpoint.modified / 1e9,
             completed_at=time.time(),
             **{name: self._spec.get(name) for name in ("address", "project", "id", "number")},
-            **describe_checkpoint(one.directory, one.name, uploaded),
+            **describe_checkpoint(checkpoint.directory, checkpoint.name, uploaded),
         )
-        self._kept.put(manifest)
-        self._complete[one.place] = manifest
+        self._target.put(manifest)
+        self._complete[checkpoint.key] = manifest
         if before and not self._in_place:
             for key in _object_keys(before) - _object_keys(manifest):
-                self._kept.store.delete(key)
+                self._target.store.delete(key)
 
     def _retain(self, *, ended: bool) -> None:
-        """Apply retention; in the job's own directory not before the job has ended."""
+        """Apply retention; for checkpoints stored in place, only after the job has ended."""
         rows = list(self._complete.values())
         if (self._in_place and not ended) or not expired_checkpoints(rows, self._retention):
             return
-        spared = _symlink_targets(list_saved(self._local)) if self._in_place else set()
-        for expired_checkpoint in expired_checkpoints(
-            rows, self._retention, {*self._kept.leased(), *spared}
+        protected = _symlink_targets(list_saved(self._local)) if self._in_place else set()
+        for manifest in expired_checkpoints(
+            rows, self._retention, {*self._target.leased(), *protected}
         ):
-            self._kept.remove(expired_checkpoint)
-            place = (expired_checkpoint["rank"], expired_checkpoint["name"])
-            for file in expired_checkpoint["files"]:
-                self._journal.drop((*place, file["path"]))
-            del self._complete[place]
+            self._target.remove(manifest)
+            key = (manifest["rank"], manifest["name"])
+            for file in manifest["files"]:
+                self._journal.drop((*key, file["path"]))
+            del self._complete[key]
 
-    def _drop_vanished(self, here: Set[CheckpointKey]) -> None:
-        """Delete uploads of incomplete checkpoints that the job has removed: many trainers save under one name, and rename."""
+    def _drop_vanished(self, present: Set[CheckpointKey]) -> None:
+        """Delete uploads of incomplete checkpoints that the job removed, or renamed when complete."""
         if not self._in_place:
-            for place, known in list(self._journal.files.items()):
-                if place[:2] not in here and place[:2] not in self._complete:
-                    self._kept.store.delete(known.key)
-                    self._journal.drop(place)
+            for key, uploaded in list(self._journal.files.items()):
+                if key[:2] not in present and key[:2] not in self._complete:
+                    self._target.store.delete(uploaded.key)
+                    self._journal.drop(key)
 
-    def _say(self, left: List[SavedCheckpoint], error: Optional[str]) -> None:
-        self._journal.say(SYNCING, error, [one.name for one in left])
+    def _report(self, pending: List[SavedCheckpoint], error: Optional[str]) -> None:
+        self._journal.report(SYNCING, error, [checkpoint.name for checkpoint in pending])
 
     def _objects(self) -> List[ObjectStat]:
-        top, rank = self._kept.prefix, f"rank-{self._rank}/"
-        stored = self._kept.store.list
-        return [*stored(f"{top}/{rank}"), *stored(f"{top}/{VERSIONS}/{rank}")]
+        top, rank = self._target.prefix, f"rank-{self._rank}/"
+        list_objects = self._target.store.list
+        return [*list_objects(f"{top}/{rank}"), *list_objects(f"{top}/{VERSIONS}/{rank}")]
 
     def _sweep(self) -> None:
-        """Delete objects that no manifest names: of incomplete checkpoints and of older versions."""
-        named = {key for manifest in self._kept.manifests() for key in _object_keys(manifest)}
+        """Delete unreferenced objects: of incomplete checkpoints and older versions."""
+        referenced = {
+            key for manifest in self._target.manifests() for key in _object_keys(manifest)
+        }
         for stored in self._objects():
-            if stored.key not in named:
-                self._kept.store.delete(stored.key)
+            if stored.key not in referenced:
+                self._target.store.delete(stored.key)
 
-    def _forget_vanished(self) -> None:
-        """Delete the manifests of checkpoints that the job itself has removed."""
-        there = {one.place for one in list_saved(self._local)}
-        for one in self._kept.manifests():
-            if one["rank"] == self._rank and (one["rank"], one["name"]) not in there:
-                self._kept.store.delete(self._kept.manifest_key(one["rank"], one["name"]))
+    def _remove_vanished_manifests(self) -> None:
+        """Delete the manifests of checkpoints that the job removed."""
+        present = {checkpoint.key for checkpoint in list_saved(self._local)}
+        for manifest in self._target.manifests():
+            rank, name = manifest["rank"], manifest["name"]
+            if rank == self._rank and (rank, name) not in present:
+                self._target.store.delete(self._target.manifest_key(rank, name))
 
     def _write_run(self, record: Mapping[str, Any]) -> None:
-        known = {name: self._spec.get(name) for name in _RUN_KEYS}
-        text = json.dumps({**known, **record}, sort_keys=True) + "\n"
-        self._kept.store.put(f"{self._kept.prefix}/{self._run_file}", text.encode())
+        identity = {name: self._spec.get(name) for name in _RUN_KEYS}
+        text = json.dumps({**identity, **record}, sort_keys=True) + "\n"
+        self._target.store.put(f"{self._target.prefix}/{self._run_file}", text.encode())
 
     @property
     def _run_file(self) -> str:
@@ -314,17 +338,17 @@ def _object_keys(manifest: CheckpointManifest) -> Set[str]:
 
 
 def _symlink_targets(saved: Sequence[SavedCheckpoint]) -> Set[CheckpointKey]:
-    """Checkpoints that have files to which links of others lead."""
-    meant = {file.inode for one in saved for file in one.files if file.linked}
+    """Keys of the checkpoints with files that symlinks of other checkpoints lead to."""
+    targets = {file.inode for checkpoint in saved for file in checkpoint.files if file.linked}
     return {
-        one.place
-        for one in saved
-        if any(file.inode in meant and not file.linked for file in one.files)
+        checkpoint.key
+        for checkpoint in saved
+        if any(file.inode in targets and not file.linked for file in checkpoint.files)
     }
 
 
 class _HashingReader:
-    """A stream that is hashed while it is read."""
+    """Hash a stream while it is read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -332,12 +356,12 @@ class _HashingReader:
         self.size = 0
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Read up to ``size`` bytes."""
         data = self._stream.read(size)
         self._digest.update(data)
         self.size += len(data)
         return data
 
     def hexdigest(self) -> str:
-        """The digest of all that was read."""
+        """Digest of all bytes read."""
         return self._digest.hexdigest()

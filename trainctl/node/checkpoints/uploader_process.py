@@ -1,4 +1,4 @@
-"""The process that uploads a run's checkpoints: started by the supervisor, told when the run has ended, waited for."""
+"""Uploader process of a run: started, restarted and awaited by its supervisor."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ UPLOAD_SECONDS = 3600.0
 _SHORTENED_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 _WAIT_SECONDS = 0.1
-_AGAIN_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 30.0
+_RESTART_SECONDS = 5.0
+_MAX_PAUSE_SECONDS = 30.0
 _SIGNAL_BASE = 128
 _TERMINATED = (-signal.SIGTERM, _SIGNAL_BASE + signal.SIGTERM)
 _SIGKILLED = (-signal.SIGKILL, _SIGNAL_BASE + signal.SIGKILL)
@@ -38,7 +38,7 @@ _EXIT_DONE, _EXIT_REFUSED = 0, 3
 
 
 class UploaderProcess:
-    """What a supervisor does about its run's checkpoints; nothing if the run keeps none."""
+    """A supervisor's handle on its uploader process; does nothing if the run has no checkpoint store."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._run = run
@@ -47,10 +47,10 @@ class UploaderProcess:
         self._data = data
         self._pid = 0
         self._control = -1
-        self._tried = 0.0
+        self._started_at = 0.0
 
-    def begin(self) -> None:
-        """Start it before anything is trained; Failure if the store refuses uploads."""
+    def start_and_announce(self) -> None:
+        """Start the process before the job; Failure if the store refuses uploads."""
         if keeps_checkpoints(self._spec):
             with store_errors(self._spec["store"]):
                 self._uploader().announce()
@@ -58,52 +58,51 @@ class UploaderProcess:
 
     def restart_if_dead(self) -> None:
         """Restart it if it died."""
-        if self._pid and self._ended() is not None and self._may_restart:
+        if self._pid and self._exit_code() is not None and self._may_restart:
             with contextlib.suppress(OSError):
                 self._start()
 
-    def drain(self, record: Mapping[str, Any], at: float, *, hurried: bool) -> None:
-        """Wait until all checkpoints of the ended job are uploaded, within ``upload_timeout``; then the process is gone.
+    def finish(self, record: Mapping[str, Any], at: float, *, hurried: bool) -> None:
+        """Wait until the ended job's checkpoints are uploaded, within ``upload_timeout``; then stop the process.
 
-        SIGTERM, or ``hurried``, ends the wait sooner. ``sync.json`` reports what is left.
+        SIGTERM or ``hurried`` shorten the wait. ``sync.json`` reports pending checkpoints.
         """
         if not keeps_checkpoints(self._spec):
             return
-        longest = float(self._spec["store"].get("upload_timeout", UPLOAD_SECONDS))
-        patience = min(longest, _SHORTENED_SECONDS) if hurried else longest
+        timeout = float(self._spec["store"].get("upload_timeout", UPLOAD_SECONDS))
+        timeout = min(timeout, _SHORTENED_SECONDS) if hurried else timeout
         end = RunEnd(ended_orderly(record) and not hurried, at, dict(record))
         clock = Stopwatch()
         code: Optional[int] = None
-        told = 0
-        while code not in (_EXIT_DONE, _EXIT_REFUSED) and clock.seconds < patience:
-            if not self._pid and (not told or self._may_restart):
+        notified = 0
+        while code not in (_EXIT_DONE, _EXIT_REFUSED) and clock.seconds < timeout:
+            if not self._pid and (not notified or self._may_restart):
                 self._start()
-            if self._pid and told != self._pid:
-                told = self._pid
+            if self._pid and notified != self._pid:
+                notified = self._pid
                 with contextlib.suppress(BrokenPipeError):
                     os.write(self._control, json.dumps(end._asdict()).encode() + b"\n")
-            took = signal.sigtimedwait({signal.SIGTERM, signal.SIGCHLD}, _WAIT_SECONDS)
-            if took is not None and took.si_signo == signal.SIGTERM:
+            received = signal.sigtimedwait({signal.SIGTERM, signal.SIGCHLD}, _WAIT_SECONDS)
+            if received is not None and received.si_signo == signal.SIGTERM:
                 break
-            code = self._ended() if self._pid else None
+            code = self._exit_code() if self._pid else None
         self._kill()
         if code != _EXIT_DONE:
-            short = f"not done after {clock.seconds:.0f} s; `trainctl checkpoints upload` brings the rest"
+            timed_out = f"timed out after {clock.seconds:.0f} s; `trainctl checkpoints upload` uploads the rest"
             with contextlib.suppress(Failure, OSError):
-                self._uploader().report_failure(
-                    str(upload_status(self._run.directory).get("error") or short)
-                )
+                error = upload_status(self._run.directory).get("error")
+                self._uploader().report_failure(str(error or timed_out))
 
     @property
     def _may_restart(self) -> bool:
-        return time.monotonic() - self._tried > _AGAIN_SECONDS
+        return time.monotonic() - self._started_at > _RESTART_SECONDS
 
     def _uploader(self) -> Uploader:
         return Uploader(self._run, self._spec, self._secrets, self._data)
 
     def _start(self) -> None:
         reader, writer = os.pipe()
-        self._tried = time.monotonic()
+        self._started_at = time.monotonic()
         self._pid, self._control = fork_child(lambda: self._work(reader), reader), writer
         os.close(reader)
 
@@ -114,11 +113,11 @@ class UploaderProcess:
         with FileLease(self._run.directory / "uploader.lock"):
             return run_uploader(self._uploader(), _ControlPipe(control))
 
-    def _ended(self) -> Optional[int]:
-        """The exit code, once it has ended."""
+    def _exit_code(self) -> Optional[int]:
+        """The exit code; None while the process runs."""
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # reaped with the job's leftovers
+        except ChildProcessError:  # reaped with the job's orphans
             pid, status = self._pid, -1
         if not pid:
             return None
@@ -139,14 +138,14 @@ class UploaderProcess:
 
 
 class _ControlPipe:
-    """The pipe from the supervisor: silent while the job runs, a line when it has ended."""
+    """Read end of the supervisor's pipe, which carries one line when the run has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._text = b""
 
     def wait(self, seconds: float) -> Optional[RunEnd]:
-        """The end, if it has come; waits so long for it. EOFError when the supervisor is gone."""
+        """Wait for the run's end; None on timeout, EOFError if the supervisor has exited."""
         ready, _, _ = select.select([self._descriptor], [], [], seconds)
         if ready:
             data = os.read(self._descriptor, 65536)
@@ -157,17 +156,17 @@ class _ControlPipe:
 
 
 def keeps_checkpoints(spec: RunSpec) -> bool:
-    """Whether the run keeps checkpoints."""
+    """Check whether the run has a checkpoint store."""
     return bool((spec.get("store") or {}).get("enabled"))
 
 
 def run_uploader(uploader: Uploader, control: Any) -> int:
-    """Look again and again until the run has ended and nothing is left to do; the process's exit code."""
+    """Run rounds until the run has ended and all is uploaded; the process's exit code."""
     end: Optional[RunEnd] = None
     pause = _POLL_SECONDS
     while True:
         try:
-            done = uploader.look(end)
+            done = uploader.run_round(end)
             if end is not None and done:
                 uploader.finish(end)
                 return _EXIT_DONE
@@ -178,7 +177,7 @@ def run_uploader(uploader: Uploader, control: Any) -> int:
                 uploader.report_failure(f"{failure.summary}. {failure.detail}".strip())
             if end is not None and failure.kind == "denied":
                 return _EXIT_REFUSED
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         try:
             end = control.wait(pause if end is None else min(pause, 2.0)) or end
         except EOFError:
@@ -186,22 +185,22 @@ def run_uploader(uploader: Uploader, control: Any) -> int:
 
 
 def runs_to_upload(run: NodeRun, spec: RunSpec) -> Iterator[NodeRun]:
-    """Earlier runs of the same job on this node that have ended with checkpoints that are not uploaded."""
-    for other, found in list_specs(run.layout):
-        same = all(found[name] == spec[name] for name in ("lineage", "address", "rank"))
-        left = upload_status(other.directory).get("state") == SYNCING
+    """Ended runs of the same job on this node with checkpoints that are not uploaded."""
+    for other, other_spec in list_specs(run.layout):
+        same = all(other_spec[name] == spec[name] for name in ("lineage", "address", "rank"))
+        is_pending = upload_status(other.directory).get("state") == SYNCING
         if (
             other.key != run.key
             and same
-            and keeps_checkpoints(found)
-            and left
+            and keeps_checkpoints(other_spec)
+            and is_pending
             and run_end(other) is not None
         ):
             yield other
 
 
 def run_end(run: NodeRun) -> Optional[RunEnd]:
-    """How a run ended; None while it is live. A lost run ended when its uploader last looked."""
+    """End of a run; None while it is live. A lost run ended with its uploader's last heartbeat."""
     record = run.record
     if is_alive(run.supervisor):
         return None
@@ -212,7 +211,7 @@ def run_end(run: NodeRun) -> Optional[RunEnd]:
 
 
 def ended_orderly(record: Mapping[str, Any]) -> bool:
-    """Whether a job ended by itself or on SIGTERM, and wasn't killed."""
+    """Check that a job ended without being killed: on its own or on SIGTERM."""
     code = record.get("exit_code")
     if record.get("status") == runs.STOPPED:
         return code not in _SIGKILLED
@@ -220,23 +219,21 @@ def ended_orderly(record: Mapping[str, Any]) -> bool:
 
 
 def upload_remaining(run: NodeRun, secrets: Mapping[str, str], data: Path) -> UploadStatus:
-    """Upload what an ended run left behind; its ``sync`` afterwards. Failure while it is live or if the store refuses."""
+    """Upload checkpoints of an ended run; its upload status. Failure if it is live or the store refuses."""
     spec = run.spec
     if spec is None or not keeps_checkpoints(spec):
         return {}
     end = run_end(run)
     if end is None:
-        raise Failure("busy", f"run {run.key} is live", "Its own uploader brings its checkpoints.")
+        raise Failure("busy", f"run {run.key} is live", "Its own uploader uploads its checkpoints.")
     if upload_status(run.directory).get("state") != COMPLETED:
         with FileLease(run.directory / "uploader.lock"):
             uploader = Uploader(run, spec, secrets, data)
             clock = Stopwatch()
-            longest = float(spec["store"].get("upload_timeout", UPLOAD_SECONDS))
-            while not uploader.look(end):
-                if clock.seconds > longest:
-                    raise Failure(
-                        "store", f"the checkpoints were not uploaded within {longest:.0f} s"
-                    )
+            timeout = float(spec["store"].get("upload_timeout", UPLOAD_SECONDS))
+            while not uploader.run_round(end):
+                if clock.seconds > timeout:
+                    raise Failure("store", f"checkpoint upload timed out after {timeout:.0f} s")
                 time.sleep(_POLL_SECONDS)
             uploader.finish(end)
     return upload_status(run.directory)

@@ -1,7 +1,7 @@
-"""What a container may leave behind, and taking it away: the container itself, and files that are not the user's.
+"""Remove containers and their files, and find the processes of a running one.
 
-``RUN/container.json`` is written before a container is made and removed after it is gone: while it is there, one may exist.
-``RUN/container/`` is what an apptainer's container may write; other engines have storage of their own.
+``RUN/container.json`` exists from before a container is created until after it is removed.
+``RUN/container/`` is the writable storage of an apptainer container; other engines have their own.
 """
 
 from __future__ import annotations
@@ -16,65 +16,73 @@ from trainctl.base.system.processes import cpu_seconds, descendants, is_alive, p
 from trainctl.node.containers.engines import APPTAINER, DOCKER, run_program
 
 LABEL = "trainctl.run"
-"""The label of our containers; its value is the directory of their run."""
+"""Label of trainctl's containers; its value is the run's directory."""
 
 _CHOWN_TARGET = "/given"
 _CHOWN_SECONDS = 600.0
 
 
 def record_container(directory: Path, engine: str, image: str, ours: Sequence[str]) -> None:
-    """Say that a container of the run may exist from now on. ``ours``: directories in which every file is the user's."""
+    """Record that a container may exist. ``ours``: directories in which every file is the user's."""
     document = {"engine": engine, "image": image, "ours": list(ours)}
     write_json(directory / "container.json", document)
     if engine == APPTAINER:
-        remove_tree(scratch_directory(directory))  # of an attempt before
+        remove_tree(scratch_directory(directory))  # of an earlier attempt
         make_directory(scratch_directory(directory))
 
 
 def scratch_directory(directory: Path) -> Path:
-    """Where the run's container may write what doesn't outlive it, with an engine that has no storage."""
+    """Writable storage of an apptainer container."""
     return directory / "container"
 
 
 def remove_container(directory: Path) -> None:
-    """Remove the run's containers, running or not, and give their files back. No error: a next look tries again."""
-    record = directory / "container.json"
-    found: Dict[str, Any] = read_json(record) or {}
-    if not found:
+    """Remove the run's containers and restore ownership of their files; on failure, call it again later."""
+    path = directory / "container.json"
+    record: Dict[str, Any] = read_json(path) or {}
+    if not record:
         return
-    if found["engine"] == APPTAINER:  # its processes are ours, and so are their files
+    if record["engine"] == APPTAINER:  # its processes and files are the user's own
         remove_tree(scratch_directory(directory))
-        gone = True
+        is_removed = True
     else:
-        gone = _remove(str(found["engine"]), directory)
-        if gone:
-            _restore_ownership(found)
-    if gone:
-        with contextlib.suppress(FileNotFoundError):  # another process was first
-            record.unlink()
+        is_removed = _remove(str(record["engine"]), directory)
+        if is_removed:
+            _restore_ownership(record)
+    if is_removed:
+        with contextlib.suppress(FileNotFoundError):  # removed by another process
+            path.unlink()
 
 
 def _remove(engine: str, directory: Path) -> bool:
-    """Whether none is left."""
-    ask = (engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
+    """Remove all containers of a run; True if none is left."""
+    query = (
+        engine,
+        "ps",
+        "--all",
+        "--quiet",
+        "--no-trunc",
+        "--filter",
+        f"label={LABEL}={directory}",
+    )
     for _ in range(2):
-        answer = run_program(ask)
-        if answer.code != 0:
+        result = run_program(query)
+        if result.code != 0:
             return False
-        left = answer.out.split()
-        if not left:
+        containers = result.out.split()
+        if not containers:
             return True
-        run_program((engine, "rm", "--force", *left))
-    return not run_program(ask).out.split()
+        run_program((engine, "rm", "--force", *containers))
+    return not run_program(query).out.split()
 
 
-def _restore_ownership(found: Mapping[str, Any]) -> None:
-    """Give files that root of a container wrote to the user, if that is another user."""
+def _restore_ownership(record: Mapping[str, Any]) -> None:
+    """Change the owner of files that root in the container wrote to the user."""
     user, group = os.geteuid(), os.getegid()
-    foreign = [path for path in found["ours"] if user != 0 and _has_foreign_files(path, user)]
+    foreign = [path for path in record["ours"] if user != 0 and _has_foreign_files(path, user)]
     if not foreign:
         return
-    if found["engine"] == DOCKER:
+    if record["engine"] == DOCKER:
         mounts: List[str] = []
         for number, path in enumerate(foreign):
             mounts += ["--mount", f"type=bind,source={path},target={_CHOWN_TARGET}/{number}"]
@@ -83,9 +91,9 @@ def _restore_ownership(found: Mapping[str, Any]) -> None:
             *(DOCKER, "run", "--rm", "--pull", "never", "--user", "0:0", "--userns", "host"),
             *("--network", "none", "--security-opt", "label=disable", *mounts),
         )
-        run_program((*argv, "--entrypoint", "/bin/sh", found["image"], *chown), _CHOWN_SECONDS)
+        run_program((*argv, "--entrypoint", "/bin/sh", record["image"], *chown), _CHOWN_SECONDS)
     else:
-        run_program((found["engine"], "unshare", "chown", "-hR", "0:0", *foreign), _CHOWN_SECONDS)
+        run_program((record["engine"], "unshare", "chown", "-hR", "0:0", *foreign), _CHOWN_SECONDS)
 
 
 def _has_foreign_files(path: str, user: int) -> bool:
@@ -105,11 +113,11 @@ def _entries(path: str) -> Iterable[str]:
         yield from (os.path.join(directory, name) for name in (*folders, *names))  # noqa: PTH118
 
 
-_LOOK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 
 
 class ContainerProcesses(NamedTuple):
-    """The living processes, the CPU seconds of all that the run's containers have used, and what the next look has to know."""
+    """Live processes of a run's containers, CPU seconds of all so far, and the record for the next call."""
 
     pids: List[int]
     cpu_seconds: float
@@ -117,9 +125,9 @@ class ContainerProcesses(NamedTuple):
 
 
 def container_processes(directory: Path, before: Optional[Mapping[str, Any]]) -> ContainerProcesses:
-    """Look at the container of the run in ``directory``; ``before`` is the record of the look before.
+    """Find the processes of a run's container; ``before`` is the record of the previous call.
 
-    The service is asked only while no container is known that lives. What one used after the last look at it is not counted.
+    Calls the engine only if no live container is known. CPU time after the last call is not counted.
     """
     earlier = float(before["earlier_seconds"]) if before else 0.0
     first = before["first"] if before and is_alive(before["first"]) else None
@@ -140,17 +148,16 @@ def _record(
 
 
 def _first_process(directory: Path) -> Optional[Dict[str, Any]]:
-    """The identity of the container's process 1; None if there is none, or the engine makes them children of ours."""
-    made = read_json(directory / "container.json") or {}
-    if made.get("engine") != DOCKER:
+    """Identity of the container's process 1; None if none runs or its processes are children of the supervisor."""
+    record = read_json(directory / "container.json") or {}
+    if record.get("engine") != DOCKER:
         return None
-    ask = (DOCKER, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
-    for container in run_program(ask, _LOOK_SECONDS).out.split():
-        answer = run_program(
-            (DOCKER, "inspect", "--format", "{{.State.Pid}}", container), _LOOK_SECONDS
-        )
-        if answer.out.strip().isdigit():
-            found = process_record(int(answer.out))
-            if is_alive(found):
-                return found
+    query = (DOCKER, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
+    for container in run_program(query, _QUERY_SECONDS).out.split():
+        inspect = (DOCKER, "inspect", "--format", "{{.State.Pid}}", container)
+        pid = run_program(inspect, _QUERY_SECONDS).out.strip()
+        if pid.isdigit():
+            process = process_record(int(pid))
+            if is_alive(process):
+                return process
     return None

@@ -1,4 +1,4 @@
-"""Command lines of the engines, and the program of a container's first process."""
+"""Command lines of the engines, and the program of a container's process 1."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class BindMount(NamedTuple):
 
 
 class ContainerSpec(NamedTuple):
-    """A container, in words that every engine can be told in. Sizes in bytes; ``None``: no limit.
+    """A container, independent of the engine. Sizes in bytes; ``None``: no limit.
 
-    ``gpus`` are their indices or uuids; ``("all",)`` for those there are. ``temporary`` is a directory of the host for
-    what an engine without storage of its own lets a job write.
+    ``gpus`` are indices or UUIDs; ``("all",)`` for all. ``temporary`` is a directory of the host that serves as writable
+    storage for apptainer.
     """
 
     image: str
@@ -38,43 +38,43 @@ class ContainerSpec(NamedTuple):
     cpus: Optional[int]
 
 
-def engine_arguments(engine: str, wanted: ContainerSpec) -> Tuple[str, ...]:
-    """The command line that runs it in the foreground; secrets come by standard input and are not in it."""
+def engine_arguments(engine: str, spec: ContainerSpec) -> Tuple[str, ...]:
+    """Command line to run it in the foreground. Secrets are passed on standard input."""
     return (
         *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
-        *("--name", wanted.name, "--label", f"{LABEL}={wanted.directory}"),
+        *("--name", spec.name, "--label", f"{LABEL}={spec.directory}"),
         *("--network", "host", "--userns", "host", "--user", "0:0"),
         *("--security-opt", "label=disable", "--stop-timeout", "0"),
-        *("--shm-size", str(wanted.shm_size)),
-        *_limits(wanted),
-        *_gpus(engine, wanted.gpus),
-        *(word for bind in wanted.binds for word in ("--mount", mount_option(bind))),
-        *(word for item in wanted.variables.items() for word in ("--env", "=".join(item))),
-        *("--entrypoint", "/bin/sh", wanted.image, str(FIRST)),
+        *("--shm-size", str(spec.shm_size)),
+        *_limits(spec),
+        *_gpus(engine, spec.gpus),
+        *(word for bind in spec.binds for word in ("--mount", mount_option(bind))),
+        *(word for item in spec.variables.items() for word in ("--env", "=".join(item))),
+        *("--entrypoint", "/bin/sh", spec.image, str(FIRST)),
     )
 
 
-def _limits(wanted: ContainerSpec) -> List[str]:
-    found: List[str] = []
-    if wanted.memory is not None:
-        found += ["--memory", str(wanted.memory)]
-    if wanted.cpus is not None:
-        found += ["--cpus", str(wanted.cpus)]
-    return found
+def _limits(spec: ContainerSpec) -> List[str]:
+    arguments: List[str] = []
+    if spec.memory is not None:
+        arguments += ["--memory", str(spec.memory)]
+    if spec.cpus is not None:
+        arguments += ["--cpus", str(spec.cpus)]
+    return arguments
 
 
 def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
-    """Docker has a word of its own; podman takes the names of the Container Device Interface."""
+    """Docker has its own option; podman takes names of the Container Device Interface."""
     if not gpus:
         return []
     if engine == DOCKER:
-        chosen = "all" if gpus[0] == "all" else f'"device={",".join(gpus)}"'
-        return ["--gpus", chosen]
+        devices = "all" if gpus[0] == "all" else f'"device={",".join(gpus)}"'
+        return ["--gpus", devices]
     return [word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
 
 
 def mount_option(bind: BindMount) -> str:
-    """The value of an engine's ``--mount``, which is a line of CSV (RFC 4180)."""
+    """Value of the engines' ``--mount`` option: a line of CSV (RFC 4180)."""
     fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
     return ",".join(map(_field, [*fields, "readonly"] if bind.read_only else fields))
 
@@ -88,36 +88,35 @@ def _field(text: str) -> str:
 
 _PREFIX = "APPTAINERENV_"
 _ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
-"""Root of the container is the user, and no other user exists in it, so that all files are the user's."""
+"""Root in the container is the user outside of it, and there is no other user."""
 
 
-def apptainer_arguments(wanted: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
-    """The command line; ``root``: whether its caller is root, who else is root in the container alone.
+def apptainer_arguments(spec: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
+    """Command line for apptainer; ``root``: whether the caller is root, else it becomes root in the container.
 
-    ``--compat`` is what other engines do: nothing of the host's, values of variables as they are, and our program as process 1.
-    ``/tmp`` and the home are directories of the host, as they would else be in memory, and small. ``/dev/shm`` is as large as
-    the kernel makes it, half of the memory.
+    ``--compat`` isolates the container from the host's files and variables, as other engines do. ``/tmp`` and home are
+    directories of the host: in memory they would be small. The kernel limits ``/dev/shm`` to half of the memory.
     """
     return (
-        *(APPTAINER, "exec", "--compat", "--workdir", wanted.temporary, "--pwd", wanted.work),
+        *(APPTAINER, "exec", "--compat", "--workdir", spec.temporary, "--pwd", spec.work),
         *(() if root else _ROOT_INSIDE),
-        *_limits(wanted),
-        *(("--nv",) if wanted.gpus else ()),
-        *(word for bind in wanted.binds for word in ("--mount", mount_option(bind))),
-        *(wanted.image, "/bin/sh", str(FIRST)),
+        *_limits(spec),
+        *(("--nv",) if spec.gpus else ()),
+        *(word for bind in spec.binds for word in ("--mount", mount_option(bind))),
+        *(spec.image, "/bin/sh", str(FIRST)),
     )
 
 
-def apptainer_variables(wanted: ContainerSpec) -> Dict[str, str]:
-    """The job's variables, as apptainer takes them from its own; all GPUs can be seen, so that the claimed are named."""
-    found = dict(wanted.variables)
-    if wanted.gpus and wanted.gpus[0] != "all":
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(wanted.gpus)
-    return {_PREFIX + name: value for name, value in found.items()}
+def apptainer_variables(spec: ContainerSpec) -> Dict[str, str]:
+    """Environment of apptainer that sets the job's variables; it exposes all GPUs, so name the claimed ones."""
+    variables = dict(spec.variables)
+    if spec.gpus and spec.gpus[0] != "all":
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
+    return {_PREFIX + name: value for name, value in variables.items()}
 
 
 CONTROL = PurePosixPath("/run/trainctl")
-"""Where a container finds its program, its log and the number of the command it is at."""
+"""Directory in the container with its program, its log and the number of the current command."""
 
 LOG, STEP, COMMANDS, FIRST = (CONTROL / name for name in ("log", "step", "commands", "first"))
 
@@ -128,7 +127,7 @@ exec </dev/null
 """
 _COPY = """\
 for __entry in {workdir}/* {workdir}/.[!.]*; do
-    case "${{__entry##*/}}" in {left}) continue ;; esac
+    case "${{__entry##*/}}" in {skipped}) continue ;; esac
     [ ! -e "$__entry" ] || cp -RPn "$__entry" {work}/ 2>/dev/null || :
 done
 """
@@ -159,31 +158,33 @@ exit "$__status"
 """
 
 
-def init_program(workdir: str, work: PurePosixPath, mounted: Sequence[str], *, asked: bool) -> str:
-    """What process 1 does: secrets from standard input, the image's WORKDIR into the working directory, the commands.
+def init_program(
+    workdir: str, work: PurePosixPath, mounted: Sequence[str], *, forwards_term: bool
+) -> str:
+    """Program of process 1: read secrets from stdin, copy the image's WORKDIR, run the commands.
 
-    ``mounted`` are mount points, which aren't copied. ``asked``: SIGTERM comes to process 1 alone, which passes it on;
-    otherwise every process receives it directly.
+    ``mounted`` are mount points, which aren't copied. ``forwards_term``: SIGTERM reaches process 1 only, which forwards
+    it; otherwise every process receives it.
     """
     text = _HEAD.format(log=LOG)
-    left = _entries_to_skip(workdir, work, mounted)
-    if left is not None:
-        pattern = "|".join(shlex.quote(name) for name in left) or "''"
-        text += _COPY.format(workdir=shlex.quote(workdir), left=pattern, work=work)
-    return text + (_WITH_STOP_SIGNAL if asked else _PLAIN).format(commands=COMMANDS) + _TAIL
+    skipped = _entries_to_skip(workdir, work, mounted)
+    if skipped is not None:
+        pattern = "|".join(shlex.quote(name) for name in skipped) or "''"
+        text += _COPY.format(workdir=shlex.quote(workdir), skipped=pattern, work=work)
+    return text + (_WITH_STOP_SIGNAL if forwards_term else _PLAIN).format(commands=COMMANDS) + _TAIL
 
 
 def _entries_to_skip(
     workdir: str, work: PurePosixPath, mounted: Sequence[str]
 ) -> Optional[List[str]]:
-    """The entries of the WORKDIR that are not copied, as mounts are at or below them; None if nothing is copied."""
+    """Entries of the WORKDIR at or above mount points; None if nothing is to be copied."""
     folder = PurePosixPath(workdir)
     if str(folder) in (".", "/", "/root", str(work)):
         return None
-    left = set()
+    skipped = set()
     for mount in map(PurePosixPath, mounted):
         if mount == folder or mount in folder.parents:
             return None
         if folder in mount.parents:
-            left.add(mount.relative_to(folder).parts[0])
-    return sorted(left)
+            skipped.add(mount.relative_to(folder).parts[0])
+    return sorted(skipped)

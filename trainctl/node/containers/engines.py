@@ -1,4 +1,4 @@
-"""Container engines: which of them work here, and calling one with a time limit. See DESIGN.md, "Environments and containers"."""
+"""Container engines: detect which ones work, run their programs with a timeout."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainctl.base.protocol.code import EngineInfo as EngineAnswer
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)
-"""Which one is taken where several work."""
+"""Order of preference."""
 
 CALL_SECONDS = 60.0
-_LOOK_SECONDS = 15.0
-_NO_CAUSE = ("Run '", "See '", "Usage:")
+_PROBE_SECONDS = 15.0
+_HELP_PREFIXES = ("Run '", "See '", "Usage:")
 _PROBES = {
     PODMAN: (PODMAN, "info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"),
     DOCKER: (DOCKER, "info", "--format", "{{.ServerVersion}} {{.SecurityOptions}}"),
@@ -26,19 +26,19 @@ _PROBES = {
 
 
 class LocalEngine(NamedTuple):
-    """An engine that answers. ``root_is_user``: root of a container is this user outside of it."""
+    """A working engine. ``root_is_user``: root in a container is this user outside of it."""
 
     name: str
     version: str
     root_is_user: bool
 
     def to_json(self) -> EngineAnswer:
-        """The form that travels."""
+        """Convert to the form of the protocol."""
         return {"name": self.name, "version": self.version, "root_is_user": self.root_is_user}
 
 
 class ProgramResult(NamedTuple):
-    """What a program said; ``code`` is its exit code."""
+    """Output and exit code of a program."""
 
     code: int
     out: str
@@ -46,14 +46,14 @@ class ProgramResult(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """What it complained about, in a line."""
+        """One line with the cause of the failure."""
         return complaint(self.err.strip() or self.out) or f"exit code {self.code}"
 
 
 def complaint(text: str) -> str:
-    """The last line that says what was wrong, and not how to get help; empty if there is none."""
+    """Last line that is not a hint about help; empty if there is none."""
     lines = (line.strip() for line in reversed(text.splitlines()))
-    return next((line for line in lines if line and not line.startswith(_NO_CAUSE)), "")
+    return next((line for line in lines if line and not line.startswith(_HELP_PREFIXES)), "")
 
 
 def run_program(
@@ -61,7 +61,7 @@ def run_program(
     seconds: float = CALL_SECONDS,
     variables: Optional[Mapping[str, str]] = None,
 ) -> ProgramResult:
-    """Run an engine's program to its end; one that is missing or silent is an answer too."""
+    """Run a program to its end. A missing program or a timeout is a result with exit code 127 or 124."""
     try:
         done = subprocess.run(
             list(argv),
@@ -75,9 +75,9 @@ def run_program(
     except FileNotFoundError:
         return ProgramResult(127, "", f"{argv[0]} is not installed")
     except OSError as error:
-        return ProgramResult(126, "", f"{argv[0]} can't be run: {error.strerror}")
+        return ProgramResult(126, "", f"cannot run {argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return ProgramResult(124, "", f"{argv[0]} did not answer within {seconds:g} s")
+        return ProgramResult(124, "", f"{argv[0]} timed out after {seconds:g} s")
     return ProgramResult(
         done.returncode,
         done.stdout.decode(errors="replace"),
@@ -86,41 +86,41 @@ def run_program(
 
 
 def probe_engine(name: str) -> Tuple[Optional[LocalEngine], str]:
-    """The engine if it works here, else why not: it is asked, within 15 s."""
-    answer = run_program(_PROBES[name], _LOOK_SECONDS)
-    if answer.code != 0:
-        return None, _unusable_text(name, answer)
-    words = answer.out.split()
+    """Query an engine; if it doesn't work, None and the reason."""
+    result = run_program(_PROBES[name], _PROBE_SECONDS)
+    if result.code != 0:
+        return None, _unusable_text(name, result)
+    words = result.out.split()
     if name == APPTAINER:
         return LocalEngine(name, words[-1] if words else "", root_is_user=True), ""
-    version, rest = (words[0] if words else ""), answer.out.lower()
+    version, rest = (words[0] if words else ""), result.out.lower()
     root_is_user = os.geteuid() == 0 or " true" in rest or "name=rootless" in rest
     return LocalEngine(name, version, root_is_user), ""
 
 
-def choose_engine(wanted: Optional[str]) -> LocalEngine:
-    """The engine that is asked for, or the first that works. Failure says of each why it doesn't."""
-    if wanted is not None and wanted not in ORDER:
+def choose_engine(requested: Optional[str]) -> LocalEngine:
+    """The requested engine, or the first that works; Failure with the reason for each."""
+    if requested is not None and requested not in ORDER:
         raise Failure(
-            "request", f"{wanted!r} is no container engine", f"One of {', '.join(ORDER)}."
+            "request", f"unknown container engine {requested!r}", f"Use one of {', '.join(ORDER)}."
         )
     reasons = []
-    for name in (wanted,) if wanted else ORDER:
-        engine, why = probe_engine(name)
+    for name in (requested,) if requested else ORDER:
+        engine, reason = probe_engine(name)
         if engine is not None:
             return engine
-        reasons.append(why)
+        reasons.append(reason)
     raise Failure(
         "failed",
         f"no container engine works: {'; '.join(reasons)}",
-        "Install podman, docker or apptainer there, or set runtime.engine: host.",
+        "Install podman, docker or apptainer on the node, or set runtime.engine: host.",
     )
 
 
-def _unusable_text(name: str, answer: ProgramResult) -> str:
-    if answer.code in (124, 126, 127):
-        return answer.complaint
-    complaint = answer.complaint
+def _unusable_text(name: str, result: ProgramResult) -> str:
+    if result.code in (124, 126, 127):
+        return result.complaint
+    complaint = result.complaint
     for prefix in ("ERROR: ", "Error: "):
         complaint = complaint[len(prefix) :] if complaint.startswith(prefix) else complaint
     return f"{name}: {complaint}"
@@ -132,7 +132,7 @@ _LAST_LINES = 40
 
 
 def run_streaming(argv: Sequence[str], variables: Mapping[str, str], emit: Emit) -> ProgramResult:
-    """Run it to its end; every line is an event ``{line}``, and in silence the last one is repeated every 5 s."""
+    """Run a program to its end; emit each line as ``{line}``, and repeat the last one every 5 s."""
     lines: Deque[str] = deque([""], _LAST_LINES)
     ended = threading.Event()
 
@@ -147,8 +147,8 @@ def run_streaming(argv: Sequence[str], variables: Mapping[str, str], emit: Emit)
         stderr=subprocess.STDOUT,
         env={**os.environ, **variables},
     ) as process:
-        beat = threading.Thread(target=repeat, daemon=True)
-        beat.start()
+        heartbeat = threading.Thread(target=repeat, daemon=True)
+        heartbeat.start()
         try:
             for raw in process.stdout or ():
                 line = raw.decode(errors="replace").strip()
@@ -157,5 +157,5 @@ def run_streaming(argv: Sequence[str], variables: Mapping[str, str], emit: Emit)
                     emit({"line": line})
         finally:
             ended.set()
-            beat.join()
+            heartbeat.join()
     return ProgramResult(process.returncode, "", "\n".join(lines))

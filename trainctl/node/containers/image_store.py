@@ -1,10 +1,10 @@
-"""Which images were brought to this node for whom, so that the last to need one takes it away again.
+"""Images on this node and the lineages that use them; the last user removes an image.
 
-ROOT/images/marks/<lineage>/<engine>-<hex>    an empty file for each image
-ROOT/images/sif/<sha256>.sif                  apptainer's images; podman and docker keep their own
-ROOT/images/sif/<hash of a name>.json         {digest, workdir}: what the name meant when it was last pulled
-ROOT/images/cache/                            what apptainer downloaded and converted, so that a tag that is asked again isn't
-ROOT/images/pulling-<pid>-<random>/           what one of its pulls is working on
+ROOT/images/marks/<lineage>/<engine>-<hex>    an empty file for each image in use
+ROOT/images/sif/<sha256>.sif                  apptainer's images; podman and docker have their own storage
+ROOT/images/sif/<hash of a name>.json         {digest, workdir} that the name resolved to when it was last pulled
+ROOT/images/cache/                            apptainer's cache of downloaded and converted layers
+ROOT/images/pulling-<pid>-<random>/           working directory of a pull
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _PULLING = "pulling"
 
 
 class LocalImage(NamedTuple):
-    """An image that is on this node. ``id`` is what the engine runs, and can't mean another image tomorrow.
+    """An image on this node. ``id`` is passed to the engine and always names the same image.
 
-    ``digest`` is that of its manifest in the registry, or of the image itself where it never was in one;
-    ``workdir`` is its WORKDIR, empty where it has none.
+    ``digest`` is that of its manifest in the registry, or of the image if it came from none;
+    ``workdir`` is its WORKDIR, empty if unset.
     """
 
     id: str
@@ -62,7 +62,7 @@ class LocalImage(NamedTuple):
 
 
 class ImageStore:
-    """The images of one ROOT."""
+    """Images under one root directory."""
 
     def __init__(self, layout: Layout) -> None:
         self.top = layout.root / "images"
@@ -70,17 +70,17 @@ class ImageStore:
         self.sif = self.top / "sif"
         self.cache = self.top / "cache"
 
-    def mark(self, lineage: str, engine: str, digest: str, *, brought: bool) -> None:
-        """Say that a lineage uses an image; one that was here before any of ours is none of our business."""
+    def mark(self, lineage: str, engine: str, digest: str, *, pulled: bool) -> None:
+        """Record that a lineage uses an image, unless the image was present before trainctl."""
         name = f"{engine}-{digest.rpartition(':')[2]}"
-        if brought or name in self._marked():
+        if pulled or name in self._marked():
             (make_directory(self._marks / lineage) / name).touch(0o600)
 
     def drop(self, lineage: str) -> None:
-        """Drop the marks of a lineage, and remove images that have no other, if the engine allows."""
-        mine = set(list_names(self._marks / lineage))
+        """Drop a lineage's marks and remove images that no other lineage uses, if the engine allows."""
+        dropped = set(list_names(self._marks / lineage))
         remove_tree(self._marks / lineage)
-        for name in sorted(mine - self._marked()):
+        for name in sorted(dropped - self._marked()):
             engine, _, digest = name.partition("-")
             if engine == APPTAINER:
                 with contextlib.suppress(FileNotFoundError):
@@ -97,7 +97,7 @@ class ImageStore:
 
 @contextlib.contextmanager
 def temporary_directory(parent: Path, kind: str) -> Iterator[Path]:
-    """A private directory ``<kind>-<pid>-<random>`` below ``parent``, gone when the context ends."""
+    """Create a private directory ``<kind>-<pid>-<random>``; removed when the context ends."""
     for path in make_directory(parent).glob(f"{kind}-*"):
         if not _is_owner_alive(path):
             remove_tree(path)
@@ -115,11 +115,11 @@ def _is_owner_alive(path: Path) -> bool:
 
 _HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 _HUB_KEYS = ("docker.io", "https://index.docker.io/v1/")
-"""Under which names podman and docker look for a login to Docker Hub."""
+"""Keys under which podman and docker look up a login to Docker Hub."""
 
 
 class RegistryCredentials(NamedTuple):
-    """Who asks a registry. Never written but for the time of a pull."""
+    """Login to a registry; on disk only during a pull."""
 
     registry: str
     username: str
@@ -127,7 +127,7 @@ class RegistryCredentials(NamedTuple):
 
     @property
     def document(self) -> Dict[str, Any]:
-        """The content of an engine's file of logins."""
+        """Content of an engine's login file."""
         pair = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
         host = self.registry.partition("://")[2] or self.registry
         host = host.partition("/")[0]
@@ -136,7 +136,7 @@ class RegistryCredentials(NamedTuple):
 
 
 class PullOptions(NamedTuple):
-    """How a pull is to be called: options before and after the word, and variables."""
+    """Options before and after ``pull``, and variables."""
 
     before: Tuple[str, ...] = ()
     after: Tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class PullOptions(NamedTuple):
 def login_options(
     layout: Layout, engine: LocalEngine, login: Optional[RegistryCredentials]
 ) -> Iterator[PullOptions]:
-    """Options for podman or docker that let it use the login, for as long as the context lasts."""
+    """Options for podman or docker to use the login while the context lasts."""
     if login is None:
         yield PullOptions()
         return
@@ -164,12 +164,12 @@ def login_options(
 
 
 def _daemon_variables() -> List[Tuple[str, str]]:
-    """Where the daemon listens, which a configuration directory of our own doesn't say."""
+    """Address of the docker daemon, which a configuration directory of our own doesn't contain."""
     if os.environ.get("DOCKER_HOST"):
         return []
-    answer = run_program(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
-    host = answer.out.strip()
-    return [("DOCKER_HOST", host)] if answer.code == 0 and host else []
+    result = run_program(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
+    host = result.out.strip()
+    return [("DOCKER_HOST", host)] if result.code == 0 and host else []
 
 
 _READ_BYTES = 2**20
@@ -177,45 +177,46 @@ RunFn = Callable[[Sequence[str], Mapping[str, str]], ProgramResult]
 
 
 def find_sif(layout: Layout, reference: str) -> Optional[LocalImage]:
-    """What the name meant when it was last pulled; None if it never was."""
-    known = read_json(_record(layout, reference)) or {}
-    digest = str(known.get("digest") or "")
+    """Image that the name resolved to when it was last pulled; None if it never was."""
+    record = read_json(_record(layout, reference)) or {}
+    digest = str(record.get("digest") or "")
     path = ImageStore(layout).sif / f"{digest.rpartition(':')[2]}.sif"
-    return (
-        LocalImage(str(path), digest, str(known.get("workdir") or "")) if path.is_file() else None
-    )
+    if not path.is_file():
+        return None
+    return LocalImage(str(path), digest, str(record.get("workdir") or ""))
 
 
 def pull_sif(
     layout: Layout, reference: str, login: Optional[RegistryCredentials], run: RunFn
 ) -> ProgramResult:
-    """Convert the image into a file; apptainer's cache, which goes with the last image, saves what was downloaded before."""
+    """Pull and convert an image to a file, with apptainer's cache of layers."""
     store = ImageStore(layout)
     with temporary_directory(store.top, _PULLING) as folder:
         partial = folder / "image.sif"
         variables = _variables(make_directory(store.cache), folder, login)
-        answer = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
-        if answer.code == 0:
+        result = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
+        if result.code == 0:
             digest = _sha256(partial)
-            known = {"digest": f"sha256:{digest}", "workdir": _workdir(partial)}
+            record = {"digest": f"sha256:{digest}", "workdir": _workdir(partial)}
             partial.replace(make_directory(store.sif) / f"{digest}.sif")
-            write_json(_record(layout, reference), known)
-    return answer
+            write_json(_record(layout, reference), record)
+    return result
 
 
 def _variables(
     cache: Path, temporary: Path, login: Optional[RegistryCredentials]
 ) -> Dict[str, str]:
-    """Its cache and what it unpacks are on the node's own disk: a home or ``/tmp`` is often too small for an image."""
-    found = {"CACHEDIR": str(cache), "TMPDIR": str(temporary)}
+    """Cache and temporary files on the node's own disk: home or ``/tmp`` are often too small."""
+    variables = {"CACHEDIR": str(cache), "TMPDIR": str(temporary)}
     if login is not None:
-        found.update(DOCKER_USERNAME=login.username, DOCKER_PASSWORD=login.password)
-    return {f"APPTAINER_{name}": value for name, value in found.items()}
+        variables.update(DOCKER_USERNAME=login.username, DOCKER_PASSWORD=login.password)
+    return {f"APPTAINER_{name}": value for name, value in variables.items()}
 
 
 def _workdir(path: Path) -> str:
-    """From the image's OCI configuration, which is one of the file's JSON objects; empty where there is none."""
-    return next((str(one["WorkingDir"]) for one in _objects(path) if one.get("WorkingDir")), "")
+    """WORKDIR of the image's OCI configuration, one of the file's JSON objects; empty if unset."""
+    directories = (document.get("WorkingDir") for document in _objects(path))
+    return next((str(directory) for directory in directories if directory), "")
 
 
 def _objects(path: Path) -> Iterator[Dict[str, Any]]:
@@ -223,13 +224,12 @@ def _objects(path: Path) -> Iterator[Dict[str, Any]]:
         fields = [field.strip() for field in line.split("|")]
         if fields[0].isdigit() and fields[-1].startswith("JSON"):
             try:
-                found = json.loads(
-                    run_program((APPTAINER, "sif", "dump", fields[0], str(path))).out
-                )
+                dump = run_program((APPTAINER, "sif", "dump", fields[0], str(path)))
+                document = json.loads(dump.out)
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                yield found
+            if isinstance(document, dict):
+                yield document
 
 
 def _record(layout: Layout, reference: str) -> Path:

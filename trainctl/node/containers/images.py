@@ -1,4 +1,4 @@
-"""Images on a node: asked of the registry when a run starts, kept by the engine, named by digest from then on."""
+"""Pull images: resolved by the registry when a run starts, used by digest from then on."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Emit = Callable[[Dict[str, Any]], None]
 
 
 def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
-    """Have an image here and say which one its name means now. Failure says what the registry or the engine objects to.
+    """Pull an image unless it is present by digest; Failure with the registry's or the engine's error.
 
-    A name by digest that is here needs no registry. A tag is looked up every time, and only what is missing is fetched; where
-    no registry answers, the image that is here under that name is taken, and ``note`` says so.
+    Tags are resolved at every call, and only missing layers are fetched. If the registry is unreachable, a present
+    image with that name is used and ``note`` reports this.
     """
     layout = Layout(request["root"])
     lineage = names.check_name(request["lineage"], "lineage")
@@ -43,76 +43,81 @@ def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
     note = ""
     if before is None or not _is_final(engine, reference, before):
         login = RegistryCredentials(**request["login"]) if request["login"] else None
-        answer = _pull(layout, engine, reference, login, emit)
-        if answer.code != 0:
-            if before is None or not is_registry_unreachable(answer):
-                raise pull_error(reference, answer)
-            note = f"the registry can't be reached, and {reference} is taken as it is here"
-    found = find_image(layout, engine, reference)
-    if found is None:
-        raise Failure("failed", f"{engine.name} pulled {reference}, and has no such image")
-    pulled = before is None or before.id != found.id
-    stored = found.digest if engine.name == APPTAINER else found.id
-    ImageStore(layout).mark(lineage, engine.name, stored, brought=pulled)
+        result = _pull(layout, engine, reference, login, emit)
+        if result.code != 0:
+            if before is None or not is_registry_unreachable(result):
+                raise pull_error(reference, result)
+            note = f"registry is unreachable, using {reference} as present on the node"
+    image = find_image(layout, engine, reference)
+    if image is None:
+        raise Failure("failed", f"image {reference} not found after {engine.name} pulled it")
+    pulled = before is None or before.id != image.id
+    stored = image.digest if engine.name == APPTAINER else image.id
+    ImageStore(layout).mark(lineage, engine.name, stored, pulled=pulled)
     return {
         "engine": engine.to_json(),
-        "id": found.id,
-        "digest": found.digest,
-        "workdir": found.workdir,
+        "id": image.id,
+        "digest": image.digest,
+        "workdir": image.workdir,
         "pulled": pulled,
         "note": note,
     }
 
 
 def validate_reference(reference: Any) -> str:
-    """The name of an image, if an engine can't take it for an option."""
+    """Check that an engine can't mistake the name of an image for an option."""
     if not isinstance(reference, str) or not reference or reference.startswith("-"):
-        raise Failure("request", f"{reference!r} is no name of an image")
+        raise Failure("request", f"invalid image name {reference!r}")
     return reference
 
 
 def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[LocalImage]:
-    """The image that the name means on this node; None if there is none."""
+    """Find the image with this name on the node; None if there is none."""
     if engine.name == APPTAINER:
         return sif.find_sif(layout, reference)
-    answer = run_program((engine.name, "image", "inspect", reference))
-    if answer.code != 0:
+    result = run_program((engine.name, "image", "inspect", reference))
+    if result.code != 0:
         return None
     try:
-        document = json.loads(answer.out)[0]
+        document = json.loads(result.out)[0]
         identity = "sha256:" + str(document["Id"]).rpartition(":")[2]
         digests = [str(repodigest) for repodigest in document.get("RepoDigests") or ()]
         workdir = str((document.get("Config") or {}).get("WorkingDir") or "")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise Failure("failed", f"{engine.name} describes {reference} in an unknown form") from None
+        raise Failure(
+            "failed", f"unexpected output of {engine.name} for image {reference}"
+        ) from None
     digest = _digest(reference, digests, str(document.get("Digest")))
     return LocalImage(identity, digest or identity, workdir)
 
 
 def _digest(reference: str, digests: Sequence[str], own: str) -> str:
-    """Of the digests under which an image is known, that of the repository by which it was asked for; else empty.
+    """Digest of an image in the repository by which it is referenced; empty if there is none.
 
-    It may have several there: the one asked for, else one that isn't the image's ``own``. That is for what was built here a manifest
-    that no registry has, and for what came by a list of platforms the list's, beside which is that of this platform.
+    An image may have several: prefer the referenced digest, else one that isn't the image's ``own``. ``own`` is the
+    manifest of a local build, or of this platform next to the manifest list's digest.
     """
-    repository, _, wanted = reference.partition("@")
+    repository, _, requested = reference.partition("@")
     if ":" in repository.rpartition("/")[2]:
         repository = repository.rpartition(":")[0]
-    known = [one.partition("@") for one in digests]
-    fits = [
-        digest for name, _, digest in known if name == repository or name.endswith(f"/{repository}")
+    matching = [
+        digest
+        for name, _, digest in (repodigest.partition("@") for repodigest in digests)
+        if name == repository or name.endswith(f"/{repository}")
     ]
-    if wanted in fits:
-        return wanted
-    return min((fit for fit in fits if fit != own), default=own if own in fits else "")
+    if requested in matching:
+        return requested
+    return min(
+        (digest for digest in matching if digest != own), default=own if own in matching else ""
+    )
 
 
 def _is_final(engine: LocalEngine, reference: str, image: LocalImage) -> bool:
-    """Whether no registry could say anything else: it is named by digest, or was made on this machine."""
+    """Check that a registry can't resolve the name differently: referenced by digest, or built here."""
     if "@sha256:" in reference:
         return True
-    made_here = reference.startswith("localhost/") or image.digest == image.id
-    return made_here and engine.name != APPTAINER
+    is_local = reference.startswith("localhost/") or image.digest == image.id
+    return is_local and engine.name != APPTAINER
 
 
 def _pull(
@@ -127,31 +132,31 @@ def _pull(
         return sif.pull_sif(
             layout, reference, login, lambda argv, more: run_streaming(argv, more, emit)
         )
-    with login_options(layout, engine, login) as how:
-        argv = (engine.name, *how.before, "pull", *how.after, reference)
-        return run_streaming(argv, dict(how.variables), emit)
+    with login_options(layout, engine, login) as options:
+        argv = (engine.name, *options.before, "pull", *options.after, reference)
+        return run_streaming(argv, dict(options.variables), emit)
 
 
 _REASONS: Tuple[Tuple[str, str, str], ...] = (
     (
         r"unauthorized|authentication required|access.{0,12} denied|denied:|incorrect username|403 forbidden|401 ",
-        "the registry refuses it",
-        "Check the name; if it is private, image.docker_auth says who asks.",
+        "the registry denied access",
+        "Check the name; for a private image, set image.docker_auth.",
     ),
     (
         r"manifest unknown|manifest.{0,80} not found|name unknown|name invalid|repository.{0,80} not found|not found: ",
-        "the registry has no such image",
+        "not found in the registry",
         "Check its name and tag.",
     ),
     (
         r"invalid reference format|invalid repository name",
-        "that is no name of an image",
+        "invalid image name",
         "Write REGISTRY/NAME:TAG.",
     ),
     (
         r"no space left",
-        "there is no space left for it on the node's disk",
-        "Free some, then try again.",
+        "no space left on the node's disk",
+        "Free some disk space, then try again.",
     ),
 )
 _UNREACHABLE = re.compile(
@@ -167,22 +172,21 @@ _NOISE = re.compile(
 _MAX_COMPLAINT = 300
 
 
-def is_registry_unreachable(answer: ProgramResult) -> bool:
-    """Whether no registry answered."""
-    return _reason(answer.complaint) is None and bool(_UNREACHABLE.search(answer.complaint))
+def is_registry_unreachable(result: ProgramResult) -> bool:
+    """Check whether the registry could not be reached."""
+    return _reason(result.complaint) is None and bool(_UNREACHABLE.search(result.complaint))
 
 
-def pull_error(reference: str, answer: ProgramResult) -> Failure:
-    """The error for an image that can't be pulled: what is wrong, what to do, and the engine's own words in short."""
-    complaint = answer.complaint
-    words = _NOISE.sub("", complaint)[:_MAX_COMPLAINT]
-    found = _reason(complaint)
-    if found is not None:
-        return Failure("failed", f"image {reference}: {found[0]}", f"{found[1]} ({words})")
-    if is_registry_unreachable(answer):
-        summary = f"image {reference}: its registry can't be reached from the node"
-        return Failure("failed", summary, words)
-    return Failure("failed", f"image {reference} can't be pulled", words)
+def pull_error(reference: str, result: ProgramResult) -> Failure:
+    """Error for an image that can't be pulled: cause, hint and the engine's message."""
+    message = _NOISE.sub("", result.complaint)[:_MAX_COMPLAINT]
+    reason = _reason(result.complaint)
+    if reason is not None:
+        return Failure("failed", f"image {reference}: {reason[0]}", f"{reason[1]} ({message})")
+    if is_registry_unreachable(result):
+        summary = f"image {reference}: the node cannot reach the registry"
+        return Failure("failed", summary, message)
+    return Failure("failed", f"cannot pull image {reference}", message)
 
 
 def _reason(complaint: str) -> Optional[Tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Virtual environments that are built once for each digest of a requirements file. See DESIGN.md, "Environments and containers"."""
+"""Virtual environments built once per digest of a requirements file. See DESIGN.md, "Environments and containers"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.base.filesystem.files import make_directory, read_json, remove_tre
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.code import EnvironmentRequest, EnvironmentResponse
 from trainctl.node.cache.code_archives import open_archive
-from trainctl.node.jobs.host_environment import LOOK_SECONDS, run_in_login_shell
+from trainctl.node.jobs.shell import QUERY_SECONDS, run_in_login_shell
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -28,7 +28,7 @@ _LAST_LINES = 12
 
 
 class Interpreter(NamedTuple):
-    """A Python that a job would use."""
+    """The Python interpreter that a job would use."""
 
     path: str
     version: str
@@ -36,7 +36,7 @@ class Interpreter(NamedTuple):
 
 
 def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentResponse:
-    """A virtual environment with what a requirements file of the code lists; built once, kept by digest."""
+    """Build a virtual environment from the code's requirements file, unless one with its digest exists."""
     layout = Layout(request["root"])
     texts = requirement_texts(layout, request["code"], str(request["requirements"]))
     python = _interpreter()
@@ -54,7 +54,7 @@ def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentRes
 
 
 def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
-    """The requirements file of a code tree and those it includes, by path; Failure for what can't be kept by digest."""
+    """Read a requirements file and the files it includes, by path; Failure if one refers to local files."""
     texts: Dict[str, str] = {}
     with open_archive(layout, code) as stream, tarfile.open(fileobj=stream) as tar:
         pending = [os.path.normpath(name)]
@@ -67,8 +67,8 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
                 if _LOCAL.match(line):
                     raise Failure(
                         "requirements",
-                        f"{path} names a local project: {line.strip()!r}",
-                        "An environment is shared by all code that lists the same. Install it in a start command.",
+                        f"{path} refers to a local project: {line.strip()!r}",
+                        "Environments are shared by digest. Install local projects in a start command.",
                     )
                 match = _INCLUDED.match(line)
                 if match and "://" not in match[1]:
@@ -77,54 +77,56 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
 
 
 class _VirtualEnvironment:
-    """One environment: a directory that counts once its seal is beside it. It is built where it stays: its scripts name it."""
+    """One environment, complete once its marker exists. It can't be moved: its scripts contain its path."""
 
     def __init__(self, layout: Layout, digest: str) -> None:
         self.path = layout.environments / digest
-        self._seal = layout.environments / f"{digest}.json"
+        self._marker = layout.environments / f"{digest}.json"
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is whole."""
-        return read_json(self._seal) is not None and (self.path / "bin" / "python").exists()
+        """Check for the marker and the interpreter."""
+        return read_json(self._marker) is not None and (self.path / "bin" / "python").exists()
 
     def touch(self) -> None:
-        """Note that it is used: collecting spares what is young."""
-        os.utime(self._seal)
+        """Record its use, which protects it from garbage collection for a while."""
+        os.utime(self._marker)
 
     def build(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
-        """Build it from scratch, or leave nothing; Failure holds the installer's last lines."""
+        """Build it from scratch; Failure with the installer's last lines."""
         remove_tree(self.path)
         try:
-            self._fill(python, texts, name, emit)
+            self._install(python, texts, name, emit)
         except (Failure, OSError):
             remove_tree(self.path)
             raise
-        write_json(self._seal, {"requirements": dict(texts), "python": list(python)})
+        write_json(self._marker, {"requirements": dict(texts), "python": list(python)})
 
-    def _fill(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
+    def _install(
+        self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit
+    ) -> None:
         make_directory(self.path)
-        listed = self.path / "requirements"
+        directory = self.path / "requirements"
         for path, text in texts.items():
-            target = listed / path
+            target = directory / path
             make_directory(target.parent)
             target.write_text(text)
-        for argv in _install_commands(python, self.path, listed / os.path.normpath(name)):
-            _run(argv, listed, emit)
+        for argv in _install_commands(python, self.path, directory / os.path.normpath(name)):
+            _run(argv, directory, emit)
 
 
-def _install_commands(python: Interpreter, path: Path, listed: Path) -> List[List[str]]:
-    """uv where there is one, for it is ten times as fast; else what Python brings."""
+def _install_commands(python: Interpreter, path: Path, requirements: Path) -> List[List[str]]:
+    """Use uv if it is installed, as it is ten times as fast; else venv and pip."""
     uv = run_in_login_shell("command -v uv", None).stdout.strip()
     own = str(path / "bin" / "python")
     if uv:
         return [
             [uv, "venv", "--quiet", "--allow-existing", "--python", python.path, str(path)],
-            [uv, "pip", "install", "--python", own, "-r", str(listed)],
+            [uv, "pip", "install", "--python", own, "-r", str(requirements)],
         ]
     return [
         [python.path, "-m", "venv", str(path)],
-        [own, "-m", "pip", "install", "--disable-pip-version-check", "-r", str(listed)],
+        [own, "-m", "pip", "install", "--disable-pip-version-check", "-r", str(requirements)],
     ]
 
 
@@ -143,21 +145,21 @@ def _run(argv: List[str], directory: Path, emit: Emit) -> None:
             last = [*last, line.rstrip()][-_LAST_LINES:]
             emit({"line": line.rstrip()[:200]})
     if process.returncode != 0:
-        raise Failure("requirements", "the requirements can't be installed", "\n".join(last))
+        raise Failure("requirements", "cannot install the requirements", "\n".join(last))
 
 
 def _interpreter() -> Interpreter:
-    found = run_in_login_shell("command -v python3 || command -v python", None).stdout.split()
-    if not found:
+    paths = run_in_login_shell("command -v python3 || command -v python", None).stdout.split()
+    if not paths:
         raise Failure(
             "requirements",
-            "no python3 is found on the login shell's PATH",
-            "Install one, or name a venv.",
+            "python3 not found on the login shell's PATH",
+            "Install it, or set venv.",
         )
-    described = subprocess.run(
-        [found[-1], "-I", "-c", _DESCRIBE], capture_output=True, text=True, timeout=LOOK_SECONDS
+    description = subprocess.run(
+        [paths[-1], "-I", "-c", _DESCRIBE], capture_output=True, text=True, timeout=QUERY_SECONDS
     )
-    return Interpreter(*json.loads(described.stdout))
+    return Interpreter(*json.loads(description.stdout))
 
 
 def _text(tar: tarfile.TarFile, path: str) -> str:
@@ -167,6 +169,8 @@ def _text(tar: tarfile.TarFile, path: str) -> str:
         member = None
     if member is None:
         raise Failure(
-            "requirements", f"the code has no file {path!r}", "Requirements are a file of the code."
+            "requirements",
+            f"file {path!r} not found in the code",
+            "Requirements must be part of the code.",
         )
     return member.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What a job finds around it: its working directory, its weights, its environment."""
+"""Prepare a run's directories, code, weights, mounts and variables."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _INHERITED = (
     "XDG_RUNTIME_DIR",
 )
 
-_HOME_IN_CONTAINER = "/root"  # where jobs of the hosted service find theirs
+_HOME_IN_CONTAINER = "/root"  # as in the hosted service
 
 
 class PreparedJob(NamedTuple):
-    """A job that is ready to be executed."""
+    """Mounts, weights mode and variables of a job that is ready to start."""
 
     mounts: Tuple[Mount, ...]
     mount: str
@@ -44,7 +44,7 @@ class PreparedJob(NamedTuple):
 
 
 class _DirectoryLayout(NamedTuple):
-    """Where the job's directories appear: mounts for a private namespace, links or variables otherwise."""
+    """Mounts for a private namespace; symlinks and variables where there is none."""
 
     mounts: List[Mount]
     links: List[Tuple[Path, Path]]
@@ -52,28 +52,28 @@ class _DirectoryLayout(NamedTuple):
 
 
 def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
-    """Create the run's directories, unpack its code, and check and place its weights. Failure if something is missing."""
+    """Create directories, unpack code, lease and place weights; Failure if something is missing."""
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
         make_directory(directory)
     with code_archives.open_archive(run.layout, spec["code"]) as stream:
         code_archives.unpack(stream, run.work)
-    _make_directories(run, spec, data)
+    _create_directories(run, spec, data)
     if spec.get("container"):
         mounts = tuple(_layout_directories(run, spec, private=True, linked=False).mounts)
         return PreparedJob(mounts, "container", "read-only" if spec.get("weights") else "none")
     private = private_mounts(run.directory)
-    places = _layout_directories(run, spec, private.possible)
-    if not private.possible and places.mounts:
+    directories = _layout_directories(run, spec, private.possible)
+    if not private.possible and directories.mounts:
         raise Failure(
             "request",
-            f"{places.mounts[0].target} can't be made visible to the job alone on this node",
-            f"Private mounts don't work there: {private.detail}. Use a relative mount_location.",
+            f"cannot mount {directories.mounts[0].target} for the job on this node",
+            f"Private mounts don't work: {private.detail}. Use a relative mount_location.",
         )
-    check_mounts(places.mounts, [run.layout.root, run.layout.cache, data])
-    for path, target in places.links:
+    check_mounts(directories.mounts, [run.layout.root, run.layout.cache, data])
+    for path, target in directories.links:
         path.symlink_to(str(target))
-    mounts, variables = tuple(places.mounts), places.variables
+    mounts, variables = tuple(directories.mounts), directories.variables
     if not spec.get("weights"):
         return PreparedJob(mounts, "namespace" if mounts else "none", "none", variables)
     if private.possible:
@@ -82,21 +82,23 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
 
 
 def job_environment(run: NodeRun, spec: RunSpec, secrets: Mapping[str, str]) -> Dict[str, str]:
-    """The job's variables, secrets among them: for the job's process only."""
-    found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    found.update({name: value for name, value in os.environ.items() if name.startswith("LC_")})
-    found.update({"BT_WORKING_DIR": str(run.work), "BT_SCRATCH_DIR": str(run.scratch)})
-    found.update({str(name): str(value) for name, value in spec["environment"].items()})
+    """The job's variables including secrets; pass them to the job's process only."""
+    variables = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    variables.update({name: value for name, value in os.environ.items() if name.startswith("LC_")})
+    variables.update({"BT_WORKING_DIR": str(run.work), "BT_SCRATCH_DIR": str(run.scratch)})
+    variables.update({str(name): str(value) for name, value in spec["environment"].items()})
     for variable, secret in spec.get("secret_environment", {}).items():
         if secret not in secrets:
-            raise Failure("request", f"secret {secret} for {variable} did not arrive")
-        found[variable] = secrets[secret]
-    found[RUN_VARIABLE] = str(run.directory)
-    return found
+            raise Failure(
+                "request", f"no value received for secret {secret} of variable {variable}"
+            )
+        variables[variable] = secrets[secret]
+    variables[RUN_VARIABLE] = str(run.directory)
+    return variables
 
 
-def _make_directories(run: NodeRun, spec: RunSpec, data: Path) -> None:
-    """Directories that the environment promises, where they are ours to make."""
+def _create_directories(run: NodeRun, spec: RunSpec, data: Path) -> None:
+    """Create directories named by variables, links and caches, if below trainctl's directories."""
     for name, value in spec["environment"].items():
         if name.startswith("BT_") and name.endswith("_DIR") and str(value).startswith("/"):
             path = layout.check_absolute(value, name)
@@ -113,20 +115,20 @@ def _make_directories(run: NodeRun, spec: RunSpec, data: Path) -> None:
 def _layout_directories(
     run: NodeRun, spec: RunSpec, private: bool, *, linked: bool = True
 ) -> _DirectoryLayout:
-    """``private``: mounts are possible, below the working directory too; ``linked``: links out of it lead somewhere."""
-    places = _DirectoryLayout([], [], {})
+    """``private``: mounts are possible, below the working directory too; ``linked``: symlinks out of it resolve."""
+    directories = _DirectoryLayout([], [], {})
     for weights in spec.get("weights", []):
         location = weights.get("mount_location") or f"weights/{weights['name']}"
-        _place_directory(run, _tree(run, weights), location, True, private, places)
+        _place_directory(run, _tree(run, weights), location, True, private, directories)
     for mount in spec.get("mounts", []):
         source = layout.check_absolute(mount["host_path"], "host_path")
         if not source.is_dir():
-            raise Failure("request", f"there is no directory {str(source)!r} to mount on this node")
+            raise Failure("request", f"host_path {str(source)!r} is not a directory on this node")
         location, read_only = mount["mount_location"], mount["read_only"]
-        _place_directory(run, source, location, read_only, private, places)
+        _place_directory(run, source, location, read_only, private, directories)
     for link in spec.get("links", []):
-        _place_persistent(run, spec, link, private, linked, places)
-    return places
+        _place_persistent(run, spec, link, private, linked, directories)
+    return directories
 
 
 def _place_persistent(
@@ -135,42 +137,46 @@ def _place_persistent(
     link: PersistentDirectory,
     private: bool,
     linked: bool,
-    places: _DirectoryLayout,
+    directories: _DirectoryLayout,
 ) -> None:
-    """A directory that outlives the run, where the job looks for it."""
+    """Place a directory that outlives the run."""
     target = layout.check_absolute(link["target"], "link")
     read_only = bool(link.get("read_only"))
     if link["path"].startswith("~/"):
         if linked:
-            _place_at_home(spec, link, target, private, places)
+            _place_at_home(spec, link, target, private, directories)
         else:
-            places.mounts.append(
+            directories.mounts.append(
                 Mount(f"{_HOME_IN_CONTAINER}/{link['path'][2:]}", str(target), False)
             )
     elif link["path"].startswith("/"):
         if private or not (read_only and link["path"] == str(target)):
-            places.mounts.append(Mount(link["path"], str(target), read_only))
+            directories.mounts.append(Mount(link["path"], str(target), read_only))
     elif linked:
-        places.links.append((_require_free(_path_in_workdir(run, link["path"])), target))
+        directories.links.append((_require_free(_path_in_workdir(run, link["path"])), target))
     else:
-        seen = make_directory(_path_in_workdir(run, link["path"]))
-        places.mounts.append(Mount(str(seen), str(target), read_only))
+        mount_point = make_directory(_path_in_workdir(run, link["path"]))
+        directories.mounts.append(Mount(str(mount_point), str(target), read_only))
 
 
 def _place_at_home(
-    spec: RunSpec, link: PersistentDirectory, target: Path, private: bool, places: _DirectoryLayout
+    spec: RunSpec,
+    link: PersistentDirectory,
+    target: Path,
+    private: bool,
+    directories: _DirectoryLayout,
 ) -> None:
-    """A directory below the job's home; where it can't be mounted there, the link's variable names it."""
+    """Place a directory below the job's home; if it can't be mounted, set the link's variable."""
     make_directory(target)
     home = spec["environment"].get("HOME") or os.environ.get("HOME", "")
-    place = Path(os.path.realpath(f"{home}/{link['path'][2:]}"))
+    mount_point = Path(os.path.realpath(f"{home}/{link['path'][2:]}"))
     if private and home.startswith("/"):
         with contextlib.suppress(OSError):
-            make_directory(place)  # mounting at a missing name would rebuild all of the home
-            places.mounts.append(Mount(str(place), str(target), read_only=False))
+            make_directory(mount_point)  # without it the mount would rebuild the home directory
+            directories.mounts.append(Mount(str(mount_point), str(target), read_only=False))
             return
     if link["variable"] not in {**spec["environment"], **spec.get("secret_environment", {})}:
-        places.variables[link["variable"]] = str(target)
+        directories.variables[link["variable"]] = str(target)
 
 
 def _place_directory(
@@ -179,43 +185,47 @@ def _place_directory(
     location: str,
     read_only: bool,
     private: bool,
-    places: _DirectoryLayout,
+    directories: _DirectoryLayout,
 ) -> None:
-    """Weights or a directory of the host, where the job wants them."""
+    """Place weights or a directory of the host at the job's path."""
     if not location.startswith("/") and not private:
-        places.links.append((_require_free(_path_in_workdir(run, location)), source))
+        directories.links.append((_require_free(_path_in_workdir(run, location)), source))
         return
     if not location.startswith("/"):
         target = _path_in_workdir(run, location)
         target.mkdir(0o755, parents=True, exist_ok=True)
         location = str(target)
-    places.mounts.append(Mount(location, str(source), read_only))
+    directories.mounts.append(Mount(location, str(source), read_only))
 
 
 def _tree(run: NodeRun, weights: RunWeights) -> Path:
     listing = layout.check_sha256(weights["listing"], "listing")
     if not hold_lease(run, listing):
-        raise Failure("missing", f"weights {weights['name']} are not delivered to this node")
+        raise Failure("missing", f"weights {weights['name']} are not present on this node")
     return run.layout.tree(listing)
 
 
 def _path_in_workdir(run: NodeRun, relative: str) -> Path:
-    """A path in the working directory that nothing of the code occupies or leads away from."""
+    """Resolve a path in the working directory that is not occupied by code."""
     path = run.work / relative
     if ".." in path.parts or path == run.work:
-        raise Failure("request", f"{relative!r} is no place inside the working directory")
+        raise Failure("request", f"{relative!r} is not a path inside the working directory")
     step = run.work
     for part in path.relative_to(run.work).parts:
         step = step / part
         if step.is_symlink() or (step.exists() and not step.is_dir()):
-            raise Failure("request", f"the code has a file at {relative!r}, where weights go")
+            raise Failure(
+                "request", f"cannot place a directory at {relative!r}: the code has a file there"
+            )
     if path.is_dir() and any(path.iterdir()):
-        raise Failure("request", f"the code has files in {relative!r}, where weights go")
+        raise Failure(
+            "request", f"cannot place a directory at {relative!r}: the code has files there"
+        )
     return path
 
 
 def _require_free(path: Path) -> Path:
-    """A path at which a link can be made."""
+    """Make room for a symlink by removing an empty directory."""
     make_directory(path.parent)
     if path.is_dir():
         path.rmdir()

@@ -1,1 +1,1 @@
-"""What a run uses, sampled while it goes on."""
+"""Metrics of a run: ``sampler`` takes samples periodically, ``resource_usage`` measures."""

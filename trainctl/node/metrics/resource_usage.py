@@ -1,4 +1,4 @@
-"""What a run's processes, directories and GPUs use, and the machine around them. See DESIGN.md, "Logs and metrics"."""
+"""CPU, memory, disk and network usage of a run and its machine. See DESIGN.md, "Logs and metrics"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainctl.node.containers.cleanup import ContainerProcesses
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_BLOCK_UNIT = 512  # of st_blocks, whatever the file system's own block is: stat(2)
+_BLOCK_UNIT = 512  # unit of st_blocks on every file system: stat(2)
 
 Json = Dict[str, Any]
 
@@ -21,7 +21,7 @@ Json = Dict[str, Any]
 def process_usage(
     supervisor: int, ended_seconds: float, container_processes: ContainerProcesses
 ) -> Json:
-    """CPU seconds and memory of the job below a supervisor, and ``container_processes`` from it; ``ended_seconds`` are those of what it has waited for."""
+    """CPU seconds and memory of a job and its container; ``ended_seconds``: CPU time of reaped processes."""
     own = os.getpid()
     below = [pid for pid in descendants(supervisor) if pid != own]
     job = [*job_pids(supervisor, below), *container_processes.pids]
@@ -35,12 +35,12 @@ def process_usage(
 
 
 def job_pids(supervisor: int, below: Iterable[int]) -> List[int]:
-    """The processes below a supervisor except for its own children, such as the warden."""
+    """Processes below a supervisor except its direct children, such as the warden."""
     return [pid for pid in below if parent_of(pid) != supervisor]
 
 
 def host_usage() -> Json:
-    """The machine as a whole: counters since it was booted, and memory."""
+    """Counters of the machine since boot, and memory."""
     memory = _parse_table(Path("/proc/meminfo"))
     received, sent = _network()
     return {
@@ -54,39 +54,39 @@ def host_usage() -> Json:
 
 
 def file_system_usage(path: Path) -> Optional[Json]:
-    """How full the file system is that holds a directory, as a user sees it: ``df`` counts the same way."""
+    """Usage of the file system that holds a directory, computed as ``df`` does."""
     try:
-        found = os.statvfs(path)
+        status = os.statvfs(path)
     except OSError:
         return None
-    used = (found.f_blocks - found.f_bfree) * found.f_frsize
-    available = found.f_bavail * found.f_frsize
+    used = (status.f_blocks - status.f_bfree) * status.f_frsize
+    available = status.f_bavail * status.f_frsize
     return {"utilization": round(used / max(used + available, 1), 4), "free_bytes": available}
 
 
 def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:
-    """Bytes on disk below directories, each file once; None if that takes beyond a time of the monotonic clock."""
+    """Bytes on disk below directories, each inode once; None after ``deadline`` (monotonic clock)."""
     total = 0
-    seen = set()
+    inodes = set()
     for top in paths:
         for directory, _, names in os.walk(str(top)):
             if time.monotonic() > deadline:
                 return None
             for name in names:
                 try:
-                    found = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - there may be millions
+                    status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - there may be millions
                 except OSError:
                     continue
-                if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-                    if (found.st_dev, found.st_ino) in seen:
+                if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                    if (status.st_dev, status.st_ino) in inodes:
                         continue
-                    seen.add((found.st_dev, found.st_ino))
-                total += found.st_blocks * _BLOCK_UNIT
+                    inodes.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * _BLOCK_UNIT
     return total
 
 
 def variables_of(pids: Iterable[int]) -> Mapping[str, str]:
-    """The environment of the first of these processes that shows it."""
+    """Environment of the first of these processes whose environment is readable."""
     for pid in pids:
         try:
             text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
@@ -98,7 +98,7 @@ def variables_of(pids: Iterable[int]) -> Mapping[str, str]:
 
 
 def _memory(pid: int) -> int:
-    """The process's share of memory: what several have in common is divided among them (PSS), if the kernel says so."""
+    """Memory of a process with its share of common pages (PSS) if the kernel reports it, else RSS."""
     try:
         return _parse_table(Path(f"/proc/{pid}/smaps_rollup"))["Pss"] * 1024
     except (OSError, KeyError):
@@ -110,24 +110,24 @@ def _memory(pid: int) -> int:
 
 
 def _parse_table(path: Path) -> Dict[str, int]:
-    """``Name: number kB`` lines."""
-    found = {}
+    """Parse ``Name: number kB`` lines."""
+    table = {}
     for line in path.read_text().splitlines():
         name, colon, rest = line.partition(":")
         words = rest.split()
         if colon and words and words[0].isdigit():
-            found[name] = int(words[0])
-    return found
+            table[name] = int(words[0])
+    return table
 
 
 def _busy_seconds() -> float:
-    """user, nice, system, irq, softirq, steal of all CPUs: proc(5)."""
+    """CPU time of user, nice, system, irq, softirq and steal, of all CPUs: proc(5)."""
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return round((sum(fields[:3]) + sum(fields[5:8])) / _TICKS, 2)
 
 
 def _network() -> "tuple[int, int]":
-    """Bytes in and out of all interfaces but the loopback: proc(5)."""
+    """Bytes received and sent by all interfaces except loopback: proc(5)."""
     received = sent = 0
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
         name, _, rest = line.partition(":")

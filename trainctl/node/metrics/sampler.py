@@ -1,4 +1,4 @@
-"""Samples of what a run uses, taken by a process of their own so that nothing that hangs can hold up the supervisor.
+"""Take samples of a run's usage in separate processes, so that a hang can't block the supervisor.
 
 See DESIGN.md, "Logs and metrics".
 """
@@ -27,12 +27,12 @@ from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
 
 HISTORY_BYTES = 2**21
-"""The most that one run's samples take."""
+"""Maximum size of a run's history of samples."""
 
 _INTERVAL = 10.0
 _DISK_INTERVAL = 60.0
 _COST_RATIO = 200
-"""A sample that took a second of one CPU is followed by none for so many seconds, divided by the number of CPUs: 0.5 %."""
+"""Pause after a sample, in seconds per CPU second it took, divided by the number of CPUs: at most 0.5 % load."""
 _DISK_SECONDS = 10.0
 _DAY = 86400.0
 _GPU_SECONDS = 5.0
@@ -46,9 +46,9 @@ Json = Dict[str, Any]
 
 
 class Sampler:
-    """A chore that never waits: it starts the next sample when it is due, and collects the one before.
+    """Start samples when they are due and collect finished ones, without waiting.
 
-    Due ever more rarely at first (1, 2, 4, 8 s), then every 10 s, and always so that samples take less than 0.5 % of the machine.
+    Intervals grow from 1 s to 10 s, longer if samples would take more than 0.5 % of the machine.
     """
 
     def __init__(self, run: NodeRun, spec: RunSpec) -> None:
@@ -61,14 +61,14 @@ class Sampler:
         self._spent = 0.0
 
     def __call__(self) -> None:
-        """Look whether a sample has ended or is due."""
+        """Collect a finished sample and start one that is due."""
         with contextlib.suppress(OSError):
             self._collect()
             if self._child is None and time.monotonic() >= self._due:
                 self._start()
 
     def finish(self) -> None:
-        """Take the last sample, whatever the one before is at."""
+        """Take a last sample, and kill one that is still running."""
         with contextlib.suppress(OSError):
             self._wait(_LAST_SECONDS)
             self._kill()
@@ -97,27 +97,27 @@ class Sampler:
         self._child = fork_child(lambda: sample.take(ended, with_gpus=with_gpus))
 
     def _collect(self) -> None:
-        """What the sample has cost says when the next is due; one that takes too long is ended."""
+        """Schedule the next sample by the cost of the last; kill one that takes too long."""
         if self._child is None:
             return
         now = time.monotonic()
         cost, code = 0.0, 0
         try:
-            pid, status, used = os.wait4(self._child, os.WNOHANG)
+            pid, status, usage = os.wait4(self._child, os.WNOHANG)
             if pid == 0:
                 if now - self._started > _MAX_SECONDS:
-                    # Until the kernel lets go of it there is no other.
+                    # The next sample starts once the kernel has reaped this one.
                     os.kill(self._child, signal.SIGKILL)
                 return
-            cost = used.ru_utime + used.ru_stime
-            # A tool that a driver holds may not even let the sample end by itself.
+            cost = usage.ru_utime + usage.ru_stime
+            # A GPU tool hanging in a driver may keep the sample from exiting.
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else _EXIT_GPU_TIMEOUT
-        except ChildProcessError:  # it was ended with an attempt
+        except ChildProcessError:  # killed together with an attempt
             pass
         self._child = None
         self._spent += cost
-        usual = min(_INTERVAL, max(1.0, self._started - self._began))
-        self._due = self._started + max(usual, cost * _COST_RATIO / (os.cpu_count() or 1))
+        interval = min(_INTERVAL, max(1.0, self._started - self._began))
+        self._due = self._started + max(interval, cost * _COST_RATIO / (os.cpu_count() or 1))
         if code == _EXIT_GPU_TIMEOUT:
             self._gpus_due = now + self._gpu_pause
             self._gpu_pause *= 2
@@ -134,98 +134,100 @@ class _Sample:
         self._supervisor = os.getpid()
 
     def take(self, ended_seconds: float, *, with_gpus: bool) -> int:
-        """Append it to the history; the process's exit code."""
+        """Append the sample to the history; the process's exit code."""
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.nice(19)
         history = self._run.directory / "metrics.jsonl"
         before = _last_sample(history)
         container = container_processes(self._run.directory, (before or {}).get("container"))
-        found: Json = {"time": round(time.time(), 3), "container": container.record}
-        found.update(resource_usage.process_usage(self._supervisor, ended_seconds, container))
-        found["host"] = resource_usage.host_usage()
-        _add_rates(found, before, self._run.record.get("started_at"))
+        sample: Json = {"time": round(time.time(), 3), "container": container.record}
+        sample.update(resource_usage.process_usage(self._supervisor, ended_seconds, container))
+        sample["host"] = resource_usage.host_usage()
+        _add_rates(sample, before, self._run.record.get("started_at"))
         code = 0
         try:
-            found.update(self._gpus() if with_gpus else {})
+            sample.update(self._gpus() if with_gpus else {})
         except gpus.ToolTimeout as error:
-            found["problem"] = error.summary
+            sample["problem"] = error.summary
             code = _EXIT_GPU_TIMEOUT
-        found.update(self._disks())
-        _append(history, found)
+        sample.update(self._disks())
+        _append(history, sample)
         return code
 
     def _gpus(self) -> Json:
         try:
-            found = gpus.list_gpus(_GPU_SECONDS)
+            all_gpus = gpus.list_gpus(_GPU_SECONDS)
         except gpus.ToolTimeout:
             raise
-        except Failure:  # plans and ``nodes`` report it
+        except Failure:  # reported by ``plan`` and ``nodes``
             return {}
-        if not found:
+        if not all_gpus:
             return {}
         job = resource_usage.job_pids(self._supervisor, descendants(self._supervisor))
-        chosen = gpus.visible_gpus(found, resource_usage.variables_of(job))
+        visible = gpus.visible_gpus(all_gpus, resource_usage.variables_of(job))
         return {
-            "gpu_utilization": {str(one.number): one.utilization for one in chosen},
-            "gpu_memory_usage_bytes": {str(one.number): one.memory_used for one in chosen},
-            "gpu_memory_total_bytes": {str(one.number): one.memory_total for one in chosen},
-            "gpu_names": {str(one.number): one.name for one in chosen},
+            "gpu_utilization": {str(gpu.number): gpu.utilization for gpu in visible},
+            "gpu_memory_usage_bytes": {str(gpu.number): gpu.memory_used for gpu in visible},
+            "gpu_memory_total_bytes": {str(gpu.number): gpu.memory_total for gpu in visible},
+            "gpu_names": {str(gpu.number): gpu.name for gpu in visible},
         }
 
     def _disks(self) -> Json:
-        """How full disks are; what directories hold is looked up more rarely, as that may take long."""
-        places = {
+        """Usage of file systems, and of directories, which is measured less often as it may take long."""
+        directories = {
             "ephemeral_storage": [self._run.work, self._run.scratch, self._run.view],
-            "checkpoints": self._place("BT_CHECKPOINT_DIR"),
-            "cache": self._place("BT_PROJECT_CACHE_DIR"),
+            "checkpoints": self._directory("BT_CHECKPOINT_DIR"),
+            "cache": self._directory("BT_PROJECT_CACHE_DIR"),
         }
-        usage = self._usage(places)
+        usage = self._usage(directories)
         return {
             name: {
                 "usage_bytes": usage.get(name),
                 **(resource_usage.file_system_usage(paths[0]) or {}),
             }
-            for name, paths in places.items()
+            for name, paths in directories.items()
             if paths
         }
 
-    def _usage(self, places: Mapping[str, List[Path]]) -> Mapping[str, Optional[int]]:
+    def _usage(self, directories: Mapping[str, List[Path]]) -> Mapping[str, Optional[int]]:
         path = self._run.directory / "metrics-disk.json"
-        known = read_json(path) or {"due": 0.0, "usage": {}}
-        fresh = time.time() < known["due"] < time.time() + _DAY
-        if fresh and not self._last:
-            usage: Mapping[str, Optional[int]] = known["usage"]
+        stored = read_json(path) or {"due": 0.0, "usage": {}}
+        is_fresh = time.time() < stored["due"] < time.time() + _DAY
+        usage: Mapping[str, Optional[int]] = stored["usage"]
+        if is_fresh and not self._last:
             return usage
-        longest = _DISK_SECONDS if not self._last else _LAST_SECONDS / 2
-        deadline, cpu = time.monotonic() + longest, time.process_time()
-        usage = {name: resource_usage.disk_usage(paths, deadline) for name, paths in places.items()}
+        timeout = _DISK_SECONDS if not self._last else _LAST_SECONDS / 2
+        deadline, cpu = time.monotonic() + timeout, time.process_time()
+        usage = {
+            name: resource_usage.disk_usage(paths, deadline) for name, paths in directories.items()
+        }
         cost = (time.process_time() - cpu) * _COST_RATIO / (os.cpu_count() or 1)
         write_json(path, {"due": time.time() + max(_DISK_INTERVAL, cost), "usage": usage})
         return usage
 
-    def _place(self, variable: str) -> List[Path]:
-        shown = self._environment.get(variable)
-        return [Path(self._links.get(shown, shown))] if shown else []
+    def _directory(self, variable: str) -> List[Path]:
+        path = self._environment.get(variable)
+        return [Path(self._links.get(path, path))] if path else []
 
 
 def read_metrics(request: MetricsRequest, emit: Callable[[Json], None]) -> MetricsResponse:
-    """The samples of a run, the oldest first; ``since``: only those taken after that time."""
+    """Read a run's samples, oldest first; ``since``: only later ones."""
     run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
-        raise Failure("missing", f"the node knows no run {run.key}")
+        raise Failure("missing", f"run {run.key} not found on the node")
     since = float(request.get("since") or 0.0)
-    found = _read(run.directory / "metrics.jsonl")
-    return {"samples": [one for one in found if one["time"] > since]}
+    samples = _read(run.directory / "metrics.jsonl")
+    return {"samples": [sample for sample in samples if sample["time"] > since]}
 
 
-def _add_rates(found: Json, before: Optional[Json], started_at: Optional[float]) -> None:
-    """Cores in use since the sample before, or since the start; None where the clock was set back."""
-    own = {"time": started_at or found["time"], "cpu_seconds": 0.0}
-    since = before or own
-    found["cpu_usage"] = _rate(found, since, found["time"] - since["time"])
+def _add_rates(sample: Json, before: Optional[Json], started_at: Optional[float]) -> None:
+    """Add cores in use since the previous sample or the start; None if the clock was set back."""
+    start = {"time": started_at or sample["time"], "cpu_seconds": 0.0}
+    since = before or start
+    sample["cpu_usage"] = _rate(sample, since, sample["time"] - since["time"])
     if before is not None:
-        host, earlier = found["host"], before["host"]
-        host["cpu_usage"] = _rate(host, earlier, found["time"] - before["time"])
+        host, earlier = sample["host"], before["host"]
+        host["cpu_usage"] = _rate(host, earlier, sample["time"] - before["time"])
 
 
 def _rate(now: Json, before: Json, seconds: float) -> Optional[float]:
@@ -236,7 +238,7 @@ def _rate(now: Json, before: Json, seconds: float) -> Optional[float]:
 
 
 def _append(path: Path, sample: Json) -> None:
-    """One line more; the older half of a history that is too long loses every second line."""
+    """Append a line; if the history is too long, drop every second line of its older half."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(os.open(path, flags, 0o600), "w") as stream:
         stream.write(json.dumps(sample) + "\n")
@@ -248,23 +250,23 @@ def _append(path: Path, sample: Json) -> None:
 
 
 def _last_sample(path: Path) -> Optional[Json]:
-    found = _read(path, 2**16)
-    return found[-1] if found else None
+    samples = _read(path, 2**16)
+    return samples[-1] if samples else None
 
 
-def _read(path: Path, most: int = 0) -> List[Json]:
-    """The samples in a file, or in its last bytes; a line that a crash cut off is none."""
+def _read(path: Path, last_bytes: int = 0) -> List[Json]:
+    """Samples in a file, or in its last bytes; skips truncated lines."""
     try:
         with path.open("rb") as stream:
-            if most:
-                stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            if last_bytes:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - last_bytes))
             text = stream.read()
     except FileNotFoundError:
         return []
-    found = []
+    samples = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
             sample = json.loads(line)
             if isinstance(sample, dict) and "host" in sample:
-                found.append(sample)
-    return found
+                samples.append(sample)
+    return samples

@@ -1,14 +1,19 @@
-"""Verbs on a mirror in a directory of this host; requests and answers are in ``trainctl.base.protocol.mirrors``."""
+"""RPC methods on a mirror in a directory; messages: ``trainctl.base.protocol.mirrors``."""
 
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from dataclasses import astuple
+from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, Callable, Mapping, cast
 
 from trainctl.base.network.addresses import ServingAddresses
 from trainctl.base.protocol.callbacks import CallbackClient
+from trainctl.base.protocol.method import EmptyResponse
 from trainctl.base.protocol.mirrors import (  # fmt: skip
+    BUFFER_BYTES,
     MirrorGcRequest,
     MirrorGcResponse,
     MirrorIngestRequest,
@@ -20,13 +25,20 @@ from trainctl.base.protocol.mirrors import (  # fmt: skip
     MirrorSurveyResponse,
     MirrorVerifyRequest,
     MirrorVerifyResponse,
+    ObjectGetRequest,
+    ObjectGetResponse,
+    ObjectKeysRequest,
+    ObjectListRequest,
+    ObjectPutRequest,
+    ObjectPutResponse,
+    ObjectStatResponse,
 )
 from trainctl.base.protocol.wire import decode_rows, row_blocks
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.system.syscalls import limit_malloc_arenas
-from trainctl.node.mirror.objects import Emit, open_objects
 from trainctl.node.mirror.url_upstream import SourceUrlCache, UrlUpstream
 from trainctl.store import serialization
+from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.maintenance.gc import GcOptions, gc
 from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
 from trainctl.store.maintenance.survey import take_survey
@@ -34,15 +46,17 @@ from trainctl.store.maintenance.verify import verify_store
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
 
+Emit = Callable[[Mapping[str, Any]], None]
 _EVENT_SECONDS = 0.1
+_ROWS_PER_EVENT = 1000
 
 
 def mirror_ingest(
     request: MirrorIngestRequest, emit: Emit, caller: BinaryIO
 ) -> MirrorIngestResponse:
-    """Copy a source in, by links that the caller makes. It ends when the caller does; what arrived is kept."""
+    """Copy a source into the mirror, by URLs from the client. Stops with the client; blobs are kept."""
     resolved = serialization.source_from_json(request["source"], next(decode_rows(caller)))
-    limit_malloc_arenas()  # threads come and go with the parts of a source, and each would keep memory of its own
+    limit_malloc_arenas()  # threads are short-lived, and each would keep its own arena
     callbacks = CallbackClient(caller, emit)
     store = MirrorStore(
         open_objects(request), RetryPolicy(notify=lambda text: callbacks.send({"log": text}))
@@ -61,7 +75,7 @@ def mirror_ingest(
 def mirror_survey(
     request: MirrorSurveyRequest, emit: Emit, caller: BinaryIO
 ) -> MirrorSurveyResponse:
-    """Inspect what is here of sources, and which listings are."""
+    """Report which files of sources and which listings are stored."""
     sources = [
         serialization.source_from_json(source, rows)
         for source, rows in zip(request["sources"], decode_rows(caller))
@@ -81,14 +95,14 @@ def mirror_survey(
 
 
 def mirror_gc(request: MirrorGcRequest, emit: Emit) -> MirrorGcResponse:
-    """Delete what no reference needs."""
+    """Delete unreferenced blobs."""
     options = GcOptions(request["dry_run"], request["unused_seconds"])
     report = gc(open_objects(request), options, lambda text: emit({"log": text}))
     return cast("MirrorGcResponse", vars(report))
 
 
 def mirror_verify(request: MirrorVerifyRequest, emit: Emit) -> MirrorVerifyResponse:
-    """Hash all content; with ``repair`` delete what is wrong."""
+    """Hash all blobs; with ``repair``, delete corrupt ones."""
     report = verify_store(
         open_objects(request),
         request["repair"],
@@ -101,19 +115,67 @@ def mirror_verify(request: MirrorVerifyRequest, emit: Emit) -> MirrorVerifyRespo
 
 
 def mirror_inventory(request: MirrorRequest, emit: Emit) -> MirrorInventoryResponse:
-    """What is stored, and who references it."""
+    """List blobs and references."""
     return cast("MirrorInventoryResponse", vars(take_inventory(open_objects(request))))
 
 
 def mirror_size(request: MirrorRequest, emit: Emit) -> MirrorSizeResponse:
-    """The bytes of all content."""
+    """Total size of all blobs."""
     return {"bytes": stored_bytes(open_objects(request))}
+
+
+def object_get(request: ObjectGetRequest, emit: Emit) -> ObjectGetResponse:
+    """Send an object, or a range of it."""
+    data = open_objects(request).get(request["key"], request["offset"], request["length"])
+    for start in range(0, len(data or b""), BUFFER_BYTES):
+        emit({"data": b64encode(memoryview(data or b"")[start : start + BUFFER_BYTES]).decode()})
+    return {"exists": data is not None}
+
+
+def object_put(request: ObjectPutRequest, emit: Emit, caller: BinaryIO) -> ObjectPutResponse:
+    """Create or replace an object."""
+    objects, key, data = open_objects(request), request["key"], caller.read()
+    if request["if_absent"]:
+        return {"created": objects.put_if_absent(key, data)}
+    objects.put(key, data, durable=request["durable"])
+    return {"created": True}
+
+
+def object_stat(request: ObjectKeysRequest, emit: Emit) -> ObjectStatResponse:
+    """Return size and age of objects."""
+    objects = open_objects(request)
+    return {"stats": [objects.stat(key) for key in request["keys"]]}
+
+
+def object_list(request: ObjectListRequest, emit: Emit) -> EmptyResponse:
+    """Send the stats of all objects below a prefix."""
+    stats = open_objects(request).list(request["prefix"], request["after"])
+    while rows := list(islice(stats, _ROWS_PER_EVENT)):
+        emit({"rows": rows})
+    return {}
+
+
+def object_delete(request: ObjectKeysRequest, emit: Emit) -> EmptyResponse:
+    """Delete objects."""
+    open_objects(request).delete(request["keys"])
+    return {}
+
+
+def object_sync(request: ObjectKeysRequest, emit: Emit) -> EmptyResponse:
+    """Make objects durable."""
+    open_objects(request).sync(request["keys"])
+    return {}
+
+
+def open_objects(request: MirrorRequest) -> DirectoryObjects:
+    """Open the mirror that a request names."""
+    return DirectoryObjects(Path(request["path"]))
 
 
 def throttle_progress(
     emit: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[int, int, int], None]:
-    """A ``Progress`` that sends its first and its last call at once, and others ten times a second."""
+    """A ``Progress`` that emits the first and last call, and others at most ten times a second."""
     due = clock()
 
     def progress(done: int, total: int, files: int) -> None:

@@ -1,4 +1,4 @@
-"""A source as this host reads it: by URLs that the caller signs some at a time, before they are needed, and without any credential."""
+"""Read sources by presigned URLs that the client provides in batches; needs no credential."""
 
 from __future__ import annotations
 
@@ -35,112 +35,108 @@ from trainctl.sources.headers import (
 from trainctl.sources.https import HttpsSource
 
 _SMALL_BYTES = 2**20
-_AT_ONCE = 64
-"""Links of one question: few enough that the last is used before it expires."""
-_MAX_KEPT = 1024
-"""Links kept for files that are read again: more than are read at the same time."""
+_BATCH_FILES = 64
+"""URLs per request: few enough that the last is used before it expires."""
+_MAX_CACHED = 1024
+"""URLs cached for retries: more than files that are read concurrently."""
 
 
 class _UrlRequest:
-    """Files whose links were asked for together, and whether any of them was needed yet."""
+    """Files whose URLs were requested together."""
 
-    def __init__(self, asked: PendingRequest, paths: Sequence[str]) -> None:
-        self.asked = asked
+    def __init__(self, pending: PendingRequest, paths: Sequence[str]) -> None:
+        self.pending = pending
         self.paths = paths
         self.is_needed = False
 
 
 class SourceUrl(NamedTuple):
-    """A link; ``is_new`` if it was made for whoever needs it now."""
+    """A presigned URL, or one that the client relays; ``is_new`` if made for this read."""
 
     url: str
     token: str
     is_relayed: bool
     is_new: bool
-    question: _UrlRequest
+    request: _UrlRequest
 
 
 class SourceUrlCache:
-    """Finds the links of a source's files, for many threads.
+    """URLs of a source's files, requested in batches. Thread-safe.
 
-    Small files are read in order: the link of one is asked for with those of the next ones, and when the first of them
-    is needed, the next question is asked. Large files have a question each.
+    Small files are read in order: their URLs are requested together, and the next batch as soon as a file of the
+    current one is read. Each large file has its own request.
     """
 
     def __init__(self, callbacks: CallbackClient, files: Sequence[SourceFile]) -> None:
         self._callbacks = callbacks
         self._files = files
         self._lock = threading.Lock()
-        self._asked: Dict[str, Tuple[_UrlRequest, int]] = {}
+        self._requests: Dict[str, Tuple[_UrlRequest, int]] = {}
 
     def find(self, file: SourceFile) -> SourceUrl:
-        """The file's link. The caller's error if it can make none, Interrupted if it has gone."""
+        """Return the file's URL; raises the client's error, or UserInterrupt if it disconnected."""
         is_small = file.size <= _SMALL_BYTES
         with self._lock:
-            known = self._asked.get(file.path)
-            if known is None:
-                known = self._ask(self._next(file.path) if is_small else [file.path]), 0
-                is_new = True
-            else:
-                is_new = False
-            question, number = known
-            if is_small and not question.is_needed:
-                question.is_needed = True
-                following = self._next(question.paths[-1], skip=1)
+            is_new = file.path not in self._requests
+            if is_new:
+                self._send_request(self._next(file.path) if is_small else [file.path])
+            request, number = self._requests[file.path]
+            if is_small and not request.is_needed:
+                request.is_needed = True
+                following = self._next(request.paths[-1], skip=1)
                 if following:
-                    self._ask(following)
+                    self._send_request(following)
         try:
-            link = self._answer(question)[number]
+            link = self._wait(request)[number]
         except TrainctlError:
-            for path in question.paths:
-                self._forget(path, question)
+            for path in request.paths:
+                self._forget(path, request)
             raise
         relayed = bool(link.get("relayed"))
-        return SourceUrl(link["url"], link.get("token", ""), relayed, is_new, question)
+        return SourceUrl(link["url"], link.get("token", ""), relayed, is_new, request)
 
-    def forget(self, file: SourceFile, link: SourceUrl) -> None:
-        """Have another link made when the file is read again."""
-        self._forget(file.path, link.question)
+    def forget(self, file: SourceFile, url: SourceUrl) -> None:
+        """Request a new URL when the file is read again."""
+        self._forget(file.path, url.request)
 
-    def _answer(self, question: _UrlRequest) -> List[Mapping[str, Any]]:
+    def _wait(self, request: _UrlRequest) -> List[Mapping[str, Any]]:
         try:
-            answer = self._callbacks.wait(question.asked)
+            response = self._callbacks.wait(request.pending)
         except CallerGone:
-            raise UserInterrupt("the command that mirrored has ended", "What arrived is kept.") from None  # fmt: skip
-        if "error" in answer:
-            raise error_from_json(answer["error"])
-        links: List[Mapping[str, Any]] = answer["links"]
+            raise UserInterrupt("the mirroring command has ended", "Data copied so far is kept.") from None  # fmt: skip
+        if "error" in response:
+            raise error_from_json(response["error"])
+        links: List[Mapping[str, Any]] = response["links"]
         return links
 
-    def _forget(self, path: str, question: _UrlRequest) -> None:
+    def _forget(self, path: str, request: _UrlRequest) -> None:
         with self._lock:
-            if path in self._asked and self._asked[path][0] is question:
-                del self._asked[path]
+            if path in self._requests and self._requests[path][0] is request:
+                del self._requests[path]
 
     def _next(self, path: str, skip: int = 0) -> List[str]:
-        """The small files among some from ``path`` on whose links weren't asked for."""
+        """Small files of the batch that starts at ``path`` whose URLs were not requested."""
         start = file_index(self._files, path) + skip
         return [
             file.path
-            for file in self._files[start : start + _AT_ONCE]
-            if file.size <= _SMALL_BYTES and file.path not in self._asked
+            for file in self._files[start : start + _BATCH_FILES]
+            if file.size <= _SMALL_BYTES and file.path not in self._requests
         ]
 
-    def _ask(self, paths: Sequence[str]) -> _UrlRequest:
-        question = _UrlRequest(self._callbacks.begin({"method": "links", "paths": paths}), paths)
+    def _send_request(self, paths: Sequence[str]) -> None:
+        request = _UrlRequest(self._callbacks.begin({"method": "links", "paths": paths}), paths)
         for number, path in enumerate(paths):
-            self._asked[path] = question, number
-        while len(self._asked) > _MAX_KEPT:
-            del self._asked[next(iter(self._asked))]
-        return question
+            self._requests[path] = request, number
+        while len(self._requests) > _MAX_CACHED:
+            del self._requests[next(iter(self._requests))]
 
 
 class UrlUpstream:
-    """An Upstream."""
+    """The ``Upstream`` of a source that is read by URL."""
 
-    def __init__(self, resolved: ResolvedSource, links: SourceUrlCache) -> None:
+    def __init__(self, resolved: ResolvedSource, urls: SourceUrlCache) -> None:
         self._resolved = resolved
-        self._links = links
+        self._urls = urls
         self._client = SourceClient()
         self._relay = SourceClient(direct=True)
         self._web = HttpsSource()
@@ -152,81 +148,83 @@ class UrlUpstream:
         return self._resolved.source
 
     def checksum(self, file: SourceFile) -> str:
-        """See Upstream. What the responses with its bytes said of the file: a link is for nothing else."""
+        """See Upstream. Empty if the responses' ETags were not MD5 digests."""
         return "" if file.path in self._without_md5 else file.checksum
 
     def open(self, file: SourceFile, offset: int) -> ContextManager[Iterator[bytes]]:
         """See Upstream."""
-        link = self._links.find(file)
-        if self._is_own_address(link):
+        url = self._urls.find(file)
+        if self._is_own_address(url):
             return self._web.open(self._resolved, file, offset, None)
-        return self._rest(file, link, offset)
+        return self._open_rest(file, url, offset)
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Optional[Fill]]:
-        """See Upstream. The caller relays whole files only."""
-        link, span = self._links.find(file), ByteRange(offset, length)
-        if link.is_relayed:
+        """See Upstream. The client relays complete files only."""
+        url, span = self._urls.find(file), ByteRange(offset, length)
+        if url.is_relayed:
             yield None
-        elif self._is_own_address(link):
+        elif self._is_own_address(url):
             with self._web.read_range(self._resolved, file, span, None) as fill:
                 yield fill
         else:
-            with self._response(file, link, range_header(*span)) as response:
-                yield read_range(response, self._named(file), file, span)
+            with self._response(file, url, range_header(*span)) as response:
+                yield read_range(response, self._label(file), file, span)
 
-    def _is_own_address(self, link: SourceUrl) -> bool:
-        return self.source.startswith("https:") and not link.is_relayed
+    def _is_own_address(self, url: SourceUrl) -> bool:
+        return self.source.startswith("https:") and not url.is_relayed
 
-    def _named(self, file: SourceFile) -> str:
+    def _label(self, file: SourceFile) -> str:
         return f"{self.source}: {display_path(file.path)}"
 
     @contextmanager
-    def _rest(self, file: SourceFile, link: SourceUrl, offset: int) -> Iterator[Iterator[bytes]]:
-        with self._response(file, link, range_header(offset)) as response:
-            yield read_from(response, self._named(file), file, offset)
+    def _open_rest(
+        self, file: SourceFile, url: SourceUrl, offset: int
+    ) -> Iterator[Iterator[bytes]]:
+        with self._response(file, url, range_header(offset)) as response:
+            yield read_from(response, self._label(file), file, offset)
 
     @contextmanager
     def _response(
-        self, file: SourceFile, link: SourceUrl, ranged: Mapping[str, str]
+        self, file: SourceFile, url: SourceUrl, ranged: Mapping[str, str]
     ) -> Iterator[SourceResponse]:
-        """The response to a link. One that was made earlier may have expired: it is replaced once if it is refused."""
+        """Follow a URL; one that was made earlier may have expired and is replaced once."""
         with ExitStack() as stack:
             try:
-                response = stack.enter_context(self._follow(file, link, ranged))
+                response = stack.enter_context(self._follow(file, url, ranged))
             except SourceError as error:
-                if link.is_new or error.retryable or isinstance(error, SourceMismatch):
+                if url.is_new or error.retryable or isinstance(error, SourceMismatch):
                     raise
-                self._links.forget(file, link)
-                response = stack.enter_context(self._follow(file, self._links.find(file), ranged))
+                self._urls.forget(file, url)
+                response = stack.enter_context(self._follow(file, self._urls.find(file), ranged))
             yield response
 
     @contextmanager
     def _follow(
-        self, file: SourceFile, link: SourceUrl, ranged: Mapping[str, str]
+        self, file: SourceFile, url: SourceUrl, ranged: Mapping[str, str]
     ) -> Iterator[SourceResponse]:
-        what = self._named(file)
-        client = self._relay if link.is_relayed else self._client
+        label = self._label(file)
+        client = self._relay if url.is_relayed else self._client
         headers = {"User-Agent": "trainctl", **ranged}
-        with _url_errors(what, link), client.get(
-            link.url, what, headers, link.token or None
+        with _url_errors(label, url), client.get(
+            url.url, label, headers, url.token or None
         ) as response:
-            if not link.is_relayed:
-                check_not_replaced(response.headers, what, file)
+            if not url.is_relayed:
+                check_not_replaced(response.headers, label, file)
             if has_no_md5_etag(response.headers):
                 self._without_md5.add(file.path)
             yield response
 
 
 @contextmanager
-def _url_errors(what: str, link: SourceUrl) -> Iterator[None]:
-    """Say that it was a link that was refused: a credential may be there."""
+def _url_errors(label: str, url: SourceUrl) -> Iterator[None]:
+    """Report that a presigned URL was denied, not the credential."""
     try:
         yield
     except SourceDenied as error:
-        if link.is_relayed:
+        if url.is_relayed:
             raise
         raise SourceDenied(
-            f"{what}: this host was refused the link that was made for it",
-            f"Links are valid for a while, and may be for one network only. {error.summary}.",
+            f"{label}: access with the presigned URL denied",
+            f"Presigned URLs expire, and may be limited to a network. {error.summary}.",
         ) from None

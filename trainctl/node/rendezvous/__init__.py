@@ -1,1 +1,8 @@
-"""The ranks of one run: how they find each other, begin, fail and begin again together."""
+"""Coordination of the ranks of a gang: join, allocate, start, fail and retry together.
+
+- ``member``: a rank's side, used by its supervisor
+- ``coordinator``: rank 0's helper process; ``coordinator_state`` decides, without I/O
+- ``coordinator_connection``: the helper process of every other rank
+- ``channel``: authenticated and reliable messages
+- ``gang_allocation``: claim GPUs on all nodes at once
+"""

@@ -1,4 +1,4 @@
-"""How the parts of a gang talk: authenticated lines between hosts, each delivered once and in order, and a helper process. See DESIGN.md, "Gangs"."""
+"""Messages of a gang: authenticated connections, reliable delivery, helper processes. See DESIGN.md, "Gangs"."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from trainctl.base.protocol.spec import GangSpec
 from trainctl.base.system.syscalls import fork_child
 
 MAX_BYTES = 2**16
-"""The longest line: a peer that sends more is not of the gang."""
+"""Longest line; a peer that sends more is not a rank of the gang."""
 
 _READ_BYTES = 2**16
 Value = Dict[str, Any]
 
 
 class AuthenticatedConnection:
-    """One connection that never blocks.
+    """A non-blocking authenticated connection.
 
-    Both sides prove that they know the token: every line carries a MAC by a key made of it and a nonce of each side, over
-    direction, number and text, so that it is valid on no other connection, not twice, and not in the other direction.
+    Both sides prove that they know the token: each line carries a MAC over direction, number and text, keyed by the
+    token and a nonce of each side, so that it can't be replayed or reflected.
     """
 
     def __init__(self, connection: socket.socket, token: str, *, serves: bool) -> None:
-        """``serves``: this side accepted the connection; it sends only after it has received something."""
+        """``serves``: this side accepted the connection."""
         self._connection = connection
         self._token = token
         self._serves = serves
@@ -45,28 +45,28 @@ class AuthenticatedConnection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fileno(self) -> int:
-        """For poll."""
+        """Descriptor for poll."""
         return self._connection.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether lines wait until the other side reads."""
+        """Whether lines wait for the other side to read."""
         return bool(self._unsent)
 
     @property
     def greeted(self) -> bool:
-        """Whether the other side's nonce has arrived, so that values may be sent."""
+        """Whether the other side's nonce was received, so that values can be sent."""
         return self._key is not None
 
     def send(self, value: Value) -> None:
-        """Send a value as soon as possible; ConnectionError once the other side is gone."""
+        """Send a value as soon as possible; ConnectionError if the other side has disconnected."""
         text = json.dumps(value).encode()
         self._unsent += self._mac(self._serves, self._sent, text) + b" " + text + b"\n"
         self._sent += 1
         self.flush()
 
     def flush(self) -> None:
-        """Send what can be sent now."""
+        """Send as much as possible without blocking."""
         while self._unsent:
             try:
                 sent = self._connection.send(self._unsent)
@@ -74,8 +74,8 @@ class AuthenticatedConnection:
                 return
             self._unsent = self._unsent[sent:]
 
-    def arrived(self) -> List[Value]:
-        """The values that can be read now; ConnectionError at the end, and for a line that is not the gang's."""
+    def receive(self) -> List[Value]:
+        """Values that can be read now; ConnectionError at the end or for an invalid line."""
         try:
             data = self._connection.recv(_READ_BYTES)
         except BlockingIOError:
@@ -84,7 +84,7 @@ class AuthenticatedConnection:
             raise ConnectionError("closed")
         *lines, self._received_text = (self._received_text + data).split(b"\n")
         if len(self._received_text) > MAX_BYTES:
-            raise ConnectionError("a line without an end")
+            raise ConnectionError("line too long")
         if lines and self._key is None:
             theirs = str(_parse(lines.pop(0)).get("nonce"))
             both = self._nonce + theirs if self._serves else theirs + self._nonce
@@ -108,46 +108,46 @@ class AuthenticatedConnection:
 
 
 class ReliableChannel:
-    """One side of a conversation over connections that may break: values are kept until the other side has them."""
+    """One side of a channel over connections that may break: values are resent until acknowledged."""
 
     def __init__(self) -> None:
         self._acknowledged = 0
-        self._kept: List[Value] = []
-        self.heard = 0
-        """How many values of the other side have arrived here."""
+        self._unacknowledged: List[Value] = []
+        self.received_count = 0
+        """Number of values received from the other side."""
 
     @property
-    def all_heard(self) -> bool:
-        """Whether the other side has everything."""
-        return not self._kept
+    def all_acknowledged(self) -> bool:
+        """Whether the other side has received everything."""
+        return not self._unacknowledged
 
     def send_value(self, value: Value) -> Value:
-        """The line that carries a value."""
-        self._kept.append(value)
+        """Return the line for a value and store the value until it is acknowledged."""
+        self._unacknowledged.append(value)
         return {"value": value}
 
-    def pulse(self) -> Value:
-        """The line that says only that this side is alive, and what it has heard."""
-        return {"heard": self.heard}
+    def heartbeat(self) -> Value:
+        """Return a line that only acknowledges what was received."""
+        return {"heard": self.received_count}
 
-    def again(self, heard: int) -> List[Value]:
-        """The lines for a new connection, whose other side has heard so many values."""
-        self._drop(heard)
-        return [{"value": value} for value in self._kept]
+    def unacknowledged(self, received_count: int) -> List[Value]:
+        """Lines to resend on a new connection, by the other side's count of received values."""
+        self._acknowledge(received_count)
+        return [{"value": value} for value in self._unacknowledged]
 
-    def take(self, line: Value) -> Optional[Value]:
-        """The value in a line; None for a pulse."""
-        self._drop(int(line.get("heard", 0)))
+    def receive(self, line: Value) -> Optional[Value]:
+        """Return the value of a line; None for a heartbeat."""
+        self._acknowledge(int(line.get("heard", 0)))
         value = line.get("value")
         if not isinstance(value, dict):
             return None
-        self.heard += 1
+        self.received_count += 1
         return value
 
-    def _drop(self, heard: int) -> None:
-        new = max(0, heard - self._acknowledged)
+    def _acknowledge(self, received_count: int) -> None:
+        new = max(0, received_count - self._acknowledged)
         self._acknowledged += new
-        del self._kept[:new]
+        del self._unacknowledged[:new]
 
 
 def _parse(text: bytes) -> Value:
@@ -156,12 +156,12 @@ def _parse(text: bytes) -> Value:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ConnectionError("not an object")
+        raise ConnectionError("not a JSON object")
     return value
 
 
 class HelperPipe:
-    """One end of a pair of sockets between a supervisor and its helper: a line of JSON each way for each thing said."""
+    """One end of a socket pair between a supervisor and its helper: a line of JSON per value."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -169,16 +169,16 @@ class HelperPipe:
         self.open = True
 
     def fileno(self) -> int:
-        """For those who wait for it."""
+        """Descriptor for poll."""
         return self._end.fileno()
 
     def send_value(self, value: Value) -> None:
-        """Send a value; it is dropped if the other side is gone."""
+        """Send a value; ignored if the other side has exited."""
         with contextlib.suppress(OSError):
             self._end.sendall(json.dumps(value).encode() + b"\n")
 
-    def arrived(self, seconds: float = 0.0) -> List[Value]:
-        """What was said; waits so long for it. Afterwards ``open`` tells whether the other side is still there."""
+    def receive(self, seconds: float = 0.0) -> List[Value]:
+        """Wait for values; ``open`` is False afterwards if the other side has exited."""
         if not self.open or not select.select([self._end], [], [], seconds)[0]:
             return []
         try:
@@ -190,28 +190,28 @@ class HelperPipe:
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end."""
         self._end.close()
 
 
 class HelperProcess:
-    """A child that runs ``work`` with the other end of ``line``, and keeps ``kept`` open."""
+    """A child that runs ``work`` with the other end of ``line`` and inherits ``descriptors``."""
 
-    def __init__(self, work: Callable[[HelperPipe], None], kept: Sequence[int] = ()) -> None:
+    def __init__(self, work: Callable[[HelperPipe], None], descriptors: Sequence[int] = ()) -> None:
         ours, theirs = socket.socketpair()
 
         def run() -> int:
             work(HelperPipe(theirs))
             return 0
 
-        self._pid = fork_child(run, theirs.fileno(), *kept)
+        self._pid = fork_child(run, theirs.fileno(), *descriptors)
         theirs.close()
         self.line = HelperPipe(ours)
 
     def finish(self, seconds: float) -> None:
-        """Let it say what is left to be said, but not longer than that."""
+        """Give it time to send its last values, then kill it."""
         while self.line.open and seconds > 0:
-            self.line.arrived(0.1)
+            self.line.receive(0.1)
             seconds -= 0.1
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
@@ -221,20 +221,19 @@ class HelperProcess:
 
 
 class DisconnectTimeouts:
-    """When the other side counts as gone, in seconds: after its connection closed and did not come back, or after it was silent."""
+    """Seconds until the other side counts as lost: after its connection closed, or without messages."""
 
-    def __init__(self, found: Optional[GangSpec] = None) -> None:
-        """``found`` is the specification's ``gang``."""
-        found = found or GangSpec()
-        self.closed = found.get("disconnect_timeout", 10.0)
-        self.silent = found.get("silence_timeout", 60.0)
+    def __init__(self, gang: Optional[GangSpec] = None) -> None:
+        gang = gang or GangSpec()
+        self.closed = gang.get("disconnect_timeout", 10.0)
+        self.silent = gang.get("silence_timeout", 60.0)
 
     @property
-    def pulse(self) -> float:
-        """How often each side says that it is there."""
+    def heartbeat(self) -> float:
+        """Interval of heartbeats."""
         return min(2.0, self.silent / 10)
 
     @property
-    def quiet(self) -> float:
-        """After how much silence another connection is tried: the network may have forgotten this one."""
+    def reconnect(self) -> float:
+        """Time without messages until a new connection is tried: a NAT may have dropped this one."""
         return self.silent / 4

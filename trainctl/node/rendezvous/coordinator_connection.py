@@ -1,4 +1,4 @@
-"""The helper of every rank but the first: it calls rank 0's, and takes the connection up again when it breaks."""
+"""Helper process of all ranks but 0: connects to the coordinator, and reconnects on errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _RETRY_SECONDS = 0.5
 
 
 class RankRejected(Exception):
-    """Rank 0 does not want this rank: why."""
+    """The coordinator rejected this rank, with a reason."""
 
 
 class CoordinatorConnection:
-    """Passes on what the supervisor says, and what rank 0 says, until it is over or rank 0 is gone."""
+    """Relays messages between supervisor and coordinator until the gang is over or rank 0 lost."""
 
     def __init__(
         self,
@@ -33,139 +33,141 @@ class CoordinatorConnection:
         addresses: Sequence[str],
         port: int,
         token: str,
-        limits: DisconnectTimeouts,
+        timeouts: DisconnectTimeouts,
     ) -> None:
         self._rank = rank
         self._hello = {"rank": rank, **hello}
         self._addresses = addresses
         self._port = port
         self._token = token
-        self._limits = limits
+        self._timeouts = timeouts
         self._channel = ReliableChannel()
         self._reached: List[str] = []
         self._early: List[Value] = []
         self._over = False
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     def work(self, line: HelperPipe) -> None:
-        """For as long as the helper lives."""
+        """Main loop of the helper process."""
         try:
             self._work(line)
-        except RankRejected as refused:
-            _give_up(line, "fenced", f"rank 0 refused this rank: {refused}")
+        except RankRejected as error:
+            _report_loss(line, "fenced", f"rank 0 rejected this rank: {error}")
 
     def _work(self, line: HelperPipe) -> None:
-        closed_at: Optional[float] = self._heard_at
+        closed_at: Optional[float] = self._received_at
         while line.open and not self._over:
-            wire = self._connect()
-            if wire is not None:
-                self._heard_at = time.monotonic()
-                broken = self._exchange(wire, line)
-                wire.close()
+            connection = self._connect()
+            if connection is not None:
+                self._received_at = time.monotonic()
+                broken = self._exchange(connection, line)
+                connection.close()
                 closed_at = time.monotonic() if broken else None
                 continue
-            why = self._why_gone(closed_at)
-            if why:
-                _give_up(line, "lost", why)
+            reason = self._loss_reason(closed_at)
+            if reason:
+                _report_loss(line, "lost", reason)
                 return
-            for value in line.arrived(_RETRY_SECONDS):  # kept until there is a connection
+            for value in line.receive(_RETRY_SECONDS):  # sent after reconnecting
                 self._channel.send_value(value)
 
-    def _why_gone(self, closed_at: Optional[float]) -> str:
-        """Why rank 0 counts as gone, if it does by now."""
+    def _loss_reason(self, closed_at: Optional[float]) -> str:
+        """Reason why rank 0 counts as lost; empty if it doesn't."""
         now = time.monotonic()
-        if closed_at is not None and now - closed_at > self._limits.closed:
+        if closed_at is not None and now - closed_at > self._timeouts.closed:
             tried = ", ".join(f"{address}:{self._port}" for address in self._addresses)
-            return f"rank 0 can't be reached at {tried}"
-        if now - self._heard_at > self._limits.silent:
-            return f"rank 0 was not heard of for {self._limits.silent:.0f} s"
+            return f"cannot connect to rank 0 at {tried}"
+        if now - self._received_at > self._timeouts.silent:
+            return f"no message from rank 0 for {self._timeouts.silent:.0f} s"
         return ""
 
     def _connect(self) -> Optional[AuthenticatedConnection]:
-        """A connection that both sides have shown to be the gang's; the first time every address is tried, and told."""
+        """Open an authenticated connection; the first time, try all addresses and report the result."""
         if not self._reached:
-            self._reached = [one for one in self._addresses if self._answers(one)]
+            self._reached = [address for address in self._addresses if self._probe(address)]
         for address in self._reached:
-            hello = {**self._hello, "reached": self._reached, "heard": self._channel.heard}
-            wire = self._call(address, hello)
-            if wire is not None:
-                return wire
+            hello = {**self._hello, "reached": self._reached, "heard": self._channel.received_count}
+            connection = self._open(address, hello)
+            if connection is not None:
+                return connection
         return None
 
-    def _answers(self, address: str) -> bool:
-        """Whether rank 0, and no other server, is at the address."""
-        wire = self._call(address, {"probe": True})
-        if wire is not None:
-            wire.close()
-        return wire is not None
+    def _probe(self, address: str) -> bool:
+        """Check that the coordinator, and no other server, listens at the address."""
+        connection = self._open(address, {"probe": True})
+        if connection is not None:
+            connection.close()
+        return connection is not None
 
-    def _call(self, address: str, hello: Value) -> Optional[AuthenticatedConnection]:
+    def _open(self, address: str, hello: Value) -> Optional[AuthenticatedConnection]:
         deadline = time.monotonic() + _CONNECT_SECONDS
         try:
-            connection = socket.create_connection((address, self._port), _CONNECT_SECONDS)
+            tcp = socket.create_connection((address, self._port), _CONNECT_SECONDS)
         except OSError:
             return None
-        wire = AuthenticatedConnection(connection, self._token, serves=False)
+        connection = AuthenticatedConnection(tcp, self._token, serves=False)
         greeted = False
         try:
-            wire.flush()
+            connection.flush()
             while time.monotonic() < deadline:
-                select.select([wire], [], [], max(0.0, deadline - time.monotonic()))
-                arrived = wire.arrived()
-                if wire.greeted and not greeted:
+                select.select([connection], [], [], max(0.0, deadline - time.monotonic()))
+                values = connection.receive()
+                if connection.greeted and not greeted:
                     greeted = True
-                    wire.send(hello)
-                if arrived:
-                    self._early = arrived[1:]
-                    self._resume(wire, arrived[0])
-                    return wire
+                    connection.send(hello)
+                if values:
+                    self._early = values[1:]
+                    self._resume(connection, values[0])
+                    return connection
         except OSError:
             pass
-        wire.close()
+        connection.close()
         return None
 
-    def _resume(self, wire: AuthenticatedConnection, welcome: Value) -> None:
-        """Say again what rank 0 has not heard. Refused if it doesn't want this rank."""
+    def _resume(self, connection: AuthenticatedConnection, welcome: Value) -> None:
+        """Resend what the coordinator has not received; RankRejected if it rejects this rank."""
         if welcome.get("refused"):
             raise RankRejected(str(welcome["refused"]))
         if "heard" in welcome:
-            for said in self._channel.again(int(welcome["heard"])):
-                wire.send(said)
+            for line in self._channel.unacknowledged(int(welcome["heard"])):
+                connection.send(line)
 
-    def _exchange(self, wire: AuthenticatedConnection, line: HelperPipe) -> bool:
-        """Until it is over, or there is silence, which a new connection may end; True if the other side closed this one."""
-        pulsed = time.monotonic()
+    def _exchange(self, connection: AuthenticatedConnection, line: HelperPipe) -> bool:
+        """Relay until the gang is over, or no messages arrive; True if the connection broke."""
+        heartbeat_at = time.monotonic()
         try:
             while line.open and not self._over:
-                self._wait(wire, line)
-                for value in line.arrived():
-                    wire.send(self._channel.send_value(value))
-                arrived, self._early = [*self._early, *wire.arrived()], []
-                for said in arrived:
-                    self._heard_at = time.monotonic()
-                    told = self._channel.take(said)
-                    if told is not None:
-                        line.send_value(told)
-                        self._over = told.get("do") == "over"
-                wire.flush()
+                self._wait(connection, line)
+                for value in line.receive():
+                    connection.send(self._channel.send_value(value))
+                received, self._early = [*self._early, *connection.receive()], []
+                for message in received:
+                    self._received_at = time.monotonic()
+                    decision = self._channel.receive(message)
+                    if decision is not None:
+                        line.send_value(decision)
+                        self._over = decision.get("do") == "over"
+                connection.flush()
                 now = time.monotonic()
-                if now - pulsed >= self._limits.pulse or self._over:
-                    pulsed = now
-                    wire.send(self._channel.pulse())
-                if now - self._heard_at > self._limits.quiet:
+                if now - heartbeat_at >= self._timeouts.heartbeat or self._over:
+                    heartbeat_at = now
+                    connection.send(self._channel.heartbeat())
+                if now - self._received_at > self._timeouts.reconnect:
                     return False
         except OSError:
             return True
         return False
 
-    def _wait(self, wire: AuthenticatedConnection, line: HelperPipe) -> None:
+    def _wait(self, connection: AuthenticatedConnection, line: HelperPipe) -> None:
         poll = select.poll()
-        poll.register(wire.fileno(), select.POLLIN | (select.POLLOUT if wire.unsent else 0))
+        poll.register(
+            connection.fileno(), select.POLLIN | (select.POLLOUT if connection.unsent else 0)
+        )
         poll.register(line.fileno(), select.POLLIN)
-        poll.poll(0 if self._early else min(0.5, self._limits.pulse) * 1000)
+        poll.poll(0 if self._early else min(0.5, self._timeouts.heartbeat) * 1000)
 
 
-def _give_up(line: HelperPipe, how: str, error: str) -> None:
-    """Report to the supervisor that the coordinator is gone."""
+def _report_loss(line: HelperPipe, reason: str, error: str) -> None:
+    """Report to the supervisor that the coordinator is lost."""
     cause = {"rank": 0, "status": None, "exit_code": None, "error": error}
-    line.send_value({"do": "over", "alone": how, "cause": cause})
+    line.send_value({"do": "over", "alone": reason, "cause": cause})

@@ -1,6 +1,6 @@
-"""When the ranks of a gang queue, claim, begin, end and begin again: what was heard in, what is to be said out. See DESIGN.md, "Gangs".
+"""State machine of a gang: when its ranks queue, claim, start, end and retry. See DESIGN.md, "Gangs".
 
-Nothing here waits, sends or looks at a clock: ``now`` is a number of seconds by the caller's clock.
+No I/O and no clock: received messages go in, messages to send come out, ``now`` is the caller's time in seconds.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from trainctl.base.failure import Failure
 from trainctl.node.runs import record as runs
 
 COLLECT_SECONDS = 5.0
-"""How long other exits are waited for when the first one looks like a consequence."""
+"""How long to wait for other exits if the first one looks like a consequence."""
 
 _CLAIM_SECONDS = 60.0
-"""How long a rank may take to claim: a GPU's driver may be slow."""
+"""Timeout of a rank's claim: a GPU driver may be slow."""
 
 _BACK_OFF_SECONDS = (1.0, 5.0)
-"""Between which a gang waits before it tries to claim again, so that two don't meet for ever."""
+"""Range of the pause before claiming again, random so that two gangs don't collide forever."""
 
 _WAITS_PREFIX = "waits for "
-"""What a rank's reason begins with, which those who wait for that rank need not say twice."""
+"""Prefix of a rank's reason, not repeated in reports to the other ranks."""
 
 Value = Dict[str, Any]
 
 
 class GangPolicy(NamedTuple):
-    """What of the specification decides: ranks, addresses of rank 0 in the order they are preferred, retries, whether a slot is needed."""
+    """Settings of the gang: ranks, addresses of rank 0 by preference, retries, whether it needs a slot."""
 
     size: int
     addresses: Sequence[str]
@@ -37,7 +37,7 @@ class GangPolicy(NamedTuple):
 
 
 class CoordinatorState:
-    """A gang from the joining of its ranks to its end. What is to be said gathers in ``outbox`` as (rank, value)."""
+    """A gang from joining to its end. Messages to send collect in ``outbox`` as (rank, value)."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CoordinatorState:
         release: Callable[[], None],
         date: int,
     ) -> None:
-        """``allocate`` and ``release`` a port for the job; ``date`` orders this gang among those that wait."""
+        """``allocate`` and ``release`` a port for the job; ``date`` is the gang's position in queues."""
         self._policy = policy
         self._allocate = allocate
         self._release = release
@@ -56,9 +56,9 @@ class CoordinatorState:
         self._reached: Dict[int, Set[str]] = {}
         self._leader = ""
         self._stage = "joining"
-        self._marked: Set[int] = set()
+        self._done: Set[int] = set()
         self._claimed: List[int] = []
-        self._asked_at = self._not_before = 0.0
+        self._claim_sent_at = self._not_before = 0.0
         self._attempt = 0
         self._ended: Dict[int, Value] = {}
         self._collect_until: Optional[float] = None
@@ -66,95 +66,94 @@ class CoordinatorState:
         self._cause: Optional[Value] = None
         self._final = False
         self._unreachable: Set[int] = set()
-        self._why = ""
+        self._wait_reason = ""
         self.outbox: List[Tuple[int, Value]] = []
 
     @property
     def over(self) -> bool:
-        """Whether everything is decided."""
+        """Whether the outcome is decided."""
         return self._stage == "over"
 
     def join(self, rank: int, host: str, reached: Sequence[str]) -> None:
-        """A rank is there; ``host`` names its machine, ``reached`` the addresses of rank 0 that it reached."""
+        """Add a rank; ``host`` identifies its machine, ``reached`` lists addresses of rank 0 that it can reach."""
         self._hosts[rank] = host
         self._reached[rank] = set(reached)
 
     def set_unreachable(self, ranks: Set[int]) -> None:
-        """Note the ranks that are silent at the moment."""
+        """Update the set of ranks that are unreachable at the moment."""
         self._unreachable = ranks
 
     def receive(self, rank: int, value: Mapping[str, Any], now: float) -> None:
-        """What a rank says of itself."""
+        """Handle a message of a rank."""
         if self.over:
             return
-        what = value.get("is")
-        if what == "stop":
+        state = value.get("is")
+        if state == "stop":
             self._stop(rank, value)
-        elif what == "failed":
+        elif state == "failed":
             self._fail(rank, runs.DEPLOY_FAILED, value, now)
-        elif what == "ended":
+        elif state == "ended":
             self._end(rank, value, now)
         else:
-            self._go_on(rank, str(what), value, now)
+            self._advance(rank, str(state), value, now)
         self.tick(now)
 
-    def lose(self, rank: int, how: str, now: float) -> None:
-        """A rank is there no more."""
+    def lose(self, rank: int, reason: str, now: float) -> None:
+        """Handle the loss of a rank."""
         if not self.over:
-            error = f"was lost: {how}"
+            error = f"was lost: {reason}"
             self._fail(rank, runs.LOST, {"error": error}, now)
 
     def tick(self, now: float) -> None:
-        """What time alone decides."""
-        if self._stage == "claiming" and now - self._asked_at > _CLAIM_SECONDS:
-            self._give_back(now)
-        elif self._stage == "queueing" and len(self._marked) == len(self._all):
+        """Handle timeouts."""
+        if self._stage == "claiming" and now - self._claim_sent_at > _CLAIM_SECONDS:
+            self._release_claims(now)
+        elif self._stage == "queueing" and len(self._done) == len(self._all):
             if now >= self._not_before:
                 self._stage, self._claimed = "claiming", []
-                self._ask_next(now)
+                self._send_next_claim(now)
         elif self._stage == "running" and self._collect_until is not None:
-            left = [rank for rank in self._unreachable if rank not in self._ended]
-            if now >= self._collect_until and not left:
+            missing = [rank for rank in self._unreachable if rank not in self._ended]
+            if now >= self._collect_until and not missing:
                 self._decide()
         elif self._stage == "pausing" and now >= self._not_before:
-            self._lay_out()
+            self._prepare_attempt()
 
-    def _go_on(self, rank: int, what: str, value: Mapping[str, Any], now: float) -> None:
-        if what == "here" and self._stage == "joining":
-            self._mark(rank, self._joined)
-        elif what == "slotted" and self._stage == "slotting":
+    def _advance(self, rank: int, state: str, value: Mapping[str, Any], now: float) -> None:
+        if state == "here" and self._stage == "joining":
+            self._mark_done(rank, self._finish_joining)
+        elif state == "slotted" and self._stage == "slotting":
             self._queue()
-        elif what in ("ready", "busy") and self._stage == "queueing":
-            self._note_ready(rank, what == "ready", str(value.get("why", "")))
-        elif what in ("held", "refused") and self._stage == "claiming":
-            self._note_claim(rank, what == "held", now)
-        elif what == "prepared" and self._stage == "laying out":
+        elif state in ("ready", "busy") and self._stage == "queueing":
+            self._note_ready(rank, state == "ready", str(value.get("why", "")))
+        elif state in ("held", "refused") and self._stage == "claiming":
+            self._note_claim(rank, state == "held", now)
+        elif state == "prepared" and self._stage == "laying out":
             self._loaded[rank] = [f"{run}: {name}" for run, name in value.get("loaded", ())]
-            self._mark(rank, self._go)
+            self._mark_done(rank, self._start)
 
-    def _mark(self, rank: int, then: Callable[[], None]) -> None:
-        """Note that a rank has come so far; go on once all have."""
-        self._marked.add(rank)
-        if len(self._marked) == len(self._all):
-            self._marked = set()
+    def _mark_done(self, rank: int, then: Callable[[], None]) -> None:
+        """Record that a rank has finished the stage; call ``then`` once all have."""
+        self._done.add(rank)
+        if len(self._done) == len(self._all):
+            self._done = set()
             then()
         elif self._stage == "joining":
-            absent = [rank for rank in self._all if rank not in self._marked]
+            missing = [rank for rank in self._all if rank not in self._done]
             self._report_wait(
-                f"waits for {_rank_names(absent)} of {self._policy.size}", self._marked
+                f"waits for {_rank_names(missing)} of {self._policy.size}", self._done
             )
 
-    def _joined(self) -> None:
+    def _finish_joining(self) -> None:
         common = [
             address
             for address in self._policy.addresses
             if all(address in self._reached[rank] for rank in self._all if rank)
         ]
         if not common:
-            blind = [rank for rank in self._all if rank and not self._reached[rank]]
-            error = (
-                f"no address of rank 0 is reached by {_rank_names(blind) if blind else 'all ranks'}"
-            )
+            isolated = [rank for rank in self._all if rank and not self._reached[rank]]
+            names = _rank_names(isolated) if isolated else "all ranks"
+            error = f"no address of rank 0 is reachable from {names}"
             tried = ", ".join(self._policy.addresses)
             self._finish(_cause(0, runs.DEPLOY_FAILED, f"{error}: tried {tried}"))
             return
@@ -170,57 +169,58 @@ class CoordinatorState:
         self._stage = "queueing"
         self._broadcast({"do": "queue", "date": self._date})
 
-    def _note_ready(self, rank: int, ready: bool, why: str) -> None:
+    def _note_ready(self, rank: int, ready: bool, reason: str) -> None:
         if ready:
-            self._marked.add(rank)
+            self._done.add(rank)
         else:
-            self._marked.discard(rank)
-            what = why[len(_WAITS_PREFIX) :] if why.startswith(_WAITS_PREFIX) else why
-            self._report_wait(f"{_WAITS_PREFIX}rank {rank}: {what}", set(self._all) - {rank})
+            self._done.discard(rank)
+            text = reason[len(_WAITS_PREFIX) :] if reason.startswith(_WAITS_PREFIX) else reason
+            self._report_wait(f"{_WAITS_PREFIX}rank {rank}: {text}", set(self._all) - {rank})
 
     def _note_claim(self, rank: int, held: bool, now: float) -> None:
-        if rank != self._order[len(self._claimed)]:
-            return  # an answer to what was asked before it was taken back
+        if rank != self._claim_order[len(self._claimed)]:
+            return  # response to a claim that was cancelled
         if not held:
-            self._give_back(now)
+            self._release_claims(now)
             return
         self._claimed.append(rank)
         if len(self._claimed) == len(self._all):
-            self._lay_out()
+            self._prepare_attempt()
         else:
-            self._ask_next(now)
+            self._send_next_claim(now)
 
     @property
-    def _order(self) -> List[int]:
-        """The same for all gangs: host by host."""
+    def _claim_order(self) -> List[int]:
+        """Order of claims, the same for all gangs: host by host."""
         return sorted(self._all, key=lambda rank: (self._hosts[rank], rank))
 
-    def _ask_next(self, now: float) -> None:
-        self._asked_at = now
-        self._send(self._order[len(self._claimed)], {"do": "claim"})
+    def _send_next_claim(self, now: float) -> None:
+        self._claim_sent_at = now
+        self._send(self._claim_order[len(self._claimed)], {"do": "claim"})
 
-    def _give_back(self, now: float) -> None:
-        """Hold nothing that others could use while this gang can't."""
+    def _release_claims(self, now: float) -> None:
+        """Release claims that others could use, and claim again after a pause."""
         self._broadcast({"do": "release"})
-        self._marked, self._claimed = set(), []
+        self._done, self._claimed = set(), []
         self._stage = "queueing"
-        self._not_before = now + random.uniform(*_BACK_OFF_SECONDS)  # noqa: S311 - so that two don't meet again
+        self._not_before = now + random.uniform(*_BACK_OFF_SECONDS)  # noqa: S311 - no secret
 
-    def _lay_out(self) -> None:
+    def _prepare_attempt(self) -> None:
         self._attempt += 1
         self._stage = "laying out"
-        self._marked, self._ended = set(), {}
+        self._done, self._ended = set(), {}
         self._cause, self._collect_until = None, None
         try:
             port = self._allocate()
         except Failure as error:
-            why = f"{error.summary}. {error.detail}"
-            self._finish(_cause(0, runs.DEPLOY_FAILED, why))
+            text = f"{error.summary}. {error.detail}"
+            self._finish(_cause(0, runs.DEPLOY_FAILED, text))
             return
-        found = {"do": "lay out", "attempt": self._attempt, "leader": self._leader, "port": port}
-        self._broadcast(found)
+        self._broadcast(
+            {"do": "lay out", "attempt": self._attempt, "leader": self._leader, "port": port}
+        )
 
-    def _go(self) -> None:
+    def _start(self) -> None:
         first = self._loaded[0]
         other = next((rank for rank in self._all if self._loaded[rank] != first), None)
         if other is not None:
@@ -241,7 +241,7 @@ class CoordinatorState:
             self._finish(cause)
 
     def _fail(self, rank: int, status: str, value: Mapping[str, Any], now: float) -> None:
-        """A rank that has no commands: it could not begin them, or is gone."""
+        """Handle a rank that could not start its commands, or is lost."""
         cause = _cause(rank, status, value.get("error"))
         self._final = True
         if self._stage not in ("running", "ending"):
@@ -251,7 +251,7 @@ class CoordinatorState:
         self._note_end(now)
 
     def _end(self, rank: int, value: Mapping[str, Any], now: float) -> None:
-        """A rank's commands have ended."""
+        """Handle the end of a rank's commands."""
         if self._stage not in ("running", "ending"):
             return
         self._ended[rank] = dict(value)
@@ -264,7 +264,7 @@ class CoordinatorState:
     def _note_end(self, now: float) -> None:
         failed = self._failures
         if self._stage == "running" and failed:
-            if not all(one["consequence"] for one in failed.values()):
+            if not all(end["consequence"] for end in failed.values()):
                 self._decide()
             elif self._collect_until is None:
                 self._collect_until = now + COLLECT_SECONDS
@@ -275,22 +275,21 @@ class CoordinatorState:
 
     @property
     def _failures(self) -> Dict[int, Value]:
-        """Of the ranks that ended by themselves those that failed, in the order in which that was heard."""
+        """Ranks that failed on their own, in the order of the reports."""
         return {
-            rank: {"consequence": False, **one}
-            for rank, one in self._ended.items()
-            if one["status"] not in (runs.COMPLETED, runs.STOPPED)
+            rank: {"consequence": False, **end}
+            for rank, end in self._ended.items()
+            if end["status"] not in (runs.COMPLETED, runs.STOPPED)
         }
 
     def _decide(self) -> None:
-        """Who is the cause; the others end."""
-        found = self._failures
-        rank = next(
-            (rank for rank, one in found.items() if not one["consequence"]), next(iter(found))
-        )
-        one = found[rank]
-        self._cause = _cause(rank, one["status"], one.get("error"), one.get("code"))
-        self._final = self._final or bool(one.get("expired"))
+        """Determine the root cause and stop the other ranks."""
+        failures = self._failures
+        causes = (rank for rank, end in failures.items() if not end["consequence"])
+        rank = next(causes, next(iter(failures)))
+        end = failures[rank]
+        self._cause = _cause(rank, end["status"], end.get("error"), end.get("code"))
+        self._final = self._final or bool(end.get("expired"))
         self._end_others(None)
 
     def _end_others(self, grace: Optional[float]) -> None:
@@ -300,9 +299,9 @@ class CoordinatorState:
                 self._send(rank, {"do": "end", "grace": grace, "cause": self._cause})
 
     def _conclude(self, now: float) -> None:
-        """Nobody has anything running any more."""
-        again = self._attempt < self._policy.max_attempts and not self._final
-        if self._cause is None or not again:
+        """Retry or finish, after the commands of all ranks have ended."""
+        may_retry = self._attempt < self._policy.max_attempts and not self._final
+        if self._cause is None or not may_retry:
             self._finish(self._cause)
             return
         self._stage = "pausing"
@@ -314,14 +313,14 @@ class CoordinatorState:
         self._release()
         self._broadcast({"do": "over", "cause": cause})
 
-    def _report_wait(self, why: str, ranks: Set[int]) -> None:
-        if why != self._why:
-            self._why = why
+    def _report_wait(self, reason: str, ranks: Set[int]) -> None:
+        if reason != self._wait_reason:
+            self._wait_reason = reason
             for rank in sorted(ranks):
-                self._send(rank, {"do": "wait", "why": why})
+                self._send(rank, {"do": "wait", "why": reason})
 
     def _broadcast(self, value: Value) -> None:
-        self._why = ""
+        self._wait_reason = ""
         for rank in self._all:
             self._send(rank, value)
 
@@ -333,13 +332,13 @@ def _cause(rank: int, status: str, error: Optional[str], code: Optional[int] = N
     return {"rank": rank, "status": status, "exit_code": code, "error": error}
 
 
-def _difference_text(found: Sequence[str], wanted: Sequence[str]) -> str:
-    """Ranks that go on from different checkpoints would train nonsense."""
-    here, there = ", ".join(found) or "nothing", ", ".join(wanted) or "nothing"
-    return f"it would begin with {here}, rank 0 with {there}: keep checkpoints where all nodes see them"
+def _difference_text(found: Sequence[str], expected: Sequence[str]) -> str:
+    """Error for ranks that would resume from different checkpoints."""
+    own, first = ", ".join(found) or "nothing", ", ".join(expected) or "nothing"
+    return f"it would start from {own}, rank 0 from {first}: store checkpoints where all nodes see them"
 
 
 def _rank_names(ranks: Sequence[int]) -> str:
-    """``rank 1``, ``ranks 1, 2``; of many the first ones."""
+    """``rank 1``, ``ranks 1, 2``; long lists are truncated."""
     first = ", ".join(str(rank) for rank in ranks[:8]) + (" \u2026" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) != 1 else ''} {first}"

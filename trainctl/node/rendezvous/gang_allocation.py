@@ -1,4 +1,4 @@
-"""A gang's turn: every rank is in its host's queue, and none holds a GPU before all of them can claim. See DESIGN.md, "Gangs"."""
+"""Allocation of a gang: ranks queue on their hosts, and claim GPUs only when all can. See DESIGN.md, "Gangs"."""
 
 from __future__ import annotations
 
@@ -23,79 +23,80 @@ if TYPE_CHECKING:
 
 
 class GangAllocation(Allocation):
-    """One rank's turn. It reports ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
+    """One rank's allocation. It reports ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn, gang: GangMember) -> None:
         super().__init__(run, spec, pending)
         self._gang = gang
         self._reported = ("", "")
 
-    def wait(self) -> bool:
-        """Until all ranks hold what they want; rank 0 takes the slot of the gang's sweep before."""
+    def acquire(self) -> bool:
+        """Wait until all ranks hold their GPUs; rank 0 acquires the sweep's slot before."""
         self._gang.send_value({"is": "here"})
-        found = self._gang.until("slot", "queue")
-        if found is not None and found["do"] == "slot":
-            if not self._take_slot():
+        decision = self._gang.wait_for("slot", "queue")
+        if decision is not None and decision["do"] == "slot":
+            if not self._acquire_slot():
                 return False
             self._gang.send_value({"is": "slotted"})
-            found = self._gang.until("queue")
-        return found is not None and self._queue(int(found["date"]))
+            decision = self._gang.wait_for("queue")
+        return decision is not None and self._queue(int(decision["date"]))
 
-    def _ending(self) -> bool:
-        self._gang.heard()
-        return self._gang.over or super()._ending()
+    def _is_stopping(self) -> bool:
+        self._gang.receive()
+        return self._gang.is_over or super()._is_stopping()
 
     def _queue(self, date: int) -> bool:
         gpu_request = self._gpu_request()
         if not gpu_request.count:
             return self._claim_together(gpu_request, None)
         priority = int(self._spec.get("priority") or 0)
-        place = QueueEntry(RunQueue(self._run.layout.root, GPU_QUEUE), self._run, priority, date)
+        entry = QueueEntry(RunQueue(self._run.layout.root, GPU_QUEUE), self._run, priority, date)
         try:
-            return self._claim_together(gpu_request, place)
+            return self._claim_together(gpu_request, entry)
         finally:
-            place.leave()
+            entry.leave()
 
-    def _claim_together(self, gpu_request: GpuRequest, place: Optional[QueueEntry]) -> bool:
-        """Keep the place in the lane, which others don't pass, until the gang goes on."""
+    def _claim_together(self, gpu_request: GpuRequest, entry: Optional[QueueEntry]) -> bool:
+        """Stay in the queue and claim when told to; True once all ranks have claimed."""
         held = False
-        while not self._gang.over and signal.SIGTERM not in signal.sigpending():
-            for value in self._gang.heard():
-                does = value.get("do")
-                if does == "lay out":
+        while not self._gang.is_over and signal.SIGTERM not in signal.sigpending():
+            for value in self._gang.receive():
+                action = value.get("do")
+                if action == "lay out":
                     return True
-                if does == "claim":
-                    held = self._claim(gpu_request, place)
-                elif does == "release":
+                if action == "claim":
+                    held = self._claim(gpu_request, entry)
+                elif action == "release":
                     self._gpu_claims.release()
                     self._gpus, self._reported, held = [], ("", ""), False
-            before = None if held or place is None else place.run_ahead()
+            ahead = None if held or entry is None else entry.run_ahead()
             if not held:
-                able = before is None and self._can_claim(gpu_request)
-                self._tell("" if able else gpu_request.words if before else gpu_request.why)
-            wanted = [before] if before else ([] if held else gpu_request.claims)
-            wait_for_release(filter(is_held, wanted), POLL_SECONDS, self._gang.descriptor)
+                able = ahead is None and self._can_claim(gpu_request)
+                reason = gpu_request.description if ahead else gpu_request.waiting_reason
+                self._report("" if able else reason)
+            claims = [ahead] if ahead else ([] if held else gpu_request.claims)
+            wait_for_release(filter(is_held, claims), POLL_SECONDS, self._gang.descriptor)
         return False
 
     def _can_claim(self, gpu_request: GpuRequest) -> bool:
-        """Others' computing is looked at before the first word only, and again when it comes to claiming."""
+        """Check that GPUs are free; once reported ready, other processes' usage is checked only when claiming."""
         if not gpu_request.count:
             return True
         return gpu_request.unclaimed if self._reported[0] == "ready" else bool(gpu_request.free())
 
-    def _tell(self, why: str) -> None:
-        """Why it can't claim now; nothing if it can."""
-        told = ("busy" if why else "ready", why)
-        if told != self._reported:
-            self._reported = told
-            self._gang.send_value({"is": told[0], "why": why})
-        if why:
-            self._pending(why, GPU_QUEUE)
+    def _report(self, reason: str) -> None:
+        """Report why this rank can't claim now, or with an empty reason that it can."""
+        report = ("busy" if reason else "ready", reason)
+        if report != self._reported:
+            self._reported = report
+            self._gang.send_value({"is": report[0], "why": reason})
+        if reason:
+            self._pending(reason, GPU_QUEUE)
 
-    def _claim(self, gpu_request: GpuRequest, place: Optional[QueueEntry]) -> bool:
-        """Only the first of the lane may."""
-        first = place is None or place.run_ahead() is None
-        self._gpus = gpu_request.take(self._gpu_claims) if first and gpu_request.count else []
-        held = first and len(self._gpus) == gpu_request.count
+    def _claim(self, gpu_request: GpuRequest, entry: Optional[QueueEntry]) -> bool:
+        """Claim GPUs if this run is the first in the queue."""
+        is_first = entry is None or entry.run_ahead() is None
+        self._gpus = gpu_request.claim(self._gpu_claims) if is_first and gpu_request.count else []
+        held = is_first and len(self._gpus) == gpu_request.count
         self._gang.send_value({"is": "held" if held else "refused"})
         return held

@@ -1,8 +1,9 @@
-"""A rank's part in its gang, as its supervisor plays it. See DESIGN.md, "Gangs"."""
+"""A rank's member of its gang, used by its supervisor. See DESIGN.md, "Gangs"."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import signal
 import time
@@ -18,7 +19,6 @@ from trainctl.node.rendezvous.coordinator import Coordinator, PortReservation
 from trainctl.node.rendezvous.coordinator_connection import CoordinatorConnection
 from trainctl.node.rendezvous.coordinator_state import CoordinatorState, GangPolicy
 from trainctl.node.rendezvous.gang_allocation import GangAllocation
-from trainctl.node.rendezvous.root_cause import is_consequence
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.record import NodeRun
@@ -26,12 +26,12 @@ from trainctl.node.scheduling.allocation import Allocation, PendingFn
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy, RankCoordination, RunOutcome
 
 _POLL_SECONDS = 0.25
-_VERDICT_SECONDS = 3600.0
+_DECISION_SECONDS = 3600.0
 _FAREWELL_SECONDS = 15.0
 
 
 class GangMember(RankCoordination):
-    """One rank of several."""
+    """A rank of a gang."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class GangMember(RankCoordination):
         deploying: Callable[[str], None],
         rendezvous: Optional[Mapping[str, Any]],
     ) -> None:
-        """``deploying`` is called with what is waited for before the gang is in a queue."""
+        """``deploying`` is called with the reason while ranks are missing and the gang isn't queued."""
         super().__init__(run, spec, pending)
         self._deploying = deploying
         self._rendezvous = rendezvous
         self._rank = int(spec["rank"])
         self._gang = spec["gang"] or GangSpec()
-        self._limits = DisconnectTimeouts(self._gang)
+        self._timeouts = DisconnectTimeouts(self._gang)
         self._helper: Optional[HelperProcess] = None
         self._layout: Dict[str, Any] = {}
         self._over: Optional[Dict[str, Any]] = None
@@ -56,17 +56,14 @@ class GangMember(RankCoordination):
         self._began = False
 
     def join(self) -> None:
-        """Rank 0 listens, the others call it."""
-        self._helper = self._lead() if self._rank == 0 else self._follow()
+        """Start the helper: rank 0 listens, the others connect."""
+        self._helper = self._start_coordinator() if self._rank == 0 else self._start_connection()
 
-    def _lead(self) -> HelperProcess:
+    def _start_coordinator(self) -> HelperProcess:
         addresses = self._gang["addresses"]
         ports = parse_port_range(self._gang.get("ports"))
-        token, port_reservation, retry = (
-            secrets.token_hex(32),
-            PortReservation(ports),
-            AttemptPolicy.of(self._spec),
-        )
+        token, port_reservation = secrets.token_hex(32), PortReservation(ports)
+        retry = AttemptPolicy.of(self._spec)
         listeners = listen(addresses, ports)
         policy = GangPolicy(
             int(self._spec["group_size"]),
@@ -76,118 +73,124 @@ class GangMember(RankCoordination):
             slot=bool(self._run.order.get("slots", self._spec.get("slots"))),
         )
         date = self._run.queued_ns
-        rules = CoordinatorState(policy, port_reservation.allocate, port_reservation.release, date)
+        state = CoordinatorState(policy, port_reservation.allocate, port_reservation.release, date)
         generation = int(self._spec["generation"])
-        coordinator = Coordinator(listeners, token, generation, rules, self._limits)
+        coordinator = Coordinator(listeners, token, generation, state, self._timeouts)
         helper = HelperProcess(
-            lambda line: coordinator.work(line, boot_id()), [one.fileno() for one in listeners]
+            lambda line: coordinator.work(line, boot_id()),
+            [listener.fileno() for listener in listeners],
         )
-        # Where this helper listens and what opens it; the other ranks are started with both.
+        # The other ranks are started with port and token.
         write_json(self._run.gang, {"port": listeners[0].getsockname()[1], "token": token})
         for listener in listeners:
             listener.close()
         return helper
 
-    def _follow(self) -> HelperProcess:
+    def _start_connection(self) -> HelperProcess:
         if self._rendezvous is None:
-            raise Failure("request", "a rank of a gang was started without the way to rank 0")
+            raise Failure("request", "the rendezvous of rank 0 is required to start another rank")
         hello = {"host": boot_id(), "generation": int(self._spec["generation"])}
         addresses = self._gang["addresses"]
         port, token = int(self._rendezvous["port"]), str(self._rendezvous["token"])
-        link = CoordinatorConnection(self._rank, hello, addresses, port, token, self._limits)
-        return HelperProcess(link.work)
+        connection = CoordinatorConnection(
+            self._rank, hello, addresses, port, token, self._timeouts
+        )
+        return HelperProcess(connection.work)
 
-    def turn(self) -> Allocation:
-        """All ranks wait for theirs together."""
+    def allocation(self) -> Allocation:
+        """See RankCoordination. All ranks wait together."""
         return GangAllocation(self._run, self._spec, self._pending, self)
 
     @property
     def line(self) -> HelperPipe:
-        """To the helper. Failure before ``join``."""
+        """Pipe to the helper; Failure before ``join``."""
         if self._helper is None:
             raise Failure("failed", "the gang was not joined")
         return self._helper.line
 
     @property
     def descriptor(self) -> int:
-        """What can be read when something was decided."""
+        """Readable when there is a decision."""
         return self.line.fileno()
 
     def send_value(self, value: Dict[str, Any]) -> None:
-        """Report to the coordinator."""
+        """Send a message to the coordinator."""
         self.line.send_value(value)
 
-    def heard(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
-        """What was decided; waits so long for it. What concerns every stage is noted on the way."""
-        found = self.line.arrived(seconds)
-        for value in found:
-            self._note(value)
+    def receive(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
+        """Wait for decisions, and process those that apply to every stage."""
+        values = self.line.receive(seconds)
+        for value in values:
+            self._process(value)
         if not self.line.open and self._over is None:
             cause = {"rank": self._rank, "status": runs.LOST, "exit_code": None}
             self._over = {"cause": {**cause, "error": "its helper was killed"}, "alone": "lost"}
-        return found
+        return values
 
-    def _note(self, value: Dict[str, Any]) -> None:
-        does = value.get("do")
-        if does == "over":
+    def _process(self, value: Dict[str, Any]) -> None:
+        action = value.get("do")
+        if action == "over":
             self._over = value
-        elif does == "end":
+        elif action == "end":
             self._end = value
             if value.get("grace") is not None:
                 write_json(self._run.directory / "stop.json", {"grace_seconds": value["grace"]})
-        elif does == "lay out":
+        elif action == "lay out":
             self._layout, self._end = value, None
-        elif does == "wait":
-            why = str(value.get("why"))
-            if why.startswith("waits for rank") and ":" not in why:
-                self._deploying(why)
+        elif action == "wait":
+            reason = str(value.get("why"))
+            if reason.startswith("waits for rank") and ":" not in reason:
+                self._deploying(reason)
             else:
-                self._pending(why, None)
+                self._pending(reason, None)
 
     @property
-    def over(self) -> bool:
-        """Whether nothing will happen any more."""
+    def is_over(self) -> bool:
+        """Whether the gang's outcome is decided."""
         return self._over is not None
 
-    def until(self, *words: str) -> Optional[Dict[str, Any]]:
+    def wait_for(self, *actions: str) -> Optional[Dict[str, Any]]:
         """Wait for one of these decisions; None if the gang is over, or a stop is requested."""
-        while not self.over and signal.SIGTERM not in signal.sigpending():
-            for value in self.heard(_POLL_SECONDS):
-                if value.get("do") in words:
+        while not self.is_over and signal.SIGTERM not in signal.sigpending():
+            for value in self.receive(_POLL_SECONDS):
+                if value.get("do") in actions:
                     return value
         return None
 
     def wait_for_layout(self) -> bool:
-        """The turn ends with the first attempt's layout; later ones are announced."""
-        return not self.over and (bool(self._layout) or self.until("lay out") is not None)
+        """See RankCoordination. The first attempt's layout has arrived with the allocation."""
+        return not self.is_over and (bool(self._layout) or self.wait_for("lay out") is not None)
 
     @property
     def variables(self) -> Dict[str, str]:
-        """Rank 0's address as all ranks reach it, and the port that is kept free for the job."""
+        """Address of rank 0 and port reserved for the job."""
         leader = str(self._layout["leader"])
-        found = {
+        variables = {
             "BT_LEADER_ADDR": leader,
             "MASTER_ADDR": leader,
             "MASTER_PORT": str(self._layout["port"]),
         }
         declared = {**self._spec["environment"], **self._spec.get("secret_environment", {})}
         return {
-            name: one for name, one in found.items() if name not in declared or name[:2] == "BT"
+            name: value
+            for name, value in variables.items()
+            if name not in declared or name[:2] == "BT"
         }
 
-    def begin(self) -> bool:
-        """All ranks together."""
+    def wait_to_start(self) -> bool:
+        """See RankCoordination. All ranks start together."""
         self._layout = {}
-        loaded = [[one["run"], one["name"]] for one in self._run.record.get("loaded") or ()]
-        self.send_value({"is": "prepared", "loaded": sorted(loaded)})
-        self._began = self.until("go") is not None
+        checkpoints = self._run.record.get("loaded") or ()
+        loaded = sorted([checkpoint["run"], checkpoint["name"]] for checkpoint in checkpoints)
+        self.send_value({"is": "prepared", "loaded": loaded})
+        self._began = self.wait_for("go") is not None
         return self._began
 
     def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
-        """End this rank when the gang ends, and report that a stop was requested."""
+        """See RankCoordination. Stops this rank with the gang, and reports stop requests."""
 
         def tend() -> None:
-            self.heard()
+            self.receive()
             if self._end is not None or self._over is not None:
                 attempt.end()
             elif attempt.stopped:
@@ -195,43 +198,43 @@ class GangMember(RankCoordination):
 
         return [tend]
 
-    def settle(
-        self, ending: RunOutcome, ended: AttemptEnd, number: int, note: Callable[[str], None]
+    def decide_outcome(
+        self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
     ) -> Optional[RunOutcome]:
-        """The gang decides once all of its ranks have ended."""
-        suspicious = ending.status == runs.FAILED and not ended.expired
+        """See RankCoordination. The coordinator decides when all ranks have ended."""
+        may_be_consequence = own.status == runs.FAILED and not end.expired
         self.send_value(
             {
                 "is": "ended",
-                "status": ending.status,
-                "code": ended.code,
-                "error": ending.error,
-                "expired": ended.expired,
-                "consequence": suspicious and is_consequence(self._run.tail(self._rank)),
+                "status": own.status,
+                "code": end.code,
+                "error": own.error,
+                "expired": end.expired,
+                "consequence": may_be_consequence and is_consequence(self._run.tail(self._rank)),
                 "grace": self._grace,
             }
         )
-        value = self._verdict("again")
+        value = self._wait_for_decision("again")
         if value is None:
-            return self._final(ending)
-        note(cause_text(value["cause"]))
+            return self._final(own)
+        on_retry(cause_text(value["cause"]))
         return None
 
-    def leave(self, ending: RunOutcome) -> RunOutcome:
-        """Tell why this rank does not go on, if it is not over yet, and hear what became of the others."""
-        if ending.root_cause is not None or self._helper is None:
-            return ending
-        self.heard()
+    def report_exit(self, own: RunOutcome) -> RunOutcome:
+        """See RankCoordination. Reports the exit unless the gang is over, and waits for the others."""
+        if own.root_cause is not None or self._helper is None:
+            return own
+        self.receive()
         if self._over is None:
-            if ending.status == runs.STOPPED:
+            if own.status == runs.STOPPED:
                 self._report_stop()
             else:
-                self.send_value({"is": "failed", "error": ending.error})
-            self._verdict()
-        return self._final(ending)
+                self.send_value({"is": "failed", "error": own.error})
+            self._wait_for_decision()
+        return self._final(own)
 
     def close(self) -> None:
-        """What rank 0's helper still has to tell the others, it may."""
+        """Let the helper send its last messages, then end it."""
         if self._helper is not None:
             self._helper.finish(_FAREWELL_SECONDS)
             with contextlib.suppress(FileNotFoundError):
@@ -239,33 +242,33 @@ class GangMember(RankCoordination):
 
     @property
     def _grace(self) -> Optional[float]:
-        asked = read_json(self._run.directory / "stop.json") or {}
-        return asked.get("grace_seconds")
+        stop_request = read_json(self._run.directory / "stop.json") or {}
+        return stop_request.get("grace_seconds")
 
     def _report_stop(self) -> None:
         if not self._is_stop_reported:
             self._is_stop_reported = True
             self.send_value({"is": "stop", "grace": self._grace})
 
-    def _verdict(self, *words: str) -> Optional[Dict[str, Any]]:
-        """The decision about an attempt that has ended; None once it is over. Who stops meanwhile stops all."""
-        deadline = time.monotonic() + _VERDICT_SECONDS
-        while not self.over and time.monotonic() < deadline:
-            for value in self.heard(_POLL_SECONDS):
-                if value.get("do") in words:
+    def _wait_for_decision(self, *actions: str) -> Optional[Dict[str, Any]]:
+        """Wait for a decision after the attempt's end; None once the gang is over."""
+        deadline = time.monotonic() + _DECISION_SECONDS
+        while not self.is_over and time.monotonic() < deadline:
+            for value in self.receive(_POLL_SECONDS):
+                if value.get("do") in actions:
                     return value
             if signal.SIGTERM in signal.sigpending():
                 self._report_stop()
         return None
 
     def _final(self, own: RunOutcome) -> RunOutcome:
-        """This rank's ending, seen from the gang's."""
+        """Outcome of this rank in view of the gang's."""
         over = self._over or {}
         cause = over.get("cause")
         if over.get("alone") and own.status in (runs.COMPLETED, runs.FAILED):
-            return own  # its own commands had ended, which is known even if rank 0 is gone
+            return own  # its commands had ended before rank 0 was lost
         if not cause or (over.get("alone") and self._is_stop_reported):
-            return own  # a stop that was requested here didn't reach the others
+            return own  # the other ranks didn't receive the stop request
         status = str(cause.get("status") or runs.LOST)
         cause = {**cause, "status": status}
         if cause["rank"] == self._rank and not over.get("alone"):
@@ -278,21 +281,48 @@ class GangMember(RankCoordination):
             return RunOutcome(
                 runs.DEPLOY_FAILED, own.exit_code, cause_text(cause), root_cause=cause
             )
-        how = "was lost" if status == runs.LOST else "failed"
-        return RunOutcome(
-            runs.STOPPED,
-            own.exit_code,
-            f"ended because rank {cause['rank']} {how}",
-            root_cause=cause,
-        )
+        reason = "was lost" if status == runs.LOST else "failed"
+        error = f"stopped because rank {cause['rank']} {reason}"
+        return RunOutcome(runs.STOPPED, own.exit_code, error, root_cause=cause)
+
+
+_CONSEQUENCES = (
+    # sockets
+    "connection reset", "connection refused", "connection closed", "connection aborted", "connection timed out",
+    "broken pipe", "no route to host", "network is unreachable", "transport endpoint is not connected", "peer closed",
+    "connectionreseterror", "connectionrefusederror", "connectionabortederror", "brokenpipeerror",
+    # gloo
+    "gloo/transport", "application timeout caused pair closure", "connectfullmesh failed", "timed out waiting",
+    # NCCL
+    "ncclremoteerror", "ncclsystemerror", "ncclunhandledcudaerror: remote", "remote process exited", "nccl communicator was aborted",
+    "watchdog caught collective operation timeout", "collective operation timeout", "net/ib : got completion", "net/socket",
+    # torch.distributed
+    "distbackenderror", "distnetworkerror", "diststoreerror", "tcpstore", "failed to recv", "socket timeout", "store->get",
+    "rendezvousconnectionerror", "rendezvoustimeouterror", "rendezvousclosederror", "rendezvousgracefulexiterror",
+    "the client socket has failed", "the client socket has timed out", "heartbeat monitor",
+    # MPI, UCX
+    "mpi_err_proc_failed", "ucs_err_connection_reset", "endpoint timeout", "ucs_err_endpoint_timeout", "lost communication",
+)  # fmt: skip
+"""Messages of libraries whose peer has disconnected.
+
+Sources: gloo/transport/tcp (pair.cc), NCCL's src/misc/socket.cc and nccl.h, c10d's TCPStore and ProcessGroup, error
+classes of torch.distributed and torchelastic's rendezvous, strerror(3).
+"""
+_CONSEQUENCE = re.compile("|".join(map(re.escape, _CONSEQUENCES)), re.IGNORECASE)
+_CONSEQUENCE_LINES = 40
+
+
+def is_consequence(text: str) -> bool:
+    """Check whether a failed rank's last lines report a broken connection or collective operation."""
+    return _CONSEQUENCE.search("\n".join(text.splitlines()[-_CONSEQUENCE_LINES:])) is not None
 
 
 def cause_text(cause: Mapping[str, Any]) -> str:
-    """What happened to the rank that is the cause: ``rank 2 failed: command 1 exited with 3``."""
+    """Describe the root cause: ``rank 2 failed: command 1 exited with 3``."""
     error, rank = str(cause.get("error") or "ended"), f"rank {cause.get('rank')}"
     if error.startswith("rank "):
         return error
     if cause.get("status") == runs.LOST:
         return f"{rank} {error}"
-    how = "failed" if cause.get("status") == runs.FAILED else "could not begin"
-    return f"{rank} {how}: {error}"
+    verb = "failed" if cause.get("status") == runs.FAILED else "could not start"
+    return f"{rank} {verb}: {error}"

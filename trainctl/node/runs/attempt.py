@@ -1,4 +1,4 @@
-"""One attempt at a run: what is launched, its warden, the shell below it, and the wait for their end."""
+"""An attempt at a run: fork the warden and the job's shell, and wait for their end."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.process_tree import end_descendants
 
 AWAITED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
-"""Signals that a supervisor keeps blocked, and takes when it looks for them."""
+"""Signals that a supervisor blocks and waits for."""
 
 ANOTHER_SUPERVISOR = "taken"
-"""The refusal of a run that another supervisor has started."""
+"""Refusal to start a run that another supervisor has started."""
 
 _CHORE_SECONDS = 1.0
 
 
 class AttemptEnd(NamedTuple):
-    """How an attempt ended: ``code`` of the shell (negative for a signal), None if unknown."""
+    """End of an attempt: ``code`` of the shell (negative for a signal), None if unknown."""
 
     code: Optional[int]
     warden: int
@@ -40,9 +40,9 @@ class AttemptEnd(NamedTuple):
 
 
 class Attempt:
-    """One shell and its warden, from the fork to the end.
+    """A job's shell and its warden, from fork to exit.
 
-    A ``stage`` before the job has a log of its own and doesn't count as the run's start.
+    A ``stage`` before the job has its own log and doesn't count as the run's start.
     """
 
     def __init__(
@@ -51,85 +51,85 @@ class Attempt:
         rank: int,
         launch: Launch,
         grace: Callable[[], float],
-        kept: Sequence[int] = (),
+        kept_descriptors: Sequence[int] = (),
         stage: str = "",
     ) -> None:
-        """``kept`` are files that the warden keeps open as long as anything of the job lives."""
+        """``kept_descriptors``: open in the warden until the job's last process has ended."""
         self._run = run
         self._stage = stage
         self._rank = rank
         self._launch = launch
         self._grace = grace
-        self._kept = kept
+        self._kept = kept_descriptors
         self._supervisor = process_record()
         self._warden = 0
         self.stopped = False
-        """Whether a stop was requested while it ran."""
+        """Whether a stop was requested during the attempt."""
 
     def start(self) -> str:
-        """Fork the warden, which forks the shell; why the shell could not be executed, empty once it was."""
+        """Fork the warden, which forks the shell; error text if the shell could not be executed, else empty."""
         refusal, self._refusal = os.pipe()
         self._code, code = os.pipe()
         self._helpers = descendants(os.getpid())
         self._warden = os.fork()
         if self._warden == 0:
-            self._guard(code)
+            self._run_warden(code)
         os.close(self._refusal)
         os.close(code)
         with os.fdopen(refusal, "rb") as stream:
-            problem = stream.read().decode(errors="replace")
-        if problem:
+            error = stream.read().decode(errors="replace")
+        if error:
             os.waitpid(self._warden, 0)
             os.close(self._code)
-        return problem
+        return error
 
     def watch(
         self, clock: Stopwatch, deadline: Optional[float], chores: Sequence[Callable[[], None]]
     ) -> AttemptEnd:
-        """Wait for the end, doing the chores once a second. SIGTERM, or the clock at ``deadline`` seconds, ends it."""
+        """Run the chores every second until the end; SIGTERM or ``deadline`` in seconds of the clock stop the job."""
         expired = False
         while True:
             pid, status = os.waitpid(self._warden, os.WNOHANG)
             if pid:
                 self._warden = 0
                 break
-            took = signal.sigtimedwait(AWAITED_SIGNALS, _CHORE_SECONDS)
-            late = deadline is not None and clock.seconds >= deadline
+            received = signal.sigtimedwait(AWAITED_SIGNALS, _CHORE_SECONDS)
+            is_late = deadline is not None and clock.seconds >= deadline
             if not (self.stopped or expired):
-                if took is not None and took.si_signo == signal.SIGTERM:
+                if received is not None and received.si_signo == signal.SIGTERM:
                     self.end()
-                elif late:
+                elif is_late:
                     expired = True
                     os.kill(self._warden, signal.SIGTERM)
             _run_chores(chores)
         with os.fdopen(self._code, "rb") as stream:
-            told = stream.read()
-        # Nobody is left, unless the warden itself was killed.
+            text = stream.read()
+        # Only needed if the warden was killed.
         end_descendants(lambda: 0.0, self._helpers)
         _run_chores(chores)
-        code = int(json.loads(told)) if told else None
+        code = int(json.loads(text)) if text else None
         return AttemptEnd(code, exit_code(status), self.stopped and not expired, expired)
 
     def end(self) -> None:
-        """Have it end as if it was asked to by SIGTERM; nothing if it was already, or has ended."""
+        """Stop the job as SIGTERM would; does nothing if it is stopping or has ended."""
         if self._warden and not self.stopped:
             self.stopped = True
             os.kill(self._warden, signal.SIGTERM)
 
-    def _guard(self, result: int) -> None:
-        """In the warden's process; does not return."""
+    def _run_warden(self, result: int) -> None:
+        """Run in the warden's process; doesn't return."""
         try:
             code = supervise_child(
                 self._execute, (result, *self._kept), self._grace, self._supervisor["pid"]
             )
             if os.getppid() != self._supervisor["pid"]:
-                self._launch.finish()  # the supervisor is gone
+                self._launch.finish()  # the supervisor has died
             os.write(result, json.dumps(code).encode())
         finally:
             os._exit(0)
 
     def _execute(self) -> None:
-        """In the job's own process: log, mounts, the mark that it starts, then the shell in our place."""
+        """Run in the job's process: set up log and mounts, record the start, execute the shell."""
         launch, run = self._launch, self._run
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -148,18 +148,18 @@ class Attempt:
                 return
             os.execve(launch.argv[0], list(launch.argv), dict(launch.variables))  # noqa: S606 - it is the shell
         except OSError as error:
-            self._refuse(f"the job could not be started: {error.strerror} ({error.filename})")
+            self._refuse(f"cannot start the job: {error.strerror} ({error.filename})")
 
-    def _refuse(self, why: str) -> None:
-        os.write(self._refusal, why.encode()[:4000])
+    def _refuse(self, reason: str) -> None:
+        os.write(self._refusal, reason.encode()[:4000])
 
 
 def wait_for_stop(seconds: float) -> bool:
-    """Wait; whether a stop was requested meanwhile."""
+    """Wait; True if a stop was requested meanwhile."""
     clock = Stopwatch()
     while clock.seconds < seconds:
-        took = signal.sigtimedwait(AWAITED_SIGNALS, max(0.0, seconds - clock.seconds))
-        if took is not None and took.si_signo == signal.SIGTERM:
+        received = signal.sigtimedwait(AWAITED_SIGNALS, max(0.0, seconds - clock.seconds))
+        if received is not None and received.si_signo == signal.SIGTERM:
             return True
     return signal.SIGTERM in signal.sigpending()
 
@@ -169,21 +169,21 @@ def _run_chores(chores: Sequence[Callable[[], None]]) -> None:
         chore()
 
 
-_LEFTOVER_GRACE_SECONDS = 2.0
+_ORPHAN_GRACE_SECONDS = 2.0
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def supervise_child(
     child: Callable[[], None],
-    kept: Sequence[int],
+    kept_descriptors: Sequence[int],
     grace: Callable[[], float],
     supervisor: int,
 ) -> int:
-    """Run ``child`` (which executes the shell and doesn't return) and wait; the exit code, negative for a signal.
+    """Run ``child``, which executes the shell, and wait; exit code, negative for a signal.
 
-    Called in a process made for this, below the supervisor; of its files it keeps ``kept``. SIGTERM, by the supervisor or by the kernel when the
-    supervisor dies, ends the job's processes; ``grace`` says how long they may take, also when it changes meanwhile.
+    Call in a forked process below the supervisor; closes all files but ``kept_descriptors``. SIGTERM, sent by the
+    supervisor or on its death, stops the job; ``grace`` returns the seconds until SIGKILL, and may change.
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -193,12 +193,12 @@ def supervise_child(
     if os.getppid() != supervisor:
         return -signal.SIGKILL
     shell = _fork(child)
-    close_other_descriptors(*kept)
+    close_other_descriptors(*kept_descriptors)
     status = _wait(shell)
     if status is None:
-        ended = end_descendants(lambda: grace() if os.getppid() == supervisor else 0.0)
-        return exit_code(ended.get(shell, signal.SIGKILL))
-    end_descendants(lambda: _LEFTOVER_GRACE_SECONDS)
+        statuses = end_descendants(lambda: grace() if os.getppid() == supervisor else 0.0)
+        return exit_code(statuses.get(shell, signal.SIGKILL))
+    end_descendants(lambda: _ORPHAN_GRACE_SECONDS)
     return status
 
 
@@ -217,7 +217,7 @@ def _fork(child: Callable[[], None]) -> int:
 
 
 def _wait(shell: int) -> Optional[int]:
-    """The shell's exit code, or None if SIGTERM came first. Orphans of the job are collected on the way."""
+    """Exit code of the shell, None if SIGTERM came first. Reaps orphans of the job."""
     while True:
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -230,15 +230,15 @@ def _wait(shell: int) -> Optional[int]:
 
 
 def exit_code(status: int) -> int:
-    """The exit code in a wait status, negative for a signal."""
+    """Exit code of a wait status, negative for a signal."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 class Launch(NamedTuple):
-    """A program with its variables, to be executed behind private ``mounts`` if there are any.
+    """A program with its environment and private ``mounts``.
 
-    ``finish`` is called after each attempt, whatever its end was, and removes what only this kind of launch leaves; twice does no harm.
-    ``refused`` says after the end why no command was begun, empty if one was.
+    ``finish`` cleans up after each attempt and is idempotent. ``refused`` explains after the end why no command was
+    started; empty if one was.
     """
 
     argv: Tuple[str, ...]

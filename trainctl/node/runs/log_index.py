@@ -1,4 +1,4 @@
-"""The index beside a run's log that says when its bytes were written, and the chore that writes it. See DESIGN.md, "Logs and metrics"."""
+"""Index of a run's log: times at which it had which length. See DESIGN.md, "Logs and metrics"."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainctl.base.system.syscalls import punch_hole
 
 
 class LogIndexEntry(NamedTuple):
-    """By ``time``, in Unix seconds, the log had ``offset`` bytes."""
+    """At ``time`` in Unix seconds the log had ``offset`` bytes."""
 
     time: float
     offset: int
 
 
 class LogIndex:
-    """The index of one log; it may be missing, and grows. The time of a byte is that of the first mark behind it."""
+    """Index of one log, which may be missing or growing. A byte has the time of the first entry after it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,13 +29,13 @@ class LogIndex:
         self._offsets: List[int] = []
 
     def before(self, moment: float) -> Tuple[int, bool]:
-        """The offset before which all was written earlier than ``moment``; whether the index has a later mark."""
+        """Offset of the bytes written before ``moment``, and whether the index has later entries."""
         self._refresh()
         at = bisect_left(self._times, moment)
         return self._offsets[at - 1] if at else 0, at < len(self._times)
 
     def until(self, offset: int) -> Optional[LogIndexEntry]:
-        """The first mark behind the offset; None if there is none yet."""
+        """First entry after the offset; None if there is none yet."""
         if not self._offsets or self._offsets[-1] <= offset:
             self._refresh()
         at = bisect_right(self._offsets, offset)
@@ -49,7 +49,7 @@ class LogIndex:
             self._stream.close()
 
     def _refresh(self) -> None:
-        """Read what was appended, but for a last line that is incomplete."""
+        """Read appended entries, except for an incomplete last line."""
         if self._stream is None:
             try:
                 self._stream = self._path.open("rb")
@@ -59,24 +59,24 @@ class LogIndex:
             if not line.endswith(b"\n"):
                 self._stream.seek(-len(line), os.SEEK_CUR)
                 return
-            with contextlib.suppress(ValueError):  # torn by a crash
+            with contextlib.suppress(ValueError):  # truncated by a crash
                 moment, offset = line.split()
-                mark = LogIndexEntry(float(moment), int(offset))
-                self._times.append(mark.time)
-                self._offsets.append(mark.offset)
+                entry = LogIndexEntry(float(moment), int(offset))
+                self._times.append(entry.time)
+                self._offsets.append(entry.offset)
 
 
 LOG_BYTES = 2**30
-"""The most disk that one rank's log takes."""
+"""Maximum disk usage of one rank's log."""
 
 _BLOCK = 4096
-_BLOCK_UNIT = 512  # of st_blocks, whatever the file system's own block is: stat(2)
+_BLOCK_UNIT = 512  # unit of st_blocks on every file system: stat(2)
 _FIRST_INTERVAL = 1.0
 _THINNING = 10_000
 
 
 class LogTruncator:
-    """A chore: notes when the log was how long, and frees the middle of one that is too long."""
+    """Chore that indexes a log and frees the middle of one that is too long."""
 
     def __init__(self, log: Path, limit: int = LOG_BYTES) -> None:
         self._log = log
@@ -84,22 +84,22 @@ class LogTruncator:
         self._limit = limit
         self._began = self._last = 0.0
         self._size = 0
-        self._holes = True
+        self._can_punch = True
 
     def __call__(self) -> None:
-        """Check the log once; a full disk or a missing file is ignored."""
+        """Check the log once; ignores a full disk and a missing file."""
         with contextlib.suppress(OSError):
-            found = self._log.stat()
-            self._note(found.st_size)
-            if self._holes and found.st_blocks * _BLOCK_UNIT > self._limit:
-                self._shorten(found.st_size)
+            status = self._log.stat()
+            self._add_entry(status.st_size)
+            if self._can_punch and status.st_blocks * _BLOCK_UNIT > self._limit:
+                self._shorten(status.st_size)
 
     def finish(self) -> None:
-        """Note the final length of the log."""
+        """Record the final length of the log."""
         with contextlib.suppress(OSError):
-            self._note(self._log.stat().st_size, last=True)
+            self._add_entry(self._log.stat().st_size, last=True)
 
-    def _note(self, size: int, *, last: bool = False) -> None:
+    def _add_entry(self, size: int, *, last: bool = False) -> None:
         now = time.time()
         self._began = self._began or now
         interval = max(_FIRST_INTERVAL, (now - self._began) / _THINNING)
@@ -111,13 +111,13 @@ class LogTruncator:
         self._last, self._size = now, size
 
     def _shorten(self, size: int) -> None:
-        """Keep an eighth of the limit at the beginning and half of it at the end."""
+        """Keep the first eighth of the limit, and its half at the end."""
         begin = self._limit // 8 // _BLOCK * _BLOCK
         end = (size - self._limit // 2) // _BLOCK * _BLOCK
         descriptor = os.open(self._log, os.O_WRONLY)
         try:
             punch_hole(descriptor, begin, end - begin)
         except OSError:
-            self._holes = False  # this file system can't; the log keeps all its bytes
+            self._can_punch = False  # unsupported by the file system: keep the log
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""A log's lines as they are asked for: since when, until when, how many, which, and those to come."""
+"""Select lines of a log by time, count and pattern, and follow it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Write = Callable[[bytes], None]
 
 
 class LineFilter(NamedTuple):
-    """What of a log is wanted. Times are Unix seconds."""
+    """Selection of log lines. Times are Unix seconds."""
 
     offset: int
     since: Optional[float]
@@ -41,196 +41,197 @@ class LineFilter(NamedTuple):
 
     @classmethod
     def of(cls, request: ReadLinesRequest) -> LineFilter:
-        """Read a request; Failure for a pattern that this Python can't read."""
+        """Parse a request; Failure if the pattern is invalid."""
         try:
             pattern = re.compile(request["grep"]) if request["grep"] is not None else None
         except re.error as error:
-            raise Failure("request", f"the pattern can't be read: {error}") from None
+            raise Failure("request", f"invalid pattern: {error}") from None
         since, until = _to_timestamp(request["since"]), _to_timestamp(request["until"])
         follow, open_end = request["follow"], request["open_end"]
         return cls(request["offset"], since, until, pattern, request["tail"], follow, open_end)
 
 
 def read_lines(request: ReadLinesRequest, write: Write) -> None:
-    """Frames: a line of JSON, ``{time, bytes, next, open}`` with so many bytes after it, or ``{skipped_bytes, next}``, ``{prepared_by}``
-    where another run has what is asked for, or ``{}``.
+    """Write frames: a line of JSON, ``{time, bytes, next, open}``, followed by that many bytes.
 
-    The bytes are whole lines, but for those of a frame that is ``open``: the last one goes on in the next frame.
-    ``next`` is the offset from which another call would go on. An empty frame is a sign of life.
+    Others are ``{skipped_bytes, next}``, ``{prepared_by}`` if another run has the log, and ``{}`` as a heartbeat. Bytes
+    are complete lines, unless ``open`` is set: then the last line continues in the next frame. ``next`` is the offset
+    for another call to resume from.
     """
     run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
-        raise Failure("missing", f"the node knows no run {run.key}")
-    asked = LineFilter.of(request)
+        raise Failure("missing", f"run {run.key} not found on the node")
+    line_filter = LineFilter.of(request)
     rank, prepare = request["rank"], request["prepare"]
     path = run.log(rank, PREPARE if prepare else "")
-    elsewhere = run.prepared_by(rank) if prepare else None
-    stream = _open(path, elsewhere, run, asked.follow, write)
+    preparer = run.prepared_by(rank) if prepare else None
+    stream = _open(path, preparer, run, line_filter.follow, write)
     if stream is None:
-        other = read_json(elsewhere) if elsewhere else None
+        other = read_json(preparer) if preparer else None
         if other:
             write(_json_line({"prepared_by": other["name"]}))
         return
     times = LogIndex(path.with_suffix(".times"))
     try:
-        _LogReader(stream, times, asked, write, run).read()
+        _LogReader(stream, times, line_filter, write, run).read()
     finally:
         times.close()
         os.close(stream)
 
 
 def _open(
-    path: Path, elsewhere: Optional[Path], run: NodeRun, follow: bool, write: Write
+    path: Path, preparer: Optional[Path], run: NodeRun, follow: bool, write: Write
 ) -> Optional[int]:
-    """The log, once there is one; None if there will be none, as the run is over or another one has it: there is ``elsewhere`` then."""
-    told = time.monotonic()
+    """Wait for the log; None if the run ended without one, or another run has it (``preparer`` exists)."""
+    written_at = time.monotonic()
     while True:
-        over = not follow or bool(elsewhere and elsewhere.exists()) or _has_ended(run)
+        over = not follow or bool(preparer and preparer.exists()) or _has_ended(run)
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             if over:
                 return None
-        told = _write_heartbeat(told, write)
+        written_at = _write_heartbeat(written_at, write)
         time.sleep(_POLL_SECONDS)
 
 
 class _LogReader:
-    """One walk over one log, from where it was asked to begin."""
+    """One pass over a log."""
 
     def __init__(
-        self, stream: int, times: LogIndex, asked: LineFilter, write: Write, run: NodeRun
+        self, stream: int, times: LogIndex, filter_: LineFilter, write: Write, run: NodeRun
     ) -> None:
         self._stream = stream
         self._times = times
-        self._asked = asked
+        self._filter = filter_
         self._run = run
         self._end = self._size
-        if asked.until is not None:
-            offset, later = times.before(asked.until)
+        if filter_.until is not None:
+            offset, later = times.before(filter_.until)
             self._end = _line_start(stream, min(offset, self._end)) if later else self._end
-        self._lines = _LineWriter(asked, write)
+        self._lines = _LineWriter(filter_, write)
         self._write = write
-        self._told = time.monotonic()
+        self._written_at = time.monotonic()
 
     @property
     def _size(self) -> int:
         return os.fstat(self._stream).st_size
 
     def read(self) -> None:
-        """To the present end, or to the run's."""
+        """Read to the current end, or to the run's end."""
         at = self._begin()
-        at = self._to(at, self._end)
-        self._lines.release_tail()
-        if self._asked.follow:
+        at = self._read_to(at, self._end)
+        self._lines.flush_tail()
+        if self._filter.follow:
             self._follow(at)
-        if not self._asked.open_end:
+        if not self._filter.open_end:
             self._lines.close_line(self._end)
 
     def _begin(self) -> int:
-        asked = self._asked
-        at = asked.offset
-        if asked.since is not None:
-            offset, _ = self._times.before(asked.since)
+        filter_ = self._filter
+        at = filter_.offset
+        if filter_.since is not None:
+            offset, _ = self._times.before(filter_.since)
             at = max(at, _line_start(self._stream, min(offset, self._end)))
-        if asked.tail is not None and asked.pattern is None:
-            at = max(at, _last_lines(self._stream, at, self._end, asked.tail))
+        if filter_.tail is not None and filter_.pattern is None:
+            at = max(at, _last_lines(self._stream, at, self._end, filter_.tail))
         return at
 
     def _follow(self, at: int) -> None:
         while True:
             over = _has_ended(self._run)
             before = at
-            at = self._to(at, self._size)
-            self._end = at
-            if over:
-                return
-            self._lines.show_open()
-            if at == before:
-                self._told = _write_heartbeat(self._told, self._write)
-                time.sleep(_POLL_SECONDS)
+            at = self._read_to(at, self._size)
+        self._end = at
+        if over:
+            return
+        self._lines.write_open_line()
+        if at == before:
+            self._written_at = _write_heartbeat(self._written_at, self._write)
+            time.sleep(_POLL_SECONDS)
 
-    def _to(self, at: int, end: int) -> int:
-        """Read on to an offset, and report holes."""
+    def _read_to(self, at: int, end: int) -> int:
+        """Read up to an offset, and report holes."""
         while at < end:
-            data = _seek(self._stream, at, os.SEEK_DATA, end)
-            if data > at:
-                self._lines.leave_out(data - at, self._mark(at).time, data)
-                at = data
+            start = _seek(self._stream, at, os.SEEK_DATA, end)
+            if start > at:
+                self._lines.skip(start - at, self._entry(at).time, start)
+                at = start
                 continue
-            mark = self._mark(at)
+            entry = self._entry(at)
             hole = _seek(self._stream, at, os.SEEK_HOLE, end)
-            piece = os.pread(self._stream, min(hole, mark.offset, end, at + _BUFFER_BYTES) - at, at)
-            if not piece:
+            stop = min(hole, entry.offset, end, at + _BUFFER_BYTES)
+            data = os.pread(self._stream, stop - at, at)
+            if not data:
                 break
             if _seek(self._stream, at, os.SEEK_DATA, end) > at:
-                continue  # punched while it was read
-            at += len(piece)
-            self._lines.take(piece, mark.time, at)
-            # A search may find nothing for long.
-            self._told = _write_heartbeat(self._told, self._write)
+                continue  # a hole was punched during the read
+            at += len(data)
+            self._lines.add(data, entry.time, at)
+            # A filter may match nothing for long.
+            self._written_at = _write_heartbeat(self._written_at, self._write)
         return at
 
-    def _mark(self, at: int) -> LogIndexEntry:
-        """When the byte there was written, and where those begin of which that isn't known."""
+    def _entry(self, at: int) -> LogIndexEntry:
+        """Time of a byte, and the offset up to which it applies."""
         return self._times.until(at) or LogIndexEntry(os.fstat(self._stream).st_mtime, sys.maxsize)
 
 
 class _LineWriter:
-    """Puts lines together, keeps those that are wanted, and writes them as frames."""
+    """Assemble lines, filter them and write them as frames."""
 
-    def __init__(self, asked: LineFilter, write: Write) -> None:
-        self._pattern = asked.pattern
+    def __init__(self, filter_: LineFilter, write: Write) -> None:
+        self._pattern = filter_.pattern
         self._tail: Optional[Deque[Tuple[bytes, float, int]]] = None
-        if asked.tail is not None and asked.pattern is not None:
-            self._tail = deque(maxlen=asked.tail)
+        if filter_.tail is not None and filter_.pattern is not None:
+            self._tail = deque(maxlen=filter_.tail)
         self._write = write
         self._rest = b""
-        self._at = asked.offset
+        self._at = filter_.offset
         self._time = 0.0
-        self._cut = False
+        self._follows_hole = False
         self._since = time.monotonic()
 
-    def take(self, piece: bytes, moment: float, offset: int) -> None:
-        """The log's next bytes, written at a moment, up to an offset."""
+    def add(self, data: bytes, moment: float, offset: int) -> None:
+        """Add the next bytes, written at ``moment``, up to ``offset``."""
         if not self._rest:
             self._since = time.monotonic()
         self._time, self._at = moment, offset
-        whole, newline, rest = piece.rpartition(b"\n")
+        lines, newline, rest = data.rpartition(b"\n")
         if newline:
-            self._emit(self._rest + whole, offset - len(rest))
+            self._emit(self._rest + lines, offset - len(rest))
             self._rest = rest
             self._since = time.monotonic()
         else:
-            self._rest += piece
+            self._rest += data
         if len(self._rest) > _MAX_LINE:
-            self._show_start()
+            self._write_start()
 
-    def show_open(self) -> None:
-        """The beginning of a line that has not ended for a moment: a prompt, a progress bar."""
+    def write_open_line(self) -> None:
+        """Write the start of a line that is incomplete for a while, such as a prompt or progress bar."""
         if self._rest and time.monotonic() - self._since >= _OPEN_LINE_SECONDS:
-            self._show_start()
+            self._write_start()
 
-    def leave_out(self, count: int, moment: float, offset: int) -> None:
-        """Say that bytes are gone."""
+    def skip(self, count: int, moment: float, offset: int) -> None:
+        """Report bytes that were freed."""
         self._rest = self._rest.rstrip(b"\0")
         self.close_line(offset - count)
         self._write(_json_line({"skipped_bytes": count, "time": moment, "next": offset}))
-        self._cut = True
+        self._follows_hole = True
 
     def close_line(self, offset: int) -> None:
-        """A line that has no end."""
+        """Write a line that has no newline."""
         if self._rest:
             self._emit(self._rest, offset)
             self._rest = b""
 
-    def release_tail(self) -> None:
-        """From now on every line that is wanted is written."""
-        kept, self._tail = self._tail, None
-        for line, moment, offset in kept or ():
+    def flush_tail(self) -> None:
+        """Write the collected last lines, and all lines from now on."""
+        lines, self._tail = self._tail, None
+        for line, moment, offset in lines or ():
             self._frame(line + b"\n", moment, offset)
 
-    def _show_start(self) -> None:
+    def _write_start(self) -> None:
         rest, self._rest = self._rest, b""
         self._since = time.monotonic()
         if self._pattern is not None:
@@ -239,9 +240,9 @@ class _LineWriter:
             self._frame(rest, self._time, self._at, open_=True)
 
     def _emit(self, text: bytes, offset: int) -> None:
-        """Lines without the last one's end."""
-        if self._cut:  # what is left of a block of which a part was punched out
-            text, self._cut = text.lstrip(b"\0"), False
+        """Filter and write lines; ``text`` has no newline at the end."""
+        if self._follows_hole:  # zeros at the start of a partly freed block
+            text, self._follows_hole = text.lstrip(b"\0"), False
         pattern = self._pattern
         if pattern is None:
             self._frame(text + b"\n", self._time, offset)
@@ -259,7 +260,7 @@ class _LineWriter:
 
 
 def _to_timestamp(value: Optional[Mapping[str, float]]) -> Optional[float]:
-    """Unix seconds of ``{at}``, or of ``{ago}`` by this machine's clock, which the log's times are of."""
+    """Unix seconds of ``{at}``, or of ``{ago}`` by this machine's clock, which also dates the log."""
     if value is None:
         return None
     return float(value["at"]) if "at" in value else time.time() - float(value["ago"])
@@ -274,45 +275,45 @@ def _has_ended(run: NodeRun) -> bool:
     return status is None or status["status"] in runs.ENDED or status["status"] == runs.LOST
 
 
-def _write_heartbeat(told: float, write: Write) -> float:
-    """Write an empty frame now and then, which also detects that the reader is gone."""
+def _write_heartbeat(written_at: float, write: Write) -> float:
+    """Write an empty frame at intervals, which also detects that the reader is gone."""
     now = time.monotonic()
-    if now - told < _HEARTBEAT_SECONDS:
-        return told
+    if now - written_at < _HEARTBEAT_SECONDS:
+        return written_at
     write(_json_line({}))
     return now
 
 
-def _seek(stream: int, at: int, what: int, end: int) -> int:
-    """The next data or hole, at most ``end``."""
+def _seek(stream: int, at: int, whence: int, end: int) -> int:
+    """Offset of the next data or hole, at most ``end``."""
     try:
-        return min(os.lseek(stream, at, what), end)
-    except OSError:  # no data behind it
+        return min(os.lseek(stream, at, whence), end)
+    except OSError:  # no data after the offset
         return end
 
 
 def _line_start(stream: int, offset: int) -> int:
-    """Where the line begins in which the offset lies, if it is not too long."""
+    """Start of the line that contains the offset, unless the line is too long."""
     begin = max(0, offset - _MAX_LINE)
     before = os.pread(stream, offset - begin, begin)
-    found = before.rfind(b"\n") + 1
-    return begin + found if found or begin == 0 else offset
+    newline = before.rfind(b"\n") + 1
+    return begin + newline if newline or begin == 0 else offset
 
 
 def _last_lines(stream: int, begin: int, end: int, count: int) -> int:
-    """Where the last ``count`` lines begin."""
+    """Offset of the last ``count`` lines."""
     if count == 0:
         return end
-    at, left = end, count + 1
-    for start, piece in _read_backwards(stream, begin, end):
-        if at == end and not piece.endswith(b"\n"):
-            left -= 1  # the last line has no end
+    at, remaining = end, count + 1
+    for start, data in _read_backwards(stream, begin, end):
+        if at == end and not data.endswith(b"\n"):
+            remaining -= 1  # the last line has no newline
         at = start
-        while left and piece:
-            piece, newline, _ = piece.rpartition(b"\n")
-            left -= 1 if newline else 0
-            if newline and not left:
-                return start + len(piece) + 1
+        while remaining and data:
+            data, newline, _ = data.rpartition(b"\n")
+            remaining -= 1 if newline else 0
+            if newline and not remaining:
+                return start + len(data) + 1
             if not newline:
                 break
     return begin

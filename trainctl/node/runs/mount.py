@@ -1,4 +1,4 @@
-"""A private mount namespace in which weights lie where the job wants them, and nowhere else. See DESIGN.md, "Mounts"."""
+"""Private mount namespaces: weights are visible at the job's paths only. See DESIGN.md, "Mounts"."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 
 class Mount(NamedTuple):
-    """A directory that is to be seen at another path, by the job only."""
+    """A directory that the job alone sees at another path."""
 
     target: str
     source: str
@@ -42,18 +42,19 @@ class MountSupport(NamedTuple):
     detail: str
 
 
-def why_blocked(target: str, kept: Sequence[Path]) -> Optional[str]:
-    """Why nothing can be mounted there; None if nothing is known against it. ``kept``: what must stay visible."""
+def blocked_reason(target: str, protected: Sequence[Path]) -> Optional[str]:
+    """Reason why nothing can be mounted at a path, if known; ``protected`` paths must stay visible."""
     path = Path(target)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):
-        return "a mount is an absolute path without '..' below /"
+        return "a mount needs an absolute path without '..' below /"
     real = Path(os.path.realpath(target))
-    if any(is_inside(real, one) for one in _KERNEL):
-        return "it lies where the kernel shows itself"
-    if any(is_inside(one, real) for one in kept):
-        return f"it would hide {next(one for one in kept if is_inside(one, real))}"
+    if any(is_inside(real, directory) for directory in _KERNEL):
+        return "it is below /proc, /sys or /dev"
+    hidden = next((directory for directory in protected if is_inside(directory, real)), None)
+    if hidden is not None:
+        return f"it would hide {hidden}"
     if os.path.lexists(target):
-        return None if path.is_dir() else "a file is in the way"
+        return None if path.is_dir() else "it is not a directory"
     return _rebuild_problem(_existing_ancestor(path)[0])
 
 
@@ -63,17 +64,17 @@ def _rebuild_problem(ancestor: Path) -> Optional[str]:
     try:
         count = sum(1 for _ in ancestor.iterdir())
     except PermissionError:
-        return f"{ancestor} can't be listed by user {os.geteuid()}; make the directory there once"
+        return f"{ancestor} is not readable for user {os.geteuid()}; create the directory once"
     if count > _MAX_ENTRIES:
-        return f"{ancestor} has {count} entries; make the directory there once"
+        return f"{ancestor} has {count} entries; create the directory once"
     return None
 
 
 def enter_namespace(mounts: Sequence[Mount], view: Path, hidden: Optional[Path]) -> None:
-    """Give this process, which must have a single thread, its own mounts.
+    """Move this single-threaded process to a mount namespace of its own.
 
-    ``view`` is an empty directory on disk for what has to be rebuilt; ``hidden`` is covered by an empty directory.
-    OSError if the kernel does not let us.
+    ``view`` is an empty directory on disk for rebuilt directories; ``hidden`` is covered by an empty directory.
+    OSError if the kernel denies it.
     """
     _unshare_mounts()
     syscalls.mount(None, "/", None, MS_REC | MS_SLAVE)
@@ -84,7 +85,7 @@ def enter_namespace(mounts: Sequence[Mount], view: Path, hidden: Optional[Path])
         else:
             ancestor, rest = _existing_ancestor(Path(mount.target))
             groups.setdefault(ancestor, []).append((mount, rest))
-    for number, ancestor in enumerate(sorted(groups, key=lambda one: -len(one.parts))):
+    for number, ancestor in enumerate(sorted(groups, key=lambda path: -len(path.parts))):
         stage = make_directory(view / str(number))
         _rebuild(ancestor, groups[ancestor], stage)
     if hidden is not None and hidden.is_dir():
@@ -94,34 +95,34 @@ def enter_namespace(mounts: Sequence[Mount], view: Path, hidden: Optional[Path])
 
 @functools.lru_cache(maxsize=None)
 def private_mounts(within: Optional[Path] = None) -> MountSupport:
-    """Try, in a short-lived child, whether a mount below a new directory of ``/`` can be made here."""
+    """Try to mount below a new directory of ``/``, in a child process."""
     return try_mounts(["/.trainctl-probe/mount"], within)
 
 
 def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> MountSupport:
-    """Really make read-only mounts at the targets, in a short-lived child, and look at them from within.
+    """Mount read-only at the targets in a child process, and check the result.
 
-    ``within`` is a directory for what the attempt needs on disk; it is removed, but for a kill just then.
+    ``within``: parent of a temporary directory for the attempt.
     """
     scratch = Path(tempfile.mkdtemp(prefix="trainctl-probe-", dir=within and str(within)))
     try:
         source = make_directory(scratch / "source")
-        (source / "seen").touch()
+        (source / "probe").touch()
         mounts = [Mount(target, str(source)) for target in targets]
-        problem = _in_child(mounts, make_directory(scratch / "view"))
+        error = _try_in_child(mounts, make_directory(scratch / "view"))
     finally:
         remove_tree(scratch)
-    if problem:
-        return MountSupport(False, problem)
-    way = "as root" if os.geteuid() == 0 else "in a user namespace"
-    return MountSupport(True, f"private mounts work {way}")
+    if error:
+        return MountSupport(False, error)
+    privilege = "as root" if os.geteuid() == 0 else "in a user namespace"
+    return MountSupport(True, f"private mounts work {privilege}")
 
 
-def _in_child(mounts: Sequence[Mount], view: Path) -> str:
+def _try_in_child(mounts: Sequence[Mount], view: Path) -> str:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        problem = "the attempt died"
+        problem = "the probe process was killed"
         try:
             os.close(reader)
             enter_namespace(mounts, view, None)
@@ -140,7 +141,7 @@ def _in_child(mounts: Sequence[Mount], view: Path) -> str:
 
 def _check_in_namespace(mounts: Sequence[Mount]) -> str:
     for mount in mounts:
-        if not Path(mount.target, "seen").exists():
+        if not Path(mount.target, "probe").exists():
             return f"{mount.target} is not visible after mounting"
         try:
             Path(mount.target, "new").touch()
@@ -152,7 +153,7 @@ def _check_in_namespace(mounts: Sequence[Mount]) -> str:
 
 
 def _unshare_mounts() -> None:
-    """A mount namespace of our own; without the privilege, together with a user namespace in which we stay who we are."""
+    """Enter a new mount namespace; without privilege, also a user namespace with the same user."""
     user, group = os.geteuid(), os.getegid()
     try:
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -171,7 +172,7 @@ def _bind(mount: Mount, target: str) -> None:
 
 
 def _existing_ancestor(path: Path) -> Tuple[Path, Path]:
-    """The nearest real directory above the path, and what is missing below it."""
+    """Nearest existing ancestor, resolved, and the path below it."""
     ancestor = path
     while not ancestor.exists():
         ancestor = ancestor.parent
@@ -179,14 +180,16 @@ def _existing_ancestor(path: Path) -> Tuple[Path, Path]:
 
 
 def _rebuild(ancestor: Path, inside_it: List[Tuple[Mount, Path]], stage: Path) -> None:
-    """Put a directory with the ancestor's entries and the new mounts in the ancestor's place."""
+    """Replace a directory by one with the same entries and the new mounts."""
     writable = os.access(str(ancestor), os.W_OK)
     mode = ancestor.stat().st_mode & 0o7777
     syscalls.mount(str(stage), str(stage), None, MS_BIND)
-    syscalls.mount(None, str(stage), None, MS_UNBINDABLE)  # or binds of its ancestors would hold it
-    taken = {rest.parts[0] for _, rest in inside_it}
+    syscalls.mount(
+        None, str(stage), None, MS_UNBINDABLE
+    )  # or binds of its ancestors would contain it
+    mounted = {rest.parts[0] for _, rest in inside_it}
     for entry in os.scandir(str(ancestor)):
-        if entry.name not in taken:
+        if entry.name not in mounted:
             _copy_entry(entry, stage / entry.name)
     for mount, rest in inside_it:
         target = stage / rest
@@ -197,7 +200,7 @@ def _rebuild(ancestor: Path, inside_it: List[Tuple[Mount, Path]], stage: Path) -
         syscalls.remount_read_only(str(stage))
     if ancestor == Path("/"):
         os.chdir(str(stage))
-        syscalls.pivot_root(".", ".")  # the old root now lies over the new one
+        syscalls.pivot_root(".", ".")  # stacks the old root on the new one
         syscalls.unmount(".", syscalls.MNT_DETACH)
         os.chdir("/")
     else:
@@ -213,13 +216,13 @@ def _copy_entry(entry: os.DirEntry[str], target: Path) -> None:
         target.mkdir(0o755)
     else:
         target.touch(0o644)
-    with contextlib.suppress(FileNotFoundError):  # it went away meanwhile
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
         syscalls.mount(entry.path, str(target), None, MS_BIND | MS_REC)
 
 
-def check_mounts(mounts: Sequence[Mount], kept: Sequence[Path]) -> None:
-    """Failure for the first mount that is blocked."""
+def check_mounts(mounts: Sequence[Mount], protected: Sequence[Path]) -> None:
+    """Raise Failure for the first mount that is blocked."""
     for mount in mounts:
-        why = why_blocked(mount.target, kept)
-        if why:
-            raise Failure("request", f"nothing can be mounted at {mount.target!r}: {why}")
+        reason = blocked_reason(mount.target, protected)
+        if reason:
+            raise Failure("request", f"cannot mount at {mount.target!r}: {reason}")

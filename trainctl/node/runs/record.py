@@ -1,4 +1,4 @@
-"""A run's directory: its specification, who supervises it, and what became of it. See DESIGN.md, "Runs"."""
+"""A run's directory: specification, supervisor and outcome. See DESIGN.md, "Runs"."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LOST = "TRAINING_JOB_LOST"
 ENDED = frozenset({COMPLETED, FAILED, DEPLOY_FAILED, STOPPED})
 
 RUN_VARIABLE = "TRAINCTL_RUN_DIRECTORY"
-"""The variable by which a run's processes are known."""
+"""Environment variable that identifies a run's processes."""
 
 PREPARE = "prepare"
-"""The stage before the job, in which its training cache is prepared."""
+"""Stage before the job that fills its training cache."""
 
 _CLAIM = "claim."
 _SECRETS = "secrets.json"
@@ -49,7 +49,7 @@ _TAIL_BYTES = 16384
 
 
 class NodeRun:
-    """One run under a ROOT."""
+    """A run under one root directory."""
 
     def __init__(self, layout: Layout, key: Any) -> None:
         self.layout = layout
@@ -61,19 +61,19 @@ class NodeRun:
         self.loaded = self.directory / "loaded"
         self.step = self.directory / "step"
         self.gang = self.directory / "gang.json"
-        """How rank 0 of a gang is reached by the others, while it is."""
+        """Address and token of rank 0 for the other ranks of a gang."""
 
     @property
     def mark(self) -> bytes:
-        """The entry in the environment of every process of the run."""
+        """Entry in the environment of all processes of the run."""
         return f"{RUN_VARIABLE}={self.directory}".encode()
 
     def log(self, rank: int, stage: str = "") -> Path:
-        """What the job writes, or what a stage before it does."""
+        """Path of the log of the job, or of a stage before it."""
         return self.directory / "log" / f"{stage and stage + '-'}rank-{rank}.log"
 
     def tail(self, rank: int, stage: str = "") -> str:
-        """The last lines of a log; empty if there is none."""
+        """End of a log; empty if there is none."""
         try:
             with self.log(rank, stage).open("rb") as stream:
                 stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -82,16 +82,16 @@ class NodeRun:
             return ""
 
     def prepared_by(self, rank: int) -> Path:
-        """Who prepared the run's training cache, if another run did: ``{name}``."""
+        """Path of a file that names the other run that prepared the training cache: ``{name}``."""
         return self.log(rank, PREPARE).with_suffix(".json")
 
     @property
     def spec(self) -> Optional[RunSpec]:
-        """The specification, once the run was created."""
+        """The specification; None before ``create``."""
         return cast("Optional[RunSpec]", read_json(self.directory / "spec.json"))
 
     def create(self, spec: RunSpec) -> bool:
-        """Record the specification once; a newer generation replaces it (True), an older one is refused."""
+        """Store the specification; True if it replaces an older generation. Failure if it is older."""
         make_directory(self.directory)
         self._date_apply(spec)
         path = self.directory / "spec.json"
@@ -101,16 +101,16 @@ class NodeRun:
         if spec["generation"] < recorded:
             raise Failure(
                 "fenced",
-                f"run {self.key} is held by a newer attempt",
-                f"This request is of generation {spec['generation']}, the node has {recorded}.",
+                f"run {self.key} belongs to a newer attempt",
+                f"This request has generation {spec['generation']}, the node has {recorded}.",
             )
         newer = spec["generation"] > recorded and not self.started
         if newer:
             write_json(path, dict(spec))
         return newer
 
-    def is_fenced(self, generation: int) -> bool:
-        """Whether a newer attempt has the run: this one decides nothing any more."""
+    def is_superseded(self, generation: int) -> bool:
+        """Check whether a newer attempt has taken over the run."""
         return self._generation > generation
 
     @property
@@ -120,13 +120,12 @@ class NodeRun:
 
     @property
     def order(self) -> Mapping[str, Any]:
-        """What was changed of the specification's ``priority`` and ``slots`` since."""
+        """Changes of ``priority`` and ``slots`` since the run's creation."""
         return read_json(self.directory / "order.json") or {}
 
     @property
     def queued_ns(self) -> int:
-        """Where it stands among those that wait, in Unix nanoseconds by this node's clock: when the first run of its apply was
-        made here, and then by its place in that one's plan."""
+        """Position in queues, in Unix nanoseconds: time of the apply on this node, plus the run's index in its plan."""
         spec = self.spec
         if spec:
             with contextlib.suppress(FileNotFoundError):
@@ -134,38 +133,38 @@ class NodeRun:
         return (self.directory / "spec.json").stat().st_mtime_ns
 
     def grace_seconds(self, spec: RunSpec) -> float:
-        """How long the job may take to end, by the request that stops it or by the specification."""
-        asked = read_json(self.directory / "stop.json") or {}
-        return float(asked.get("grace_seconds", spec["grace_seconds"]))
+        """Seconds from SIGTERM to SIGKILL, by the stop request or the specification."""
+        stop_request = read_json(self.directory / "stop.json") or {}
+        return float(stop_request.get("grace_seconds", spec["grace_seconds"]))
 
-    def _apply(self, turn: ApplyPosition) -> Path:
-        """The file whose date is that of an apply here."""
-        return self.layout.applies / names.check_name(turn["apply"], "apply")
+    def _apply(self, position: ApplyPosition) -> Path:
+        """File whose mtime is the time of an apply."""
+        return self.layout.applies / names.check_name(position["apply"], "apply")
 
     def _date_apply(self, spec: RunSpec) -> None:
         make_directory(self.layout.applies)
-        # Whoever comes later leaves its date as it is.
+        # Opening an existing file leaves its mtime.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
 
     def set_queue_order(self, changes: QueueOrder) -> None:
-        """Change ``priority`` and ``slots`` of a run that may be waiting."""
+        """Change ``priority`` and ``slots`` of a pending run."""
         write_json(self.directory / "order.json", dict(changes))
 
     @property
     def started(self) -> bool:
-        """Whether the first command was, or was about to be, executed."""
+        """Check whether the first command was or may have been executed."""
         return (self.directory / "started").exists()
 
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
-        """Record the start; False if another supervisor has done so, and only that one may execute the job."""
+        """Record the start; False if another supervisor did, which alone may execute the job."""
         path = self.directory / "started"
         return (
             create_exclusive(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
         )
 
     def claim(self) -> bool:
-        """Become the one who decides about this run; False if another is, or nothing is left to decide."""
+        """Claim the run for this supervisor; False if another lives, or the run has started or ended."""
         numbers = self._claims()
         if numbers and is_alive(self._claimer(numbers[-1])):
             return False
@@ -178,31 +177,33 @@ class NodeRun:
 
     @property
     def supervisor(self) -> Optional[Mapping[str, Any]]:
-        """The identity of the newest claimer, alive or dead."""
+        """Process record of the last supervisor, alive or dead."""
         numbers = self._claims()
         return self._claimer(numbers[-1]) if numbers else None
 
     @property
     def record(self) -> Dict[str, Any]:
-        """What the supervisor wrote last; empty before."""
+        """The supervisor's last record; empty before."""
         return read_json(self.directory / "run.json") or {}
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Replace the run's record; durable except for the progress of a deployment, which ends with its supervisor."""
+        """Replace the record; durable unless it only reports progress of a deployment."""
         durable = record.get("status") != DEPLOYING
         write_json(self.directory / "run.json", dict(record), durable=durable)
 
     def status(self) -> Optional[RunReport]:
-        """The run's status; None if there is no such run.
+        """Report the run's status; None if the run doesn't exist.
 
-        A run that was lost has no process and no container left when this returns. One whose secrets were lost before its first
-        command is PENDING.
+        Kills remaining processes and containers of a lost run. A run whose secrets were lost before its first command is
+        PENDING.
         """
         spec = self.spec
         if spec is None:
             return None
         holder = self.supervisor
-        supervised = is_alive(holder)  # before the record: a supervisor writes the end, then dies
+        supervised = is_alive(
+            holder
+        )  # check first: a supervisor writes its last record, then exits
         record = self.record
         status = record.get("status", CREATED)
         if not supervised and status not in ENDED:
@@ -213,8 +214,8 @@ class NodeRun:
                 self.discard_secrets()
             elif holder is not None and _needs_secrets(spec):
                 status = PENDING
-                has = self.kept_secrets is not None
-                waiting = WAITS_FOR_RESUME if has else WAITS_FOR_SECRETS
+                is_stored = self.stored_secrets is not None
+                waiting = WAITS_FOR_RESUME if is_stored else WAITS_FOR_SECRETS
                 record = {**record, "waiting": waiting, "queue": None}
         return {
             "key": spec["key"],
@@ -242,56 +243,56 @@ class NodeRun:
             "pid": holder.get("pid") if holder and supervised else None,
         }
 
-    def keep_secrets(self, values: Mapping[str, str]) -> None:
-        """Store secrets in a file that only this user reads, until the run begins."""
-        if self.kept_secrets != values:
+    def store_secrets(self, values: Mapping[str, str]) -> None:
+        """Store secrets in a private file until the run starts."""
+        if self.stored_secrets != values:
             self.discard_secrets()
             create_exclusive(self.directory / _SECRETS, json.dumps(dict(values)).encode())
 
     @property
-    def kept_secrets(self) -> Optional[Dict[str, str]]:
-        """The secrets that are stored here; None if none are."""
+    def stored_secrets(self) -> Optional[Dict[str, str]]:
+        """The stored secrets; None if there are none."""
         return read_json(self.directory / _SECRETS)
 
     def discard_secrets(self) -> None:
-        """Remove the stored secrets, and what a process left that was killed while it wrote them."""
+        """Remove stored secrets, and temporary files of an interrupted write."""
         for name in list_names(self.directory):
             if name == _SECRETS or name.startswith(f".{_SECRETS}."):
                 with contextlib.suppress(FileNotFoundError):
                     (self.directory / name).unlink()
 
     def _claims(self) -> List[int]:
-        found = (
+        numbers = (
             name[len(_CLAIM) :] for name in list_names(self.directory) if name.startswith(_CLAIM)
         )
-        return sorted(int(number) for number in found if number.isdigit())
+        return sorted(int(number) for number in numbers if number.isdigit())
 
     def _claimer(self, number: int) -> Optional[Mapping[str, Any]]:
         return read_json(self.directory / f"{_CLAIM}{number}")
 
 
 def may_restart(status: RunReport) -> bool:
-    """Whether no supervisor is about to begin the run, so that it may be started again."""
+    """Check that the run has neither started nor a supervisor, so that it may be started again."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)
 
 
 def _needs_secrets(spec: RunSpec) -> bool:
-    """Whether the run can't be begun without values that its supervisor had; of a gang every rank begins with the others."""
+    """Check whether a new supervisor would need secrets. Ranks of a gang are not resumed alone."""
     store = spec.get("store") or {}
     return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
 
 
 def upload_status(directory: Path) -> UploadStatus:
-    """State of the upload of a run's checkpoints."""
+    """Status of the upload of a run's checkpoints."""
     return cast("UploadStatus", read_json(directory / "sync.json") or {})
 
 
 def list_runs(layout: Layout) -> List[NodeRun]:
-    """Every run under the ROOT."""
+    """All runs under the root directory."""
     return [run for run, _ in list_specs(layout)]
 
 
 def list_specs(layout: Layout) -> List[Tuple[NodeRun, RunSpec]]:
-    """Every run under the ROOT, with its specification."""
+    """All runs under the root directory with their specifications."""
     runs = (NodeRun(layout, name) for name in list_names(layout.runs) if not name.startswith("."))
     return [(run, spec) for run, spec in ((run, run.spec) for run in runs) if spec is not None]

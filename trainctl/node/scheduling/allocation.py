@@ -1,4 +1,4 @@
-"""Waiting in the queues of a host: for the runs that this one follows, for a slot of its sweep, for GPUs. See DESIGN.md, "Scheduling"."""
+"""Wait for dependencies, sweep slots and GPUs in the queues of a host. See DESIGN.md, "Scheduling"."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from trainctl.node.scheduling.gpus import GpuRequest
 from trainctl.node.system.gpus import GpuDevice
 
 PendingFn = Callable[[str, Optional[str]], None]
-"""Told what is waited for, and in which lane, as often as that changes."""
+"""Called with the reason for waiting and the queue, whenever they change."""
 
 _ClaimRequest = Tuple[List[str], str]
-"""Claims of which one must be given up before it is worth looking again, and the words for that."""
+"""Claims one of which must be released before trying again, and the reason to report."""
 
 POLL_SECONDS = 1.0
-"""How often a waiting process polls; the release of a claim wakes it at once."""
+"""Polling interval; the release of a claim ends the wait at once."""
 
 GPU_QUEUE = "gpus"
 
 
 class Allocation:
-    """What a run holds while it runs, acquired in stages, so that it holds nothing that others could use while it waits."""
+    """Resources of a run, acquired in stages, so that it holds nothing useful to others while it waits."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn) -> None:
         self._run = run
@@ -45,142 +45,141 @@ class Allocation:
         self._gpus: List[GpuDevice] = []
         self._hidden: Mapping[str, str] = {}
 
-    def follow(self) -> bool:
-        """Wait until the runs that this one follows have completed; False if a stop was requested. Failure if one never will."""
-        for followed in self._spec.get("follows") or ():
-            run = NodeRun(self._run.layout, followed["key"])
+    def wait_for_dependencies(self) -> bool:
+        """Wait for runs that this one depends on; False on a stop request, Failure if one can't complete."""
+        for dependency in self._spec.get("follows") or ():
+            run = NodeRun(self._run.layout, dependency["key"])
             while True:
                 status = run.status()
                 if status is not None and status["status"] == runs.COMPLETED:
                     break
-                _check_dependency(followed, status, run)
-                self._pending(f"waits for {followed['address']} to complete", None)
+                _check_dependency(dependency, status, run)
+                self._pending(f"waits for {dependency['address']} to complete", None)
                 if _wait_for_stop(POLL_SECONDS):
                     return False
-        return not _is_stopping()
+        return not _is_stop_requested()
 
-    def wait(self) -> bool:
-        """Wait for a slot and GPUs; False if a stop was requested. Failure if they can never be had."""
-        return self._take_slot() and self._take_gpus()
+    def acquire(self) -> bool:
+        """Wait for a slot and GPUs; False on a stop request, Failure if the host can't provide them."""
+        return self._acquire_slot() and self._acquire_gpus()
 
     @property
     def descriptors(self) -> List[int]:
-        """What the warden keeps, so that nothing is given up before the job's last process is dead."""
+        """Descriptors that hold the claims; the warden keeps them open until the job's last process has ended."""
         return [*self._claims.descriptors, *self._gpu_claims.descriptors]
 
     @property
     def variables(self) -> Dict[str, str]:
-        """What shows the job its GPUs."""
+        """Environment variables that expose the GPUs to the job."""
         return gpus.gpu_variables(self._gpus) if self._gpus else dict(self._hidden)
 
     @property
     def gpu_ids(self) -> List[str]:
-        """Those that the run has claimed, by uuid; of those that are only declared, by number."""
-        return [one.id for one in self._gpus]
+        """UUIDs of the claimed GPUs; numbers of declared ones."""
+        return [gpu.id for gpu in self._gpus]
 
     def release(self) -> None:
-        """Let the next ones have it."""
+        """Release all claims."""
         self._claims.release()
         self._gpu_claims.release()
 
-    def _ending(self) -> bool:
-        """Whether a stop was requested."""
-        return _is_stopping()
+    def _is_stopping(self) -> bool:
+        return _is_stop_requested()
 
-    def _take_slot(self) -> bool:
+    def _acquire_slot(self) -> bool:
         slots = self._run.order.get("slots", self._spec.get("slots"))
         if not slots:
-            return not self._ending()
+            return not self._is_stopping()
         name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
 
         def count() -> int:
             return int((self._run.order.get("slots") or slots)["count"])
 
-        def words() -> str:
+        def reason() -> str:
             return f"waits for one of {count()} slots of {slots['name'].partition(' ')[2]}"
 
-        def take() -> Optional[_ClaimRequest]:
+        def claim() -> Optional[_ClaimRequest]:
             names = [f"slot/{name}/{number}" for number in range(count())]
-            return None if self._claims.take_some(names, 1) else (names, words())
+            return None if self._claims.acquire_some(names, 1) else (names, reason())
 
-        return self._wait_in_queue(f"slot-{name}", words, take)
+        return self._wait_in_queue(f"slot-{name}", reason, claim)
 
     def _gpu_request(self) -> GpuRequest:
         gpu_request = GpuRequest(self._spec)
         self._hidden = gpu_request.hidden
         return gpu_request
 
-    def _take_gpus(self) -> bool:
+    def _acquire_gpus(self) -> bool:
         gpu_request = self._gpu_request()
         if not gpu_request.count:
-            return not self._ending()
+            return not self._is_stopping()
 
-        def take() -> Optional[_ClaimRequest]:
-            self._gpus = gpu_request.take(self._gpu_claims)
-            return None if self._gpus else (gpu_request.claims, gpu_request.why)
+        def claim() -> Optional[_ClaimRequest]:
+            self._gpus = gpu_request.claim(self._gpu_claims)
+            return None if self._gpus else (gpu_request.claims, gpu_request.waiting_reason)
 
-        return self._wait_in_queue(GPU_QUEUE, lambda: gpu_request.words, take)
+        return self._wait_in_queue(GPU_QUEUE, lambda: gpu_request.description, claim)
 
     def _wait_in_queue(
-        self, name: str, words: Callable[[], str], take: Callable[[], Optional[_ClaimRequest]]
+        self, name: str, reason: Callable[[], str], claim: Callable[[], Optional[_ClaimRequest]]
     ) -> bool:
-        """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken. Who is not the first just says ``words``."""
+        """Wait in the queue until ``claim`` returns None; runs that aren't the first report ``reason``."""
         priority = int(self._spec.get("priority") or 0)
-        place = QueueEntry(RunQueue(self._run.layout.root, name), self._run, priority)
+        entry = QueueEntry(RunQueue(self._run.layout.root, name), self._run, priority)
         try:
-            while not self._ending():
-                before = place.run_ahead()
-                wanted = ([before], words()) if before else take()
-                if wanted is None:
+            while not self._is_stopping():
+                ahead = entry.run_ahead()
+                missing = ([ahead], reason()) if ahead else claim()
+                if missing is None:
                     return True
-                claims, why = wanted
-                self._pending(why, name)
+                claims, text = missing
+                self._pending(text, name)
                 wait_for_release(filter(is_held, claims), POLL_SECONDS)
             return False
         finally:
-            place.leave()
+            entry.leave()
 
 
 def waiting_text(run: NodeRun, record: Mapping[str, Any]) -> Optional[str]:
-    """What a run waits for or is at before it runs, with its place, for people: ``waits for 2 of 4 GPUs, 3 ahead``."""
+    """Describe what a run waits for: ``waits for 2 of 4 GPUs, 3 ahead``; None if it doesn't."""
     if record.get("status") not in (runs.PENDING, runs.DEPLOYING) or not record.get("waiting"):
         return None
-    words, queue = str(record["waiting"]), record.get("queue")
+    text, queue = str(record["waiting"]), record.get("queue")
     ahead = RunQueue(run.layout.root, queue).ahead_of(run.key) if queue else 0
-    return f"{words}, {ahead} ahead" if ahead else words
+    return f"{text}, {ahead} ahead" if ahead else text
 
 
-def _check_dependency(followed: RunDependency, status: Optional[RunReport], run: NodeRun) -> None:
-    """Failure if the run that is waited for will never complete."""
+def _check_dependency(dependency: RunDependency, status: Optional[RunReport], run: NodeRun) -> None:
+    """Raise Failure if the run can't complete any more."""
     if status is None:
-        how = "was removed"
+        reason = "was removed"
     elif status["status"] in runs.ENDED or status["status"] == runs.LOST:
-        how = _FAILURE_TEXT.get(status["status"], "was lost")
+        reason = _FAILURE_TEXT.get(status["status"], "was lost")
     elif status["status"] == runs.CREATED and run.supervisor and not status["supervised"]:
-        how = "was lost"
+        reason = "was lost"
     else:
         return
-    number = f"run {status['number']}" if status else "the run that it waited for"
-    raise Failure("missing", f"{followed['address']} did not complete: {number} {how}")
+    number = f"run {status['number']}" if status else "its run"
+    raise Failure("missing", f"{dependency['address']} did not complete: {number} {reason}")
 
 
 _FAILURE_TEXT = {
     runs.FAILED: "failed",
-    runs.DEPLOY_FAILED: "could not be deployed",
+    runs.DEPLOY_FAILED: "failed to deploy",
     runs.STOPPED: "was stopped",
 }
 
 
-def _is_stopping() -> bool:
+def _is_stop_requested() -> bool:
     return signal.SIGTERM in signal.sigpending()
 
 
 def _wait_for_stop(seconds: float) -> bool:
-    """Whether a stop is requested within so many seconds; the signal stays pending."""
+    """Wait; True if a stop is requested. The signal stays pending."""
     deadline = time.monotonic() + seconds
-    while not _is_stopping() and time.monotonic() < deadline:
+    while not _is_stop_requested() and time.monotonic() < deadline:
         time.sleep(min(0.25, seconds))
-    return _is_stopping()
+    return _is_stop_requested()
 
 
 _MAX_PRIORITY = 10**9
@@ -188,34 +187,35 @@ _ORDER_LENGTH = len("0000000000-00000000000000000000-")
 
 
 class RunQueue:
-    """One thing that is waited for under a ROOT."""
+    """A queue of runs under one root directory."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._name = f"{root}\0{name}"
         self.directory = root / "queue" / name
 
     def records(self) -> List[str]:
-        """All of them, in order."""
+        """Names of all records, in order."""
         with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(self.directory)  # noqa: PTH208 - many look often: no paths are made
+            names = os.listdir(self.directory)  # noqa: PTH208 - called often: creates no Path objects
             return sorted(name for name in names if len(name) > _ORDER_LENGTH)
         return []
 
     def ahead_of(self, key: str) -> int:
-        """How many records stand before a run's."""
+        """Number of records before a run's."""
         records = self.records()
-        return next((at for at, one in enumerate(records) if record_key(one) == key), len(records))
+        positions = (at for at, record in enumerate(records) if record_key(record) == key)
+        return next(positions, len(records))
 
     def claim(self, key: str) -> str:
-        """The claim that the holder of a run's record holds."""
+        """Name of the claim that a waiting run holds."""
         digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
         return f"wait/{digest[:32]}"
 
 
 class QueueEntry:
-    """One run's place in a lane, from entering to leaving. ``priority`` holds unless the run is given another.
+    """A run's entry in a queue, until ``leave``. ``priority`` applies unless the run's order was changed.
 
-    ``date`` is what it is ordered by then, in Unix nanoseconds; by default as this node has it.
+    ``date`` orders entries of the same priority, in Unix nanoseconds; by default the run's ``queued_ns``.
     """
 
     def __init__(
@@ -226,10 +226,10 @@ class QueueEntry:
         self._priority = priority
         self._created = run.queued_ns if date is None else date
         self._claims = Claims()
-        self._claims.take(queue.claim(run.key))
+        self._claims.acquire(queue.claim(run.key))
 
     def run_ahead(self) -> Optional[str]:
-        """The claim of the run directly before this one; None if this is the first. Its record is created or updated."""
+        """Claim of the run directly ahead; None if this is the first. Creates or updates the record."""
         priority = int(self._run.order.get("priority", self._priority))
         mine = record_name(priority, self._created, self._run.key)
         records = self._queue.records()
@@ -251,7 +251,7 @@ class QueueEntry:
         return None
 
     def leave(self) -> None:
-        """Make room."""
+        """Remove the record and release its claim."""
         for record in self._queue.records():
             if record_key(record) == self._run.key:
                 self._remove(record)
@@ -263,11 +263,11 @@ class QueueEntry:
 
 
 def record_name(priority: int, created_ns: int, key: str) -> str:
-    """A run's record: it sorts before those of lower priority, then before those made later."""
+    """Name of a record: sorts by descending priority, then by time."""
     bounded = min(max(priority, -_MAX_PRIORITY), _MAX_PRIORITY)
     return f"{_MAX_PRIORITY - bounded:010d}-{created_ns:020d}-{key}"
 
 
 def record_key(record: str) -> str:
-    """The run of a record."""
+    """Key of the run of a record."""
     return record[_ORDER_LENGTH:]

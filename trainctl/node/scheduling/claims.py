@@ -1,7 +1,7 @@
-"""Claims on a host by abstract Unix sockets: names that one process holds, for all users, and that vanish with it.
+"""Exclusive claims on a host: abstract Unix sockets, which vanish with their process.
 
-The kernel gives a name to one socket of a network namespace at a time and takes it back when the last descriptor is closed, however its
-holder ended; unix(7), "Abstract sockets". A process that waits for a name connects to its holder, and the kernel reports when that is gone.
+A name belongs to one socket per network namespace until its last descriptor is closed; see unix(7), "Abstract
+sockets". To wait for a name, a process connects to its holder; the kernel reports the disconnect.
 """
 
 from __future__ import annotations
@@ -14,108 +14,108 @@ from typing import Iterable, List, Optional
 
 _BACKLOG = 1024
 _CREDENTIALS = struct.Struct("iII")
-"""unix(7), SO_PEERCRED: process, user and group that called listen, as the kernel knows them."""
+"""PID, UID and GID of the process that called listen: unix(7), SO_PEERCRED."""
 _FREE = (errno.ECONNREFUSED, errno.ENOENT)
 
 
 class Claims:
-    """The names that this process holds; children that keep the descriptors hold them, too."""
+    """Names held by this process, and by children that inherit the descriptors."""
 
     def __init__(self) -> None:
         self._sockets: List[socket.socket] = []
 
     @property
     def descriptors(self) -> List[int]:
-        """What a child has to keep open to hold the names as long as it lives."""
-        return [one.fileno() for one in self._sockets]
+        """Descriptors that a child must inherit to hold the names."""
+        return [held.fileno() for held in self._sockets]
 
-    def take(self, name: str) -> bool:
+    def acquire(self, name: str) -> bool:
         """Claim a name; False if it is held."""
-        claimed = _claim(name)
-        if claimed is None:
+        claim = _claim(name)
+        if claim is None:
             return False
-        self._sockets.append(claimed)
+        self._sockets.append(claim)
         return True
 
-    def take_some(self, names: Iterable[str], count: int) -> List[str]:
-        """Claim ``count`` of the names, in this order, or none; those that were claimed.
+    def acquire_some(self, names: Iterable[str], count: int) -> List[str]:
+        """Claim ``count`` of the names in this order, or none; the claimed names.
 
-        Who can't get enough any more stops at once, so that two who want everything don't take turns at preventing each other.
+        Gives up as soon as too few remain, so that two processes that need all names don't block each other forever.
         """
-        left = list(names)
-        taken: List[str] = []
-        claimed: List[socket.socket] = []
-        while left and len(taken) < count <= len(taken) + len(left):
-            name = left.pop(0)
-            held = _claim(name)
-            if held is not None:
-                taken.append(name)
-                claimed.append(held)
-        if len(taken) < count:
-            _close(claimed)
+        remaining = list(names)
+        claimed: List[str] = []
+        sockets: List[socket.socket] = []
+        while remaining and len(claimed) < count <= len(claimed) + len(remaining):
+            name = remaining.pop(0)
+            claim = _claim(name)
+            if claim is not None:
+                claimed.append(name)
+                sockets.append(claim)
+        if len(claimed) < count:
+            _close(sockets)
             return []
-        self._sockets += claimed
-        return taken
+        self._sockets += sockets
+        return claimed
 
     def release(self) -> None:
-        """Give all of them up."""
+        """Release all names."""
         _close(self._sockets)
         self._sockets = []
 
 
 def is_held(name: str) -> bool:
-    """Whether the name is held."""
+    """Check whether any process holds the name."""
     with _socket() as probe:
         return probe.connect_ex(_address(name)) not in _FREE
 
 
 def holder_pid(name: str) -> int:
-    """PID of the process that claimed a name; 0 if it can't be seen from here, or the name is free."""
+    """PID of the process that claimed a name; 0 if invisible from here, or the name is free."""
     with _socket() as probe:
         if probe.connect_ex(_address(name)) != 0:
             return 0
-        said = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(said)[0])
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])
 
 
 def wait_for_release(names: Iterable[str], seconds: float, *descriptors: int) -> None:
-    """Wait until one of the names is given up, or one of the descriptors can be read, but not longer."""
+    """Wait until a name is released, a descriptor is readable, or the time is over."""
     waiting: List[socket.socket] = []
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     try:
         for name in names:
-            one = _socket()
-            waiting.append(one)
-            problem = one.connect_ex(_address(name))
-            if problem in _FREE:
+            connection = _socket()
+            waiting.append(connection)
+            error = connection.connect_ex(_address(name))
+            if error in _FREE:
                 return
-            if problem == 0:  # else too many wait for it already: the time will tell
-                poll.register(one, select.POLLIN)
+            if error == 0:  # otherwise the backlog is full; rely on the timeout
+                poll.register(connection, select.POLLIN)
         poll.poll(seconds * 1000)
     finally:
         _close(waiting)
 
 
 def _claim(name: str) -> Optional[socket.socket]:
-    one = _socket()
+    claim = _socket()
     try:
-        one.bind(_address(name))
-        one.listen(_BACKLOG)
+        claim.bind(_address(name))
+        claim.listen(_BACKLOG)
     except OSError as error:
-        one.close()
+        claim.close()
         if error.errno == errno.EADDRINUSE:
             return None
         raise
-    return one
+    return claim
 
 
 def _socket() -> socket.socket:
-    """Closed by exec, as all of Python's are, so that no program of the job's holds it."""
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    one.setblocking(False)
-    return one
+    """Create a socket that is closed on exec, so that the job's programs don't inherit it."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    claim.setblocking(False)
+    return claim
 
 
 def _address(name: str) -> bytes:
@@ -123,5 +123,5 @@ def _address(name: str) -> bytes:
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:
-    for one in sockets:
-        one.close()
+    for claim in sockets:
+        claim.close()

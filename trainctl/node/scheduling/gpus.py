@@ -1,4 +1,4 @@
-"""The GPUs of a run: which it may use, which it claims, and how its job is shown them."""
+"""GPUs of a run: selection, claims, and variables that expose them to the job."""
 
 from __future__ import annotations
 
@@ -11,94 +11,92 @@ from trainctl.node.scheduling.claims import Claims, holder_pid, is_held
 from trainctl.node.system.gpus import AMD, GpuDevice, ListGpusFn, gpu_users, list_gpus
 
 VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""The variables that show a job its own GPUs."""
+"""Variables that list a job's own GPUs."""
 
 NO_GPUS = {"BT_NUM_GPUS": "0", **dict.fromkeys(VISIBILITY_VARIABLES, "")}
-"""What hides every GPU from a program that has claimed none."""
+"""Variables that hide all GPUs from a program."""
 
 _FOREIGN_SECONDS = 5.0
-"""How often it is asked who else computes on GPUs: each question starts a program."""
+"""Interval of checks for other processes that use GPUs: each one starts a program."""
 
 _MAX_NAMED = 2
-"""How many processes are named: a line of ``status`` is short."""
+"""How many processes to name in a status line."""
 
 
-def usable_gpus(declared: Optional[int], reports: ListGpusFn = list_gpus) -> List[GpuDevice]:
-    """The GPUs that jobs may claim: the first ``declared`` of those reported, by index, or so many that nothing reports.
+def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> List[GpuDevice]:
+    """GPUs that jobs may claim: the first ``declared`` reported ones, or that many if none is reported.
 
-    None leaves it to the host. Failure where more are declared than there are.
+    With None, all reported ones. Failure if more are declared than reported.
     """
     if declared == 0:
         return []
-    found = sorted(reports())
-    if not found:
+    reported = sorted(gpu_source())
+    if not reported:
         return [GpuDevice(number, f"index-{number}") for number in range(declared or 0)]
-    if declared is not None and declared > len(found):
-        raise Failure(
-            "missing", f"{declared} GPUs are declared for this node and it has {len(found)}"
-        )
-    return found[:declared]
+    if declared is not None and declared > len(reported):
+        raise Failure("missing", f"{declared} GPUs declared, but the node has {len(reported)}")
+    return reported[:declared]
 
 
 def gpu_variables(claimed: Sequence[GpuDevice]) -> Dict[str, str]:
-    """Variables that show a job its own GPUs and no others, by their numbers in the order of the bus."""
+    """Variables that expose only the claimed GPUs to a job, by bus order."""
     numbers = ",".join(str(gpu.number) for gpu in claimed)
-    found = {"BT_NUM_GPUS": str(len(claimed))}
+    variables = {"BT_NUM_GPUS": str(len(claimed))}
     if claimed and claimed[0].vendor == AMD:
-        return {**found, "HIP_VISIBLE_DEVICES": numbers}
-    return {**found, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {**variables, "HIP_VISIBLE_DEVICES": numbers}
+    return {**variables, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class GpuRequest:
-    """What a specification wants. Failure if the host has not as many, used or not.
+    """GPUs that a specification requires; Failure if the host has too few, free or not.
 
-    Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.
+    If all GPUs are requested and the host's tools fail, none is claimed and the variables in ``hidden`` hide them.
     """
 
     def __init__(self, spec: RunSpec) -> None:
         self.hidden: Mapping[str, str] = {}
         kind, count = spec["gpus"]["kind"], spec["gpus"]["count"]
         try:
-            found = usable_gpus(spec["gpus"]["declared"])
+            usable = usable_gpus(spec["gpus"]["declared"])
         except Failure:
             if count is not None:
                 raise
-            found, self.hidden = [], NO_GPUS
-        self._present = [one for one in found if one.is_a(kind)]
+            usable, self.hidden = [], NO_GPUS
+        self._present = [gpu for gpu in usable if gpu.matches_kind(kind)]
         self.count = len(self._present) if count is None else count
         if self.count > len(self._present):
-            what = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"
-            raise Failure("missing", f"{what} are wanted and this node has {len(self._present)}")
+            required = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"
+            raise Failure("missing", f"{required} required, but the node has {len(self._present)}")
         nodes = spec["nodes"]
         where = f" on {nodes[spec['rank']]}" if len(nodes) > 1 else ""
-        self.words = f"waits for {self.count} of {len(self._present)} GPUs{where}"
-        self.claims = [one.claim for one in self._present]
+        self.description = f"waits for {self.count} of {len(self._present)} GPUs{where}"
+        self.claims = [gpu.claim for gpu in self._present]
         self._refused: List[GpuDevice] = []
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._used: Dict[str, str] = {}
 
     @property
     def unclaimed(self) -> bool:
-        """Whether enough of them are unclaimed."""
+        """Whether enough GPUs are unclaimed."""
         return len(self._unclaimed()) >= self.count
 
     def free(self) -> Dict[str, GpuDevice]:
-        """The unclaimed and unused ones by claim, if they are enough; else none."""
-        found = self._unclaimed()
-        in_vain = found == self._refused and time.monotonic() - self._looked < _FOREIGN_SECONDS
-        if len(found) < self.count or in_vain:
+        """Unclaimed and unused GPUs by claim; empty if they are not enough."""
+        unclaimed = self._unclaimed()
+        is_recent = time.monotonic() - self._checked_at < _FOREIGN_SECONDS
+        if len(unclaimed) < self.count or (unclaimed == self._refused and is_recent):
             return {}
         self._used = gpu_users(self._present)
-        self._looked = time.monotonic()
-        free = {one.claim: one for one in found if one.id not in self._used}
+        self._checked_at = time.monotonic()
+        free = {gpu.claim: gpu for gpu in unclaimed if gpu.id not in self._used}
         if len(free) < self.count:
-            self._refused = found
+            self._refused = unclaimed
             return {}
         return free
 
     @property
-    def why(self) -> str:
-        """The words, with the processes that have what is wanted: ``waits for 2 of 4 GPUs, taken by PID 4711``."""
+    def waiting_reason(self) -> str:
+        """Description with the processes that use the GPUs: ``waits for 2 of 4 GPUs, taken by PID 4711``."""
         free = self._unclaimed()
         pids = [holder_pid(gpu.claim) for gpu in self._present if gpu not in free]
         if len(free) >= self.count:  # otherwise it is unknown which processes compute on them
@@ -107,14 +105,14 @@ class GpuRequest:
             ]
         names = list(dict.fromkeys(f"PID {pid}" for pid in pids if pid))
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        return (
-            f"{self.words}, taken by {', '.join(names[:_MAX_NAMED])}{more}" if names else self.words
-        )
+        if not names:
+            return self.description
+        return f"{self.description}, taken by {', '.join(names[:_MAX_NAMED])}{more}"
 
-    def take(self, claims: Claims) -> List[GpuDevice]:
-        """Claim as many as are wanted; none if they can't be had."""
+    def claim(self, claims: Claims) -> List[GpuDevice]:
+        """Claim the required GPUs; empty if they are not available."""
         free = self.free()
-        return [free[name] for name in claims.take_some(free, self.count)]
+        return [free[name] for name in claims.acquire_some(free, self.count)]
 
     def _unclaimed(self) -> List[GpuDevice]:
-        return [one for one in self._present if not is_held(one.claim)]
+        return [gpu for gpu in self._present if not is_held(gpu.claim)]

@@ -1,4 +1,4 @@
-"""What a supervisor has to settle with the other ranks of its run: nothing, where there are none."""
+"""Coordination of a supervisor with other ranks of its run; does nothing without a gang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainctl.node.scheduling.allocation import Allocation, PendingFn
 
 
 class RunOutcome(NamedTuple):
-    """How a run ended; ``cause`` is the kind of the Failure that it ended by. ``root_cause`` is what ended a gang: ``{rank, status, exit_code, error}``."""
+    """Outcome of a run; ``cause``: kind of the Failure; ``root_cause`` of a gang: ``{rank, status, exit_code, error}``."""
 
     status: str
     exit_code: Optional[int] = None
@@ -22,19 +22,19 @@ class RunOutcome(NamedTuple):
 
 
 class AttemptPolicy(NamedTuple):
-    """How often a job that fails is tried, the first time included, and how long to wait in between."""
+    """Number of attempts of a failing job, and the delay between them."""
 
     max_attempts: int = 1
     delay_seconds: float = 0.0
 
     @classmethod
     def of(cls, spec: RunSpec) -> AttemptPolicy:
-        """The specification's; once if it says nothing."""
+        """The specification's policy; by default one attempt."""
         return cls(**spec["retry"]) if spec["retry"] else cls()
 
 
 class RankCoordination:
-    """A run of one rank decides by itself; a gang's rank (``gang/member``) asks the others at the same places."""
+    """Default for runs of one rank; ``rendezvous.member`` coordinates the ranks of a gang."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn) -> None:
         self._run = run
@@ -42,44 +42,44 @@ class RankCoordination:
         self._pending = pending
 
     def join(self) -> None:
-        """Before anything is waited for. Failure if the others can't be spoken with."""
+        """Connect to the other ranks, before waiting for anything; Failure if that is impossible."""
 
-    def turn(self) -> Allocation:
-        """What the run has to wait for."""
+    def allocation(self) -> Allocation:
+        """Resources that the run waits for."""
         return Allocation(self._run, self._spec, self._pending)
 
     def wait_for_layout(self) -> bool:
-        """Until an attempt may be laid out; False if there will be none."""
+        """Wait until an attempt may be prepared; False if there will be none."""
         return True
 
     @property
     def variables(self) -> Dict[str, str]:
-        """Variables about the other ranks that are known only now."""
+        """Variables about the other ranks, known once an attempt is prepared."""
         return {}
 
-    def begin(self) -> bool:
-        """An attempt is laid out: until its commands may begin; False if they must not."""
+    def wait_to_start(self) -> bool:
+        """Wait until the commands of a prepared attempt may start; False if they must not."""
         return True
 
     def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
-        """What has to be looked after while an attempt runs."""
+        """Functions to call once a second during an attempt."""
         return []
 
-    def settle(
-        self, ending: RunOutcome, ended: AttemptEnd, number: int, note: Callable[[str], None]
+    def decide_outcome(
+        self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
     ) -> Optional[RunOutcome]:
-        """After an attempt: how the run ended, or None where it is tried again; ``note`` is then told why."""
+        """Decide after an attempt: the run's outcome, or None to retry, after calling ``on_retry`` with the error."""
         retry = AttemptPolicy.of(self._spec)
-        if ending.status != runs.FAILED or ended.expired or number >= retry.max_attempts:
-            return ending
-        note(ending.error or "")
+        if own.status != runs.FAILED or end.expired or number >= retry.max_attempts:
+            return own
+        on_retry(own.error or "")
         if wait_for_stop(retry.delay_seconds):
-            return RunOutcome(runs.STOPPED, ended.code)
+            return RunOutcome(runs.STOPPED, end.code)
         return None
 
-    def leave(self, ending: RunOutcome) -> RunOutcome:
-        """The run has ended like this, which is news to the others unless ``settle`` said it: how that is to be put."""
-        return ending
+    def report_exit(self, own: RunOutcome) -> RunOutcome:
+        """Report an outcome that ``decide_outcome`` didn't decide; the outcome in view of the others."""
+        return own
 
     def close(self) -> None:
-        """Nothing is left to be said."""
+        """Disconnect."""

@@ -1,1 +1,7 @@
-"""The supervisor and the verbs about runs: what uses all the rest."""
+"""Supervise runs, and RPC methods that use all other packages.
+
+- ``start_methods``: start a run; ``supervisor`` is the process that then runs it
+- ``run_methods``: status, stop, remove; imports nothing that only a supervisor needs
+- ``inspection``: report GPUs, disks, caches and mount support
+- ``garbage_collection``: remove what a lineage leaves behind
+"""

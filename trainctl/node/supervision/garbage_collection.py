@@ -1,4 +1,4 @@
-"""Forgetting a lineage, and collecting what is unreferenced. The order is invariant 7 of DESIGN.md."""
+"""Forget a lineage and remove unreferenced data. Order of steps: invariant 7 of DESIGN.md."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _CACHE_DIRECTORIES = {
 
 
 def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
-    """Drop a lineage's references and ended runs, then all that is unreferenced.
+    """Drop a lineage's references and ended runs, then remove unreferenced data.
 
-    ``freed`` in bytes; ``empty`` when nothing of anybody is left under ROOT or in the caches that were used.
+    Returns ``freed`` in bytes, and ``empty`` if nothing is left under the root directory and in used caches.
     """
     layout = layout_of(request)
     lineage = names.check_name(request["lineage"], "lineage")
     caches = _caches(layout, lineage)
     for run, spec in list_specs(layout):
         if spec["lineage"] == lineage:
-            with contextlib.suppress(Failure):  # a live run stays, and so what it needs
+            with contextlib.suppress(Failure):  # keep live runs and what they need
                 run_methods.remove({"root": str(layout.root), "key": run.key}, emit)
     run_methods.remove_old_marks(layout)
     ImageStore(layout).drop(lineage)
@@ -66,7 +66,7 @@ def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
 
 
 def forget_cache(request: LineageRequest, emit: Emit) -> ForgetCacheResponse:
-    """Drop a lineage's references in one cache, then all that is unreferenced in it; live runs keep what they lease."""
+    """Drop a lineage's references in one cache and remove unreferenced data; leased listings stay."""
     layout = layout_of(request)
     lineage = names.check_name(request["lineage"], "lineage")
     CacheReferences(layout).drop_listings(lineage)
@@ -74,47 +74,44 @@ def forget_cache(request: LineageRequest, emit: Emit) -> ForgetCacheResponse:
 
 
 def _forget_shared(request: Mapping[str, Any], lineage: str) -> int:
-    """Drop the lineage's references in the cluster's shared cache, and what is unreferenced in it."""
+    """Drop the lineage's references in the shared cache and remove unreferenced blobs."""
     shared = open_shared_cache(request)
     return shared.forget(lineage) if shared is not None else 0
 
 
 def _caches(layout: Layout, lineage: str) -> List[Layout]:
-    """The cache under ROOT, the one that is asked about, and those that the lineage's runs have used."""
+    """Caches under the root directory, in the request, and in specifications of the lineage's runs."""
     used = {spec["cache"] for _, spec in list_specs(layout) if spec["lineage"] == lineage}
-    places = {Layout(str(layout.root), one).cache for one in used} | {layout.cache}
-    return [Layout(str(layout.root))] + [
-        Layout(str(layout.root), str(place))
-        for place in sorted(places - {Layout(str(layout.root)).cache})
-    ]
+    paths = {Layout(str(layout.root), path).cache for path in used} | {layout.cache}
+    own = Layout(str(layout.root))
+    return [own] + [Layout(str(layout.root), str(path)) for path in sorted(paths - {own.cache})]
 
 
 def _collect(layout: Layout) -> int:
-    """Remove what no lineage refers to and no live run leases; the bytes freed."""
+    """Remove listings that are neither referenced nor leased; the bytes freed."""
     if not layout.cache.is_dir():
         return 0
     make_directory(layout.locks)
     references, leases = CacheReferences(layout), CacheLeases(layout)
     with space_lock(layout):
         listings = CacheInventory(layout).listings()
-        removal = CacheEviction(layout, listings)
+        eviction = CacheEviction(layout, listings)
 
-        def needed(listing: str) -> bool:
-            return references.refers(listing) or leases.need(listing)
+        def is_needed(listing: str) -> bool:
+            return references.refers(listing) or leases.is_needed(listing)
 
-        freed = (
-            sum(removal.listing(kept, needed) or 0 for kept in listings) + removal.remove_orphans()
-        )
-    if not references.lineages() and not leases.live():
-        freed += _remove_leftovers(layout)
+        freed = sum(eviction.remove_listing(entry, is_needed) or 0 for entry in listings)
+        freed += eviction.remove_orphans()
+    if not references.lineages() and not leases.live_leases():
+        freed += _remove_remains(layout)
     return freed
 
 
-def _remove_leftovers(layout: Layout) -> int:
-    """Remove what killed processes left in an unused cache, and leave a declared directory as empty as it was."""
+def _remove_remains(layout: Layout) -> int:
+    """Remove files of killed processes from an unused cache, and its directories if its path was configured."""
     freed = sum(remove_tree(layout.partial / name) for name in list_names(layout.partial))
     remove_tree(layout.reservations)
-    for path in layout.seals.glob("*.doomed"):
+    for path in layout.completion_markers.glob("*.doomed"):
         path.unlink()
     if layout.cache != Layout(str(layout.root)).cache:
         for name in _CACHE_DIRECTORIES:
@@ -129,15 +126,15 @@ def _remove_unused_code(layout: Layout, *, alone: bool) -> int:
     freed = 0
     for name in list_names(layout.code):
         with contextlib.suppress(FileNotFoundError):
-            found = (layout.code / name).stat()
-            if name not in used and (alone or time.time() - found.st_mtime > _MIN_AGE_SECONDS):
+            status = (layout.code / name).stat()
+            if name not in used and (alone or time.time() - status.st_mtime > _MIN_AGE_SECONDS):
                 (layout.code / name).unlink()
-                freed += found.st_size
+                freed += status.st_size
     return freed
 
 
 def _remove_unused_environments(layout: Layout, *, alone: bool) -> int:
-    """As with code: what a run here names stays, and what is young where others are."""
+    """Remove environments that no run uses; recent ones stay if other lineages use the node."""
     used = {spec["host"]["venv"] for _, spec in list_specs(layout)}
     freed = 0
     for completion_marker in layout.environments.glob("*.json"):
@@ -151,7 +148,7 @@ def _remove_unused_environments(layout: Layout, *, alone: bool) -> int:
 
 
 def _is_empty(layout: Layout) -> bool:
-    """Whether no run is here and no training cache holds a file."""
+    """Check that there are no runs and no files in training caches."""
     caches = layout.root / "caches"
-    held = any(path.is_file() for path in caches.rglob("*")) if caches.is_dir() else False
-    return not (list_runs(layout) or held)
+    has_files = any(path.is_file() for path in caches.rglob("*")) if caches.is_dir() else False
+    return not (list_runs(layout) or has_files)

@@ -1,4 +1,4 @@
-"""What a node has, what it lacks, what is free and what uses it. Writes nothing under ROOT."""
+"""Inspect a node: GPUs, disk, caches, runs, host requirements. Writes nothing to the root directory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainctl.base.protocol.host import GpuUsage as GpuUse
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport
 from trainctl.base.protocol.spec import RunSpec
+from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.inventory import CacheInventory
 from trainctl.node.cache.leases import CacheLeases
-from trainctl.node.cache.query import cache_query
 from trainctl.node.containers.engines import LocalEngine, choose_engine
 from trainctl.node.containers.images import find_image, validate_reference
-from trainctl.node.jobs.host_environment import check_host
+from trainctl.node.jobs.shell import check_host
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.mount import MountSupport, private_mounts, try_mounts, why_blocked
+from trainctl.node.runs.mount import MountSupport, blocked_reason, private_mounts, try_mounts
 from trainctl.node.runs.record import (
     CREATED,
     DEPLOYING,
@@ -48,55 +48,55 @@ _Live = List[Tuple[RunSpec, RunReport]]
 def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeInspection:
     """Report GPUs with their users, disk space, cached weights and live runs."""
     layout = layout_of(request)
-    told = ((spec, run.status()) for run, spec in list_specs(layout))
-    live = [(spec, now) for spec, now in told if now and _is_live(now)]
-    gpus, problem = _gpus(request["gpus"], live)
+    statuses = ((spec, run.status()) for run, spec in list_specs(layout))
+    live = [(spec, status) for spec, status in statuses if status and _is_live(status)]
+    gpus, error = _gpus(request["gpus"], live)
     return {
         "addresses": addresses(),
         "gpus": gpus,
-        "gpus_problem": problem,
+        "gpus_problem": error,
         "disk": _disk(layout.root),
         "cache": _cache(layout),
-        "runs": [_run(*one) for one in live],
+        "runs": [_run(spec, status) for spec, status in live],
     }
 
 
 def reached_at(request: RootRequest, emit: Emit) -> protocol.AddressesResponse:
-    """Where others reach this host."""
+    """Return the addresses of this host."""
     return {"addresses": addresses()}
 
 
 def _is_live(run: RunReport) -> bool:
-    """Whether the run goes on; one that was created and whose supervisor is dead, as after a power failure, doesn't."""
+    """Check for a live run; a created run without supervisor, as after a power failure, is not."""
     return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
-def _run(spec: RunSpec, now: RunReport) -> protocol.NodeLiveRun:
+def _run(spec: RunSpec, status: RunReport) -> protocol.NodeLiveRun:
     return {
         "key": spec["key"],
         "id": spec["id"],
         "address": spec["address"],
         "number": spec["number"],
         "rank": spec["rank"],
-        "status": now["status"],
+        "status": status["status"],
         "lineage": spec["lineage"],
         "project": spec["project"],
     }
 
 
 def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[str]]:
-    """Those that jobs may use, and what is wrong with the tools that report them."""
+    """GPUs that jobs may use, or the error of the tools that report them."""
     try:
-        found = usable_gpus(declared)
-        used = gpu_users(found)
+        gpus = usable_gpus(declared)
+        users = gpu_users(gpus)
     except Failure as error:
         return [], error.summary
-    return [_gpu(one, live, used.get(one.id)) for one in found], None
+    return [_gpu(gpu, live, users.get(gpu.id)) for gpu in gpus], None
 
 
 def _gpu(gpu: GpuDevice, live: _Live, user: Optional[str]) -> GpuUse:
-    """A claim that no run here has belongs to another process: one under another root, or another user's."""
-    spec = next((spec for spec, now in live if gpu.id in (now["gpus"] or ())), None)
+    """Usage of a GPU; a claim of no run here belongs to another root directory or user."""
+    spec = next((spec for spec, status in live if gpu.id in (status["gpus"] or ())), None)
     claimed = None
     if spec is not None:
         claimed = f"{spec['address']} run {spec['number']}"
@@ -114,30 +114,30 @@ def _gpu(gpu: GpuDevice, live: _Live, user: Optional[str]) -> GpuUse:
 
 
 def _disk(root: Path) -> protocol.NodeDiskUsage:
-    """Bytes of the file system that the root is on, or will be."""
-    place = root
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    """Usage of the file system of the root directory, which may not exist yet."""
+    path = root
+    while not path.exists() and path != path.parent:
+        path = path.parent
     try:
-        found = shutil.disk_usage(str(place))
+        usage = shutil.disk_usage(str(path))
     except OSError:
         return {"total": None, "free": None}
-    return {"total": found.total, "free": found.free}
+    return {"total": usage.total, "free": usage.free}
 
 
 def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
     if not layout.cache.is_dir():
         return {"used": 0, "listings": []}
     inventory, leases = CacheInventory(layout), CacheLeases(layout)
-    needed = leases.live()
+    leased = leases.live_leases()
     listings: List[protocol.ListingUsage] = [
         {
             "id": listing.id,
             "source": listing.source,
             "bytes": listing.size,
             "last_used": listing.last_used or None,
-            "leased_by": [leases.describe(key) for key in needed.get(listing.id, [])],
-            "projects": [leases.project(key) for key in needed.get(listing.id, [])],
+            "leased_by": [leases.describe(key) for key in leased.get(listing.id, [])],
+            "projects": [leases.project(key) for key in leased.get(listing.id, [])],
         }
         for listing in inventory.listings()
         if inventory.holds(listing)
@@ -146,44 +146,44 @@ def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
 
 
 def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
-    """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
-    places = layout.layout_of(request)
+    """Report kernel, disk, missing requirements, and mounts, which are tried in a child process."""
+    paths = layout.layout_of(request)
     data = layout.check_absolute(request["data"], "data")
     private, cached, free = private_mounts(), request.get("cached"), request.get("free_resources")
-    reports = lru_cache(maxsize=None)(list_gpus)
-    gpus, problem = _gpu_facts(request.get("accelerators", []), reports)
+    gpu_source = lru_cache(maxsize=None)(list_gpus)
+    gpus, error = _gpu_facts(request.get("accelerators", []), gpu_source)
     return {
         "serving": ServingAddresses.here().to_json(),
         "python": sys.version.split()[0],
         "cpus": cpu_count(),
         "memory": memory_bytes(),
-        "unusable": next(filter(None, map(why_unwritable, (places.root, data, places.blobs))), ""),
-        "disk_free": space_for_weights(str(places.cache)),
+        "unusable": next(filter(None, map(why_unwritable, (paths.root, data, paths.blobs))), ""),
+        "disk_free": space_for_weights(str(paths.cache)),
         "mount": "namespace" if private.possible else "link",
         "logout": logout_rules(),
-        "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
+        "hosts": [check_host(requirement) for requirement in request.get("hosts", [])],
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
         "gpus": gpus,
-        "gpus_problem": problem,
-        "images": _image_availability(places, request.get("images", [])),
+        "gpus_problem": error,
+        "images": _image_availability(paths, request.get("images", [])),
         "cached": cache_query(cached) if cached else None,
-        "free_resources": free_resources(free, emit, reports) if free else None,
-        "blocked": _blocked(request.get("mounts", []), private, [places.root, places.cache, data]),
+        "free_resources": free_resources(free, emit, gpu_source) if free else None,
+        "blocked": _blocked(request.get("mounts", []), private, [paths.root, paths.cache, data]),
     }
 
 
 def free_resources(
-    request: protocol.FreeResourcesRequest, emit: Emit, reports: ListGpusFn = list_gpus
+    request: protocol.FreeResourcesRequest, emit: Emit, gpu_source: ListGpusFn = list_gpus
 ) -> protocol.FreeResources:
-    """Report what is free; the run ``replaced_key`` counts as gone, and its GPUs as free."""
+    """Report free GPUs, CPUs and memory; GPUs of the run ``replaced_key`` count as free."""
     layout = Layout(request["root"])
     live = {run.key: run for run in list_runs(layout) if _is_running(run)}
-    replaced_key = live.pop(request.get("replaced_key") or "", None)
-    freed = {*(replaced_key.record.get("gpus") or ())} if replaced_key else set()
+    replaced = live.pop(request.get("replaced_key") or "", None)
+    freed = {*(replaced.record.get("gpus") or ())} if replaced else set()
     key, cached = request.get("key"), request.get("cached")
     spec = NodeRun(layout, key).spec if key else None
     return {
-        "gpus": _free_gpus(request["declared"], request["accelerators"], reports, freed),
+        "gpus": _free_gpus(request["declared"], request["accelerators"], gpu_source, freed),
         "live": list(live),
         "cpus": cpu_count(),
         "memory": memory_bytes(),
@@ -193,47 +193,49 @@ def free_resources(
 
 
 def _is_running(run: NodeRun) -> bool:
-    now = run.status()
-    return now is not None and now["status"] not in (*runs.ENDED, runs.LOST)
+    status = run.status()
+    return status is not None and status["status"] not in (*runs.ENDED, runs.LOST)
 
 
 def _free_gpus(
-    declared: Optional[int], kinds: List[str], reports: ListGpusFn, freed: Set[str]
+    declared: Optional[int], kinds: List[str], gpu_source: ListGpusFn, freed: Set[str]
 ) -> List[protocol.FreeGpu]:
     try:
-        found = usable_gpus(declared, reports)
-        used = gpu_users(found)
+        gpus = usable_gpus(declared, gpu_source)
+        users = gpu_users(gpus)
     except Failure:
-        return []  # facts tells what is wrong with them
+        return []  # reported by ``facts``
     return [
         {
-            "name": one.name,
-            "is": [kind for kind in kinds if one.is_a(kind)],
-            "free": one.id in freed or (not is_held(one.claim) and one.id not in used),
+            "name": gpu.name,
+            "is": [kind for kind in kinds if gpu.matches_kind(kind)],
+            "free": gpu.id in freed or (not is_held(gpu.claim) and gpu.id not in users),
         }
-        for one in found
+        for gpu in gpus
     ]
 
 
 def _gpu_facts(
-    kinds: List[str], reports: ListGpusFn
+    kinds: List[str], gpu_source: ListGpusFn
 ) -> Tuple[List[protocol.HostGpuFacts], Optional[str]]:
-    """What the host's tools report, and what is wrong with the tools."""
+    """GPUs that the host's tools report, or the tools' error."""
     try:
-        found = sorted(reports())
+        gpus = sorted(gpu_source())
     except Failure as error:
         return [], error.summary
-    return [{"name": gpu.name, "is": [k for k in kinds if gpu.is_a(k)]} for gpu in found], None
+    return [
+        {"name": gpu.name, "is": [kind for kind in kinds if gpu.matches_kind(kind)]} for gpu in gpus
+    ], None
 
 
 def _image_availability(
-    layout: Layout, wanted: List[protocol.ImageQuery]
+    layout: Layout, images: List[protocol.ImageQuery]
 ) -> List[protocol.ImageAvailability]:
-    """For each image which engine would run it, and whether it has it; or why none would."""
+    """For each image, the engine that would run it and whether it is present; else the error."""
     engines: Dict[Optional[str], Union[LocalEngine, Failure]] = {}
-    found: List[protocol.ImageAvailability] = []
-    for one in wanted:
-        name = one["engine"]
+    rows: List[protocol.ImageAvailability] = []
+    for image in images:
+        name = image["engine"]
         if name not in engines:
             try:
                 engines[name] = choose_engine(name)
@@ -241,23 +243,23 @@ def _image_availability(
                 engines[name] = failure
         engine = engines[name]
         if isinstance(engine, Failure):
-            found.append({"engine": None, "present": False, "why": engine.summary})
+            rows.append({"engine": None, "present": False, "why": engine.summary})
         else:
-            present = find_image(layout, engine, validate_reference(one["image"])) is not None
-            found.append({"engine": engine.name, "present": present, "why": ""})
-    return found
+            present = find_image(layout, engine, validate_reference(image["image"])) is not None
+            rows.append({"engine": engine.name, "present": present, "why": ""})
+    return rows
 
 
 def _blocked(
-    mounts: List[str], private: MountSupport, kept: List[Path]
+    mounts: List[str], private: MountSupport, protected: List[Path]
 ) -> List[protocol.BlockedMount]:
     if not private.possible:
-        why = f"private mounts don't work here: {private.detail}"
-        return [{"path": path, "why": why} for path in mounts]
-    reasons = {path: why_blocked(path, kept) for path in mounts}
-    promising = [path for path, why in reasons.items() if why is None]
-    if promising and not try_mounts(promising).possible:
-        for path in promising:
+        reason = f"private mounts don't work on this node: {private.detail}"
+        return [{"path": path, "why": reason} for path in mounts]
+    reasons = {path: blocked_reason(path, protected) for path in mounts}
+    candidates = [path for path, reason in reasons.items() if reason is None]
+    if candidates and not try_mounts(candidates).possible:
+        for path in candidates:
             attempt = try_mounts([path])
             reasons[path] = None if attempt.possible else attempt.detail
-    return [{"path": path, "why": why} for path, why in reasons.items() if why]
+    return [{"path": path, "why": reason} for path, reason in reasons.items() if reason]

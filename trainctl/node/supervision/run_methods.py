@@ -1,4 +1,4 @@
-"""Verbs about runs that are there: status, stop, remove. They load nothing that only a supervisor needs."""
+"""RPC methods on existing runs. Imports nothing that only a supervisor needs."""
 
 from __future__ import annotations
 
@@ -36,79 +36,82 @@ _MARK_MAX_AGE = 86400.0
 
 
 def status(request: protocol.StatusRequest, emit: Emit) -> protocol.StatusResponse:
-    """The status of each run that is asked for; null for one that is not here."""
+    """Report the status of each run; null if it doesn't exist here."""
     layout = Layout(request["root"])
     return {"runs": {key: _status_with_queue(NodeRun(layout, key)) for key in request["keys"]}}
 
 
 def set_queue_order(request: protocol.SetQueueOrderRequest, emit: Emit) -> protocol.RunReport:
-    """Give a run that may be waiting another priority, and its sweep another number of slots."""
+    """Change the priority of a pending run, and the slots of its sweep."""
     run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
-        raise Failure("missing", f"the node knows no run {run.key}")
+        raise Failure("missing", f"run {run.key} not found on the node")
     run.set_queue_order({"priority": request["priority"], "slots": request["slots"]})
     return status_of(run)
 
 
 def get_run_inputs(request: RunRequest, emit: Emit) -> protocol.RunInputsResponse:
-    """The inputs of a run, for repeating it, and whether its code is still stored here."""
+    """Return a run's inputs, for repeating it, and whether its code is still stored."""
     layout = Layout(request["root"])
     spec = NodeRun(layout, request["key"]).spec
     if spec is None:
-        raise Failure("missing", f"the node knows no run {request['key']}")
+        raise Failure("missing", f"run {request['key']} not found on the node")
     present = layout.archive(spec["code"]).is_file()
     return {"code": spec["code"], "code_present": present, "run_inputs": spec["run_inputs"]}
 
 
 def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
-    """End the run and see it end, saying each second how far that is. One that was never started can't be started afterwards."""
+    """Stop a run and wait for its end, with an event each second; prevents the start of an unknown run."""
     run = NodeRun(Layout(request["root"]), request["key"])
     spec = run.spec or _forbid_unknown(run)
     if spec is None:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
     if request["grace_seconds"] is not None:
         write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
-    began = told = time.monotonic()
-    grace, patience = run.grace_seconds(spec), _stop_timeout(run, spec)
-    asked: Optional[Mapping[str, Any]] = None
-    while time.monotonic() < began + patience:
-        now = status_of(run)
-        if time.monotonic() - told >= _REPORT_SECONDS:
-            told = time.monotonic()
-            left = max(0, len(descendants(now["pid"])) - 1) if now["pid"] else 0
-            emit({"seconds": round(told - began), "grace": grace, "processes": left})
-        if now["status"] in runs.ENDED or now["status"] == runs.LOST:
-            return now
+    start = reported_at = time.monotonic()
+    grace, timeout = run.grace_seconds(spec), _stop_timeout(run, spec)
+    signalled: Optional[Mapping[str, Any]] = None
+    while time.monotonic() < start + timeout:
+        status = status_of(run)
+        if time.monotonic() - reported_at >= _REPORT_SECONDS:
+            reported_at = time.monotonic()
+            count = max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
+            emit({"seconds": round(reported_at - start), "grace": grace, "processes": count})
+        if status["status"] in runs.ENDED or status["status"] == runs.LOST:
+            return status
         holder = run.supervisor
-        if not now["supervised"]:
+        if not status["supervised"]:
             _forbid_start(run)
-        elif holder != asked and is_alive(holder):
-            asked = holder
+        elif holder != signalled and is_alive(holder):
+            signalled = holder
             send_signal([int((holder or {})["pid"])], signal.SIGTERM)
         time.sleep(_POLL_SECONDS)
+    pid = status_of(run)["pid"]
     raise Failure(
-        "busy", f"run {run.key} did not end", f"Process {status_of(run)['pid']} is at it."
+        "busy",
+        f"run {run.key} did not stop: PID {pid} is still running",
+        "Retry with a longer --grace.",
     )
 
 
 def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResponse:
-    """Remove what an ended run left, but for its checkpoints, and its leases."""
+    """Remove an ended run except for its checkpoints, and its leases."""
     run = NodeRun(Layout(request["root"]), request["key"])
-    now = run.status()
-    if now is not None and now["supervised"]:
-        raise Failure("busy", f"run {run.key} is still live", "Stop it first.")
-    if now is not None and runs.may_restart(now) and not _forbid_start(run):
-        raise Failure("busy", f"run {run.key} was started this very moment", "Stop it first.")
+    status = run.status()
+    if status is not None and status["supervised"]:
+        raise Failure("busy", f"run {run.key} is live", "Stop it first.")
+    if status is not None and runs.may_restart(status) and not _forbid_start(run):
+        raise Failure("busy", f"run {run.key} has just been started", "Stop it first.")
     spec = run.spec
     for layout in (layout_of(request), Layout(request["root"], spec["cache"] if spec else None)):
         CacheLeases(layout).release(run.key)
-    if now is None:
-        return {"removed": False}  # a mark that forbids its start stays
+    if status is None:
+        return {"removed": False}  # keep a record that prevents its start
     return {"removed": _remove(run)}
 
 
 def release(request: protocol.RunCacheRequest, emit: Emit) -> protocol.ReleaseResponse:
-    """Drop the leases of a run that never came to be here; those of one that did end with it."""
+    """Release the leases of a run that was never created here; others are released at the run's end."""
     layout = layout_of(request)
     key = names.check_name(request["key"], "key")
     unstarted = NodeRun(layout, key).spec is None
@@ -118,7 +121,7 @@ def release(request: protocol.RunCacheRequest, emit: Emit) -> protocol.ReleaseRe
 
 
 def remove_old_marks(layout: Layout) -> None:
-    """Remove old marks that forbid the start of unknown runs, and the dates of applies without runs."""
+    """Remove old records that prevent starts of unknown runs, and dates of applies without runs."""
     dated = set(list_names(layout.applies))
     for name in list_names(layout.runs):
         run = NodeRun(layout, name) if not name.startswith(".") else None
@@ -136,36 +139,36 @@ def remove_old_marks(layout: Layout) -> None:
 
 
 def _forbid_unknown(run: NodeRun) -> Optional[RunSpec]:
-    """Forbid the start of a run that is unknown here; its specification if it was started just now."""
-    if run.layout.root.is_dir():  # a node that is gone stays gone
+    """Prevent the start of an unknown run; its specification if it was started just now."""
+    if run.layout.root.is_dir():  # don't recreate a destroyed node
         make_directory(run.directory)
         _forbid_start(run)
     return run.spec
 
 
 def _status_with_queue(run: NodeRun) -> Optional[protocol.RunReport]:
-    """The run's status; of one that is pending with its place in the queue."""
-    found = run.status()
-    return {**found, "waiting": waiting_text(run, found)} if found else None
+    """Status of a run; of a pending one with its place in the queue."""
+    status = run.status()
+    return {**status, "waiting": waiting_text(run, status)} if status else None
 
 
 def status_of(run: NodeRun) -> protocol.RunReport:
-    """The run's status. Failure if it isn't here any more."""
-    found = _status_with_queue(run)
-    if found is None:
+    """Status of a run; Failure if it doesn't exist any more."""
+    status = _status_with_queue(run)
+    if status is None:
         raise Failure("missing", f"run {run.key} was removed meanwhile")
-    return found
+    return status
 
 
 def _stop_timeout(run: NodeRun, spec: RunSpec) -> float:
-    """How long a stop may take: the job's grace, then the upload of its last checkpoint."""
+    """Timeout of a stop: grace period plus upload of the last checkpoint."""
     grace = run.grace_seconds(spec)
     upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0
     return grace + upload + _STOP_MARGIN_SECONDS
 
 
 def _forbid_start(run: NodeRun) -> bool:
-    """Decide, in a supervisor's stead, that the run never starts."""
+    """Claim a run like a supervisor and mark it stopped; False if it can't be claimed."""
     if not run.claim():
         return False
     run.discard_secrets()
@@ -174,7 +177,7 @@ def _forbid_start(run: NodeRun) -> bool:
 
 
 def _remove(run: NodeRun) -> bool:
-    """Take the directory out of sight first, so that half of a run is never seen."""
+    """Rename the directory before removing it, so that an incomplete run is never visible."""
     cleanup.remove_container(run.directory)
     run.discard_secrets()
     pending_removal = run.layout.runs / temporary_name(run.key)

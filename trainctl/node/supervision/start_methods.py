@@ -1,4 +1,4 @@
-"""Verbs that start a run's supervisor: start, give_secrets."""
+"""RPC methods that start a run's supervisor."""
 
 from __future__ import annotations
 
@@ -25,46 +25,47 @@ _POLL_SECONDS = 0.05
 
 
 def start(request: StartRequest, emit: Emit) -> StartResponse:
-    """Start the run unless it was started before; its status once it runs, waits or has ended.
+    """Start the run unless it was started; returns its status once it runs, waits or has ended.
 
-    Of rank 0 of a gang also ``rendezvous``, with which the other ranks have to be started.
+    For rank 0 of a gang also ``rendezvous``, which the start of the other ranks needs.
     """
     spec = request["run"]
     run = NodeRun(Layout(request["root"], spec.get("cache")), spec["key"])
     if run.create(spec):
         _stop_older_supervisor(run)
-    now = run.status()
-    if now is None or runs.may_restart(now):
+    status = run.status()
+    if status is None or runs.may_restart(status):
         data = names.check_absolute(request["data"], "data")
-        order = LaunchRequest(run, spec, request["secrets"], data, request.get("rendezvous"))
-        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+        launch = LaunchRequest(run, spec, request["secrets"], data, request.get("rendezvous"))
+        spawn(launch, lambda: emit({"waiting": run.record.get("waiting")}))
     rendezvous: Any = read_json(run.gang)
     return {**status_of(run), "rendezvous": rendezvous}
 
 
 def set_secrets(request: SetSecretsRequest, emit: Emit) -> RunReport:
-    """Restart a run that waits for secrets, with those given or stored here; the status of any other run is unchanged."""
-    found = NodeRun(Layout(request["root"]), request["key"])
-    spec = found.spec
+    """Restart a run that waits for secrets with those of the request, or stored ones; others are unchanged."""
+    key = request["key"]
+    spec = NodeRun(Layout(request["root"]), key).spec
     if spec is None:
-        raise Failure("missing", f"the node knows no run {found.key}")
-    run = NodeRun(Layout(request["root"], spec.get("cache")), found.key)
-    given = request["secrets"]
-    secrets = run.kept_secrets if given is None else given
+        raise Failure("missing", f"run {key} not found on the node")
+    run = NodeRun(Layout(request["root"], spec.get("cache")), key)
+    secrets = run.stored_secrets if request["secrets"] is None else request["secrets"]
     waiting_for = status_of(run)["waiting"]
     if secrets is not None and waiting_for in (WAITS_FOR_SECRETS, WAITS_FOR_RESUME):
         data = names.check_absolute(request["data"], "data")
-        order = LaunchRequest(run, spec, secrets, data)
-        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+        launch = LaunchRequest(run, spec, secrets, data)
+        spawn(launch, lambda: emit({"waiting": run.record.get("waiting")}))
     return status_of(run)
 
 
 def _stop_older_supervisor(run: NodeRun) -> None:
-    """Have the supervisor of an older attempt end; it writes nothing any more."""
+    """Stop the supervisor of an older attempt, which writes no record any more."""
     holder = run.supervisor
     deadline = time.monotonic() + _END_SECONDS
     while holder is not None and is_alive(holder):
         send_signal([int(holder["pid"])], signal.SIGTERM)
         if time.monotonic() > deadline:
-            raise Failure("busy", f"an older attempt at run {run.key} does not end")
+            raise Failure(
+                "busy", f"the supervisor of an older attempt at run {run.key} did not stop"
+            )
         time.sleep(_POLL_SECONDS)

@@ -1,1 +1,1 @@
-"""What every other part stands on: files, locks, processes, time and names."""
+"""Basics of the node program: paths, blobs, GPUs, facts about the host, process trees."""

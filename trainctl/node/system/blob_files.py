@@ -1,11 +1,11 @@
-"""Whole files by sha256 in a directory, and files that arrive chunk by chunk.
+"""Blobs: files by sha256 in a directory, and files that are fetched chunk by chunk.
 
-    blobs/sha256/<2>/<64>     0444 and stamped: verified, durable before it got this name
-    partial/<sha256>.part     being fetched, with holes, or complete and not yet durable
-    partial/<sha256>.map      a byte per chunk: 1 verified; 1 + n the first n MiB have arrived. A hint, never believed
+    blobs/sha256/<2>/<64>     mode 0444 and stamped: was verified and durable before it got this name
+    partial/<sha256>.part     being fetched, sparse, or complete and not yet durable
+    partial/<sha256>.map      a byte per chunk: 1 if verified; 1 + n if the first n MiB have arrived. A hint only
 
-A stamp is an mtime that is a function of the digest and that no clock of this century writes by accident. A file is
-believed if size and stamp are right, and hashed again otherwise.
+A stamp is an mtime computed from the digest, in a range that no clock writes today. Files with correct size and stamp
+are trusted; others are hashed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainctl.base.filesystem.files import make_directory, make_durable, sync_di
 from trainctl.base.listing import CHUNK_BYTES, Chunk, ListedFile
 
 STEP_BYTES = 2**20
-"""The map counts the bytes of an arriving chunk in steps of this size."""
+"""Resolution at which the map records the progress of a chunk."""
 NOT_FETCHED, VERIFIED = 0, 1
 Data = Union[bytes, bytearray, memoryview]
 _STAMP_BASE = 0x20000000
@@ -36,12 +36,12 @@ _CLONE_RANGE = struct.Struct("=qQQQ")
 
 
 def stamp(sha256: str) -> int:
-    """The mtime of a verified file, in seconds: in the years 1987 to 2004."""
+    """Mtime of a verified file, in seconds: between 1987 and 2004."""
     return _STAMP_BASE + int(sha256[:8], 16) % _STAMP_BASE
 
 
 def is_stamped(status: os.stat_result, file: ListedFile) -> bool:
-    """Whether size and time are those of the verified content."""
+    """Check size and mtime of a verified file."""
     return (
         stat.S_ISREG(status.st_mode)
         and status.st_size == file.size
@@ -50,9 +50,9 @@ def is_stamped(status: os.stat_result, file: ListedFile) -> bool:
 
 
 def matches_file(path: Union[str, Path], file: ListedFile) -> bool:
-    """Whether every byte is the file's; a file that the disk can't read is wrong."""
+    """Hash a file and compare it; False if the disk reports a read error."""
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123 - thousands of names
+        with open(path, "rb") as stream:  # noqa: PTH123 - called for thousands of files
             size = os.fstat(stream.fileno()).st_size
             return size == file.size and all(
                 matches_chunk(stream.fileno(), chunk) for chunk in file.chunk_ranges
@@ -64,7 +64,7 @@ def matches_file(path: Union[str, Path], file: ListedFile) -> bool:
 
 
 def matches_chunk(descriptor: int, chunk: Chunk) -> bool:
-    """Whether an open file has the chunk's bytes where they belong."""
+    """Compare a chunk of an open file with its digest."""
     digest = hashlib.sha256()
     offset, end = chunk.offset, chunk.offset + chunk.length
     while offset < end:
@@ -77,7 +77,7 @@ def matches_chunk(descriptor: int, chunk: Chunk) -> bool:
 
 
 class BlobFiles:
-    """The files below one directory. Names are text, as a Path costs more than the system call that it is for."""
+    """Blobs below one directory. Paths are strings: creating a Path is slower than the system call."""
 
     def __init__(self, directory: Path) -> None:
         self.blobs = directory / "blobs" / "sha256"
@@ -85,30 +85,30 @@ class BlobFiles:
         self._blobs, self._partial = str(self.blobs), str(self.partial)
 
     def blob(self, sha256: str) -> str:
-        """The whole file of a content."""
+        """Path of a complete blob."""
         return f"{self._blobs}/{sha256[:2]}/{sha256}"
 
     def part(self, sha256: str) -> str:
-        """The same while it is fetched."""
+        """Path of a blob while it is fetched."""
         return f"{self._partial}/{sha256}.part"
 
     def map(self, sha256: str) -> str:
-        """Which chunks of it have arrived."""
+        """Path of its chunk map."""
         return f"{self._partial}/{sha256}.map"
 
-    def marks(self, sha256: str) -> bytes:
-        """The map of a file that is fetched; empty if there is none."""
+    def chunk_marks(self, sha256: str) -> bytes:
+        """Read the chunk map of a blob that is being fetched; empty if there is none."""
         try:
             return Path(self.map(sha256)).read_bytes()
         except FileNotFoundError:
             return b""
 
     def has(self, sha256: str) -> bool:
-        """Whether a blob is here, going by its name."""
+        """Check for a blob by name only."""
         return os.path.isfile(self.blob(sha256))  # noqa: PTH113
 
-    def is_whole(self, file: ListedFile) -> bool:
-        """Whether the blob is here and right. One that looks touched is hashed, and removed if it is wrong."""
+    def is_intact(self, file: ListedFile) -> bool:
+        """Check for an intact blob; hashes it if its stamp is wrong, and removes it if corrupt."""
         try:
             if is_stamped(os.lstat(self.blob(file.sha256)), file):
                 return True
@@ -120,7 +120,7 @@ class BlobFiles:
         return False
 
     def verify(self, file: ListedFile) -> bool:
-        """Whether the blob is here and every byte is right, whatever its time says."""
+        """Hash a blob regardless of its stamp; True if it is intact."""
         name = self.blob(file.sha256)
         try:
             if not matches_file(name, file):
@@ -132,7 +132,7 @@ class BlobFiles:
         return True
 
     def remove(self, file: ListedFile) -> None:
-        """Remove a wrong blob, whose other names must not be believed either."""
+        """Remove a corrupt blob, and the stamp that its other hard links share."""
         name = self.blob(file.sha256)
         with contextlib.suppress(FileNotFoundError):
             os.utime(name, follow_symlinks=False)
@@ -141,10 +141,10 @@ class BlobFiles:
             else:
                 os.unlink(name)  # noqa: PTH108
 
-    def keep_small(self, file: ListedFile, data: Data) -> None:
-        """Write a whole content, which was verified, into ``partial``; ``commit`` gives it its name."""
+    def write_small(self, file: ListedFile, data: Data) -> None:
+        """Write a complete, verified blob to ``partial``; ``commit`` renames it."""
         name = self.part(file.sha256)
-        with name_file_in_errors(name):
+        with add_path_to_errors(name):
             descriptor = _open_part(name)
             try:
                 write_at(descriptor, 0, data)
@@ -152,22 +152,22 @@ class BlobFiles:
             finally:
                 os.close(descriptor)
 
-    def is_kept(self, file: ListedFile) -> bool:
-        """Whether all bytes of a content are in ``partial``."""
+    def has_verified_part(self, file: ListedFile) -> bool:
+        """Check that all bytes of a blob are in ``partial``."""
         try:
             return matches_file(self.part(file.sha256), file)
         except (FileNotFoundError, PermissionError):
             return False
 
     def commit(self, files: Iterable[ListedFile]) -> None:
-        """Give fetched contents their final names, once all of them are durable."""
+        """Rename fetched blobs to their final names after making all of them durable."""
         pending = list(files)
         make_durable([self.part(file.sha256) for file in pending], self.partial)
         for file in pending:
             self._rename(file)
 
     def finish(self, file: ListedFile) -> None:
-        """Give one fetched content its final name, durably."""
+        """Rename one fetched blob, durably."""
         self.commit([file])
         sync_directory(Path(self.blob(file.sha256)).parent)
         with contextlib.suppress(FileNotFoundError):
@@ -182,12 +182,12 @@ class BlobFiles:
         try:
             os.replace(part, name)  # noqa: PTH105
         except FileNotFoundError:
-            if not os.path.exists(name):  # noqa: PTH110 - else another process was faster
+            if not os.path.exists(name):  # noqa: PTH110 - otherwise another process was faster
                 raise
 
 
 class PartialFile:
-    """A content in ``partial``, held open while it is fetched; many threads may write its chunks."""
+    """A blob in ``partial`` while it is fetched. Chunks may be written concurrently."""
 
     def __init__(self, files: BlobFiles, file: ListedFile) -> None:
         self._file = file
@@ -200,37 +200,37 @@ class PartialFile:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing of it has arrived."""
+        """Check that no data has been written."""
         return os.fstat(self._descriptor).st_size == 0
 
     def clone(self, source: int, chunk: Chunk) -> bool:
-        """Fill a chunk from the start of another open file without copying bytes; False if that is impossible here."""
-        wanted = _CLONE_RANGE.pack(source, 0, chunk.length, chunk.offset)
+        """Fill a chunk with a reflink to the start of an open file; False if unsupported here."""
+        argument = _CLONE_RANGE.pack(source, 0, chunk.length, chunk.offset)
         try:
-            fcntl.ioctl(self._descriptor, _FICLONERANGE, wanted)
+            fcntl.ioctl(self._descriptor, _FICLONERANGE, argument)
         except OSError:
             return False
         return True
 
     def missing(self) -> List[int]:
-        """Verify what is here; the numbers of the chunks that aren't."""
-        right = [
+        """Verify the present chunks; numbers of the missing ones."""
+        intact = [
             _has_data(self._descriptor, chunk) and matches_chunk(self._descriptor, chunk)
             for chunk in self._file.chunk_ranges
         ]
-        os.pwrite(self._map, bytes(VERIFIED if is_right else NOT_FETCHED for is_right in right), 0)
-        self._missing = {number for number, is_right in enumerate(right) if not is_right}
+        os.pwrite(self._map, bytes(VERIFIED if valid else NOT_FETCHED for valid in intact), 0)
+        self._missing = {number for number, valid in enumerate(intact) if not valid}
         return sorted(self._missing)
 
-    def pass_on(self, number: int, start: int, data: Data) -> None:
-        """Let servers read bytes of a chunk that is still arriving; they are not verified yet."""
-        with name_file_in_errors(self._name):
+    def write_unverified(self, number: int, start: int, data: Data) -> None:
+        """Write bytes of a chunk that is still being received, so that servers can pass them on."""
+        with add_path_to_errors(self._name):
             write_at(self._descriptor, number * CHUNK_BYTES + start, data)
             os.pwrite(self._map, bytes([partial_mark(start + len(data))]), number)
 
     def write(self, number: int, data: Data) -> bool:
-        """Keep a verified chunk; whether it was the last that was missing."""
-        with name_file_in_errors(self._name):
+        """Write a verified chunk; True if it was the last missing one."""
+        with add_path_to_errors(self._name):
             write_at(self._descriptor, number * CHUNK_BYTES, data)
             os.pwrite(self._map, bytes([VERIFIED]), number)
         with self._lock:
@@ -238,8 +238,8 @@ class PartialFile:
             return not self._missing
 
     def complete(self) -> None:
-        """All chunks are here: cut it to its size and stamp it."""
-        with name_file_in_errors(self._name):
+        """Truncate to size and stamp the file, once all chunks are present."""
+        with add_path_to_errors(self._name):
             _finish_file(self._descriptor, self._file)
 
     def close(self) -> None:
@@ -249,13 +249,13 @@ class PartialFile:
 
 
 def partial_mark(length: int) -> int:
-    """The mark of a chunk whose first ``length`` bytes have arrived and are not verified."""
+    """Map entry of a chunk whose first ``length`` bytes have arrived unverified."""
     steps = length // STEP_BYTES
     return steps + VERIFIED if steps else NOT_FETCHED
 
 
 def readable_bytes(marks: bytes, offset: int, length: int) -> int:
-    """How many of these bytes of a content a server may send, counted from the first."""
+    """Length of the prefix of this range that a server may send."""
     at, end = offset, offset + length
     while at < end:
         number = at // CHUNK_BYTES
@@ -268,8 +268,8 @@ def readable_bytes(marks: bytes, offset: int, length: int) -> int:
 
 
 @contextlib.contextmanager
-def name_file_in_errors(path: str) -> Iterator[None]:
-    """Let errors of the disk name the file."""
+def add_path_to_errors(path: str) -> Iterator[None]:
+    """Add the path to OSErrors that have none."""
     try:
         yield
     except OSError as error:
@@ -284,7 +284,7 @@ def _finish_file(descriptor: int, file: ListedFile) -> None:
 
 
 def _has_data(descriptor: int, chunk: Chunk) -> bool:
-    """Whether anything was ever written there; a hole is not worth hashing."""
+    """Check for data: holes need no hashing."""
     try:
         return chunk.length == 0 or os.lseek(descriptor, chunk.offset, os.SEEK_DATA) < (
             chunk.offset + chunk.length
@@ -294,7 +294,7 @@ def _has_data(descriptor: int, chunk: Chunk) -> bool:
 
 
 def _open_part(part: str) -> int:
-    """Open a partial file for writing. Another process may finish it, and so write-protect it, at any moment."""
+    """Open a partial file for writing; another process may finish and write-protect it at any time."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(PermissionError):

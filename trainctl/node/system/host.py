@@ -1,4 +1,4 @@
-"""The machine: processors, memory, and whether what a user leaves running survives a logout. Sources: logind.conf(5), loginctl(1)."""
+"""The machine: CPUs, memory, and whether processes survive a logout (logind.conf(5), loginctl(1))."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SECONDS = 10
 
 
 def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
-    """``survives``: whether a run goes on after its user logged out; ``why`` and ``fix`` where it doesn't.
+    """``survives``: whether runs continue after the user logs out; if not, ``why`` and ``fix``.
 
-    ``root`` is where ``/etc``, ``/run`` and ``/proc`` are looked for.
+    ``root`` replaces ``/`` as the parent of ``/etc``, ``/run`` and ``/proc``.
     """
     if not (root / "run/systemd/system").is_dir():
         return {"survives": True, "why": "no systemd", "fix": ""}
@@ -32,18 +32,18 @@ def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
         return {"survives": True, "why": f"{user} lingers", "fix": ""}
     fix = f"Run `loginctl enable-linger {user}` once."
     if _below_user_manager(root):
-        why = "its terminal belongs to the user's own service manager, which ends at logout"
+        why = "the session belongs to the user's service manager, which ends at logout"
         return {"survives": False, "why": why, "fix": fix}
     if _is_killed_on_logout(_settings(root), user):
-        why = "KillUserProcesses ends what a user leaves running"
+        why = "KillUserProcesses is set in logind.conf"
         return {"survives": False, "why": why, "fix": fix}
-    return {"survives": True, "why": "logind leaves processes alone", "fix": ""}
+    return {"survives": True, "why": "logind does not kill user processes", "fix": ""}
 
 
 def leave_session(name: str) -> bool:
-    """Move this process into a scope of the user's lingering service manager, away from the session that started it.
+    """Move this process to a scope of the user's lingering service manager; False if there is none.
 
-    False, and nothing changed, where there is no such manager; it is asked over its bus.
+    Calls the manager over its D-Bus interface. Processes in the scope survive the login session.
     """
     busctl = shutil.which("busctl")
     if busctl is None or not Path("/var/lib/systemd/linger", _user()).exists():
@@ -75,11 +75,11 @@ def _below_user_manager(root: Path) -> bool:
 
 
 def _settings(root: Path) -> Dict[str, str]:
-    """What the configuration says; later files and lines win, as logind reads them."""
-    found: Dict[str, str] = {}
+    """Settings of logind; later files and lines override earlier ones."""
+    settings: Dict[str, str] = {}
     for text in _configuration_texts(root):
-        found.update(dict(_SETTING.findall(text)))
-    return found
+        settings.update(dict(_SETTING.findall(text)))
+    return settings
 
 
 def _configuration_texts(root: Path) -> Iterator[str]:
@@ -104,10 +104,10 @@ def _is_killed_on_logout(settings: Dict[str, str], user: str) -> bool:
 
 
 def memory_bytes() -> int:
-    """The machine's memory, in bytes."""
+    """Memory of the machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_count() -> int:
-    """The processors that this process may use."""
+    """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Names on a node, and the check that what becomes a file name is one."""
+"""Paths on a node, and validation of names that become file names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Layout:
-    """Where everything under one ROOT is stored, and its cache of weights, which may be elsewhere."""
+    """Paths under one root directory, and of its cache of weights, which may be elsewhere."""
 
     def __init__(self, root: Any, cache: Optional[Any] = None) -> None:
         self.root = check_absolute(root, "root")
@@ -24,7 +24,7 @@ class Layout:
         self.blobs, self.partial = self.files.blobs, self.files.partial
         self.locks = cache / "locks"
         self.trees = cache / "trees"
-        self.seals = cache / "seals"
+        self.completion_markers = cache / "seals"
         self.listings = cache / "listings"
         self.references = cache / "references"
         self.leases = cache / "leases"
@@ -37,59 +37,59 @@ class Layout:
         self.training = self.root / "training"
 
     def tree(self, listing: str) -> Path:
-        """The hard links of a listing."""
+        """Directory with the hard links of a listing."""
         return self.trees / listing
 
     def completion_marker(self, listing: str) -> Path:
-        """The proof that the listing's tree is whole."""
-        return self.seals / f"{listing}.json"
+        """File that exists if the listing's tree is complete."""
+        return self.completion_markers / f"{listing}.json"
 
     def listing(self, listing: str) -> Path:
-        """The listing's document."""
+        """Document of the listing."""
         return self.listings / f"{listing}.json"
 
     def pending_marker(self, listing: str) -> Path:
-        """The seal while somebody decides whether the tree goes."""
-        return self.seals / f"{listing}.doomed"
+        """The completion marker during an eviction."""
+        return self.completion_markers / f"{listing}.doomed"
 
     def run(self, key: Any) -> Path:
-        """The directory of a run."""
+        """Directory of a run."""
         return self.runs / check_name(key, "key")
 
     def archive(self, digest: Any) -> Path:
-        """The tar of a code tree."""
+        """Tar of a code tree."""
         return self.code / (check_name(str(digest).replace(":", "-"), "digest") + ".tar")
 
 
 def layout_of(request: Mapping[str, Any]) -> Layout:
-    """The places that a request names: ``root``, and in ``cache`` a ``dir`` where its weights are cached."""
+    """Paths for a request: below ``root``, with weights in ``cache.dir`` if set."""
     return Layout(request["root"], (request.get("cache") or {}).get("dir"))
 
 
-def check_name(value: Any, what: str) -> str:
-    """The value, if it can be a file name; else Failure names ``what``."""
+def check_name(value: Any, label: str) -> str:
+    """Return the value if it is a valid file name; else Failure with the label."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise Failure("request", f"{what} {value!r} can't be a file name")
+        raise Failure("request", f"{label} {value!r} is not a valid file name")
     return value
 
 
-def check_sha256(value: Any, what: str) -> str:
-    """The value, if it is a hex sha256."""
+def check_sha256(value: Any, label: str) -> str:
+    """Return the value if it is a SHA-256 digest in hex."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise Failure("request", f"{what} {value!r} is not a sha256 in hex")
+        raise Failure("request", f"{label} {value!r} is not a hex SHA-256 digest")
     return value
 
 
-def check_absolute(value: Any, what: str) -> Path:
-    """The value as a path, if it is an absolute one without ``..``."""
+def check_absolute(value: Any, label: str) -> Path:
+    """Return the value as a path if it is absolute and contains no ``..``."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        raise Failure("request", f"{what} {value!r} is not an absolute path")
+        raise Failure("request", f"{label} {value!r} is not an absolute path")
     path = Path(value)
     if ".." in path.parts:
-        raise Failure("request", f"{what} {value!r} holds '..'")
+        raise Failure("request", f"{label} {value!r} contains '..'")
     return path
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether the path is the root or lies below it, by name alone."""
+    """Check by name that the path is the root or below it."""
     return path == root or root in path.parents

@@ -1,4 +1,4 @@
-"""Ending a tree of processes that can't be left: asked first, then made to."""
+"""Terminate all descendants of a process: SIGTERM first, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -15,56 +15,55 @@ _KILL_ROUNDS = 200
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each that is still there."""
+    """Send a signal to all processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def reap() -> Dict[int, int]:
-    """Collect the children that have ended: their wait statuses."""
-    found = {}
+    """Reap all exited children; their wait statuses by PID."""
+    statuses = {}
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            found[pid] = status
-    return found
+            statuses[pid] = status
+    return statuses
 
 
 def end_descendants(grace: Callable[[], float], spared: Collection[int] = ()) -> Dict[int, int]:
-    """End everything below this process, which must be a child subreaper: TERM, the grace, KILL until nobody is left.
+    """Terminate all descendants of this process, a child subreaper; wait statuses of the reaped ones.
 
-    ``grace`` is asked again and again, as it may be changed meanwhile: seconds from the beginning. ``spared`` are helpers of
-    this process itself. The wait statuses of the children that ended meanwhile.
+    ``grace`` returns seconds from SIGTERM to SIGKILL and is called repeatedly, as it may change. ``spared`` are PIDs of
+    helper processes.
     """
-    ended: Dict[int, int] = {}
-    send_signal(_remaining(spared, ended), signal.SIGTERM)
-    begun = time.monotonic()
-    while time.monotonic() < begun + grace() and _remaining(spared, ended):
+    statuses: Dict[int, int] = {}
+    send_signal(_remaining(spared, statuses), signal.SIGTERM)
+    start = time.monotonic()
+    while time.monotonic() < start + grace() and _remaining(spared, statuses):
         time.sleep(_POLL_SECONDS)
-    kill_until_none(lambda: _remaining(spared, ended))
-    # Who died since the last look is no descendant any more, and yet to be collected.
-    ended.update(reap())
-    return ended
+    kill_until_none(lambda: _remaining(spared, statuses))
+    statuses.update(reap())  # children that exited since the last check
+    return statuses
 
 
 def kill_marked(entry: bytes) -> None:
-    """Kill whatever was started with the entry in its environment: what is left of a run that nobody supervises."""
+    """Kill processes with the entry in their environment: remains of a run without supervisor."""
     kill_until_none(lambda: find_by_environment(entry))
 
 
-def kill_until_none(look: Callable[[], Sequence[int]]) -> None:
-    """Kill whatever it finds until it finds nothing more."""
+def kill_until_none(find_pids: Callable[[], Sequence[int]]) -> None:
+    """Kill processes until none are found."""
     for _ in range(_KILL_ROUNDS):
-        left = look()
-        if not left:
+        pids = find_pids()
+        if not pids:
             return
-        send_signal(left, signal.SIGKILL)
+        send_signal(pids, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
 
 
-def _remaining(spared: Collection[int], ended: Dict[int, int]) -> List[int]:
-    ended.update(reap())
+def _remaining(spared: Collection[int], statuses: Dict[int, int]) -> List[int]:
+    statuses.update(reap())
     return [pid for pid in descendants(os.getpid()) if pid not in spared]

@@ -1,1 +1,4 @@
-"""Training caches: read-write directories that runs and states share."""
+"""Training caches: read-write directories shared by runs.
+
+``cache`` is one cache, ``preparation`` runs the commands that fill it, ``methods`` are the RPC methods.
+"""

@@ -1,4 +1,4 @@
-"""Training caches: read-write directories that states share, and the files in them. See DESIGN.md, "Training caches"."""
+"""Training caches: shared read-write directories and the files in them. See DESIGN.md, "Training caches"."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, is_inside
 
 METADATA_DIRECTORY = ".trainctl-cache"
-"""The directory in a cache that tells who made it, who refers to it and what it was prepared with."""
+"""Directory in a cache that records its creator, users and preparation."""
 
 
 class TrainingCache:
-    """One directory of a ROOT's node, or one that many nodes see."""
+    """A cache directory of this node or of a shared file system."""
 
     def __init__(self, layout: Layout, directory: Any) -> None:
         self.directory = names.check_absolute(directory, "directory")
         self._layout = layout
         self._references = CacheReferences(layout)
         if is_inside(layout.root, self.directory):
-            raise Failure("request", f"{self.directory} holds more than a training cache")
+            raise Failure("request", f"{self.directory} contains trainctl's root directory")
 
     def make(self, lineage: str, owner: str) -> None:
-        """Make the directory, or find it; from now on it is kept for the owner: a resource of the lineage's state."""
+        """Create the directory if missing, and record the owner: a resource of the lineage's state."""
         user = _user_key(lineage, owner)
         self._references.refer_cache(lineage, self._file(owner), str(self.directory))
         existed = self.directory.exists()
         make_directory(self._users)
         if not existed:
-            create_exclusive(self._made, b"")
+            create_exclusive(self._creation_marker, b"")
         (self._users / user).touch(0o600)
 
     def release(self, lineage: str, owner: str = "") -> None:
-        """Let go of it, in the name of the owner, or of all the lineage's."""
+        """Release it for one owner, or for all of the lineage."""
         self._references.drop_cache(lineage, self._file(owner))
         for user in list_names(self._users):
             if user == _user_key(lineage, owner) or (
@@ -61,7 +61,7 @@ class TrainingCache:
                     (self._users / user).unlink()
 
     def others(self, lineage: str, owner: str) -> List[str]:
-        """Who but the owner refers to it, as ``LINEAGE+OWNER``."""
+        """Other users of the cache, as ``LINEAGE+OWNER``."""
         users = {
             *list_names(self._users),
             *self._references.cache_users(short_name(self.directory)),
@@ -69,38 +69,38 @@ class TrainingCache:
         return sorted(users - {_user_key(lineage, owner)})
 
     @property
-    def ours(self) -> bool:
-        """Whether it may be removed: it was made here, or lies where only we make things."""
-        return is_inside(self.directory, self._layout.root) or self._made.exists()
+    def is_owned(self) -> bool:
+        """Check that trainctl created it, or that it is below the root directory."""
+        return is_inside(self.directory, self._layout.root) or self._creation_marker.exists()
 
     def remove(self) -> int:
-        """Remove it with all it holds, or of a directory that was there before us what is ours; the bytes freed."""
-        if self.ours:
+        """Remove it, or only trainctl's files if trainctl didn't create it; the bytes freed."""
+        if self.is_owned:
             return remove_tree(self.directory)
         remove_tree(self.directory / METADATA_DIRECTORY)
         return 0
 
-    def prepared(self, digest: str) -> bool:
-        """Whether commands with this digest have prepared it as it is now."""
-        return self._prepared(digest).exists()
+    def is_prepared(self, digest: str) -> bool:
+        """Check that commands with this digest have prepared its current content."""
+        return self._preparation(digest).exists()
 
     def mark_prepared(self, digest: str, key: str, name: str) -> None:
-        """Say so, and by which run."""
-        make_directory(self._prepared(digest).parent)
-        create_exclusive(self._prepared(digest), json.dumps({"run": key, "name": name}).encode())
+        """Record that a run prepared it; ``name`` describes the run."""
+        make_directory(self._preparation(digest).parent)
+        create_exclusive(self._preparation(digest), json.dumps({"run": key, "name": name}).encode())
 
     def prepared_by(self, digest: str) -> Dict[str, Any]:
-        """The ``run`` that did, by its key, and its ``name`` for people; empty if unknown."""
-        return read_json(self._prepared(digest)) or {}
+        """``run`` (key) and ``name`` of the run that prepared it; empty if unknown."""
+        return read_json(self._preparation(digest)) or {}
 
     def invalidate_preparation(self) -> None:
-        """Something of it is gone: what prepared it has to do so again."""
+        """Require a new preparation, after files were removed."""
         remove_tree(self.directory / METADATA_DIRECTORY / "prepared")
 
     def _file(self, owner: str) -> str:
         return f"{short_name(self.directory)}-{owner}" if owner else short_name(self.directory)
 
-    def _prepared(self, digest: str) -> Path:
+    def _preparation(self, digest: str) -> Path:
         return self.directory / METADATA_DIRECTORY / "prepared" / digest
 
     @property
@@ -108,17 +108,17 @@ class TrainingCache:
         return self.directory / METADATA_DIRECTORY / "users"
 
     @property
-    def _made(self) -> Path:
+    def _creation_marker(self) -> Path:
         return self.directory / METADATA_DIRECTORY / "made"
 
 
 def content_lock(layout: Layout, directory: Path) -> FileLease:
-    """The lock under which a cache is prepared or cleared on this node."""
+    """Lock for preparing and clearing a cache on this node."""
     return FileLease(make_directory(layout.training) / f"{short_name(directory)}.lock")
 
 
 def short_name(directory: Path) -> str:
-    """A file name for a cache's directory."""
+    """File name for a cache's directory."""
     return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
 
 
@@ -127,11 +127,11 @@ def _user_key(lineage: str, owner: str) -> str:
 
 
 _MAX_QUICK_ENTRIES = 10_000
-"""Most entries that a quick walk counts."""
+"""Entries counted before the first complete walk."""
 
 
 class TrainingCacheEntry(NamedTuple):
-    """One thing in a cache: its path below it, bytes (of a directory, those of all files below it), mtime, and ``st_mode``."""
+    """An entry of a cache: relative path, bytes (of directories: of all files below), mtime, ``st_mode``."""
 
     path: str
     size: int
@@ -140,14 +140,14 @@ class TrainingCacheEntry(NamedTuple):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory and no link to one."""
+        """Check for a directory, not a symlink to one."""
         return stat.S_ISDIR(self.mode)
 
 
 def walk_entries(cache: Path) -> Iterator[TrainingCacheEntry]:
-    """Everything below the directory but what is ours, each directory after what it holds.
+    """Walk all entries except trainctl's own, directories after their content.
 
-    What vanishes or may not be read is left out. Memory is that of one directory and its ancestors.
+    Skips entries that vanish or are unreadable. Uses memory for one directory and its ancestors only.
     """
     if not cache.is_dir():
         return
@@ -163,18 +163,18 @@ def walk_entries(cache: Path) -> Iterator[TrainingCacheEntry]:
             if path == METADATA_DIRECTORY:
                 continue
             with contextlib.suppress(OSError):
-                found = os.lstat(os.path.join(directory, name))  # noqa: PTH118
-                size = found.st_size if stat.S_ISREG(found.st_mode) else sizes.pop(path, 0)
+                status = os.lstat(os.path.join(directory, name))  # noqa: PTH118
+                size = status.st_size if stat.S_ISREG(status.st_mode) else sizes.pop(path, 0)
                 total += size
-                yield TrainingCacheEntry(path, size, found.st_mtime, found.st_mode)
+                yield TrainingCacheEntry(path, size, status.st_mtime, status.st_mode)
         sizes[below] = total
 
 
-def measure_cache(cache: Path, most: Optional[int] = None) -> TrainingCacheUsage:
-    """What is there; no more than ``most`` entries are counted."""
+def measure_cache(cache: Path, max_entries: Optional[int] = None) -> TrainingCacheUsage:
+    """Count files and bytes of at most ``max_entries`` entries."""
     began, size, files = time.time(), 0, 0
     for number, entry in enumerate(walk_entries(cache), 1):
-        if most is not None and number > most:
+        if max_entries is not None and number > max_entries:
             return {"bytes": size, "files": files, "at": began, "whole": False}
         if not entry.is_directory:
             size += entry.size
@@ -183,30 +183,28 @@ def measure_cache(cache: Path, most: Optional[int] = None) -> TrainingCacheUsage
 
 
 def cache_summary(layout: Layout, cache: Path) -> TrainingCacheUsage:
-    """What the newest walk found; where there was none yet, what a short one finds."""
-    found = read_json(_summary(layout, cache))
-    return (
-        cast("TrainingCacheUsage", found)
-        if found and cache.is_dir()
-        else measure_cache(cache, _MAX_QUICK_ENTRIES)
-    )
+    """Usage by the last complete walk; before the first one, by a short walk."""
+    usage = read_json(_summary(layout, cache))
+    if usage and cache.is_dir():
+        return cast("TrainingCacheUsage", usage)
+    return measure_cache(cache, _MAX_QUICK_ENTRIES)
 
 
 def update_summary(layout: Layout, cache: Path) -> None:
-    """Walk the cache and keep what was found; nothing is made where the cache or its node is gone."""
+    """Walk the cache and store its usage; does nothing if the cache is missing."""
     with contextlib.suppress(OSError):
         if cache.is_dir():
-            keep_summary(layout, cache, measure_cache(cache))
+            store_summary(layout, cache, measure_cache(cache))
 
 
-def keep_summary(layout: Layout, cache: Path, found: TrainingCacheUsage) -> None:
-    """Keep what a walk found. A full disk, or a node that is gone, is no error."""
+def store_summary(layout: Layout, cache: Path, usage: TrainingCacheUsage) -> None:
+    """Store a cache's usage; ignores errors such as a full disk."""
     with contextlib.suppress(OSError):
-        write_json(_summary(layout, cache), found)
+        write_json(_summary(layout, cache), usage)
 
 
-def forget_summary(layout: Layout, cache: Path) -> None:
-    """Drop it."""
+def remove_summary(layout: Layout, cache: Path) -> None:
+    """Remove the stored usage."""
     with contextlib.suppress(FileNotFoundError):
         _summary(layout, cache).unlink()
 
@@ -216,34 +214,34 @@ def _summary(layout: Layout, cache: Path) -> Path:
 
 
 class CacheCleaner:
-    """One pass over a cache, from the leaves up; links are not followed.
+    """Remove old files of a cache bottom-up, without following symlinks.
 
-    ``files`` and ``bytes`` were removed; ``left`` could not be. A hard link that has others frees nothing.
+    ``files`` and ``bytes`` were removed; ``remaining`` counts failures. Removing a file with other hard links frees nothing.
     """
 
     def __init__(self, cache: Path, before: float, *, dry: bool) -> None:
         self._top = os.path.realpath(str(cache))
         self._before = before
         self._dry = dry
-        self.files = self.bytes = self.left = 0
+        self.files = self.bytes = self.remaining = 0
 
     def run(self) -> None:
-        """Remove what was last modified at ``before`` or earlier, then directories that are as old, or were emptied by this."""
+        """Remove files last modified at ``before`` or earlier, then directories as old or emptied by this."""
         touched: Set[str] = set()
-        ours = os.path.join(self._top, METADATA_DIRECTORY)  # noqa: PTH118
+        metadata = os.path.join(self._top, METADATA_DIRECTORY)  # noqa: PTH118
         for directory, folders, files in os.walk(self._top, topdown=False):
-            if directory == ours or directory.startswith(ours + os.sep):
+            if directory == metadata or directory.startswith(metadata + os.sep):
                 continue
             for name in (*files, *folders):
                 path = os.path.join(directory, name)  # noqa: PTH118
-                if path != ours and self._remove(path, emptied=path in touched):
+                if path != metadata and self._remove(path, emptied=path in touched):
                     touched.add(directory)
 
     def _remove(self, path: str, *, emptied: bool) -> bool:
         try:
-            found = os.lstat(path)
-            old = found.st_mtime <= self._before
-            if stat.S_ISDIR(found.st_mode):
+            status = os.lstat(path)
+            old = status.st_mtime <= self._before
+            if stat.S_ISDIR(status.st_mode):
                 return (old or emptied) and not self._dry and _remove_empty(path)
             if not old:
                 return False
@@ -252,16 +250,16 @@ class CacheCleaner:
         except FileNotFoundError:
             return False
         except OSError:
-            self.left += 1
+            self.remaining += 1
             return False
         self.files += 1
-        self.bytes += found.st_size if found.st_nlink == 1 and stat.S_ISREG(found.st_mode) else 0
+        self.bytes += status.st_size if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
         return True
 
 
 def _remove_empty(path: str) -> bool:
     try:
         os.rmdir(path)  # noqa: PTH106
-    except OSError:  # it holds something
+    except OSError:  # not empty
         return False
     return True

@@ -1,4 +1,4 @@
-"""Verbs about training caches: make_cache, remove_cache, cache_state, read_cache, clear_cache."""
+"""RPC methods on training caches."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trainctl.node.training.cache import (
     TrainingCache,
     cache_summary,
     content_lock,
-    forget_summary,
-    keep_summary,
+    remove_summary,
     short_name,
+    store_summary,
     update_summary,
     walk_entries,
 )
 
 Emit = Callable[[Dict[str, Any]], None]
-_PIECE_BYTES = 2**16
+_BUFFER_BYTES = 2**16
 
 
 def make_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.MakeCacheResponse:
-    """Make the directory, or find it; the owner refers to it from now on."""
+    """Create the directory if missing, and record its owner."""
     layout, cache, lineage, owner = _parse_request(request)
     with _users_lock(layout, cache):
         cache.make(lineage, names.check_name(owner, "owner"))
@@ -39,37 +39,37 @@ def make_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.Make
 
 
 def remove_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.RemoveCacheResponse:
-    """Let go of the directory, in the name of one owner or of the whole lineage; the last to let go takes it along."""
+    """Release the directory for one owner or the whole lineage; without other users, remove it."""
     layout, cache, lineage, owner = _parse_request(request)
     with _users_lock(layout, cache):
         cache.release(lineage, owner)
-        left = cache.others(lineage, owner)
-        freed = 0 if left else cache.remove()
-    if not left:
-        forget_summary(layout, cache.directory)
-    removed = not left and not cache.directory.exists()
+        others = cache.others(lineage, owner)
+        freed = 0 if others else cache.remove()
+    if not others:
+        remove_summary(layout, cache.directory)
+    removed = not others and not cache.directory.exists()
     return {"directory": str(cache.directory), "bytes": freed, "removed": removed}
 
 
 def cache_state(request: protocol.CacheStatesRequest, emit: Emit) -> protocol.CacheStatesResponse:
-    """What each cache holds by its summary, who else refers to it, and whether it would go with its last owner."""
+    """Report usage and other users of caches, and whether the last owner's release removes them."""
     layout = Layout(request["root"])
-    found: List[protocol.TrainingCacheState] = []
-    for asked in request["caches"]:
-        cache = TrainingCache(layout, asked["directory"])
-        found.append(
+    states: List[protocol.TrainingCacheState] = []
+    for item in request["caches"]:
+        cache = TrainingCache(layout, item["directory"])
+        states.append(
             {
                 "directory": str(cache.directory),
                 **cache_summary(layout, cache.directory),
-                "others": cache.others(request["lineage"], asked["owner"]),
-                "ours": cache.ours,
+                "others": cache.others(request["lineage"], item["owner"]),
+                "ours": cache.is_owned,
             }
         )
-    return {"caches": found}
+    return {"caches": states}
 
 
 def read_cache(request: protocol.TrainingCacheRequest, write: Callable[[bytes], None]) -> None:
-    """Lines of JSON: each entry as it is found, at last what they add up to."""
+    """Write a line of JSON for each entry, and the totals as the last line."""
     layout = Layout(request["root"])
     directory = TrainingCache(layout, request["directory"]).directory
     at, total, files = time.time(), 0, 0
@@ -81,47 +81,45 @@ def read_cache(request: protocol.TrainingCacheRequest, write: Callable[[bytes], 
             files += 1
         pending.append(json.dumps(entry))
         size += len(pending[-1])
-        if size > _PIECE_BYTES:
+        if size > _BUFFER_BYTES:
             write(("\n".join(pending) + "\n").encode())
             pending, size = [], 0
-    found: protocol.TrainingCacheUsage = {"bytes": total, "files": files, "at": at, "whole": True}
-    write(("\n".join([*pending, json.dumps(found)]) + "\n").encode())
-    keep_summary(layout, directory, found)
+    usage: protocol.TrainingCacheUsage = {"bytes": total, "files": files, "at": at, "whole": True}
+    write(("\n".join([*pending, json.dumps(usage)]) + "\n").encode())
+    store_summary(layout, directory, usage)
 
 
 def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.ClearCacheResponse:
-    """Remove what was last modified ``older_than_seconds`` ago or earlier; what is written after the call began stays."""
+    """Remove files last modified ``older_than_seconds`` ago or earlier, and not after the call began."""
     layout = Layout(request["root"])
     cache = TrainingCache(layout, request["directory"])
     dry = request["dry_run"]
     before = time.time() - (request["older_than_seconds"] or 0)
     lock = content_lock(layout, cache.directory)
     if not lock.try_acquire():
-        raise Failure(
-            "busy", f"another process prepares or clears {cache.directory}", "Try again later."
-        )
+        raise Failure("busy", f"{cache.directory} is being prepared or cleared", "Try again later.")
     try:
         if not dry:
-            _refuse_while_used(layout, cache.directory)
-        clearing = CacheCleaner(cache.directory, before, dry=dry)
-        clearing.run()
-        if clearing.files and not dry:
+            _check_unused(layout, cache.directory)
+        cleaner = CacheCleaner(cache.directory, before, dry=dry)
+        cleaner.run()
+        if cleaner.files and not dry:
             cache.invalidate_preparation()
     finally:
         lock.release()
     if not dry:
         update_summary(layout, cache.directory)
-    return {"files": clearing.files, "bytes": clearing.bytes, "left": clearing.left}
+    return {"files": cleaner.files, "bytes": cleaner.bytes, "left": cleaner.remaining}
 
 
-def _refuse_while_used(layout: Layout, directory: Path) -> None:
+def _check_unused(layout: Layout, directory: Path) -> None:
     for run, spec in list_specs(layout):
-        now = run.status() if str(directory) in spec["caches"] else None
-        if now and now["supervised"]:
+        status = run.status() if str(directory) in spec["caches"] else None
+        if status and status["supervised"]:
             raise Failure(
                 "busy",
-                f"run {spec['number']} of {spec['address']} uses the cache",
-                "Wait for its end, or stop it.",
+                f"the cache is in use by run {spec['number']} of {spec['address']}",
+                "Wait for the run to end, or stop it.",
             )
 
 

@@ -1,4 +1,4 @@
-"""Commands that fill a training cache: once for each cache and text of the commands, under a lock. See DESIGN.md, "Training caches"."""
+"""Fill a training cache by commands, once per text of the commands. See DESIGN.md, "Training caches"."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ def prepare_cache(
     pending: PendingFn,
     begin: Callable[[str], None],
 ) -> Optional[RunOutcome]:
-    """Run the ``prepare`` commands unless they prepared the cache before; None once it is ready, else how the run ends.
+    """Run the ``prepare`` commands unless the cache is prepared; None if it is ready, else the run's outcome.
 
-    ``execute`` runs commands as the job itself is run; ``begin`` is called with what is done now.
+    ``execute`` runs commands like the job's; ``begin`` receives a description of the current step.
     """
-    wanted = spec.get("prepare")
-    if not wanted:
+    preparation = spec.get("prepare")
+    if not preparation:
         return None
-    rank, commands = int(spec["rank"]), [str(command) for command in wanted["commands"]]
+    rank, commands = int(spec["rank"]), [str(command) for command in preparation["commands"]]
     digest = hashlib.sha256(json.dumps(commands).encode()).hexdigest()
-    cache = TrainingCache(run.layout, wanted["directory"])
+    cache = TrainingCache(run.layout, preparation["directory"])
     lock = content_lock(run.layout, cache.directory)
-    while not cache.prepared(digest) and not lock.try_acquire():
+    while not cache.is_prepared(digest) and not lock.try_acquire():
         pending("waits for another run to prepare the training cache", None)
         if wait_for_stop(_POLL_SECONDS):
             return RunOutcome(runs.STOPPED)
     try:
-        if cache.prepared(digest):
-            _name_preparer(run, rank, cache.prepared_by(digest))
+        if cache.is_prepared(digest):
+            _record_preparer(run, rank, cache.prepared_by(digest))
             return None
         begin("prepares the training cache")
-        ending = execute(commands)
-        if ending is not None:
-            return _with_last_lines(ending, run, rank)
+        outcome = execute(commands)
+        if outcome is not None:
+            return _with_last_lines(outcome, run, rank)
         name = f"run {spec['number']} ({spec['id']}) of {spec['address']}"
         cache.mark_prepared(digest, run.key, name)
     finally:
@@ -57,17 +57,17 @@ def prepare_cache(
     return None
 
 
-def _name_preparer(run: NodeRun, rank: int, preparer: Mapping[str, str]) -> None:
-    """Write which other run has the commands' log, in place of that log."""
+def _record_preparer(run: NodeRun, rank: int, preparer: Mapping[str, str]) -> None:
+    """Record which other run has the commands' log, in place of that log."""
     if preparer.get("run") != run.key:
-        place = run.prepared_by(rank)
-        make_directory(place.parent)
-        write_json(place, {"name": preparer.get("name") or "another run"})
+        path = run.prepared_by(rank)
+        make_directory(path.parent)
+        write_json(path, {"name": preparer.get("name") or "another run"})
 
 
-def _with_last_lines(ending: RunOutcome, run: NodeRun, rank: int) -> RunOutcome:
-    """With the last lines that the commands printed."""
-    text = run.tail(rank, PREPARE) if ending.exit_code else ""
+def _with_last_lines(outcome: RunOutcome, run: NodeRun, rank: int) -> RunOutcome:
+    """Append the last lines that the commands printed to the error."""
+    text = run.tail(rank, PREPARE) if outcome.exit_code else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]
-    shown = " / ".join(repr(line[:_LINE])[1:-1] for line in lines)
-    return ending._replace(error=f"{ending.error}. It said: {shown}") if shown else ending
+    output = " / ".join(repr(line[:_LINE])[1:-1] for line in lines)
+    return outcome._replace(error=f"{outcome.error}. Output: {output}") if output else outcome

@@ -1,4 +1,4 @@
-"""Fetch the missing contents of a listing, window by window, from the places that a request names."""
+"""Fetch the missing blobs of a listing, batch by batch, from the sources of a request."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.fetch_pool import MIRROR, Data, FetchPool, FetchTask
 from trainctl.node.transfer.shared_cache import SHARED
 from trainctl.node.transfer.transfer_sources import TransferSources
-from trainctl.node.transfer.transfer_units import TransferUnit, units_of, windows
+from trainctl.node.transfer.transfer_units import TransferUnit, batches, units_of
 
 FetchProgressFn = Callable[[int, int], None]
-"""Takes how many more bytes are here now, and how many of them had to come."""
+"""Receives the number of bytes that are present now, and how many of them were transferred."""
 PEERS = "peers"
 _POLL_SECONDS = 0.05
 
 
 class DeliveryFetch:
-    """One delivery's fetching. ``moved`` counts the bytes that came from the MIRROR, from PEERS and from the SHARED cache."""
+    """Fetches one delivery. ``moved`` counts the bytes from MIRROR, PEERS and SHARED."""
 
     def __init__(self, layout: Layout, sources: TransferSources, progress: FetchProgressFn) -> None:
         self._layout = layout
@@ -33,47 +33,47 @@ class DeliveryFetch:
         self._progress = progress
         self._files = layout.files
         self._lock = threading.Lock()
-        self._shared_by_us: Set[str] = set()
+        self._fetched_to_shared: Set[str] = set()
         self.moved: Dict[str, int] = {}
 
     def run(self, contents: Iterable[ListedFile], absent: Iterable[int]) -> None:
-        """Have those of a listing's contents that are ``absent``, a flag for each, here: under their final names and durable."""
+        """Fetch the blobs flagged in ``absent``, durably and under their final names."""
         absent, number = iter(absent), 0
-        for window in windows(contents):
-            self._sources.begin(window, number)
-            number += sum(len(file.chunk_ranges) for file in window)
-            left = list(compress(window, islice(absent, len(window))))
-            while left:
-                left = self._fetch_unlocked(window, left)
-                if left:
+        for batch in batches(contents):
+            self._sources.begin(batch, number)
+            number += sum(len(file.chunk_ranges) for file in batch)
+            remaining = list(compress(batch, islice(absent, len(batch))))
+            while remaining:
+                remaining = self._fetch_unlocked(batch, remaining)
+                if remaining:
                     time.sleep(_POLL_SECONDS)
 
     def _fetch_unlocked(
-        self, window: Sequence[ListedFile], files: List[ListedFile]
+        self, batch: Sequence[ListedFile], files: List[ListedFile]
     ) -> List[ListedFile]:
-        """Fetch those that no other process is fetching; the others. No process waits for a lock while it holds one."""
-        mine: List[ListedFile] = []
+        """Fetch files that no other process fetches, and return the others; never waits while holding a lock."""
+        own: List[ListedFile] = []
         others: List[ListedFile] = []
-        with ExitStack() as held:
+        with ExitStack() as locks:
             for file in files:
                 lock = FileLease(self._layout.locks / f"{file.sha256}.lock")
                 if len(file.chunk_ranges) == 1:
-                    mine.append(file)
+                    own.append(file)
                 elif not lock.try_acquire():
                     others.append(file)
                 else:
-                    held.callback(lock.release)
-                    mine.append(file)
-            self._share(window, mine)
-            self._fetch(mine)
+                    locks.callback(lock.release)
+                    own.append(file)
+            self._fetch_to_shared(batch, own)
+            self._fetch(own)
         return others
 
-    def _share(self, window: Sequence[ListedFile], files: Sequence[ListedFile]) -> None:
-        """Have the contents in the shared cache first, if there is one."""
+    def _fetch_to_shared(self, batch: Sequence[ListedFile], files: Sequence[ListedFile]) -> None:
+        """Fetch the blobs to the shared cache first, if there is one."""
         shared = self._sources.shared
         if shared is not None:
-            self._shared_by_us |= shared.fetch_missing(
-                window,
+            self._fetched_to_shared |= shared.fetch_missing(
+                batch,
                 {file.sha256 for file in files},
                 self._sources.from_mirror,
                 lambda: self._progress(0, 0),
@@ -90,47 +90,47 @@ class DeliveryFetch:
                     partials[file.sha256] = partial
                     missing += self._missing_chunks(partial, file)
 
-            def keep(part: TransferUnit, data: Data, place: str) -> None:
-                if part.file.sha256 in partials:
-                    if partials[part.file.sha256].write(part.number, data):
-                        self._finish(partials[part.file.sha256], part.file)
+            def store(unit: TransferUnit, data: Data, source: str) -> None:
+                if unit.file.sha256 in partials:
+                    if partials[unit.file.sha256].write(unit.number, data):
+                        self._finish(partials[unit.file.sha256], unit.file)
                 else:
-                    self._files.keep_small(part.file, data)
-                self._count(len(data), self._tier(part.file, place))
+                    self._files.write_small(unit.file, data)
+                self._count(len(data), self._tier(unit.file, source))
 
-            def pass_on(part: TransferUnit, start: int, data: Data) -> None:
-                partials[part.file.sha256].pass_on(part.number, start, data)
+            def pass_on(unit: TransferUnit, start: int, data: Data) -> None:
+                partials[unit.file.sha256].write_unverified(unit.number, start, data)
 
-            tasks = [FetchTask(part, self._sources.places(part)) for part in missing]
-            FetchPool(self._sources.fetchers, keep, pass_on).run(tasks)
+            tasks = [FetchTask(unit, self._sources.sources(unit)) for unit in missing]
+            FetchPool(self._sources.fetchers, store, pass_on).run(tasks)
         self._files.commit(small)
 
     def _is_fetched_meanwhile(self, file: ListedFile) -> bool:
-        """Whether the process that held the lock has fetched it."""
-        if not self._files.is_whole(file):
+        """Check whether the process that held the lock has fetched the file."""
+        if not self._files.is_intact(file):
             return False
         self._progress(file.size, 0)
         return True
 
     def _missing_small(self, files: Sequence[ListedFile]) -> List[TransferUnit]:
-        known = set(list_names(self._layout.partial)) if files else set()
-        wanted: List[TransferUnit] = []
+        stored = set(list_names(self._layout.partial)) if files else set()
+        missing: List[TransferUnit] = []
         for file in files:
-            if f"{file.sha256}.part" in known and self._files.is_kept(file):
+            if f"{file.sha256}.part" in stored and self._files.has_verified_part(file):
                 self._progress(file.size, 0)
             else:
-                wanted += units_of(file)
-        return wanted
+                missing += units_of(file)
+        return missing
 
     def _missing_chunks(self, partial: PartialFile, file: ListedFile) -> List[TransferUnit]:
         is_cloned = partial.is_new and self._sources.clone(file, partial.clone)
-        parts = units_of(file)
-        missing = [parts[index] for index in partial.missing()]
-        here = file.size - sum(part.chunk.length for part in missing)
+        units = units_of(file)
+        missing = [units[index] for index in partial.missing()]
+        present = file.size - sum(unit.chunk.length for unit in missing)
         if is_cloned:
-            self._count(here, self._tier(file, SHARED if self._sources.shared else MIRROR))
+            self._count(present, self._tier(file, SHARED if self._sources.shared else MIRROR))
         else:
-            self._progress(here, 0)
+            self._progress(present, 0)
         if not missing:
             self._finish(partial, file)
         return missing
@@ -139,11 +139,11 @@ class DeliveryFetch:
         partial.complete()
         self._files.finish(file)
 
-    def _tier(self, file: ListedFile, place: str) -> str:
-        """Where bytes count as found: those that this node fetched into the shared cache came from the mirror."""
-        if place == SHARED:
-            return MIRROR if file.sha256 in self._shared_by_us else SHARED
-        return MIRROR if place == MIRROR else PEERS
+    def _tier(self, file: ListedFile, source: str) -> str:
+        """Source to count bytes for: those that this node fetched to the shared cache came from the mirror."""
+        if source == SHARED:
+            return MIRROR if file.sha256 in self._fetched_to_shared else SHARED
+        return MIRROR if source == MIRROR else PEERS
 
     def _count(self, length: int, tier: str) -> None:
         with self._lock:

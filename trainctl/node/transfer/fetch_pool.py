@@ -1,4 +1,4 @@
-"""Fetch parts by many threads: each part is requested from one place after another until one returns it right."""
+"""Fetch transfer units in threads: each is requested from its sources in turn until one succeeds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trainctl.node.transfer.transfer_units import TransferUnit
 _MAX_BATCH_FILES = 128
 _MAX_BATCH_BYTES = 4 * 2**20
 MIRROR = ""
-"""The name of the last place for every part."""
+"""Name of the last source of every unit."""
 
 Data = Union[bytes, bytearray, memoryview]
 PassOnFn = Callable[[TransferUnit, int, Data], None]
-"""Called, by many threads, with unverified bytes of an arriving chunk and their offset in it."""
-KeepFn = Callable[[TransferUnit, Data, str], None]
-"""Called, by many threads, with a part, its verified bytes, and the place that they came from."""
+"""Receives unverified bytes of a chunk and their offset in it. Called from many threads."""
+StoreFn = Callable[[TransferUnit, Data, str], None]
+"""Receives a unit, its verified bytes, and the source's name. Called from many threads."""
 
 
 class FetchResult(NamedTuple):
-    """The bytes that came of a part, None if there are none here, and their sha256."""
+    """Bytes of a unit and their SHA-256 digest; None if the source doesn't have it."""
 
     data: Optional[Data]
     sha256: str = ""
@@ -35,66 +35,68 @@ class FetchResult(NamedTuple):
 
 
 class ChunkBuffer:
-    """Memory for a chunk, used again and again: to allocate it costs more than to fill it."""
+    """A reused buffer for a chunk: allocating it takes longer than filling it."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def view(self, length: int) -> memoryview:
-        """The first bytes of it; overwrites what was there."""
+        """View of the first bytes, whose content is overwritten."""
         if not self._data:
             self._data = bytearray(CHUNK_BYTES)
         return memoryview(self._data)[:length]
 
 
 class Fetcher:
-    """Fetches parts from one place, in one thread."""
+    """Fetches units from one source, in one thread."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, source_name: str) -> None:
+        self.source_name = source_name
 
-    def fetch(self, parts: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
-        """The bytes of each part: one chunk, or several small files. They are valid until the next are requested."""
+    def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
+        """Fetch one chunk, or several small files. Each result is valid until the next is requested."""
         raise NotImplementedError
 
-    def reject(self, part: TransferUnit) -> None:
-        """Note that the bytes of a part were wrong. Failure if there is no other place to ask."""
+    def reject(self, unit: TransferUnit) -> None:
+        """Handle a corrupt unit. Failure if there is no other source."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Fail what is under way, from another thread."""
+        """Interrupt ``fetch``, from another thread."""
 
     def close(self) -> None:
         """Close connections and files."""
 
 
 class FetchTask:
-    """A part, and the places that are still to be asked for it."""
+    """A unit, and the sources that have not been tried."""
 
-    def __init__(self, part: TransferUnit, places: Sequence[str]) -> None:
-        self.part = part
-        self.places: Deque[str] = deque([*places, MIRROR])
+    def __init__(self, unit: TransferUnit, sources: Sequence[str]) -> None:
+        self.unit = unit
+        self.sources: Deque[str] = deque([*sources, MIRROR])
 
 
 class FetchPool:
-    """One round of fetching, with a thread for each fetcher. The first error of any thread ends it and is raised."""
+    """One round of fetching with a thread per fetcher. The first error ends it and is raised."""
 
     def __init__(
-        self, fetchers: Sequence[Fetcher], keep: KeepFn, pass_on: PassOnFn = lambda *_: None
+        self, fetchers: Sequence[Fetcher], store: StoreFn, pass_on: PassOnFn = lambda *_: None
     ) -> None:
         self._fetchers = fetchers
-        self._keep = keep
+        self._store = store
         self._pass_on = pass_on
         self._changed = threading.Condition()
-        self._queues: Dict[str, Deque[FetchTask]] = {fetcher.place: deque() for fetcher in fetchers}
-        self._left = 0
+        self._queues: Dict[str, Deque[FetchTask]] = {
+            fetcher.source_name: deque() for fetcher in fetchers
+        }
+        self._remaining = 0
         self._error: Optional[Exception] = None
 
     def run(self, tasks: Sequence[FetchTask]) -> None:
-        """Fetch all parts."""
+        """Fetch the units of all tasks."""
         for task in tasks:
             self._queue(task)
-        self._left = len(tasks)
+        self._remaining = len(tasks)
         threads = [
             threading.Thread(target=self._work, args=(fetcher,), daemon=True)
             for fetcher in self._fetchers
@@ -107,49 +109,49 @@ class FetchPool:
             raise self._error
 
     def _queue(self, task: FetchTask) -> None:
-        while task.places[0] not in self._queues:
-            task.places.popleft()
-        self._queues[task.places[0]].append(task)
+        while task.sources[0] not in self._queues:
+            task.sources.popleft()
+        self._queues[task.sources[0]].append(task)
 
     def _work(self, fetcher: Fetcher) -> None:
         try:
-            while tasks := self._next(fetcher.place):
-                found = fetcher.fetch([task.part for task in tasks], self._pass_on)
-                for task, fetched in zip(tasks, found):
-                    self._settle(fetcher, task, fetched)
-        except Exception as error:  # noqa: BLE001 - ``run`` raises it again
+            while tasks := self._next(fetcher.source_name):
+                results = fetcher.fetch([task.unit for task in tasks], self._pass_on)
+                for task, result in zip(tasks, results):
+                    self._process(fetcher, task, result)
+        except Exception as error:  # noqa: BLE001 - raised again by ``run``
             self._fail(error)
 
-    def _next(self, place: str) -> List[FetchTask]:
-        """The tasks to do next; none when all are done, or one has failed."""
-        queue = self._queues[place]
+    def _next(self, source: str) -> List[FetchTask]:
+        """Wait for tasks of a source; empty when all are done, or one has failed."""
+        queue = self._queues[source]
         with self._changed:
-            while not queue and self._left and self._error is None:
+            while not queue and self._remaining and self._error is None:
                 self._changed.wait()
             if self._error is not None or not queue:
                 return []
             tasks = [queue.popleft()]
-            size = tasks[0].part.file.size
-            while tasks[0].part.is_small and queue and queue[0].part.is_small:
-                size += queue[0].part.file.size
+            size = tasks[0].unit.file.size
+            while tasks[0].unit.is_small and queue and queue[0].unit.is_small:
+                size += queue[0].unit.file.size
                 if len(tasks) == _MAX_BATCH_FILES or size > _MAX_BATCH_BYTES:
                     break
                 tasks.append(queue.popleft())
             return tasks
 
-    def _settle(self, fetcher: Fetcher, task: FetchTask, fetched: FetchResult) -> None:
-        is_right = fetched.sha256 == task.part.chunk.sha256
-        if fetched.data is not None and is_right:
-            self._keep(task.part, fetched.data, fetcher.place)
-        elif fetched.data is not None:
-            fetcher.reject(task.part)
+    def _process(self, fetcher: Fetcher, task: FetchTask, result: FetchResult) -> None:
+        is_intact = result.sha256 == task.unit.chunk.sha256
+        if result.data is not None and is_intact:
+            self._store(task.unit, result.data, fetcher.source_name)
+        elif result.data is not None:
+            fetcher.reject(task.unit)
         with self._changed:
-            if is_right:
-                self._left -= 1
+            if is_intact:
+                self._remaining -= 1
             else:
-                task.places.popleft()
+                task.sources.popleft()
                 self._queue(task)
-            if not is_right or not self._left:
+            if not is_intact or not self._remaining:
                 self._changed.notify_all()
 
     def _fail(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Read objects by key over HTTP: from a server that has a token, or from a bucket by presigned URLs."""
+"""Read objects by key over HTTP: from a server with a token, or a bucket by presigned URLs."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _CONNECT_SECONDS = 10.0
 _CONNECT_SECONDS_PER_ADDRESS = 3.0
 _BUFFER_BYTES = 2**20
 _BUSY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-_SIGNED_AT_ONCE = 64
-"""Few enough that the last URL is used before it expires."""
+_BATCH_URLS = 64
+"""URLs per request: few enough that the last is used before it expires."""
 _POSITION = re.compile(r"bytes (\d{1,18})-")
 
 
 class HttpReader(ObjectReader):
-    """Reads objects by requests that a subclass makes."""
+    """Base of readers over HTTP; subclasses make the requests."""
 
     broken = (HttpError,)
 
@@ -61,21 +61,21 @@ class HttpReader(ObjectReader):
         self._rate_limiter = rate_limiter or RateLimiter()
 
     def read(self, key: str, offset: int, view: memoryview, wait: float = 0) -> Iterator[int]:
-        """See ObjectReader. ``wait``: seconds for which the server may hold back its response."""
-        wanted = {"Range": f"bytes={offset}-{offset + len(view) - 1}"}
-        with self._request(key, wanted, wait) as response:
-            self._judge(response, key)
+        """See ObjectReader. ``wait``: seconds for which the server may delay its response."""
+        headers = {"Range": f"bytes={offset}-{offset + len(view) - 1}"}
+        with self._request(key, headers, wait) as response:
+            self._check_status(response, key)
             length = min(len(view), self._seek(response, offset))
             for start in range(0, length, _BUFFER_BYTES):
-                piece = view[start : min(start + _BUFFER_BYTES, length)]
-                self._rate_limiter.acquire(len(piece))
-                response.fill(piece)
-                yield len(piece)
+                buffer = view[start : min(start + _BUFFER_BYTES, length)]
+                self._rate_limiter.acquire(len(buffer))
+                response.fill(buffer)
+                yield len(buffer)
 
     def load(self, key: str) -> bytes:
         """See ObjectReader."""
         with self._request(key, {}, 0) as response:
-            self._judge(response, key)
+            self._check_status(response, key)
             return b"".join(response.iter_bytes())
 
     def _request(
@@ -83,26 +83,26 @@ class HttpReader(ObjectReader):
     ) -> ContextManager[Response]:
         raise NotImplementedError
 
-    def _judge(self, response: Response, key: str) -> None:
+    def _check_status(self, response: Response, key: str) -> None:
         if response.status in (200, 206):
             return
         if response.status in (404, 416):
-            raise Failure("missing", f"{self.where} does not have {key}")
+            raise Failure("missing", f"{key} not found at {self.where}")
         if response.status in _BUSY_STATUSES:
             text = response.headers.get("Retry-After") or ""
             seconds = float(text) if text.isdigit() and len(text) < 5 else 0.0
-            raise RetryAfter(seconds, coming=response.status == 503 and text == "0")
+            raise RetryAfter(seconds, is_incoming=response.status == 503 and text == "0")
         raise Failure(
-            "denied", f"{self.where} refuses to hand out weights (status {response.status})"
+            "denied", f"access to weights denied by {self.where} (status {response.status})"
         )
 
     def _seek(self, response: Response, offset: int) -> int:
-        """Skip what precedes the offset, as some servers ignore ranges; how many bytes follow."""
+        """Skip bytes before the offset, as some servers ignore ranges; number of bytes that follow."""
         position = _POSITION.match(response.headers.get("Content-Range") or "")
         before = offset - (int(position[1]) if position else 0)
         length = int(response.headers.get("Content-Length") or 0) - before
         if before < 0 or length <= 0:
-            raise HttpInterrupted(f"{self.where} sends other bytes than were requested")
+            raise HttpInterrupted(f"unexpected range from {self.where}")
         while before:
             skipped = len(response.read(min(before, _BUFFER_BYTES)))
             self._rate_limiter.acquire(skipped)
@@ -111,17 +111,17 @@ class HttpReader(ObjectReader):
 
 
 class PackResponse(NamedTuple):
-    """Small contents that came together, and those that the server is being sent itself."""
+    """Small blobs of one response, and those that the server is still fetching."""
 
-    contents: Dict[str, Union[bytes, bytearray]]
-    coming: Set[str]
+    blobs: Dict[str, Union[bytes, bytearray]]
+    incoming: Set[str]
 
 
 class ServerReader(HttpReader):
-    """Objects behind an ObjectServer, which may have several addresses: the first that answers is kept.
+    """Objects of an ObjectServer. If it has several addresses, the first that responds is preferred.
 
-    ``server`` is as requests describe it: ``urls``, ``token``, ``fingerprint`` for those of TLS, and ``loopback``, the
-    network in which its loopback addresses are valid; anywhere if that is absent. Failure for an invalid one.
+    ``server``: ``urls``, ``token``, ``fingerprint`` of the TLS certificate, and ``loopback``, the id of the network in
+    which loopback addresses are valid; anywhere if absent. Failure if invalid.
     """
 
     streams = 2
@@ -135,35 +135,35 @@ class ServerReader(HttpReader):
         super().__init__(rate_limiter)
         urls, token, pin = server.get("urls"), server.get("token"), server.get("fingerprint")
         if not isinstance(token, str) or not token:
-            raise Failure("request", "the request to fetch over HTTP lacks its token")
+            raise Failure("request", "token of the HTTP server is missing")
         if not isinstance(urls, list) or not urls:
-            raise Failure("request", f"{urls!r} are not http://ADDRESS:PORT to fetch weights from")
+            raise Failure("request", f"invalid server URLs {urls!r}: expected http://ADDRESS:PORT")
         for url in urls:
             _validate_url(url, has_pin=isinstance(pin, str))
         self.where = " or ".join(urlsplit(url).netloc for url in urls)
         self._urls = _usable_urls(urls, server.get("loopback"), self.where)
         self._secrets = {"Authorization": f"Bearer {token}"}
         self._read_timeout = read_timeout
-        self._has_answered = False
+        self._has_responded = False
         seconds = _CONNECT_SECONDS if len(urls) == 1 else _CONNECT_SECONDS_PER_ADDRESS
         self._client = HttpClient(
             read_timeout=read_timeout, connect_seconds=seconds, proxies=False, pin=pin if isinstance(pin, str) else None
         )  # fmt: skip
 
     def pack(self, digests: Sequence[str], wait: float = 0) -> PackResponse:
-        """Small contents in one response; errors as ``read`` raises them."""
-        found = PackResponse({}, set())
+        """Read small blobs in one response; errors as in ``read``."""
+        pack = PackResponse({}, set())
         body = json.dumps(list(digests)).encode()
         with self._exchange("POST", "/pack", {}, body, wait) as response:
-            self._judge(response, digests[0])
+            self._check_status(response, digests[0])
             for digest in digests:
                 length = LENGTH.unpack(_read_exactly(response, LENGTH.size))[0]
                 if length < MAX_PACKED_BYTES:
                     self._rate_limiter.acquire(length)
-                    found.contents[digest] = _read_exactly(response, length)
+                    pack.blobs[digest] = _read_exactly(response, length)
                 elif length == INCOMING:
-                    found.coming.add(digest)
-        return found
+                    pack.incoming.add(digest)
+        return pack
 
     def abort(self) -> None:
         """See ObjectReader."""
@@ -196,15 +196,15 @@ class ServerReader(HttpReader):
                         )
                     )  # fmt: skip
                 except (HttpError, PeerAuthError) as error:
-                    is_cut = isinstance(error, HttpInterrupted)
-                    self.is_reached = self.is_reached or is_cut
-                    if is_cut and self._has_answered:
+                    is_interrupted = isinstance(error, HttpInterrupted)
+                    self.is_reached = self.is_reached or is_interrupted
+                    if is_interrupted and self._has_responded:
                         raise
                     errors.append(error)
                     continue
                 self._urls = [url, *(other for other in self._urls if other != url)]
                 self.where = urlsplit(url).netloc
-                self._has_answered = self.is_reached = True
+                self._has_responded = self.is_reached = True
                 yield response
                 return
         if len(errors) == 1 or all(isinstance(error, PeerAuthError) for error in errors):
@@ -213,62 +213,60 @@ class ServerReader(HttpReader):
 
 
 class SignedUrls:
-    """The presigned URLs of a delivery's objects, which its caller signs when they are about to be read."""
+    """Presigned URLs of a delivery's objects, requested from the client in batches. Thread-safe."""
 
     def __init__(self, callbacks: CallbackClient) -> None:
         self._callbacks = callbacks
         self._lock = threading.Lock()
         self._order: List[str] = []
         self._numbers: Dict[str, int] = {}
-        self._known: Dict[str, str] = {}
+        self._urls: Dict[str, str] = {}
 
     def begin(self, files: Iterable[ListedFile]) -> None:
-        """Expect that these are read next, in this order. Small files are in packs, which are signed as they are read."""
-        parts = (part for file in files for part in units_of(file) if not part.is_small)
+        """Set the files that are read next, in order. URLs of packs of small files are requested as needed."""
+        units = (unit for file in files for unit in units_of(file) if not unit.is_small)
         with self._lock:
-            self._order = list(dict.fromkeys(keys.blob(part.chunk.sha256) for part in parts))
+            self._order = list(dict.fromkeys(keys.blob(unit.chunk.sha256) for unit in units))
             self._numbers = {key: number for number, key in enumerate(self._order)}
-            self._known.clear()
+            self._urls.clear()
 
-    def of(self, key: str) -> str:
-        """An object's URL. Failure ``missing`` if there is no such object, ``origin`` if the caller can't sign it."""
+    def find(self, key: str) -> str:
+        """Return an object's URL. Failure ``missing`` for a missing object, ``origin`` for other errors."""
         with self._lock:
-            if key not in self._known:
-                self._ask(key)
-            if not self._known[key]:
-                raise Failure("missing", f"the bucket does not have {key}")
-            return self._known[key]
+            if key not in self._urls:
+                self._request(key)
+            if not self._urls[key]:
+                raise Failure("missing", f"{key} not found in the bucket")
+            return self._urls[key]
 
     def forget(self, key: str, url: str) -> None:
-        """Have another URL signed, as this one was refused."""
+        """Drop a URL that was denied, so that a new one is requested."""
         with self._lock:
-            if self._known.get(key) == url:
-                del self._known[key]
+            if self._urls.get(key) == url:
+                del self._urls[key]
 
-    def _ask(self, key: str) -> None:
+    def _request(self, key: str) -> None:
         start = self._numbers.get(key, len(self._order)) + 1
-        following = self._order[start : start + _SIGNED_AT_ONCE]
-        wanted = [key, *(other for other in following if other not in self._known)]
+        following = self._order[start : start + _BATCH_URLS]
+        batch = [key, *(other for other in following if other not in self._urls)]
         try:
-            answer = self._callbacks.request({"method": "links", "keys": wanted})
+            response = self._callbacks.request({"method": "links", "keys": batch})
         except CallerGone:
             raise Failure(
-                "origin",
-                "the command that called this node has ended",
-                "What arrived is kept. Apply again.",
+                "origin", "client disconnected", "Data fetched so far is kept. Apply again."
             ) from None
-        if "error" in answer:
-            error = answer["error"]
+        if "error" in response:
+            error = response["error"]
             raise Failure("origin", str(error["summary"]), str(error["detail"]))
-        self._known.update(zip(wanted, answer["links"]))
+        self._urls.update(zip(batch, response["links"]))
 
 
 class BucketReader(HttpReader):
-    """Objects of a bucket. A stream is as slow as the round trip is long, so there are several."""
+    """Objects of a bucket. The throughput of a stream is limited by latency, so use several."""
 
     streams = 8
     where = "the bucket"
-    is_reached = True  # URLs lead to many servers, which are waited for alike
+    is_reached = True  # URLs lead to many servers: retry all in the same way
 
     def __init__(self, urls: SignedUrls, rate_limiter: Optional[RateLimiter] = None) -> None:
         super().__init__(rate_limiter)
@@ -286,7 +284,7 @@ class BucketReader(HttpReader):
     @contextlib.contextmanager
     def _request(self, key: str, headers: Mapping[str, str], wait: float) -> Iterator[Response]:
         for is_last in (False, True):
-            url = self._urls.of(key)
+            url = self._urls.find(key)
             with self._client.request("GET", url, headers) as response:
                 if response.status in (400, 401, 403):  # it may have expired
                     self._urls.forget(key, url)
@@ -303,24 +301,24 @@ def _validate_url(url: Any, *, has_pin: bool) -> None:
         or parts.scheme not in ("http", "https")
         or not (parts.hostname and parts.port)
     ):
-        raise Failure("request", f"{url!r} is not http://ADDRESS:PORT to fetch weights from")
+        raise Failure("request", f"invalid server URL {url!r}: expected http://ADDRESS:PORT")
     address_family(parts.hostname)
     if parts.scheme == "https" and not has_pin:
-        raise Failure("request", f"{parts.netloc} is asked over https without a fingerprint")
+        raise Failure("request", f"certificate fingerprint for {parts.netloc} is missing")
     if parts.scheme == "http" and not is_private(parts.hostname):
-        raise Failure("request", f"{parts.netloc} is asked without TLS, and isn't private")
+        raise Failure("request", f"TLS is required for {parts.netloc}: not a private address")
 
 
 def _usable_urls(urls: Sequence[str], loopback: Any, where: str) -> Any:
-    """The URLs that this host can use, or why there are none."""
-    is_ours = loopback is None or loopback == network_id() != ""
-    others = [url for url in urls if is_ours or not is_loopback(urlsplit(url).hostname)]
-    usable = [url for url in others if url.startswith("http:") or has_tls()]
+    """URLs that this host can use, or the error."""
+    is_same_network = loopback is None or loopback == network_id() != ""
+    reachable = [url for url in urls if is_same_network or not is_loopback(urlsplit(url).hostname)]
+    usable = [url for url in reachable if url.startswith("http:") or has_tls()]
     if usable:
         return usable
-    if others:
-        return NoReachableAddress(f"{where} is asked over TLS, and {sys.executable} here has none")
-    return NoReachableAddress(f"{where} is another host's loopback")
+    if reachable:
+        return NoReachableAddress(f"{where} requires TLS, which {sys.executable} does not support")
+    return NoReachableAddress(f"{where} is a loopback address of another host")
 
 
 def _read_exactly(response: Response, count: int) -> Union[bytes, bytearray]:

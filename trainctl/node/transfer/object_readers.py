@@ -1,4 +1,4 @@
-"""Read a mirror's objects by key, and with retries the parts of a listing."""
+"""Read objects of a mirror by key, and blobs of a listing with retries."""
 
 from __future__ import annotations
 
@@ -26,58 +26,58 @@ from trainctl.store.reader import BlobLocator, coalesce
 
 _READ_BYTES = 2**20
 RETRY = RetryPolicy(attempts=18, base=0.2, longest=5.0, patience=60.0, unanswered=3)
-_REAPPLY_ADVICE = "Apply again: what has arrived is kept."
+_REAPPLY_ADVICE = "Apply again: data fetched so far is kept."
 _UNREACHABLE_ADVICE = (
-    "Let this host reach that one at one of these addresses (a firewall, a route, ports: of the cluster), "
+    "Allow connections to one of these addresses (firewall, routes, ports: of the cluster), "
     "or keep the mirror where you run trainctl: mirror: {url: file:///DIRECTORY}."
 )
 CloneFn = Callable[[int, Chunk], bool]
-"""Fills a chunk from the start of an open file; see PartialFile."""
-ArrivedFn = Callable[[memoryview], None]
-"""Called with each piece as it arrives, while it is still in the processor's cache."""
+"""Fills a chunk by reflink from the start of an open file; see PartialFile."""
+OnBytesFn = Callable[[memoryview], None]
+"""Receives bytes as soon as they arrive, while they are in the CPU's cache."""
 T = TypeVar("T")
 
 
 class RetryAfter(Exception):
-    """The server is busy, or doesn't have an object yet that is ``coming``; ``seconds``: when to ask again."""
+    """The server is busy, or ``is_incoming``: it is still fetching the object. Retry after ``seconds``."""
 
-    def __init__(self, seconds: float, *, coming: bool) -> None:
+    def __init__(self, seconds: float, *, is_incoming: bool) -> None:
         super().__init__(f"in {seconds:g} s")
         self.seconds = seconds
-        self.coming = coming
+        self.is_incoming = is_incoming
 
 
 class ObjectReader:
-    """Reads objects by key, one attempt at a time, from many threads. ``streams``: how many at once are faster than one."""
+    """Reads objects by key, without retries. Thread-safe. ``streams``: useful number of parallel reads."""
 
     streams = 1
     where = ""
-    """The place, for people."""
+    """Location for error messages."""
     is_reached = False
-    """Whether it ever answered."""
+    """Whether it has ever responded."""
     broken: Tuple[Type[Exception], ...] = ()
-    """Errors of connections, after which a read may be tried again."""
+    """Connection errors, after which a read may be retried."""
 
     def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
-        """Fill the view from ``offset`` on; yields how many more bytes have arrived, and ends early if there are no more.
+        """Fill the view from ``offset`` on; yields the length of each buffer read, and stops at the object's end.
 
-        Failure ``missing`` or ``denied``; RetryAfter; ``broken``, which may come after some bytes.
+        Failure ``missing`` or ``denied``, RetryAfter, or ``broken``, possibly after some bytes.
         """
         raise NotImplementedError
 
     def load(self, key: str) -> bytes:
-        """A whole object; errors as ``read`` raises them."""
+        """Read a complete object; errors as in ``read``."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Fail what is under way, from another thread."""
+        """Interrupt reads, from another thread."""
 
     def close(self) -> None:
         """Close connections."""
 
 
 class DirectoryReader(ObjectReader):
-    """Objects in a directory that this node sees. One stream reads while another hashes."""
+    """Objects in a local directory. Two streams: one reads while the other hashes."""
 
     streams = 2
     is_reached = True
@@ -90,7 +90,7 @@ class DirectoryReader(ObjectReader):
     def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
         """See ObjectReader."""
         done = 0
-        with self._opened(key) as stream:
+        with self._open(key) as stream:
             while done < len(view):
                 end = min(done + _READ_BYTES, len(view))
                 self._rate_limiter.acquire(end - done)
@@ -102,23 +102,23 @@ class DirectoryReader(ObjectReader):
 
     def load(self, key: str) -> bytes:
         """See ObjectReader."""
-        with self._opened(key) as stream:
+        with self._open(key) as stream:
             return cast(bytes, stream.read())
 
     def clone(self, chunk: Chunk, clone: CloneFn) -> bool:
-        """Fill a chunk of a file from its object without copying bytes."""
-        with self._opened(keys.blob(chunk.sha256)) as stream:
+        """Fill a chunk of a file by reflink to its object."""
+        with self._open(keys.blob(chunk.sha256)) as stream:
             return clone(stream.fileno(), chunk)
 
-    def _opened(self, key: str) -> Any:
+    def _open(self, key: str) -> Any:
         stream = open_file(f"{self._root}/{key}")
         if stream is None:
-            raise Failure("missing", f"{self._root} does not have {key}")
+            raise Failure("missing", f"{key} not found in {self._root}")
         return stream
 
 
 class MirrorReader:
-    """The mirror of one listing, read by many threads. What broke off is resumed where it was. Failure of kind ``origin``."""
+    """Blobs of one listing in the mirror. Thread-safe; resumes interrupted reads. Failure ``origin``."""
 
     def __init__(self, reader: ObjectReader, listing: Listing, retry: RetryPolicy = RETRY) -> None:
         self._reader = reader
@@ -128,36 +128,36 @@ class MirrorReader:
         self.streams = reader.streams
         self.url = reader.where
 
-    def read(self, part: TransferUnit, view: memoryview, arrived: ArrivedFn) -> None:
-        """Fill the view with a part, piece by piece and in order."""
-        self._read(keys.blob(part.chunk.sha256), 0, view, arrived)
+    def read(self, unit: TransferUnit, view: memoryview, on_bytes: OnBytesFn) -> None:
+        """Fill the view with a unit's bytes, in order."""
+        self._read(keys.blob(unit.chunk.sha256), 0, view, on_bytes)
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
-        """Several small contents, by digest. Those that are close to each other in a pack come by one request."""
-        found = {sha256: bytearray() for sha256, size in sizes.items() if not size}
+        """Read small blobs by digest, with one request for those that are close in a pack."""
+        blobs = {sha256: bytearray() for sha256, size in sizes.items() if not size}
         try:
-            pieces = [
+            ranges = [
                 self._locator.locate_blob(sha256, size) for sha256, size in sizes.items() if size
             ]
         except StorageError as error:
             raise Failure("origin", error.summary, error.detail) from None
-        for run in coalesce(pieces):
+        for run in coalesce(ranges):
             start = run[0].offset
-            data = bytearray(max(piece.end for piece in run) - start)
-            self._read(run[0].key, start, memoryview(data), lambda piece: None)
-            for piece in run:
-                found[piece.sha256] = data[piece.offset - start : piece.end - start]
-        return found
+            data = bytearray(max(item.end for item in run) - start)
+            self._read(run[0].key, start, memoryview(data), lambda _: None)
+            for item in run:
+                blobs[item.sha256] = data[item.offset - start : item.end - start]
+        return blobs
 
     def clone(self, file: ListedFile, clone: CloneFn) -> bool:
-        """Fill a file chunk by chunk without copying bytes; False if that is impossible."""
+        """Fill a file chunk by chunk with reflinks; False if unsupported."""
         reader = self._reader
         return isinstance(reader, DirectoryReader) and all(
             reader.clone(chunk, clone) for chunk in file.chunk_ranges
         )
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
-        """A whole object, for the locator. See ObjectStore."""
+        """Read a complete object, for the locator. See ObjectStore."""
 
         def attempt(attempts: RetryState) -> Optional[bytes]:
             try:
@@ -167,10 +167,10 @@ class MirrorReader:
                     return None
                 raise
 
-        return self._patiently(attempt)
+        return self._retry_attempts(attempt)
 
     def abort(self) -> None:
-        """Fail what is under way, from another thread."""
+        """Interrupt reads, from another thread."""
         self._ending.set()
         self._reader.abort()
 
@@ -178,7 +178,7 @@ class MirrorReader:
         """Close connections."""
         self._reader.close()
 
-    def _read(self, key: str, offset: int, view: memoryview, arrived: ArrivedFn) -> None:
+    def _read(self, key: str, offset: int, view: memoryview, on_bytes: OnBytesFn) -> None:
         done = 0
 
         def attempt(attempts: RetryState) -> None:
@@ -186,7 +186,7 @@ class MirrorReader:
             if done == len(view):
                 return
             for count in self._reader.read(key, offset + done, view[done:]):
-                arrived(view[done : done + count])
+                on_bytes(view[done : done + count])
                 done += count
                 attempts.advanced()
             if done < len(view):
@@ -194,27 +194,30 @@ class MirrorReader:
                     "missing", f"{self._reader.where}: {key} ends at {offset + done} bytes"
                 )
 
-        self._patiently(attempt)
+        self._retry_attempts(attempt)
 
-    def _patiently(self, attempt: Callable[[RetryState], T]) -> T:
+    def _retry_attempts(self, attempt: Callable[[RetryState], T]) -> T:
         reader = self._reader
         attempts = RetryState(
             self._retry.patient if reader.is_reached else self._retry, self._ending
         )
-        failed: TrainctlError
+        source_error: TrainctlError
         while True:
             try:
                 return attempt(attempts)
             except RetryAfter as error:
-                why = f"the mirror at {reader.where} is too busy"
-                failed = SourceUnavailable(why, _REAPPLY_ADVICE, retry_after=error.seconds)
+                text = f"the mirror at {reader.where} is busy"
+                source_error = SourceUnavailable(text, _REAPPLY_ADVICE, retry_after=error.seconds)
             except reader.broken as error:
-                why = f"the mirror at {reader.where} does not answer: {error}"
-                failed = SourceInterrupted(why, _REAPPLY_ADVICE) if reader.is_reached else SourceUnreachable(why, _UNREACHABLE_ADVICE)  # fmt: skip
+                text = f"no response from the mirror at {reader.where}: {error}"
+                if reader.is_reached:
+                    source_error = SourceInterrupted(text, _REAPPLY_ADVICE)
+                else:
+                    source_error = SourceUnreachable(text, _UNREACHABLE_ADVICE)
             except Failure as error:
-                summary = f"the mirror is out of reach: {error.summary}"
+                summary = f"cannot read from the mirror: {error.summary}"
                 raise Failure("origin", summary, error.detail) from None
             try:
-                attempts.failed(failed)
+                attempts.failed(source_error)
             except TrainctlError as error:
                 raise Failure("origin", error.summary, error.detail) from None

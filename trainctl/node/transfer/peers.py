@@ -1,4 +1,4 @@
-"""Fetch from other nodes that need or have the same listing: which of them to ask for what, and how."""
+"""Fetch from peers: other nodes that need or have the same listing."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _SLACK = 4
 
 
 class PeerSchedule:
-    """Whom a node asks for each part. All nodes compute the same, so they agree without a message.
+    """Which node to ask for each unit. All nodes compute the same schedule, without messages.
 
-    The node that sends most decides when all are done, so loads are balanced. Of a part that some hold, each of the
-    others asks the holder with the least to send. A part that none holds has an *owner*, the node with the least to
-    send, which fetches it from the mirror and passes it on to all others.
+    The node that sends most determines when all are done, so loads are balanced. If some nodes have a unit, each other
+    node asks the holder with the least to send. If none has it, the node with the least to send becomes its *owner*:
+    it fetches the unit from the mirror and passes it on.
     """
 
     def __init__(self, listing: Listing, me: str, holds: Mapping[str, str]) -> None:
-        """``holds``: by node a bit per part, in hex; ValueError if it is not a hex number."""
+        """``holds``: by node, a bit per unit in hex; ValueError if invalid."""
         self._nodes = sorted(holds)
         self._all = range(len(self._nodes))
         self._me = self._nodes.index(me)
@@ -51,26 +51,27 @@ class PeerSchedule:
                 owner = self._first[number] = self._sends.index(min(self._sends))
                 self._sends[owner] += length * (len(self._nodes) - 1)
 
-    def places(self, number: int) -> List[str]:
-        """Whom this node asks for the part of that number, one after another, before the mirror.
+    def sources(self, number: int) -> List[str]:
+        """Nodes to ask for a unit, in order, before the mirror.
 
-        But for whom it asks first the order is the same on all nodes, and a node asks none behind itself: so no two
-        wait for each other. The parts of a node that has died are spread over the others.
+        Except for the first, the order is the same on all nodes, and a node asks only nodes before itself, so that no
+        two wait for each other. Units of a node that has died are spread over the others.
         """
         holders, first = self._holders(number), self._first[number]
-        known = _rotate(holders, number) if holders else [first]
-        ranked = known + _rotate([node for node in self._all if node not in known], number)
-        asked = ranked[: ranked.index(self._me)]
-        if first in asked:
-            asked.remove(first)
-            asked.insert(0, first)
-        return [self._nodes[node] for node in asked]
+        preferred = _rotate(holders, number) if holders else [first]
+        others = [node for node in self._all if node not in preferred]
+        ranked = preferred + _rotate(others, number)
+        nodes = ranked[: ranked.index(self._me)]
+        if first in nodes:
+            nodes.remove(first)
+            nodes.insert(0, first)
+        return [self._nodes[node] for node in nodes]
 
     def _holders(self, number: int) -> List[int]:
         return [node for node, bits in enumerate(self._held) if has_bit(bits, number)]
 
     def _assign_holders(self, number: int, length: int) -> None:
-        """Have each of the other nodes ask a holder. Small files are fetched together: all ask the same one."""
+        """Assign a holder to each other node; the same one for small units, which are fetched together."""
         holders = self._holders(number)
         receivers = _rotate([node for node in self._all if node not in holders], number)
         holder = None
@@ -83,141 +84,143 @@ class PeerSchedule:
 
 
 def _rotate(nodes: Sequence[int], number: int) -> List[int]:
-    turn = number % len(nodes) if nodes else 0
-    return [*nodes[turn:], *nodes[:turn]]
+    shift = number % len(nodes) if nodes else 0
+    return [*nodes[shift:], *nodes[:shift]]
 
 
 class PeerTimeout:
-    """How long to wait for a peer: at least ``seconds``, and some times as long as the slowest chunk from the mirror.
+    """Timeout for a peer: at least ``seconds``, and a multiple of the mirror's slowest chunk.
 
-    A slow mirror makes all peers late, and to ask it for their parts too would make it slower.
+    With a slow mirror all peers are late, and reading their units from it would make it slower.
     """
 
     def __init__(self, seconds: Optional[float] = None) -> None:
         self._seconds = _DEFAULT_TIMEOUT if seconds is None else seconds
         self._slowest = 0.0
         self.grace_until = time.monotonic() + min(_GRACE_SECONDS, self._seconds)
-        """Until then the deliveries of peers may not have begun."""
+        """Until then, deliveries of peers may not have started."""
 
     def record_mirror_time(self, seconds: float) -> None:
-        """Note how long the mirror took for a chunk."""
+        """Record how long the mirror took for a chunk."""
         self._slowest = max(self._slowest, seconds)
 
     @property
     def seconds(self) -> float:
-        """The longest wait for one part."""
+        """Timeout for one unit."""
         return max(self._seconds, _SLACK * self._slowest)
 
 
 class PeerFetcher(Fetcher):
-    """Fetches from another node, which may be fetching the same. One that is silent, slow or wrong isn't asked again."""
+    """Fetches from another node, which may still be fetching. Drops peers that are slow, corrupt or unreachable."""
 
     def __init__(self, peer: Mapping[str, Any], peer_timeout: PeerTimeout) -> None:
         super().__init__(str(peer["node"]))
         self._reader = ServerReader(peer, read_timeout=min(SILENCE_SECONDS, peer_timeout.seconds))
-        self._patience = peer_timeout
+        self._timeout = peer_timeout
         self._buffer = ChunkBuffer()
-        self._cut = self._wrong = 0
+        self._interrupted = self._corrupt = 0
         self._is_dropped = False
         self._until = 0.0
-        self._ending = threading.Event()
+        self._aborted = threading.Event()
         self.auth_error = ""
-        """Why the server in the peer's place is not the peer."""
+        """Error if another server responds at the peer's address."""
 
-    def fetch(self, parts: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
+    def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         """See Fetcher."""
-        chunk = None if parts[0].is_small else _PeerChunk(parts[0], self._buffer)
-        found: Dict[str, FetchResult] = {}
-        self._until = time.monotonic() + self._patience.seconds
-        while len(found) < len(parts) and self._ask(parts, chunk, found):
+        chunk = None if units[0].is_small else _PeerChunk(units[0], self._buffer)
+        results: Dict[str, FetchResult] = {}
+        self._until = time.monotonic() + self._timeout.seconds
+        while len(results) < len(units) and self._request(units, chunk, results):
             pass
-        for part in parts:
-            yield found.get(part.file.sha256, FetchResult(None))
+        for unit in units:
+            yield results.get(unit.file.sha256, FetchResult(None))
 
-    def reject(self, part: TransferUnit) -> None:
+    def reject(self, unit: TransferUnit) -> None:
         """See Fetcher."""
-        self._wrong += 1
-        self._is_dropped = self._is_dropped or self._wrong == _MAX_CORRUPT
+        self._corrupt += 1
+        self._is_dropped = self._is_dropped or self._corrupt == _MAX_CORRUPT
 
     def abort(self) -> None:
         """See Fetcher."""
-        self._ending.set()
+        self._aborted.set()
         self._reader.abort()
 
     def close(self) -> None:
         """See Fetcher."""
         self._reader.close()
 
-    def _ask(
+    def _request(
         self,
-        parts: Sequence[TransferUnit],
+        units: Sequence[TransferUnit],
         chunk: Optional[_PeerChunk],
-        found: Dict[str, FetchResult],
+        results: Dict[str, FetchResult],
     ) -> bool:
-        """Ask once; whether to ask again for what did not come."""
-        if self._is_dropped or self._ending.is_set():
+        """Send one request; True if another may return what is missing."""
+        if self._is_dropped or self._aborted.is_set():
             return False
         try:
             is_incoming = (
-                self._receive(chunk, found) if chunk else self._receive_small(parts, found)
+                self._receive(chunk, results) if chunk else self._receive_small(units, results)
             )
         except RetryAfter as error:
             is_incoming = True
-            if not error.coming:
-                self._ending.wait(max(error.seconds, _PAUSE_SECONDS))
+            if not error.is_incoming:
+                self._aborted.wait(max(error.seconds, _PAUSE_SECONDS))
         except HttpError as error:
-            is_cut = isinstance(error, HttpInterrupted) and not isinstance(error, HttpStalled)
-            self._cut += 1
-            self._is_dropped = not is_cut or self._cut == _MAX_INTERRUPTED
+            can_retry = isinstance(error, HttpInterrupted) and not isinstance(error, HttpStalled)
+            self._interrupted += 1
+            self._is_dropped = not can_retry or self._interrupted == _MAX_INTERRUPTED
             return not self._is_dropped
         except Failure as error:
             is_incoming = False
             self._is_dropped = error.kind != "missing"
             self.auth_error = error.summary if isinstance(error, PeerAuthError) else ""
-        self._cut = 0
+        self._interrupted = 0
         now = time.monotonic()
         if not is_incoming:
-            if now > self._patience.grace_until:
+            if now > self._timeout.grace_until:
                 return False
-            self._ending.wait(_PAUSE_SECONDS)
+            self._aborted.wait(_PAUSE_SECONDS)
         return now < self._until
 
     @property
     def _wait(self) -> float:
         return max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
 
-    def _receive_small(self, parts: Sequence[TransferUnit], found: Dict[str, FetchResult]) -> bool:
-        """Receive the files that the peer has; whether the others are on their way to it."""
-        wanted = [part.file.sha256 for part in parts if part.file.sha256 not in found]
-        pack = self._reader.pack(wanted, self._wait)
-        found.update((sha256, FetchResult.of(data)) for sha256, data in pack.contents.items())
-        return bool(pack.coming)
+    def _receive_small(
+        self, units: Sequence[TransferUnit], results: Dict[str, FetchResult]
+    ) -> bool:
+        """Receive files that the peer has; True if it is still fetching others."""
+        missing = [unit.file.sha256 for unit in units if unit.file.sha256 not in results]
+        pack = self._reader.pack(missing, self._wait)
+        results.update((sha256, FetchResult.of(data)) for sha256, data in pack.blobs.items())
+        return bool(pack.incoming)
 
-    def _receive(self, chunk: _PeerChunk, found: Dict[str, FetchResult]) -> bool:
-        """Receive what the peer has of a chunk. True: the rest is on its way to it."""
+    def _receive(self, chunk: _PeerChunk, results: Dict[str, FetchResult]) -> bool:
+        """Receive the bytes of a chunk that the peer has; it is fetching the rest."""
         wait = self._wait
-        until = time.monotonic() + wait + self._patience.seconds
+        until = time.monotonic() + wait + self._timeout.seconds
         for count in self._reader.read(chunk.key, chunk.done, chunk.view[chunk.done :], wait):
-            chunk.arrived(count)
-            self._until = time.monotonic() + self._patience.seconds
+            chunk.add(count)
+            self._until = time.monotonic() + self._timeout.seconds
             if time.monotonic() > until:
-                raise HttpStalled("it takes too long")
+                raise HttpStalled("timed out")
         if chunk.done == len(chunk.view):
-            found[chunk.part.file.sha256] = FetchResult(chunk.view, chunk.digest.hexdigest())
+            results[chunk.unit.file.sha256] = FetchResult(chunk.view, chunk.digest.hexdigest())
         return True
 
 
 class _PeerChunk:
-    """A chunk of which a peer sends what it has so far, response by response."""
+    """A chunk received in several responses, as the peer fetches it."""
 
-    def __init__(self, part: TransferUnit, buffer: ChunkBuffer) -> None:
-        self.part = part
-        self.key = keys.blob(part.chunk.sha256)
-        self.view = buffer.view(part.chunk.length)
+    def __init__(self, unit: TransferUnit, buffer: ChunkBuffer) -> None:
+        self.unit = unit
+        self.key = keys.blob(unit.chunk.sha256)
+        self.view = buffer.view(unit.chunk.length)
         self.done = 0
         self.digest = hashlib.sha256()
 
-    def arrived(self, count: int) -> None:
-        """Count more bytes that are in the view."""
+    def add(self, count: int) -> None:
+        """Hash and count bytes that were written to the view."""
         self.digest.update(self.view[self.done : self.done + count])
         self.done += count

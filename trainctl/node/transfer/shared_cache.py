@@ -1,11 +1,11 @@
-"""A cache in a directory that the nodes of a cluster share: one of them fetches what is missing, the others copy it.
+"""Cache in a directory shared by the nodes of a cluster: one node fetches a blob, the others copy it.
 
-    blobs/sha256/<2>/<64>                 0444; renamed there after every chunk was verified, and synced
-    incoming/.<64>.<pid>.<random>         being fetched, under a name that no other process uses
+    blobs/sha256/<2>/<64>                 mode 0444; renamed to this after verification and sync
+    incoming/.<64>.<pid>.<random>         being fetched, with a name unique to the process
     claims/<digest>                       leases: which process fetches a file, or a group of small ones
-    references/<lineage>/<listing>.json   {contents: {sha256: size}}; mtime: the last use, by the file server's clock
+    references/<lineage>/<listing>.json   {contents: {sha256: size}}; mtime: last use, by the file server's clock
 
-Nothing rests on locks or clocks. All of it may be deleted at any moment; other files in it are left alone.
+Correctness depends on neither locks nor clocks. Any file may be deleted at any time; foreign files are ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from trainctl.base.filesystem.files import (  # fmt: skip
 from trainctl.base.lease import FileLease, Liveness
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.node.system import layout as names
-from trainctl.node.system.blob_files import name_file_in_errors
+from trainctl.node.system.blob_files import add_path_to_errors
 from trainctl.node.transfer.fetch_pool import (
     ChunkBuffer,
     Data,
@@ -64,7 +64,7 @@ from trainctl.node.transfer.fetch_pool import (
 from trainctl.node.transfer.transfer_units import TransferUnit, units_of
 
 SHARED = "shared"
-"""The name of this place."""
+"""Name of this source."""
 _GROUP = 256
 _POLL_SECONDS = 0.1
 _OLD_SECONDS = 24 * 3600.0
@@ -74,18 +74,18 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{64}(?:\.json)?\.\d+\.[0-9a-f]{12}")
 
 
 class _SharedReference(NamedTuple):
-    """A lineage's need of a listing, and when it last had it."""
+    """A lineage's reference to a listing, with its last use."""
 
     path: Path
     at: float
 
     def contents(self) -> Iterator[str]:
-        """The digests of the contents."""
+        """Digests of the listing's blobs."""
         return iter((read_json(self.path) or {}).get("contents", ()))
 
 
 class SharedCache:
-    """The directory. Its contents are verified before they get their names, and again by those that copy them."""
+    """The cache directory. Blobs are verified before they are renamed, and again when they are copied."""
 
     def __init__(self, directory: Any, limit: Optional[int] = None) -> None:
         root = names.check_absolute(directory, "shared cache")
@@ -97,22 +97,22 @@ class SharedCache:
         self._references = root / "references"
 
     def blob(self, sha256: str) -> str:
-        """The file of a content. As text, since there may be millions."""
+        """Path of a blob, as a string: there may be millions."""
         return f"{self._blobs}/{sha256[:2]}/{sha256}"
 
     def has(self, file: ListedFile) -> bool:
-        """Whether the content is there, judging by its name and size."""
+        """Check for a blob by name and size."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = os.lstat(self.blob(file.sha256))
-            return stat.S_ISREG(found.st_mode) and found.st_size == file.size
+            status = os.lstat(self.blob(file.sha256))
+            return stat.S_ISREG(status.st_mode) and status.st_size == file.size
         return False
 
     def has_name(self, sha256: str) -> bool:
-        """Whether the content is there, judging by its name alone."""
+        """Check for a blob by name only."""
         return os.path.isfile(self.blob(sha256))  # noqa: PTH113
 
     def clone(self, file: ListedFile, clone: Callable[[int, Chunk], bool]) -> bool:
-        """Fill a file without copying bytes; False if that is impossible, or it isn't there."""
+        """Fill a file by reflink; False if unsupported or missing."""
         stream = open_file(self.blob(file.sha256))
         if stream is None:
             return False
@@ -120,7 +120,7 @@ class SharedCache:
             return clone(stream.fileno(), Chunk(0, 0, file.sha256))
 
     def refer(self, lineage: str, listing: Listing) -> None:
-        """Record that a lineage uses a listing now."""
+        """Record that a lineage uses a listing."""
         path = make_shared_directory(self._references / lineage) / f"{listing.id}.json"
         try:
             os.utime(path)
@@ -129,80 +129,78 @@ class SharedCache:
             write_atomic(path, json.dumps(document).encode(), mode=file_mode_for(path.parent))
 
     def forget(self, lineage: str) -> int:
-        """Drop a lineage's references, and what no other needs; the bytes freed."""
-        place = self._references / lineage
-        uses = (use for use in self._uses() if use.path.parent == place)
-        contents = {sha256 for use in uses for sha256 in use.contents()}
-        for name, _ in list(self._files(place, _REFERENCE, _TEMPORARY)):
-            _remove(f"{place}/{name}")
+        """Drop a lineage's references and blobs that no other needs; the bytes freed."""
+        directory = self._references / lineage
+        references = (item for item in self._list_references() if item.path.parent == directory)
+        digests = {sha256 for reference in references for sha256 in reference.contents()}
+        for name, _ in list(self._files(directory, _REFERENCE, _TEMPORARY)):
+            _remove(f"{directory}/{name}")
         with contextlib.suppress(OSError):
-            place.rmdir()
-        return self._drop(contents)
+            directory.rmdir()
+        return self._remove_unreferenced(digests)
 
     def drop(self, sha256: str) -> None:
-        """Remove a content that is wrong; the next node that needs it fetches it again."""
+        """Remove a corrupt blob; the next node that needs it fetches it again."""
         _remove(self.blob(sha256))
 
     def fetch_missing(
         self,
-        window: Sequence[ListedFile],
+        batch: Sequence[ListedFile],
         missing: Set[str],
         mirror: Sequence[Fetcher],
-        beat: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> Set[str]:
-        """Have what is missing on this node in the directory; the contents that this call fetched from the mirror.
+        """Fetch missing blobs from the mirror to the directory; the digests that this call fetched.
 
-        All nodes claim the same groups of the window, each in its own order, and wait for those of others. ``beat`` is
-        called now and then. Nothing is fetched if there is no space for it.
+        All nodes claim the same groups of the batch in random order, and wait for each other. ``heartbeat`` is called at
+        intervals. Fetches nothing if space is insufficient.
         """
         for directory in (self._incoming, self._claims):
             make_shared_directory(directory)
         groups = [
-            group for group in _groups(window) if any(file.sha256 in missing for file in group)
+            group for group in _groups(batch) if any(file.sha256 in missing for file in group)
         ]
-        left = [group for group in groups if self._absent(group)]
-        if not left or not self._make_room(
-            [file for group in left for file in self._absent(group)]
-        ):
+        remaining = [group for group in groups if self._missing(group)]
+        files = [file for group in remaining for file in self._missing(group)]
+        if not remaining or not self._free_space(files):
             return set()
-        random.shuffle(left)  # so that nodes don't all begin with the same
+        random.shuffle(remaining)  # so that nodes start with different groups
         liveness, fetched = Liveness(), set()  # type: ignore[var-annotated]
-        while left:
-            for group in left:
-                lease = FileLease(
-                    self._claims / _group_name(group), renewed=True, liveness=liveness
-                )
+        while remaining:
+            for group in remaining:
+                path = self._claims / _group_name(group)
+                lease = FileLease(path, renewed=True, liveness=liveness)
                 if lease.try_acquire():
                     with lease:
-                        absent = self._absent(group)
-                        self._fetch(absent, mirror, beat)
-                        fetched.update(file.sha256 for file in absent)
-            left = [group for group in left if self._absent(group)]
-            if left:
-                beat()
+                        missing_files = self._missing(group)
+                        self._fetch(missing_files, mirror, heartbeat)
+                        fetched.update(file.sha256 for file in missing_files)
+            remaining = [group for group in remaining if self._missing(group)]
+            if remaining:
+                heartbeat()
                 time.sleep(_POLL_SECONDS)
         return fetched
 
-    def _absent(self, group: Sequence[ListedFile]) -> List[ListedFile]:
+    def _missing(self, group: Sequence[ListedFile]) -> List[ListedFile]:
         return [file for file in group if not self.has(file)]
 
     def _fetch(
-        self, files: Sequence[ListedFile], mirror: Sequence[Fetcher], beat: Callable[[], None]
+        self, files: Sequence[ListedFile], mirror: Sequence[Fetcher], heartbeat: Callable[[], None]
     ) -> None:
-        """Write each, verified, under a name that no other process uses; sync; rename."""
+        """Write each verified blob to a temporary file, sync, rename."""
         temporaries = {file.sha256: self._incoming / temporary_name(file.sha256) for file in files}
         opened: Dict[str, int] = {}
         try:
             for sha256, path in temporaries.items():
                 opened[sha256] = create_file(path)
 
-            def keep(part: TransferUnit, data: Data, place: str) -> None:
-                with name_file_in_errors(str(temporaries[part.file.sha256])):
-                    write_at(opened[part.file.sha256], part.chunk.offset, data)
-                beat()
+            def store(unit: TransferUnit, data: Data, source: str) -> None:
+                with add_path_to_errors(str(temporaries[unit.file.sha256])):
+                    write_at(opened[unit.file.sha256], unit.chunk.offset, data)
+                heartbeat()
 
-            FetchPool(mirror, keep).run(
-                [FetchTask(part, []) for file in files for part in units_of(file)]
+            FetchPool(mirror, store).run(
+                [FetchTask(unit, []) for file in files for unit in units_of(file)]
             )
             for descriptor in opened.values():
                 os.fchmod(descriptor, 0o444)
@@ -220,119 +218,120 @@ class SharedCache:
             for path in temporaries.values():
                 _remove(str(path))
 
-    def _make_room(self, files: Sequence[ListedFile]) -> bool:
-        """Whether the files fit the limit, after listings that were used longest ago were evicted."""
-        self._sweep()
+    def _free_space(self, files: Sequence[ListedFile]) -> bool:
+        """Evict least recently used listings until the files fit the limit; False if they don't."""
+        self._remove_old_temporaries()
         if self._limit is None:
             return True
-        coming = {file.sha256 for file in files}
+        incoming = {file.sha256 for file in files}
         size = sum(file.size for file in files)
         if size > self._limit:
-            return False  # it wouldn't fit whatever is evicted
-        uses = sorted(self._uses(), key=lambda use: use.at)
-        used = self._bytes()
-        while used + size > self._limit and uses:
-            oldest = uses.pop(0)
-            contents = set(oldest.contents())
-            if coming.isdisjoint(contents):
+            return False
+        references = sorted(self._list_references(), key=lambda reference: reference.at)
+        used = self._used_bytes()
+        while used + size > self._limit and references:
+            oldest = references.pop(0)
+            digests = set(oldest.contents())
+            if incoming.isdisjoint(digests):
                 _remove(str(oldest.path))
-                used -= self._drop(contents)
+                used -= self._remove_unreferenced(digests)
         return used + size <= self._limit
 
-    def _drop(self, contents: Iterable[str]) -> int:
-        """Remove those contents that no reference names; the bytes freed."""
-        named = {sha256 for use in self._uses() for sha256 in use.contents()}
-        return sum(_remove(self.blob(sha256)) for sha256 in contents if sha256 not in named)
+    def _remove_unreferenced(self, digests: Iterable[str]) -> int:
+        """Remove those blobs that are unreferenced; the bytes freed."""
+        references = self._list_references()
+        referenced = {sha256 for reference in references for sha256 in reference.contents()}
+        return sum(_remove(self.blob(sha256)) for sha256 in digests if sha256 not in referenced)
 
-    def _bytes(self) -> int:
+    def _used_bytes(self) -> int:
         folders = (self._blobs / f"{number:02x}" for number in range(256))
         return sum(size for folder in folders for _, (size, _) in self._files(folder, _BLOB))
 
-    def _uses(self) -> Iterator[_SharedReference]:
+    def _list_references(self) -> Iterator[_SharedReference]:
         try:
             lineages = sorted(path.name for path in self._references.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return
         for lineage in lineages:
-            place = self._references / lineage
-            for name, (_, at) in sorted(self._files(place, _REFERENCE)):
-                yield _SharedReference(place / name, at)
+            directory = self._references / lineage
+            for name, (_, at) in sorted(self._files(directory, _REFERENCE)):
+                yield _SharedReference(directory / name, at)
 
-    def _sweep(self) -> None:
-        """Remove what killed nodes left half written, a day later by the file server's clock."""
-        found = list(self._files(self._incoming, _TEMPORARY))
-        newest = max((at for _, (_, at) in found), default=0.0)
-        for name, (_, at) in found:
+    def _remove_old_temporaries(self) -> None:
+        """Remove files that a killed node left incomplete, after a day by the file server's clock."""
+        files = list(self._files(self._incoming, _TEMPORARY))
+        newest = max((at for _, (_, at) in files), default=0.0)
+        for name, (_, at) in files:
             if at < newest - _OLD_SECONDS:
                 _remove(f"{self._incoming}/{name}")
 
     def _files(
-        self, directory: Path, *forms: Pattern[str]
+        self, directory: Path, *patterns: Pattern[str]
     ) -> Iterator[Tuple[str, Tuple[int, float]]]:
-        """Names of such forms that are files, with size and time of the last write; others may remove them meanwhile."""
+        """Files with matching names, with size and mtime; others may remove them meanwhile."""
         try:
             entries = os.scandir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return
         with entries:
             for entry in entries:
-                if any(form.fullmatch(entry.name) for form in forms):
+                if any(pattern.fullmatch(entry.name) for pattern in patterns):
                     with contextlib.suppress(FileNotFoundError):
-                        found = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(found.st_mode):
-                            yield entry.name, (found.st_size, found.st_mtime)
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            yield entry.name, (status.st_size, status.st_mtime)
 
 
 class SharedCacheFetcher(Fetcher):
-    """Copies from the shared cache; the mirror has what is missing or wrong there."""
+    """Copies from the shared cache; missing and corrupt units are read from the mirror."""
 
     def __init__(self, shared: SharedCache) -> None:
         super().__init__(SHARED)
         self._buffer = ChunkBuffer()
         self._shared = shared
-        self._wrong: Set[str] = set()
+        self._corrupt: Set[str] = set()
 
-    def fetch(self, parts: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
+    def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         """See Fetcher."""
-        for part in parts:
-            view, digest, done = self._buffer.view(part.chunk.length), hashlib.sha256(), 0
+        for unit in units:
+            view, digest, done = self._buffer.view(unit.chunk.length), hashlib.sha256(), 0
             with contextlib.suppress(OSError):
-                stream = open_file(self._shared.blob(part.file.sha256))
+                stream = open_file(self._shared.blob(unit.file.sha256))
                 with stream or contextlib.nullcontext():
                     while stream and done < len(view):
                         end = min(done + 2**20, len(view))
-                        count = os.preadv(stream.fileno(), [view[done:end]], part.chunk.offset + done)  # fmt: skip
+                        count = os.preadv(stream.fileno(), [view[done:end]], unit.chunk.offset + done)  # fmt: skip
                         if not count:
                             break
                         digest.update(view[done : done + count])
                         done += count
             yield FetchResult(view, digest.hexdigest()) if done == len(view) else FetchResult(None)
 
-    def reject(self, part: TransferUnit) -> None:
-        """See Fetcher. Other parts of the content may be right, so it is removed at the end."""
-        self._wrong.add(part.file.sha256)
+    def reject(self, unit: TransferUnit) -> None:
+        """See Fetcher. The blob is removed at the end, as its other units may be intact."""
+        self._corrupt.add(unit.file.sha256)
 
     def close(self) -> None:
         """See Fetcher."""
-        while self._wrong:
-            self._shared.drop(self._wrong.pop())
+        while self._corrupt:
+            self._shared.drop(self._corrupt.pop())
 
 
 def open_shared_cache(request: Mapping[str, Any]) -> Optional[SharedCache]:
-    """The shared cache of a request: ``shared: {dir, size}``; None if there is none."""
+    """Open the shared cache of a request, ``shared: {dir, size}``; None if there is none."""
     value = request.get("shared")
     if not value:
         return None
     size = value.get("size")
     if size is not None and (not isinstance(size, int) or size < 0):
-        raise Failure("request", f"shared cache size {size!r} is not a number of bytes")
+        raise Failure("request", f"invalid shared cache size {size!r}: not a number of bytes")
     return SharedCache(value.get("dir"), size)
 
 
-def _groups(window: Sequence[ListedFile]) -> List[List[ListedFile]]:
-    """What is fetched under one claim: a file, or several small ones."""
-    small = [file for file in window if units_of(file)[0].is_small]
-    groups = [[file] for file in window if not units_of(file)[0].is_small]
+def _groups(batch: Sequence[ListedFile]) -> List[List[ListedFile]]:
+    """Groups that are fetched under one claim: a large file, or several small ones."""
+    small = [file for file in batch if units_of(file)[0].is_small]
+    groups = [[file] for file in batch if not units_of(file)[0].is_small]
     return groups + [small[start : start + _GROUP] for start in range(0, len(small), _GROUP)]
 
 

@@ -1,4 +1,4 @@
-"""The places from which a delivery fetches, as its request names them: mirror, shared cache and peers."""
+"""Sources of a delivery as its request names them: mirror, shared cache and peers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class TransferSources:
-    """What ``origin``, ``max_rate``, ``shared``, ``peers``, ``node`` and ``peer_timeout`` of a request say.
+    """Fetchers for ``origin``, ``max_rate``, ``shared``, ``peers``, ``node`` and ``peer_timeout`` of a request.
 
-    ``callbacks`` signs URLs if the mirror is in a bucket.
+    ``callbacks`` provides presigned URLs if the mirror is in a bucket.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TransferSources:
         callbacks: Optional[CallbackClient] = None,
     ) -> None:
         self._urls: Optional[SignedUrls] = None
-        self._order: Optional[PeerSchedule] = None
+        self._schedule: Optional[PeerSchedule] = None
         self._numbers: Dict[str, int] = {}
         self._peers: List[PeerFetcher] = []
         rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
@@ -60,8 +60,8 @@ class TransferSources:
         )
         peers = request.get("peers") or []
         record_mirror_time = self._add_peers(peers, request, listing) if peers else _ignore
-        # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
-        # What limits a stream from a bucket is not that link.
+        # With peers, a single chunk can be passed on earlier than two that share the mirror's bandwidth.
+        # Streams from a bucket are limited by latency instead.
         streams = 1 if peers and self._urls is None else self._mirror.streams
         self.from_mirror = [
             MirrorFetcher(self._mirror, record_mirror_time, early=bool(peers))
@@ -75,32 +75,32 @@ class TransferSources:
             from_shared = [SharedCacheFetcher(self.shared), SharedCacheFetcher(self.shared)]
         self.fetchers: List[Fetcher] = [*self.from_mirror, *from_shared, *self._peers]
 
-    def begin(self, window: Sequence[ListedFile], number: int) -> None:
-        """What is fetched next is among these files; their first part has that number in the listing."""
-        if self._order is not None:
-            before = accumulate((len(file.chunk_ranges) for file in window), initial=number)
-            self._numbers = {file.sha256: first for file, first in zip(window, before)}
+    def begin(self, batch: Sequence[ListedFile], number: int) -> None:
+        """Set the files that are fetched next; ``number`` is that of their first unit in the listing."""
+        if self._schedule is not None:
+            before = accumulate((len(file.chunk_ranges) for file in batch), initial=number)
+            self._numbers = {file.sha256: first for file, first in zip(batch, before)}
         if self._urls is not None:
-            self._urls.begin(window)
+            self._urls.begin(batch)
 
     def clone(self, file: ListedFile, clone: CloneFn) -> bool:
-        """Fill a file without copying bytes, if that is possible."""
+        """Fill a file by reflink; False if unsupported."""
         try:
             return (self.shared or self._mirror).clone(file, clone)
-        except Failure:  # an object is missing: reading it reports that
+        except Failure:  # an object is missing; reading it will report that
             return False
 
-    def places(self, part: TransferUnit) -> List[str]:
-        """Where to ask for a part, before the mirror."""
+    def sources(self, unit: TransferUnit) -> List[str]:
+        """Sources to ask for a unit before the mirror."""
         if self.shared is not None:
             return [SHARED]
-        if self._order is None:
+        if self._schedule is None:
             return []
-        return self._order.places(self._numbers[part.file.sha256] + part.number)
+        return self._schedule.sources(self._numbers[unit.file.sha256] + unit.number)
 
     def auth_errors(self) -> Dict[str, str]:
-        """By peer why the server in its place is not the peer."""
-        return {peer.place: peer.auth_error for peer in self._peers if peer.auth_error}
+        """Errors of peers whose address belongs to another server."""
+        return {peer.source_name: peer.auth_error for peer in self._peers if peer.auth_error}
 
     def close(self) -> None:
         """Close all connections."""
@@ -113,7 +113,7 @@ class TransferSources:
     ) -> ObjectReader:
         if not isinstance(origin, dict) or origin.get("type") != "objects":
             kind = origin.get("type") if isinstance(origin, dict) else None
-            raise Failure("request", f"this node program knows no origin of type {kind!r}")
+            raise Failure("request", f"unknown origin type {kind!r}")
         if "path" in origin:
             return DirectoryReader(origin["path"], rate_limiter)
         from trainctl.node.transfer.http_reader import (  # slow to import  # fmt: skip
@@ -125,7 +125,7 @@ class TransferSources:
         if "urls" in origin:
             return ServerReader(origin, rate_limiter)
         if callbacks is None:
-            raise Failure("request", "the mirror is in no place that this node program can read")
+            raise Failure("request", "the mirror is not accessible from this node")
         self._urls = SignedUrls(callbacks)
         return BucketReader(self._urls, rate_limiter)
 
@@ -141,55 +141,57 @@ class TransferSources:
         me, peer_timeout = str(request.get("node")), PeerTimeout(request.get("patience"))
         holds = {str(peer["node"]): str((peer.get("holds") or {}).get(listing.id, "0")) for peer in peers}  # fmt: skip
         if me not in holds:
-            raise Failure("request", f"node {me!r} is none of its own peers")
+            raise Failure("request", f"node {me!r} is missing from its peers")
         try:
-            self._order = PeerSchedule(listing, me, holds)
+            self._schedule = PeerSchedule(listing, me, holds)
         except ValueError:
-            raise Failure("request", "what a peer holds is not a hexadecimal number") from None
+            raise Failure(
+                "request", "invalid holdings of a peer: not a hexadecimal number"
+            ) from None
         self._peers = [PeerFetcher(peer, peer_timeout) for peer in peers if str(peer["node"]) != me]
         return peer_timeout.record_mirror_time
 
 
 class MirrorFetcher(Fetcher):
-    """Fetches from the mirror, the last place. If it is ``early``, chunks are passed on as they arrive."""
+    """Fetches from the mirror, the last resort. ``early``: pass chunks on as they arrive."""
 
     def __init__(
         self, mirror: MirrorReader, record_mirror_time: Callable[[float], None], *, early: bool
     ) -> None:
         super().__init__(MIRROR)
         self._mirror = mirror
-        self._saw = record_mirror_time
+        self._record_time = record_mirror_time
         self._early = early
         self._buffer = ChunkBuffer()
 
-    def fetch(self, parts: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
+    def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         """See Fetcher."""
         began = time.monotonic()
-        if parts[0].is_small:
-            found = self._mirror.read_small({part.file.sha256: part.file.size for part in parts})
-            for part in parts:
-                yield FetchResult.of(found[part.file.sha256])
+        if units[0].is_small:
+            blobs = self._mirror.read_small({unit.file.sha256: unit.file.size for unit in units})
+            for unit in units:
+                yield FetchResult.of(blobs[unit.file.sha256])
             return
-        part, digest, done = parts[0], hashlib.sha256(), 0
-        view = self._buffer.view(part.chunk.length)
+        unit, digest, done = units[0], hashlib.sha256(), 0
+        view = self._buffer.view(unit.chunk.length)
 
-        def arrived(data: memoryview) -> None:
+        def on_bytes(data: memoryview) -> None:
             nonlocal done
             digest.update(data)
-            if self._early and part.file.chunks:
-                pass_on(part, done, data)
+            if self._early and unit.file.chunks:
+                pass_on(unit, done, data)
             done += len(data)
 
-        self._mirror.read(part, view, arrived)
-        self._saw(time.monotonic() - began)
+        self._mirror.read(unit, view, on_bytes)
+        self._record_time(time.monotonic() - began)
         yield FetchResult(view, digest.hexdigest())
 
-    def reject(self, part: TransferUnit) -> None:
+    def reject(self, unit: TransferUnit) -> None:
         """See Fetcher."""
         raise Failure(
             "wrong",
-            f"the mirror's bytes of {part.file.path!r} are not those of its listing",
-            f"Content {part.file.sha256}, {part.chunk.length} bytes at {part.chunk.offset}. Nothing of them was kept. "
+            f"{unit.file.path!r} is corrupt in the mirror: digest mismatch",
+            f"Blob {unit.file.sha256}, {unit.chunk.length} bytes at {unit.chunk.offset}. Nothing of it was stored. "
             "Repair the mirror, then apply again: trainctl mirror verify --repair",
         )
 
@@ -201,7 +203,7 @@ class MirrorFetcher(Fetcher):
 def callback_client(
     request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
 ) -> Optional[CallbackClient]:
-    """The caller, if it has to sign URLs of a bucket's objects."""
+    """Client for callbacks, if it must provide presigned URLs; else reads its input to the end."""
     if {"path", "urls"} & set(request.get("origin") or {"path": ""}):
         caller.read()
         return None
@@ -212,9 +214,9 @@ def callback_client(
 
 def _parse_rate(value: Any) -> Optional[int]:
     if value is not None and (not isinstance(value, int) or value <= 0):
-        raise Failure("request", f"max_rate {value!r} is not a number of bytes a second")
+        raise Failure("request", f"invalid max_rate {value!r}: not a number of bytes per second")
     return value
 
 
 def _ignore(seconds: float) -> None:
-    """Nothing waits for peers."""
+    """Discard the time: there are no peers."""

@@ -1,7 +1,4 @@
-"""Parts of a listing: what is fetched at once, a chunk of a large file or a whole file of one chunk.
-
-Their order, and so their numbers, follow from the listing alone.
-"""
+"""Transfer units: chunks of large files and complete small files, numbered in the order of the listing."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import Iterable, Iterator, List, NamedTuple
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.base.network.object_server import MAX_PACKED_BYTES
 
-_WINDOW_BYTES = 8 * 2**30
-_WINDOW_FILES = 128
-_WINDOW_MAX_FILES = 4096
+_BATCH_BYTES = 8 * 2**30
+_BATCH_LARGE_FILES = 128
+_BATCH_MAX_FILES = 4096
 
 
 class TransferUnit(NamedTuple):
-    """One chunk of a content; ``number`` counts within the file."""
+    """One chunk of a file; ``number`` counts within the file."""
 
     file: ListedFile
     number: int
@@ -24,55 +21,55 @@ class TransferUnit(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Whether it is a whole file that is fetched together with others."""
+        """Whether it is a complete small file, which is fetched together with others."""
         return self.chunk.length == self.file.size < MAX_PACKED_BYTES
 
 
 def units_of(file: ListedFile) -> List[TransferUnit]:
-    """The parts of a file, in order."""
+    """Units of a file, in order."""
     return [TransferUnit(file, number, chunk) for number, chunk in enumerate(file.chunk_ranges)]
 
 
 def unit_lengths(listing: Listing) -> Iterator[int]:
-    """The length of every part of a listing, in order."""
+    """Length of each unit of a listing, in order."""
     return (chunk.length for file in listing.unique_files for chunk in file.chunk_ranges)
 
 
-def windows(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:
-    """The contents in groups that are fetched one after another: each bounds how many files are open at once.
+def batches(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:
+    """Group the files into batches that are fetched in sequence, which limits the number of open files.
 
-    They are cut by the listing and not by what is missing here, so that all nodes have the same: none waits in an
-    early one for what another fetches in a late one.
+    Batches depend on the listing only, not on what is missing, so that all nodes have the same: none waits in an
+    early batch for what another fetches in a later one.
     """
-    window: List[ListedFile] = []
+    batch: List[ListedFile] = []
     size = large = 0
     for file in files:
-        window.append(file)
+        batch.append(file)
         size += file.size
         large += file.size >= MAX_PACKED_BYTES
-        if size >= _WINDOW_BYTES or large >= _WINDOW_FILES or len(window) >= _WINDOW_MAX_FILES:
-            yield window
-            window, size, large = [], 0, 0
-    if window:
-        yield window
+        if size >= _BATCH_BYTES or large >= _BATCH_LARGE_FILES or len(batch) >= _BATCH_MAX_FILES:
+            yield batch
+            batch, size, large = [], 0, 0
+    if batch:
+        yield batch
 
 
 def to_hex(present: Iterable[bool]) -> str:
-    """One bit per part, the first the lowest."""
+    """Encode a bit per unit as a hex number, lowest bit first."""
     bits = bytearray()
-    for number, is_there in enumerate(present):
+    for number, is_present in enumerate(present):
         if number % 8 == 0:
             bits.append(0)
-        bits[-1] |= is_there << number % 8
+        bits[-1] |= is_present << number % 8
     return bits[::-1].hex().lstrip("0") or "0"
 
 
 def from_hex(text: str, count: int) -> bytes:
-    """The bits of ``count`` parts, for ``has_bit``; ValueError if it is not a hex number."""
+    """Decode the bits of ``count`` units, for ``has_bit``; ValueError if not a hex number."""
     even = text.zfill(-(-len(text) // 2) * 2)
     return bytes.fromhex(even)[::-1].ljust(-(-count // 8), b"\0")
 
 
 def has_bit(bits: bytes, number: int) -> bool:
-    """Whether the part of that number is there."""
+    """Check whether a unit is present."""
     return bool(bits[number >> 3] >> (number & 7) & 1)

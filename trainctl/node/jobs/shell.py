@@ -1,0 +1,104 @@
+"""Shell programs of jobs, login shells, and checks of the host. See DESIGN.md, "Environments and containers"."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Optional, Sequence, Tuple
+
+from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
+from trainctl.node.system import layout
+
+QUERY_SECONDS = 30
+"""Timeout for a login shell or an interpreter that only answers a query."""
+
+_EXIT_NO_PROGRAM = 97
+
+_HEAD = "{before}set -e\ncd -- {work}\n"
+_COMMAND = """\
+printf %s {number} > {step}
+eval {command}
+__trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status"
+"""
+
+
+def activation_lines(venv: Optional[str]) -> str:
+    """Shell lines that activate a virtual environment, to run after the user's profile."""
+    if not venv:
+        return ""
+    path = shlex.quote(str(_venv(venv)))
+    return f'export VIRTUAL_ENV={path}\nexport PATH="$VIRTUAL_ENV/bin:$PATH"\nunset PYTHONHOME\nhash -r\n'
+
+
+def check_host(requirement: HostRequirement) -> MissingHostRequirements:
+    """Check for a virtual environment and a program; lists what is known to be missing."""
+    venv, program = requirement["venv"], requirement["program"]
+    if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
+        return {"lacks": [f"{venv} is not a virtual environment: it has no bin/python"]}
+    # Profiles keep the system's directories in PATH, and a login shell is slow to start.
+    if not program or shutil.which(program, path=os.confstr("CS_PATH")):
+        return {"lacks": []}
+    try:
+        path = shlex.quote(str(Path(program).expanduser()))
+        query = f"command -v -- {path} >/dev/null || exit {_EXIT_NO_PROGRAM}"
+        code = run_in_login_shell(query, venv).returncode
+    except subprocess.TimeoutExpired:
+        return {"lacks": []}  # the profile is slow; the program may exist
+    where = f" in {venv} or" if venv else ""
+    missing = f"program {program} not found{where} on the login shell's PATH"
+    return {"lacks": [missing] if code == _EXIT_NO_PROGRAM else []}
+
+
+def run_in_login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[str]:
+    """Run a line in the shell that runs jobs, after its profile."""
+    shell = shutil.which("bash") or "/bin/sh"
+    argv = [shell, "-l", "-c", activation_lines(venv) + text]
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=QUERY_SECONDS,
+        check=False,
+    )
+
+
+def _venv(value: Any) -> Path:
+    return layout.check_absolute(str(Path(str(value)).expanduser()), "venv")
+
+
+def shell_program(commands: Sequence[str], work: Path, step: Path, before: str = "") -> str:
+    """Program text; it writes the number of the current command, from 1, to the file ``step``.
+
+    ``before`` is inserted at the top.
+    """
+    text = _HEAD.format(before=before, work=shlex.quote(str(work)))
+    for number, command in enumerate(commands, 1):
+        text += _COMMAND.format(
+            number=number, step=shlex.quote(str(step)), command=shlex.quote(command)
+        )
+    return text
+
+
+def shell_arguments(script: Path) -> Tuple[str, ...]:
+    """Command line of a login shell for the program: bash if available."""
+    bash = shutil.which("bash")
+    return (bash or "/bin/sh", "-l", str(script))
+
+
+def describe_failure(
+    commands: Sequence[str], step: Path, ending: str, noun: str = "start command"
+) -> str:
+    """Describe which command ended the job, in one line."""
+    try:
+        number = int(step.read_text())
+    except (FileNotFoundError, ValueError):
+        return f"the login shell {ending} before the first command"
+    command = commands[number - 1] if 0 < number <= len(commands) else ""
+    line = command.strip().splitlines()[0] if command.strip() else ""
+    shown = line if len(line) <= 100 else line[:97] + "..."
+    return f"{noun} {number} of {len(commands)} {ending}: {repr(shown)[1:-1]}"
