@@ -71,7 +71,7 @@ def test_they_are_left_out_of_the_code(fresh: ProjectHarness) -> None:
     listed = fresh.run("logs", "job.fit").stdout.split()
     assert listed == ["data", "train.py", "weights"]
     assert again == {}
-    assert "(not shipped: mirror/, saved/, state/, weights/, work/)" in rerun
+    assert "(excluded from upload: mirror/, saved/, state/, weights/, work/)" in rerun
 
 
 @one_day_in(5)
@@ -85,5 +85,5 @@ def test_one_that_is_the_very_directory_of_the_code_is_an_error_of_the_plan(
 
     refused = fresh.run("plan", code=1)
 
-    assert "trainctl also contains files of trainctl" in refused.stdout + refused.stderr
+    assert "also contains files of trainctl" in refused.stdout + refused.stderr
     assert [one.name for one in (fresh.directory / "src").iterdir()] == ["train.py"]
