@@ -57,7 +57,7 @@ class GangAllocation(Allocation):
             entry.leave()
 
     def _claim_together(self, gpu_request: GpuRequest, entry: Optional[QueueEntry]) -> bool:
-        """Stay in the queue and claim when told to; True once all ranks have claimed."""
+        """Stay in the queue and claim on request; True once all ranks have claimed."""
         held = False
         while not self._gang.is_over and signal.SIGTERM not in signal.sigpending():
             for value in self._gang.receive():
