@@ -137,9 +137,18 @@ class ApplyEngine:
             finally:
                 finished.put(lambda: walk.settle(change, error))
 
+        def record(changes: list[Change]) -> None:
+            done: frozenset[Address] = frozenset()
+            try:
+                done = self._record(changes, plan)
+            finally:
+                finished.put(lambda: walk.settle_records(changes, done))
+
         futures = []
         while True:
             if not self._interrupt.stopping.is_set():
+                records = walk.take_records()
+                futures += [pool.submit(record, records)] if records else []
                 futures += [
                     pool.submit(work, change) for change in walk.take_ready(self._parallelism)
                 ]
@@ -157,6 +166,24 @@ class ApplyEngine:
             except queue.Empty:
                 if self._interrupt.cancelled.is_set():
                     self._give_up()
+
+    def _record(self, changes: list[Change], plan: Plan) -> frozenset[Address]:
+        """Record state-only changes in one append; return the recorded addresses."""
+        started = time.monotonic()
+        records = []
+        for change in changes:
+            start = _start(change, change.resumes or str(uuid.uuid4()), plan)
+            removed = change.action in REMOVES
+            records.append((start, None if removed else _record(change, start.key, {})))
+        try:
+            done = self._ledger.record(records)
+        except TrainctlError:
+            return frozenset()
+        for change in changes:
+            if change.address in done:
+                self._emit_started(change)
+                self._emit_done(change, None, started)
+        return done
 
     def _step(
         self, change: Change, plan: Plan, permit: ApplyPermissions, renewer: LeaseRenewer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trainctl.apply.step import DeferredStep
@@ -17,7 +17,7 @@ from trainctl.errors import (
 )
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
-from trainctl.model.address import Address
+from trainctl.model.address import STATE_ONLY_KINDS, Address
 from trainctl.plan import graph
 from trainctl.plan.values import Change
 
@@ -99,6 +99,10 @@ class ApplyResult:
         return TrainctlError.exit_code
 
 
+RECORD_BATCH_SIZE = 100
+"""State-only changes per append."""
+
+
 class GraphWalk:
     """Tracks ready, running and finished changes; for one thread."""
 
@@ -114,23 +118,32 @@ class GraphWalk:
         for address, needed in self._waits.items():
             for other in needed:
                 self._dependants[other].append(address)
-        self._ready = deque(address for address in changes if not self._waits[address])
+        self._ready: deque[Address] = deque()
+        self._ready_records: deque[Address] = deque()
+        for address in changes:
+            if not self._waits[address]:
+                self._make_ready(address)
         self._result = result
         self._running: set[Address] = set()
+        self._recording: set[Address] = set()
 
     @property
     def is_under_way(self) -> bool:
         """Whether any change is running."""
-        return bool(self._running)
+        return bool(self._running or self._recording)
 
     def take_ready(self, limit: int) -> list[Change]:
         """Take ready changes in plan order, so that at most ``limit`` run."""
-        changes: list[Change] = []
-        while self._ready and len(self._running) < limit:
-            change = self._waiting.pop(self._ready.popleft(), None)
-            if change is not None:
-                self._running.add(change.address)
-                changes.append(change)
+        changes = self._take(self._ready, limit - len(self._running))
+        self._running |= {change.address for change in changes}
+        return changes
+
+    def take_records(self) -> list[Change]:
+        """Take ready state-only changes for one append; none while others run."""
+        if self._recording:
+            return []
+        changes = self._take(self._ready_records, RECORD_BATCH_SIZE)
+        self._recording |= {change.address for change in changes}
         return changes
 
     def leave_alone(self, change: Change) -> None:
@@ -142,6 +155,7 @@ class GraphWalk:
     def settle(self, change: Change, error: TrainctlError | None) -> None:
         """Record the end of a change: release its dependants, or skip them after an error."""
         self._running.discard(change.address)
+        self._recording.discard(change.address)
         if error is not None:
             if isinstance(error, DeferredStep):
                 self._result.deferred[change.address] = error
@@ -153,11 +167,32 @@ class GraphWalk:
         for address in self._dependants[change.address]:
             self._waits[address].discard(change.address)
             if not self._waits[address] and address in self._waiting:
-                self._ready.append(address)
+                self._make_ready(address)
+
+    def settle_records(self, changes: Iterable[Change], done: Collection[Address]) -> None:
+        """Record the end of a batch of state-only changes; the others become single steps."""
+        for change in changes:
+            if change.address in done:
+                self.settle(change, None)
+            else:
+                self._recording.discard(change.address)
+                self._waiting[change.address] = change
+                self._ready.append(change.address)
 
     def close(self) -> None:
         """Add changes that were never started to the result."""
         self._result.not_started += list(self._waiting)
+
+    def _make_ready(self, address: Address) -> None:
+        (self._ready_records if address.kind in STATE_ONLY_KINDS else self._ready).append(address)
+
+    def _take(self, ready: deque[Address], limit: int) -> list[Change]:
+        changes: list[Change] = []
+        while ready and len(changes) < limit:
+            change = self._waiting.pop(ready.popleft(), None)
+            if change is not None:
+                changes.append(change)
+        return changes
 
     def _skip_dependants(self, address: Address, cause: Address) -> None:
         pending = [address]

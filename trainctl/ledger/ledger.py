@@ -154,6 +154,37 @@ class Ledger:
             ),
         )
 
+    def record(
+        self, changes: Sequence[tuple[IntentRequest, RecordedResource | None]]
+    ) -> frozenset[Address]:
+        """Record changes without external effect in one append; return their addresses.
+
+        Skips addresses that are locked or changed since the plan; ``begin`` raises the reason.
+        """
+        done: set[Address] = set()
+
+        def decide(reducer: StateReducer) -> list[Entry]:
+            done.clear()
+            entries: list[Entry] = []
+            for start, recorded in changes:
+                try:
+                    self._check(reducer, start)
+                except (LockHeld, StalePlan):
+                    continue
+                intent = self._intent(start)
+                header = self.header()
+                done.add(start.address)
+                entries += (
+                    intent,
+                    OutcomeEntry(
+                        header, intent.id, intent.address, recorded, intent.action, intent.plan
+                    ),
+                )
+            return entries
+
+        self._committer.submit(decide)
+        return frozenset(done)
+
     def fail(self, intent: Intent, error: str, *, waits: bool = False) -> None:
         """Record a failure; the intent becomes an orphan unless it ``waits``."""
         self._end(

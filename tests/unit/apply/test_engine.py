@@ -92,8 +92,23 @@ def test_a_removal_takes_the_record_away(desk: FakeEngine) -> None:
     assert desk.fake.steps[SFT].attributes == {"v": 1}
 
 
-def test_a_project_that_another_holds_is_waited_for(desk: FakeEngine) -> None:
-    """Undone is what the other left; other projects are made at once."""
+def test_records_are_made_together(desk: FakeEngine) -> None:
+    """What is nowhere but in the state needs no handler and shares an append; what stands on it follows, and it goes as it came."""
+    teams = [change(Address.parse(f"project.p{number}")) for number in range(50)]
+    before = desk.log.read().next
+    assert desk.run(*teams, change(depends_on=(teams[7].address,))).complete
+    assert desk.log.read().next == before + 3
+    assert len(desk.fake.calls) == 1
+    assert len(desk.said(EventType.STEP_STARTED)) == len(desk.said(EventType.STEP_DONE)) == 51
+    gone = [
+        replace(one, action=Action.DELETE, before={"v": 1}, after=None, seen=1) for one in teams[:7]
+    ]
+    assert desk.run(*gone).complete
+    assert len(desk.ledger.state().resources) == 44
+
+
+def test_a_record_that_another_holds_is_a_step_like_any(desk: FakeEngine) -> None:
+    """It is waited for, and undone is what the other left, while the records beside it are made at once."""
     other = ledger_on(desk.log, holder=elsewhere("ann"))
     hers = other.begin(IntentRequest(TEAM, "create", "local", "hers", {"attributes": {"v": 2}}))
     ending = threading.Timer(0.2, lambda: other.fail(hers, "no"))
@@ -102,7 +117,7 @@ def test_a_project_that_another_holds_is_waited_for(desk: FakeEngine) -> None:
     assert desk.run(change(TEAM), beside, permit=ApplyPermissions(lock_timeout=10)).complete
     ending.join()
     assert desk.said(EventType.STEP_DONE) == ["project.beside: created", "project.team: created"]
-    assert "abandon project.team hers" in desk.fake.calls
+    assert desk.fake.calls[0] == "abandon project.team hers"
 
 
 def test_a_record_that_moved_is_refused(desk: FakeEngine) -> None:

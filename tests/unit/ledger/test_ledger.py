@@ -211,6 +211,28 @@ def test_an_address_that_moved_is_stale() -> None:
     assert ledger.state().open_intents == {}
 
 
+def test_records_are_made_in_one_append() -> None:
+    """Intent and outcome of each together; one that another holds, and one that has moved, are left out and stay as they are."""
+    log = MemoryLog()
+    ledger, other = ledger_on(log), ledger_on(log, holder=elsewhere())
+    held, moved = (Address.parse(f"project.{name}") for name in ("held", "moved"))
+    begin(other, held)
+    other.finish(begin(other, moved), record(moved))
+    free = [Address.parse(f"project.p{number}") for number in range(100)]
+    before = log.read().next
+    made = [
+        (IntentRequest(one, "create", "local", "k", {}, "p", seen=0), record(one))
+        for one in (*free, held, moved)
+    ]
+    assert ledger.record(made) == set(free)
+    state = ledger.state()
+    assert log.read().next == before + 1
+    assert set(state.resources) == {*free, moved}
+    assert set(state.open_intents) == {held}
+    assert {state.versions[one] for one in free} == {1}
+    assert [(row.action, row.status) for row in ledger.history(free[0])] == [("create", "done")]
+
+
 def test_a_failure_keeps_the_key_for_who_comes_next() -> None:
     """After fail the address is free, and the key is in the state until the next outcome."""
     ledger = ledger_on(MemoryLog())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.support.memory_log import MemoryLog
-from tests.support.storage.ledgers import begin, ledger_on, record
+from tests.support.storage.ledgers import SFT, begin, ledger_on, record
 from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
 from trainctl.errors import StateError
-from trainctl.ledger.commit import FLUSH_ENTRIES, SNAPSHOT_APPENDS
-from trainctl.ledger.entries import CommentEntry
+from trainctl.ledger.commit import SNAPSHOT_APPENDS
+from trainctl.ledger.ledger import IntentRequest
 from trainctl.model.address import Address
 
 
@@ -33,10 +33,11 @@ def test_who_appended_much_leaves_little_to_read() -> None:
     """In few appends or many; who appended little takes no snapshot, nor does who took one already."""
     log = MemoryLog()
     ledger = ledger_on(log)
-    ledger.note("little")
+    ledger.record([(IntentRequest(SFT, "create", "local", "k", {}), record())])
     ledger.flush()
     assert log.read().snapshot is None
-    ledger.append(lambda _: [CommentEntry(ledger.header(), "much", None)] * FLUSH_ENTRIES)
+    many = [Address.parse(f"project.p{number}") for number in range(300)]
+    ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
     ledger.flush()
     found = log.read()
     assert (found.snapshot is not None, found.entries) == (True, ())
@@ -64,11 +65,12 @@ def test_what_can_be_read_no_more_is_left_as_it_is() -> None:
     faults = StoreFaults()
     log = MemoryLog()
     ledger = ledger_on(FaultyLog(log, faults, reads=True))
-    ledger.append(lambda _: [CommentEntry(ledger.header(), "much", None)] * FLUSH_ENTRIES)
+    many = [Address.parse(f"project.p{number}") for number in range(300)]
+    ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
     faults.always = StoreFault.FAIL
     ledger.flush()
     assert log.read().snapshot is None
-    assert len(log.read().entries) == FLUSH_ENTRIES + 1
+    assert set(ledger_on(log).state().resources) == set(many)
 
 
 class _NoSnapshots(FaultyLog):
