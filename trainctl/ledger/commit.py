@@ -1,7 +1,8 @@
-"""Append to a log, and follow it: the newest state, with snapshots."""
+"""Batched appends: one thread appends the entries of all waiting threads."""
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import threading
@@ -10,11 +11,12 @@ from contextlib import suppress
 from typing import Any
 
 from trainctl.base.clock import Clock
-from trainctl.errors import AppendConflict, LockHeld, PermissionDenied, StateError
+from trainctl.errors import AppendConflict, LockHeld, PermissionDenied, StateError, TrainctlError
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import CreatedEntry, Entry, EntryHeader, entry_id, from_json, to_json
 from trainctl.ledger.reducer import StateReducer
 from trainctl.ledger.state import State
+from trainctl.model.address import Address
 from trainctl.plugin_api.state import StateLog
 
 MAX_CONFLICTS = 60
@@ -24,8 +26,27 @@ MAX_PAUSE = 0.5
 Decide = Callable[[StateReducer], Sequence[Entry]]
 
 
+class AppendRequest:
+    """Request to append the entries that ``decide`` returns, possibly none.
+
+    ``alone``: not batched with others. Requests with a common address are never batched.
+    """
+
+    def __init__(
+        self, addresses: Sequence[Address], decide: Decide, *, alone: bool = False
+    ) -> None:
+        self.addresses = frozenset(addresses)
+        self.decide = decide
+        self.alone = alone
+        self.done = False
+        self.error: TrainctlError | None = None
+        self.raw: list[dict[str, Any]] = []
+        self.woken = threading.Semaphore(0)
+        """Released when the request is done, and when its thread becomes the leader."""
+
+
 class Committer:
-    """Appends to one log, for one thread at a time."""
+    """Appends batches in the leading thread; others sleep until done or leading."""
 
     def __init__(
         self, head: LogHead, redact: Redact, clock: Clock, header: Callable[[], EntryHeader]
@@ -35,31 +56,112 @@ class Committer:
         self._clock = clock
         self._make_header = header
         self._lock = threading.Lock()
+        self._waiting: list[AppendRequest] = []
+        self._leader: AppendRequest | None = None
 
-    def submit(self, decide: Decide) -> list[dict[str, Any]]:
-        """Append the entries that ``decide`` returns for the newest state; return them as written."""
+    def submit(self, request: AppendRequest) -> None:
+        """Append the entries of the request, batched with others; sets ``raw``."""
+        try:
+            with self._lock:
+                self._waiting.append(request)
+                if self._leader is None:
+                    self._appoint()
+            while self._is_to_lead(request):
+                self._commit(self._take(request))
+                self._hand_over(request)
+        finally:
+            self._withdraw(request)
+        if request.error is not None:
+            raise request.error
+
+    def submit_alone(self, decide: Decide) -> None:
+        """Append the decided entries in a batch of their own."""
+        self.submit(AppendRequest((), decide, alone=True))
+
+    def _is_to_lead(self, request: AppendRequest) -> bool:
+        """Wait until the request is done (False) or this thread leads (True)."""
+        request.woken.acquire()
+        return not request.done
+
+    def _appoint(self) -> None:
+        """Wake the next leader: the thread that waits longest. Requires the lock."""
+        self._leader = next(iter(self._waiting), None)
+        if self._leader is not None:
+            self._leader.woken.release()
+
+    def _hand_over(self, request: AppendRequest) -> None:
         with self._lock:
-            try:
-                return self._append(decide)
-            finally:
-                self._head.snapshot_if_due()
+            if self._leader is request:
+                self._appoint()
 
-    def _append(self, decide: Decide) -> list[dict[str, Any]]:
+    def _withdraw(self, request: AppendRequest) -> None:
+        """Remove the request of an interrupted thread."""
+        with self._lock:
+            self._waiting = [waiting for waiting in self._waiting if waiting is not request]
+        self._hand_over(request)
+
+    def _take(self, leader: AppendRequest) -> list[AppendRequest]:
+        """Take waiting requests with disjoint addresses, ``alone`` requests singly."""
+        batch: list[AppendRequest] = []
+        addresses: set[Address] = set()
+        with self._lock:
+            remaining = []
+            for request in self._waiting:
+                may_join = request is leader or not (request.alone or leader.alone)
+                if may_join and addresses.isdisjoint(request.addresses):
+                    batch.append(request)
+                    addresses |= request.addresses
+                else:
+                    remaining.append(request)
+            self._waiting = remaining
+        return batch
+
+    def _commit(self, batch: list[AppendRequest]) -> None:
+        try:
+            self._append(batch)
+        except (StateError, LockHeld) as error:
+            for request in batch:
+                if not request.done:  # a copy each, because receivers may set the address
+                    request.error, request.done = copy.copy(error), True
+        finally:
+            # Requests are not done only if this thread is interrupted; others continue.
+            with self._lock:
+                self._waiting[:0] = [request for request in batch if not request.done]
+            for request in batch:
+                if request.done:
+                    request.woken.release()
+        self._head.snapshot_if_due()
+
+    def _append(self, batch: list[AppendRequest]) -> None:
         self._head.catch_up()
         for attempt in range(MAX_CONFLICTS):
-            entries = decide(self._head.reducer)
-            raw = [redact_entry(to_json(entry), self._redact) for entry in entries]
+            for request in batch:
+                self._decide(request)
+            pending = [request for request in batch if not request.done]
+            raw = [entry for request in pending for entry in request.raw]
             if not raw or self._try(raw):
                 self._head.publish()
-                return raw
+                for request in pending:
+                    request.done = True
+                return
             self._clock.sleep(random.uniform(0, min(MAX_PAUSE, 0.002 * 2**attempt)))  # noqa: S311
             self._head.catch_up()
         raise LockHeld(
             f"too many concurrent writers of the state at {self._head.log.url}", "Try again later."
         )
 
+    def _decide(self, request: AppendRequest) -> None:
+        if request.done:
+            return
+        try:
+            entries = request.decide(self._head.reducer)
+            request.raw = [redact_entry(to_json(entry), self._redact) for entry in entries]
+            request.done = not request.raw
+        except TrainctlError as error:
+            request.error, request.done = error, True
+
     def _try(self, raw: list[dict[str, Any]]) -> bool:
-        """Append the entries; return False if another process was first."""
+        """Append the batch; return False if another process was first."""
         if not self._head.reducer.lineage:
             header = self._make_header()
             raw = [redact_entry(to_json(CreatedEntry(header, header.id)), self._redact), *raw]
@@ -135,7 +237,7 @@ FLUSH_ENTRIES = 500
 
 
 class LogHead:
-    """Position in a log and the state there; for one thread at a time."""
+    """Position in a log and the state there; only for the leading thread."""
 
     def __init__(self, log: StateLog, clock: Clock) -> None:
         self.log = log

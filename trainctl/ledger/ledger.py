@@ -13,7 +13,7 @@ from trainctl.base.clock import Clock
 from trainctl.base.lease import STALE_SECONDS
 from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, StateError, UsageError
 from trainctl.ledger.codec import intent_from_json
-from trainctl.ledger.commit import Committer, LogHead
+from trainctl.ledger.commit import AppendRequest, Committer, LogHead
 from trainctl.ledger.entries import (
     ApprovalEntry,
     CommentEntry,
@@ -100,7 +100,7 @@ class Ledger:
             states[:] = [reducer.state()]
             return []
 
-        self._committer.submit(read)
+        self._committer.submit(AppendRequest((), read))
         return states[0]
 
     def known(self) -> State:
@@ -113,7 +113,7 @@ class Ledger:
 
     def append(self, build: Callable[[State], Sequence[Entry]]) -> State:
         """Append the entries that ``build`` returns; it is called again after conflicts."""
-        self._committer.submit(lambda reducer: build(reducer.state()))
+        self._committer.submit_alone(lambda reducer: build(reducer.state()))
         return self.state()
 
     def header(self) -> EntryHeader:
@@ -135,12 +135,13 @@ class Ledger:
 
         with self._held_lock:
             self._held[intent.id] = LedgerLease(intent, started)
+        request = AppendRequest((start.address,), decide)
         try:
-            raw = self._committer.submit(decide)
+            self._committer.submit(request)
         except BaseException:
             self.abandon(intent)
             raise
-        return intent_from_json(raw[0])
+        return intent_from_json(request.raw[0])
 
     def finish(self, intent: Intent, recorded: RecordedResource | None, *, error: str = "") -> None:
         """Record the outcome, None after a removal; raise LockHeld if the lease was lost.
@@ -182,7 +183,7 @@ class Ledger:
                 )
             return entries
 
-        self._committer.submit(decide)
+        self._committer.submit(AppendRequest([start.address for start, _ in changes], decide))
         return frozenset(done)
 
     def fail(self, intent: Intent, error: str, *, waits: bool = False) -> None:
@@ -208,7 +209,7 @@ class Ledger:
             released[:] = [intent]
             return [UnlockEntry(self.header(), intent.id, intent.address)]
 
-        self._committer.submit(decide)
+        self._committer.submit_alone(decide)
         self.abandon(released[0])
         return released[0]
 
@@ -227,15 +228,19 @@ class Ledger:
                 and merge_outputs(recorded.outputs, outputs) is not recorded.outputs
             ]
 
-        self._committer.submit(decide)
+        self._committer.submit(AppendRequest(tuple(observed), decide))
 
     def approve(self, plan: str, changes: Mapping[Address, str]) -> None:
         """Record approved changes as digests of their new values."""
-        self._committer.submit(lambda _: [ApprovalEntry(self.header(), plan, changes)])
+        self._committer.submit(
+            AppendRequest(tuple(changes), lambda _: [ApprovalEntry(self.header(), plan, changes)])
+        )
 
     def note(self, text: str, address: Address | None = None) -> None:
         """Add a comment to the history."""
-        self._committer.submit(lambda _: [CommentEntry(self.header(), text, address)])
+        self._committer.submit(
+            AppendRequest((), lambda _: [CommentEntry(self.header(), text, address)])
+        )
 
     def flush(self) -> None:
         """Take a snapshot at the end of a command if many entries were appended."""
@@ -245,7 +250,7 @@ class Ledger:
             return []
 
         with suppress(StateError, LockHeld):  # a snapshot is optional
-            self._committer.submit(flush)
+            self._committer.submit(AppendRequest((), flush))
 
     def renew(self) -> tuple[Intent, ...]:
         """Renew all leases of this process in one append; return the lost ones."""
@@ -261,7 +266,7 @@ class Ledger:
             alive.update(ids)
             return [LeaseRenewedEntry(self.header(), tuple(ids))] if ids else []
 
-        self._committer.submit(decide)
+        self._committer.submit(AppendRequest([intent.address for intent in intents], decide))
         lost = []
         with self._held_lock:
             for intent in intents:
@@ -303,7 +308,7 @@ class Ledger:
                 raise _lock_lost_error(intent, reducer.open.get(intent.address))
             return [make(self.header())]
 
-        self._committer.submit(decide)
+        self._committer.submit(AppendRequest((intent.address,), decide))
         self.abandon(intent)
 
     def _intent(self, start: IntentRequest) -> Intent:

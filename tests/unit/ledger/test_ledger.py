@@ -389,6 +389,23 @@ def test_many_threads_lose_nothing() -> None:
     assert state == ledger_on(log).state()
 
 
+def test_what_waits_for_an_append_shares_the_next() -> None:
+    """While one append hangs five threads want one on addresses of their own: they get one for all of them."""
+    faults = StoreFaults({1: StoreFault.STALL})
+    log = MemoryLog()
+    ledger = ledger_on(FaultyLog(log, faults))
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(begin, ledger)
+        assert faults.stalled.wait(10)
+        others = [pool.submit(begin, ledger, Address.parse(f"job.j{n}")) for n in range(5)]
+        while len(ledger._committer._waiting) < 5:
+            threading.Event().wait(0.01)
+        faults.release()
+        intents = [each.result() for each in (first, *others)]
+    assert len({intent.id for intent in intents}) == 6
+    assert log.read().next == 2
+
+
 def test_threads_on_one_address_get_it_in_turn() -> None:
     """Of many threads that want one address at once exactly one gets it; the others are told who has it."""
     ledger = ledger_on(MemoryLog())
@@ -404,3 +421,38 @@ def test_threads_on_one_address_get_it_in_turn() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))).count(True) == 1
+
+
+def test_requests_for_one_address_never_share_an_append() -> None:
+    """Several threads wait for one address while an append hangs: what comes next is still decided one after the other."""
+    faults = StoreFaults({1: StoreFault.STALL})
+    ledger = ledger_on(FaultyLog(MemoryLog(), faults))
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(begin, ledger, PREP)
+        assert faults.stalled.wait(10)
+        others = [pool.submit(begin, ledger) for _ in range(5)]
+        while len(ledger._committer._waiting) < 5:
+            threading.Event().wait(0.01)
+        faults.release()
+        first.result()
+        errors = [other.exception() for other in others]
+    assert [isinstance(error, LockHeld) for error in errors].count(True) == 4
+    assert errors.count(None) == 1
+
+
+def test_an_append_that_fails_is_an_error_to_each() -> None:
+    """Threads that shared an append get an error of their own each, with what to do."""
+    faults = StoreFaults({1: StoreFault.STALL}, always=StoreFault.FAIL)
+    ledger = ledger_on(FaultyLog(MemoryLog(), faults))
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(begin, ledger)
+        assert faults.stalled.wait(10)
+        others = [pool.submit(begin, ledger, Address.parse(f"job.j{n}")) for n in range(2)]
+        while len(ledger._committer._waiting) < 2:
+            threading.Event().wait(0.01)
+        faults.release()
+        first.result()
+        errors = [other.exception() for other in others]
+    assert all(isinstance(error, StateError) and "planted" in str(error) for error in errors)
+    assert errors[0] is not errors[1]
+    assert [one.intent.address for one in ledger.held()] == [SFT]
