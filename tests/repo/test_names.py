@@ -63,13 +63,6 @@ AVOIDED = {
 """Words that the documents of the field don't use for this, and what they use."""
 
 ALLOWED = {
-    "condemned|doomed": frozenset(
-        {
-            "trainctl/node/DESIGN.md",
-            "trainctl/node/supervision/garbage_collection.py",
-            "trainctl/node/system/layout.py",
-        }
-    ),
     "nobody|somebody": frozenset(
         {
             "docs/guides/private-sources-and-secrets.md",
@@ -82,7 +75,7 @@ ALLOWED = {
         }
     ),
 }
-"""Files in which a word is right: `.doomed` is a file's suffix; `nobody` is a person or user."""
+"""Files in which a word is right: `nobody` is a person or user."""
 
 
 @cache

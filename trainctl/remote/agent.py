@@ -1,4 +1,4 @@
-"""Client of the node program. The protocol is in trainctl/DESIGN.md, "The node program"."""
+"""Client of the node program. See trainctl/DESIGN.md, "The node program"."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class NodeAgent:
         on_bytes: Callable[[bytes], None],
         timeout: float | None = None,
     ) -> None:
-        """Call a ``read_`` method and pass on its raw bytes; an error may follow some of them."""
+        """Call a ``read_`` method and pass on its bytes; an error may follow them."""
         line = json.dumps(request).encode() + b"\n"
         silence = timeout or _SILENCE_SECONDS
         output = self._call_process(method.name, (line, ()), (), on_bytes, silence)
@@ -161,7 +161,10 @@ class NodeAgent:
         return self._run(run)
 
     def _run(self, run: Callable[[Sequence[str], bytes], CommandOutput]) -> CommandOutput:
-        """Run the program, installing it if missing; ``run`` receives the command line and first input."""
+        """Run the program, installing it if missing.
+
+        ``run`` receives the command line and the first input.
+        """
         if self._is_absent:
             return self._run_from_memory(run)
         for attempt in range(2):

@@ -128,7 +128,7 @@ def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:
 
 
 def _installed_code(name: str, source: bytes) -> CodeType | None:
-    """Compiled code of an installed module; None unless it was compiled from this source."""
+    """Compiled code of an installed module; None if compiled from other source."""
     path = _SOURCE_ROOT / name
     loader = SourceFileLoader(name, str(path))
     try:

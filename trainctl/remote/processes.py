@@ -34,7 +34,7 @@ class InputFeed:
         """Time of the first read in monotonic seconds: the program has been started by then."""
 
     def lead(self, buffers: Iterable[bytes]) -> None:
-        """Send these buffers before all others. Call before reading starts; they must not block."""
+        """Send these buffers first; call before reading starts, they must not block."""
         self._lead = iter(buffers)
         self._first = next(self._lead, None)
         if self._first is not None:
@@ -111,7 +111,7 @@ class ProgramStreams:
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block: while a program starts, it could leave it running."""
+    """Defer Ctrl-C to the end of the block, while a program starts."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -127,7 +127,7 @@ def defer_interrupt() -> Iterator[None]:
 
 
 class ProgramRunner:
-    """Run programs in sessions of their own, so that each can be killed with its descendants."""
+    """Run programs in sessions of their own, to kill each with its descendants."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class ProgramRunner:
     def run(
         self, argv: Sequence[str], streams: ProgramStreams, environ: Mapping[str, str] | None = None
     ) -> int:
-        """Run a program; exit code, negative for a signal. On any error, Ctrl-C included, kill it."""
+        """Run a program; exit code, negative for a signal; killed on any error."""
         process: subprocess.Popen[bytes] | None = None
         try:
             with defer_interrupt():
@@ -305,7 +305,7 @@ class _StreamPump:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program in a session of its own, with the descendants in its process group."""
+    """Kill a program with the descendants in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

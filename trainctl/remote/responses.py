@@ -35,7 +35,7 @@ _TAIL_LINES = 12
 
 
 class ResponseParser:
-    """Parser of the node program's standard output; ``result`` is set when the call has ended."""
+    """Parser of the node program's output; ``result`` is set at the call's end."""
 
     def __init__(self, node: str, on_event: OnEvent | None) -> None:
         self._node = node
@@ -84,7 +84,7 @@ def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
 
 
 def crash_error(node: str, exit_code: int, stderr: bytes) -> NodeError:
-    """Error for a node program that ended without response; the detail is the end of stderr."""
+    """Error for a node program that ended without response, with its stderr."""
     return NodeError(
         f"the node program on {node} exited with {format_exit_status(exit_code)}",
         printable_tail(stderr),

@@ -1,4 +1,4 @@
-"""A process on a node that serves many calls. See DESIGN.md in this directory, "Sessions"."""
+"""A process on a node that serves many calls. See DESIGN.md, "Sessions"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SessionFrame = tuple[Mapping[str, Any], bytes]
 
 @dataclass(frozen=True, slots=True)
 class SessionCall:
-    """A call: ``data`` is its standard input, ``timeout`` in seconds without output, ``node_label`` for errors."""
+    """A call; ``data`` is its input, ``timeout`` in seconds without output."""
 
     node_label: str
     method: str
@@ -34,7 +34,7 @@ class SessionCall:
 
 
 class NodeSession:
-    """A session, started in a thread; its program reads ``head`` before the first frame. Thread-safe."""
+    """A session, started in a thread; its program reads ``head`` first. Thread-safe."""
 
     def __init__(self, transport: Transport, argv: Sequence[str], head: bytes = b"") -> None:
         self._transport = transport
@@ -83,7 +83,7 @@ class NodeSession:
         self._feed.close()
 
     def join(self, seconds: float) -> None:
-        """Wait for the end, at most ``seconds``; not at all if its program was not started yet."""
+        """Wait for the end, at most ``seconds``, if its program was started."""
         if self._feed.began is not None:
             self._thread.join(seconds)
 
@@ -114,12 +114,12 @@ class NodeSession:
                 errors += data
 
     def _remaining_silence(self, last_activity: float, timeout: float) -> float:
-        """Seconds until a call times out. Starting the session doesn't count: it may prompt the user."""
+        """Seconds until a call times out, not counting the session's start."""
         now = time.monotonic()
         return max(0.0, max(last_activity, self._feed.began or now) + timeout - now)
 
     def outcome(self, node_label: str) -> CommandOutput:
-        """Output or error of a session that is over, for a call to the node ``node_label``."""
+        """Output or error of a session that is over."""
         if isinstance(self._error, ValueError):
             raise NodeError(
                 f"unexpected response from node {node_label} (not from the node program)",
@@ -177,7 +177,7 @@ class NodeSessions:
         self._open: dict[tuple[str, ...], NodeSession] = {}
 
     def call(self, argv: Sequence[str], head: bytes, call: SessionCall) -> CommandOutput:
-        """Call a program in its session; starts one with ``argv`` and first input ``head`` if needed."""
+        """Call a program in its session, started with ``argv`` and ``head`` if needed."""
         while True:
             session, is_new = self._session((*argv, METHOD), head)
             output = session.call(call)

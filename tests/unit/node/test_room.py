@@ -227,7 +227,7 @@ def test_a_seal_that_was_put_aside_is_put_back(cache: Cache) -> None:
     """Who was killed while deciding about a tree leaves it whole: a run finds it, and nothing is fetched."""
     cache.deliver("a")
     completion_marker = cache.place / "seals" / f"{cache.listing('a')}.json"
-    completion_marker.rename(completion_marker.with_suffix(".doomed"))
+    completion_marker.rename(completion_marker.with_suffix(".pending"))
 
     status = cache.start("a", "cmp w/model.bin w/model.bin")
 

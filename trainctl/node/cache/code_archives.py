@@ -74,7 +74,7 @@ def open_archive(layout: Layout, digest: Any) -> BinaryIO:
 
 
 def unpack(stream: BinaryIO, target: Path) -> None:
-    """Unpack into an empty directory; Failure if a path or symlink leads outside of it."""
+    """Unpack into an empty directory; Failure if a path or symlink leads outside."""
     links: List[tarfile.TarInfo] = []
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
@@ -95,7 +95,7 @@ def unpack(stream: BinaryIO, target: Path) -> None:
 
 
 def _is_complete_tar(path: Path) -> bool:
-    """Check that the tar ends with its two zero blocks: the sender may be killed at any byte."""
+    """Check for the two zero blocks at the tar's end, as senders may be killed."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - len(_END)))
         ended = stream.read() == _END

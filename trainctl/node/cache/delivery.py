@@ -1,4 +1,4 @@
-"""Delivery: make a listing present on this node. Order of steps: invariant 7 of DESIGN.md."""
+"""Make a listing present on this node, in the order of DESIGN.md, invariant 7."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVENT_SECONDS = 0.2
 
 
 def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverResponse:
-    """Fetch the listing's missing blobs and complete its tree; returns bytes by source."""
+    """Fetch the listing's missing blobs and complete its tree."""
     began = time.monotonic()
     layout = layout_of(request)
     (listing,) = receive_listings([request["listing"]], caller)
@@ -65,7 +65,7 @@ def _deliver_with_retries(
     emit: Emit,
     callbacks: Optional[CallbackClient],
 ) -> Dict[str, int]:
-    """Retry if another lineage's garbage collection removed files meanwhile; bytes by source."""
+    """Retry if another lineage's garbage collection removed files meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             _announce(layout, listing, request)

@@ -1,4 +1,4 @@
-"""Disk space of the node's cache: evict least recently used listings until a delivery fits."""
+"""Disk space of the node's cache: evict listings until a delivery fits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class CacheSpace(NamedTuple):
 
 
 class AvailableSpace(NamedTuple):
-    """Bytes that weights may take: ``now``, and at ``most`` after all runs have ended; None: unlimited."""
+    """Bytes that weights may take ``now``, and at ``most`` after all runs have ended.
+
+    None: unlimited.
+    """
 
     now: Optional[int]
     most: Optional[int]
@@ -131,7 +134,7 @@ class _SpaceSurvey:
         return CacheSpace(here, coming, unwritten, here, None if disk is None else disk + freed)
 
     def _measure(self, sizes: Mapping[str, int]) -> Tuple[int, int, int]:
-        """Bytes of blobs that are stored, that are missing, and that have no allocated blocks."""
+        """Bytes of blobs that are stored, missing, and without allocated blocks."""
         here = coming = unwritten = 0
         for sha256, size in sizes.items():
             present, allocated = self._inventory.sizes_of(sha256)
@@ -150,7 +153,7 @@ class _SpaceSurvey:
 
 
 def available_space(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> AvailableSpace:
-    """Space for weights with and without the leased blobs, if everything else were evicted."""
+    """Space for weights beyond the leased blobs, if everything else were evicted."""
     inventory = CacheInventory(layout)
     leased_bytes = inventory.present(set(leased))
     free = space_for_weights(str(layout.cache))
@@ -212,7 +215,7 @@ def _run_names(runs: Sequence[str]) -> str:
 
 
 def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:
-    """Report which listings and blobs are complete, by name only, and the space left for more."""
+    """Report which listings and blobs are stored, by name, and the space for more."""
     layout = layout_of(request)
     trees = ListingTrees(layout)
     listings = [check_sha256(listing, "listing") for listing in request.get("listings", [])]

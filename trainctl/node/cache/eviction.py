@@ -25,7 +25,10 @@ NeededFn = Callable[[str], bool]
 
 
 class CacheEviction:
-    """Removal from one cache. The caller holds the space lock since before it read ``listings``."""
+    """Removal from one cache.
+
+    The caller holds the space lock since before it read ``listings``.
+    """
 
     def __init__(self, layout: Layout, listings: Sequence[CacheEntry]) -> None:
         self._layout = layout
@@ -39,7 +42,7 @@ class CacheEviction:
         self._reserved = {file.sha256 for file in reservations(layout)}
 
     def remove_listing(self, entry: CacheEntry, is_needed: NeededFn) -> Optional[int]:
-        """Remove a listing's tree, references and unshared blobs; the bytes freed, None if it stays."""
+        """Remove a listing's tree, references and blobs; bytes freed, None if it stays."""
         if is_needed(entry.id):
             return None
         lock = FileLease(self._layout.locks / f"listing-{entry.id}.lock")
@@ -73,7 +76,7 @@ class CacheEviction:
         return freed
 
     def remove_orphans(self) -> int:
-        """Remove unreferenced blobs and remains of interrupted builds and removals; the bytes freed."""
+        """Remove unreferenced blobs and remains of interrupted operations; bytes freed."""
         freed = 0
         for name in list_names(self._layout.partial):
             if name.startswith(REMOVED):

@@ -16,7 +16,7 @@ from trainctl.node.system.layout import Layout
 
 
 class CacheEntry:
-    """A listing in the cache, complete or not; ``marker`` is its completion marker, also if moved aside."""
+    """A listing in the cache; ``marker`` is its completion marker, also if moved."""
 
     def __init__(
         self, layout: Layout, listing_id: str, marker: Mapping[str, Any], last_used: float
@@ -59,7 +59,7 @@ class CacheInventory:
         self._references = CacheReferences(layout)
 
     def listings(self) -> List[CacheEntry]:
-        """All listings with a tree, completion marker or reference, least recently used first."""
+        """All listings with a tree, marker or reference, least recently used first."""
         marked = {Path(name).stem for name in list_names(self._layout.completion_markers)}
         ids = {*self._references.listings(), *marked, *list_names(self._layout.trees)}
         entries = [self._entry(listing_id) for listing_id in ids if not listing_id.startswith(".")]
@@ -116,7 +116,7 @@ def _allocated_bytes(status: os.stat_result) -> int:
 
 
 def _files_below(path: str) -> Iterator[Tuple[str, os.stat_result]]:
-    """Walk all regular files without listing a directory in memory: it may hold millions."""
+    """Walk all regular files lazily: one directory may hold millions."""
     directories = [path]
     while directories:
         try:

@@ -1,4 +1,4 @@
-"""Leases of runs and reservations of deliveries, which protect listings from eviction."""
+"""Leases of runs and reservations of deliveries: protection from eviction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CacheLeases:
         self._layout = layout
 
     def acquire(self, key: str, listing_id: str, lineage: str) -> None:
-        """Record that a run needs a listing. Call before checking that the listing is complete."""
+        """Record that a run needs a listing, before checking that it is complete."""
         write_volatile(
             self._layout.leases / key / listing_id,
             {"lineage": lineage, "root": str(self._layout.root), "holder": process_record()},
@@ -46,13 +46,13 @@ class CacheLeases:
         remove_tree(self._layout.leases / key)
 
     def release_listing(self, key: str, listing_id: str) -> None:
-        """Release the lease of a failed delivery, unless the run exists and may use the listing."""
+        """Release the lease of a failed delivery, unless the run exists."""
         if key and NodeRun(self._layout, key).spec is None:
             with contextlib.suppress(FileNotFoundError):
                 (self._layout.leases / key / listing_id).unlink()
 
     def release_unstarted(self, lineage: str, runs: Set[str]) -> None:
-        """Release a lineage's leases of runs that were never created under this root directory."""
+        """Release a lineage's leases of runs that were never created here."""
         for key in set(list_names(self._layout.leases)) - runs:
             leases = self._of(key).values()
             mine = {"lineage": lineage, "root": str(self._layout.root)}
@@ -96,7 +96,7 @@ class CacheLeases:
         return next(filter(None, specs), None)
 
     def _sweep(self, key: str) -> None:
-        """Remove a run's lease directory if it is empty or abandoned; a concurrent writer recreates it."""
+        """Remove a run's lease directory if empty or abandoned; writers recreate it."""
         directory = self._layout.leases / key
         if list_names(directory) and not self._is_young(key):
             remove_tree(directory)
@@ -104,7 +104,7 @@ class CacheLeases:
             directory.rmdir()
 
     def _of(self, key: str) -> Dict[str, Mapping[str, Any]]:
-        """Leases of a run by listing, including those that are empty or truncated by a crash."""
+        """Leases of a run by listing, also empty and truncated ones."""
         directory = self._layout.leases / key
         names = (name for name in list_names(directory) if not name.startswith("."))
         return {name: read_json(directory / name) or {} for name in names}
@@ -149,7 +149,10 @@ def hold_lease(run: NodeRun, listing_id: str) -> bool:
 
 
 def space_lock(layout: Layout) -> FileLease:
-    """Lock for reserving, measuring and removing. Its holder never waits for a listing's lock."""
+    """Lock for reserving, measuring and removing.
+
+    Its holder never waits for a listing's lock.
+    """
     return FileLease(layout.locks / "room.lock")
 
 

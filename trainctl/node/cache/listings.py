@@ -55,7 +55,7 @@ class CacheReferences:
         self._layout = layout
 
     def refer(self, lineage: str, listing: Listing, owner: str) -> None:
-        """Record that a lineage needs a listing, before inspecting it; then store its document.
+        """Record a lineage's need of a listing before inspecting it; store its document.
 
         The reference's mtime is the last use.
         """
@@ -70,7 +70,7 @@ class CacheReferences:
             write_atomic(make_directory(document.parent) / document.name, listing.iter_bytes())
 
     def announce(self, lineage: str) -> None:
-        """Protect files that a lineage uploads from garbage collection before its first delivery."""
+        """Protect a lineage's uploaded files before its first delivery."""
         path = make_directory(self._layout.references / lineage) / _ARRIVAL_FILE
         if not path.exists():
             write_json(path, {})
@@ -129,7 +129,7 @@ class CacheReferences:
         self.drop_document(listing_id)
 
     def drop_document(self, listing_id: str) -> None:
-        """Remove a listing's document unless it is referenced: references are written first."""
+        """Remove the document of an unreferenced listing."""
         if not self.refers(listing_id):
             with contextlib.suppress(FileNotFoundError):
                 self._layout.listing(listing_id).unlink()

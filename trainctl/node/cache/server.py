@@ -51,7 +51,7 @@ _MIN_TOKEN = 16
 
 
 def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
-    """Serve the listings from this node's cache; the first event reports what it ``holds``."""
+    """Serve listings from this node's cache; the first event has what it ``holds``."""
     layout = layout_of(request)
     listings = receive_listings(request["listings"], caller)
     holds = {listing.id: _holdings(layout, listing) for listing in listings}
@@ -66,7 +66,7 @@ def serve_mirror(request: ServeMirrorRequest, emit: Emit, caller: BinaryIO) -> S
 
 
 class CacheObjectSource(ObjectSource):
-    """Chunks of listings by digest, also while the files are being fetched, and small files."""
+    """Chunks of listings by digest, also of files being fetched, and small files."""
 
     def __init__(self, layout: Layout, listings: Sequence[Listing]) -> None:
         self._layout = layout
@@ -80,7 +80,10 @@ class CacheObjectSource(ObjectSource):
         self._checked = -_FRESH_SECONDS
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """See ObjectSource. Clients verify: a chunk map may claim more than the disk has kept."""
+        """See ObjectSource.
+
+        Clients verify: a chunk map may claim more than the disk has kept.
+        """
         match = _BLOB.fullmatch(key)
         if match is None:
             return None
@@ -170,7 +173,7 @@ def _serve(
 
 
 def _tls(callbacks: CallbackClient) -> ssl.SSLContext:
-    """TLS context with a certificate that the client makes: the standard library can't."""
+    """Create a TLS context with a certificate from the client."""
     from trainctl.base.network.tls import server_context
 
     try:

@@ -41,7 +41,7 @@ class ListingTrees:
         return self._layout.completion_marker(listing_id).exists()
 
     def is_intact(self, listing: Listing, *, thoroughly: bool) -> bool:
-        """Check a complete tree against the file system; skip large ones unless ``thoroughly``."""
+        """Check a complete tree's files; skip large trees unless ``thoroughly``."""
         if not self.is_complete(listing.id):
             return False
         if len(listing.files) > MAX_CHECKED_FILES and not thoroughly:
@@ -83,12 +83,12 @@ class ListingTrees:
                     os.link(path, blob, follow_symlinks=False)
 
     def corrupt_files(self, listing: Listing, corrupt: AbstractSet[str]) -> List[str]:
-        """Paths of missing and corrupt files of a tree; ``corrupt`` are digests of corrupt blobs."""
+        """Paths of missing and corrupt files; ``corrupt`` are digests of corrupt blobs."""
         tree = self._layout.tree(listing.id)
         return [file.path for file in listing.files if not self._verify(tree, file, corrupt)]
 
     def _verify(self, tree: Path, file: ListedFile, corrupt: AbstractSet[str]) -> bool:
-        """Verify a file: by its blob, or by hashing if it is a copy. Corrupt copies lose their stamp."""
+        """Verify a file by its blob, or hash a copy; corrupt copies lose their stamp."""
         path = tree / file.path
         try:
             status = path.lstat()
@@ -104,14 +104,19 @@ class ListingTrees:
         return False
 
     def clear_completion(self, listing_id: str) -> None:
-        """Move the completion marker aside: no run starts to use the tree. Needs the listing's lock."""
+        """Move the completion marker aside, so that no run starts to use the tree.
+
+        Needs the listing's lock.
+        """
         with contextlib.suppress(FileNotFoundError):
             self._layout.completion_marker(listing_id).replace(
                 self._layout.pending_marker(listing_id)
             )
 
     def restore_marker(self, listing_id: str) -> None:
-        """Restore a marker that was moved aside if the tree still exists. Needs the listing's lock.
+        """Restore a marker that was moved aside if the tree still exists.
+
+        Needs the listing's lock.
 
         Trees are removed by one rename: a tree that exists is complete, even if a removal was interrupted.
         """
@@ -124,7 +129,7 @@ class ListingTrees:
                 aside.unlink()
 
     def remove(self, listing_id: str) -> int:
-        """Remove a tree without marker, and remains of an interrupted removal; the bytes freed."""
+        """Remove a tree without marker, and remains of a removal; bytes freed."""
         remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
         pending_removal = self._layout.partial / f"{REMOVED}{listing_id}"
         freed = remove_tree(pending_removal)
@@ -142,7 +147,7 @@ class ListingTrees:
         return is_stamped(entry, file) and (os.path.samestat(entry, blob) or entry.st_nlink == 1)
 
     def _fill(self, tree: Path, listing: Listing) -> None:
-        """Make the directory hold exactly the listing's files. Interrupted at any step, files are complete."""
+        """Make the directory hold exactly the listing's files; each step is atomic."""
         directories = _directories(listing)
         tree.chmod(0o700)
         for relative in sorted(directories):

@@ -53,7 +53,7 @@ def cache_verify(request: NodeCacheRequest, emit: Emit) -> CacheListingsResponse
 
 
 class _CacheVerifier:
-    """One pass over a cache: hash blobs, clear markers of corrupt listings, remove corrupt blobs."""
+    """One pass: hash blobs, clear markers of corrupt listings, remove corrupt blobs."""
 
     def __init__(self, layout: Layout, emit: Emit, files: Iterable[ListedFile]) -> None:
         self._layout = layout
@@ -89,7 +89,7 @@ class _CacheVerifier:
             return {**row, "outcome": self._clear(entry), "detail": detail}
 
     def remove_corrupt(self) -> None:
-        """Remove blobs that are still corrupt; no complete listing refers to them any more."""
+        """Remove blobs that are still corrupt, after clearing all markers."""
         for sha256 in self._corrupt:
             if not self._layout.files.verify(self._files[sha256]):
                 self._layout.files.remove(self._files[sha256])
@@ -108,7 +108,7 @@ class _CacheVerifier:
                 self._emit({"done": self.hashed, "total": total})
 
     def _clear(self, entry: CacheEntry) -> str:
-        """Remove a tree; if a live run leases it, only its completion marker. Needs its lock."""
+        """Remove a tree, or only its completion marker if a live run leases it."""
         with contextlib.suppress(FileNotFoundError):
             self._layout.completion_marker(entry.id).unlink()
         if CacheLeases(self._layout).is_needed(entry.id):

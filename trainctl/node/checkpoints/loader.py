@@ -1,4 +1,4 @@
-"""Load the checkpoints that a run starts from and place them read-only in its directory."""
+"""Place the checkpoints that a run starts from, read-only in its directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _LoadableCheckpoint(NamedTuple):
 def load_checkpoints(
     run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path
 ) -> List[Dict[str, Any]]:
-    """Place the checkpoints named by ``spec["load"]``; returns run, rank, name, step and version of each.
+    """Place the checkpoints named by ``spec["load"]`` and return a row for each.
 
     They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``. Checkpoints that an earlier run of the job
     left on this node are uploaded first. Failure if a reference that is not ``optional`` matches nothing.
@@ -57,7 +57,10 @@ def load_checkpoints(
 
 
 def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCheckpoint]:
-    """Ranks of the newest matching checkpoint: the newest of each job, and of these the last written."""
+    """Ranks of the newest matching checkpoint.
+
+    The newest of each job, and of these the last written.
+    """
     jobs: Dict[str, Dict[RunCheckpoints, List[CheckpointManifest]]] = {}
     name = reference["name"]
     for source in list_runs(store, reference["project"]):
@@ -102,7 +105,7 @@ def _available_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
 
 
 def _place(checkpoint: _LoadableCheckpoint, target: Path, local: Path) -> None:
-    """Fill a directory with links to the checkpoint's files on this node, else verified copies."""
+    """Fill a directory with hard links to local files, else verified copies."""
     make_directory(target)
     source, manifest = checkpoint.source, checkpoint.manifest
     lease: Optional[str] = None

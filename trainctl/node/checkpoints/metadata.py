@@ -1,4 +1,4 @@
-"""Describe checkpoints by the files that trainers write: type, base model, step, tensors."""
+"""Describe checkpoints by trainers' files: type, base model, step, tensors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ TensorTotals = Tuple[int, Dict[str, int]]
 
 
 def parse_step(name: str) -> Optional[int]:
-    """Parse the step of ``checkpoint-120``, ``checkpoint-120-1``, ``global_step120``, ``epoch=0-step=120.ckpt``."""
+    """Parse the step in a name.
+
+    ``checkpoint-120``, ``checkpoint-120-1``, ``global_step120``, ``epoch=0-step=120.ckpt``.
+    """
     match = _STEP.search(name)
     digits = (match[1] or match[2]) if match else ""
     return int(digits) if 0 < len(digits) <= 18 else None
 
 
 def checkpoint_step(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
-    """Step by name, else by trainer state; None if the checkpoint can't be resumed from."""
+    """Step by name, else by trainer state; None if it can't be resumed from."""
     if not is_loadable(files):
         return None
     step = parse_step(name)
@@ -49,7 +52,9 @@ def checkpoint_step(directory: Path, name: str, files: Collection[str]) -> Optio
 
 
 def describe_checkpoint(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]:
-    """``type`` (lora, full, whisper, other), ``base_model``, ``lora_rank``, ``step`` and tensor totals.
+    """``type``, ``base_model``, ``lora_rank``, ``step`` and tensor totals.
+
+    ``type`` is lora, full, whisper or other.
 
     ``files`` are paths below the directory. Reads only headers of weights and ignores unreadable files.
     """

@@ -68,7 +68,7 @@ def read_objects(request: protocol.ReadObjectsRequest, write: Callable[[bytes], 
 def upload_checkpoints(
     request: protocol.UploadCheckpointsRequest, emit: Emit
 ) -> protocol.UploadCheckpointsResponse:
-    """Upload checkpoints that a finished run left on its node; returns the upload status."""
+    """Upload checkpoints that a finished run left on its node."""
     run = NodeRun(Layout(request["root"]), request["key"])
     data = layout.check_absolute(request["data"], "data")
     spec = run.spec
@@ -77,7 +77,7 @@ def upload_checkpoints(
 
 
 def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -> RemoveResponse:
-    """Delete a run's checkpoints, locally and in its store, with directories that become empty."""
+    """Delete a run's checkpoints, with directories that become empty."""
     data = layout.check_absolute(request["data"], "data")
     directory = layout.check_absolute(request["directory"], "directory")
     if not is_inside(directory, data) or directory == data:

@@ -1,4 +1,4 @@
-"""Detect settled files and complete checkpoints in a job's directory. See DESIGN.md, "Checkpoints"."""
+"""Detect settled files and complete checkpoints. See DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_SECONDS = 60.0
 
 
 class RunEnd(NamedTuple):
-    """End of a run: ``orderly`` if not killed; ``at`` in Unix seconds; ``record`` for run.json."""
+    """End of a run: ``orderly`` if not killed; ``at`` in Unix seconds."""
 
     orderly: bool
     at: float
@@ -28,7 +28,7 @@ class RunEnd(NamedTuple):
 
 
 class _ObservedCheckpoint(NamedTuple):
-    """Times on this process's clock: last change of each file, and last removal of files."""
+    """Times of the last change of each file and the last removal, by this process."""
 
     saved: SavedCheckpoint
     since: Dict[SavedFile, float]
@@ -69,7 +69,7 @@ class CheckpointMonitor:
         return [file for file in self._settled(saved) if file.inode not in writing]
 
     def is_due(self, saved: SavedCheckpoint, end: Optional[RunEnd]) -> bool:
-        """Check whether a checkpoint is complete: superseded by a newer one, idle, or the run ended orderly."""
+        """Check whether a checkpoint is complete: newer one, idle, or orderly end."""
         if end is not None and end.orderly:
             return True
         observed = self._observed[saved.key]
@@ -117,7 +117,7 @@ Inode = Tuple[int, int]
 
 
 class SavedFile(NamedTuple):
-    """A regular file of a checkpoint; ``linked`` if found through a symlink in the job's directory."""
+    """A regular file of a checkpoint; ``linked`` if found through a symlink."""
 
     path: str
     size: int
@@ -127,7 +127,7 @@ class SavedFile(NamedTuple):
 
 
 class SavedCheckpoint(NamedTuple):
-    """A checkpoint: a directory of a rank, or ``.`` for files next to these directories.
+    """A checkpoint: a directory of a rank, or ``.`` for files next to them.
 
     ``skipped_links`` counts symlinks that lead out of the job's checkpoint directory or to no file.
     """

@@ -32,7 +32,7 @@ class UploadRecord(NamedTuple):
 
 
 class UploadJournal:
-    """``uploads.jsonl`` and ``sync.json`` in a run's directory. Incomplete lines are ignored."""
+    """``uploads.jsonl`` and ``sync.json`` of a run; ignores incomplete lines."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "uploads.jsonl"

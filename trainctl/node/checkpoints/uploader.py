@@ -1,4 +1,4 @@
-"""Upload a run's checkpoints to their store while its job runs. See DESIGN.md, "Checkpoints"."""
+"""Upload a run's checkpoints while its job runs. See DESIGN.md, "Checkpoints"."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _RUN_KEYS = ("key", "id", "number", "generation", "lineage", "address", "project
 def open_store_for(
     location: Mapping[str, Any], data: Path, secrets: Mapping[str, str]
 ) -> CheckpointStore:
-    """Open the store of a job's checkpoints; without URL, the directory that the job writes to."""
+    """Open the store of a job's checkpoints; without URL, the job's own directory."""
     if location.get("url") is None:
         return DirectoryCheckpointStore(data / "checkpoints")
     return open_checkpoint_store(location, secrets)
 
 
 class Uploader:
-    """Uploads and retention of one run's checkpoints. All state that a restart needs is on disk."""
+    """Uploads and retention of one run's checkpoints; all state is on disk."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._spec = spec
@@ -76,7 +76,7 @@ class Uploader:
             self._write_run({"status": "TRAINING_JOB_DEPLOYING"})
 
     def run_round(self, end: Optional[RunEnd] = None) -> bool:
-        """Upload settled files and write manifests of complete checkpoints; with ``end``, True if done."""
+        """Upload settled files and complete checkpoints; with ``end``, True if done."""
         self._load()
         self._journal.heartbeat()
         saved = self._saved()
@@ -91,7 +91,7 @@ class Uploader:
         return all(checkpoint.key in self._refused for checkpoint in remaining)
 
     def finish(self, end: RunEnd) -> None:
-        """Remove incomplete checkpoints from the store and record the run's end, after its last round."""
+        """Remove incomplete checkpoints from the store and record the run's end."""
         top, rank = self._target.prefix, f"rank-{self._rank}/"
         self._target.store.abandon(f"{top}/{COMPLETE}/{rank}")
         if self._in_place:
@@ -106,7 +106,7 @@ class Uploader:
         self._journal.report(COMPLETED, refusals, [name for _, name in keys])
 
     def report_failure(self, error: str) -> None:
-        """Report an error and the pending checkpoints without access to the store, which may hang."""
+        """Report an error and pending checkpoints without access to the store."""
         if not self._loaded:
             self._journal.load()
         reported = set(self._journal.pending)
@@ -143,11 +143,11 @@ class Uploader:
         return not (self._is_complete(checkpoint) or self._is_superseded(checkpoint))
 
     def _is_uploaded(self, checkpoint: SavedCheckpoint) -> bool:
-        """Check that every file has been uploaded, even if it was deleted from the store since."""
+        """Check that every file has been uploaded, even if deleted from the store since."""
         return all((*checkpoint.key, file.path) in self._journal.files for file in checkpoint.files)
 
     def _is_complete(self, checkpoint: SavedCheckpoint) -> bool:
-        """Check that the manifest describes the checkpoint, now or before the job removed files."""
+        """Check that the manifest describes the checkpoint, now or before files vanished."""
         manifest = self._complete.get(checkpoint.key)
         if manifest is None:
             return False
@@ -231,7 +231,7 @@ class Uploader:
         return None
 
     def _send(self, checkpoint: SavedCheckpoint, file: SavedFile, key: str) -> str:
-        """Hash and upload the file, or hash it in place; its digest. Failure ``changed`` if it changes."""
+        """Hash and upload the file, or only hash it in place; Failure if it changes."""
         path = resolve_within(checkpoint.directory / file.path, checkpoint.top)
         if path is None:
             raise Failure("changed", f"{file.path!r} was removed during its upload")
@@ -251,7 +251,7 @@ class Uploader:
         return stream.hexdigest()
 
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
-        """Write the manifest if the checkpoint is unchanged; then delete the version before."""
+        """Write the manifest if the checkpoint is unchanged; delete the version before."""
         uploaded = {file.path: self._upload_file(checkpoint, file) for file in checkpoint.files}
         if inspect_checkpoint(checkpoint.directory, checkpoint.rank, checkpoint.name) != checkpoint:
             raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
@@ -291,7 +291,7 @@ class Uploader:
             del self._complete[key]
 
     def _drop_vanished(self, present: Set[CheckpointKey]) -> None:
-        """Delete uploads of incomplete checkpoints that the job removed, or renamed when complete."""
+        """Delete uploads of incomplete checkpoints that the job removed or renamed."""
         if not self._in_place:
             for key, uploaded in list(self._journal.files.items()):
                 if key[:2] not in present and key[:2] not in self._complete:

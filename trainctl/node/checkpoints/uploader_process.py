@@ -38,7 +38,7 @@ _EXIT_DONE, _EXIT_REFUSED = 0, 3
 
 
 class UploaderProcess:
-    """A supervisor's handle on its uploader process; does nothing if the run has no checkpoint store."""
+    """A supervisor's handle on its uploader; no-op without a checkpoint store."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._run = run
@@ -63,7 +63,7 @@ class UploaderProcess:
                 self._start()
 
     def finish(self, record: Mapping[str, Any], at: float, *, hurried: bool) -> None:
-        """Wait until the ended job's checkpoints are uploaded, within ``upload_timeout``; then stop the process.
+        """Wait for the ended job's uploads up to ``upload_timeout``; stop the process.
 
         SIGTERM or ``hurried`` shorten the wait. ``sync.json`` reports pending checkpoints.
         """
@@ -138,7 +138,7 @@ class UploaderProcess:
 
 
 class _ControlPipe:
-    """Read end of the supervisor's pipe, which carries one line when the run has ended."""
+    """Read end of the supervisor's pipe: one line when the run has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -200,7 +200,10 @@ def runs_to_upload(run: NodeRun, spec: RunSpec) -> Iterator[NodeRun]:
 
 
 def run_end(run: NodeRun) -> Optional[RunEnd]:
-    """End of a run; None while it is live. A lost run ended with its uploader's last heartbeat."""
+    """End of a run; None while it is live.
+
+    A lost run ended with its uploader's last heartbeat.
+    """
     record = run.record
     if is_alive(run.supervisor):
         return None
@@ -219,7 +222,10 @@ def ended_orderly(record: Mapping[str, Any]) -> bool:
 
 
 def upload_remaining(run: NodeRun, secrets: Mapping[str, str], data: Path) -> UploadStatus:
-    """Upload checkpoints of an ended run; its upload status. Failure if it is live or the store refuses."""
+    """Upload checkpoints of an ended run; its upload status.
+
+    Failure if the run is live or the store refuses.
+    """
     spec = run.spec
     if spec is None or not keeps_checkpoints(spec):
         return {}

@@ -23,7 +23,7 @@ _CHOWN_SECONDS = 600.0
 
 
 def record_container(directory: Path, engine: str, image: str, ours: Sequence[str]) -> None:
-    """Record that a container may exist. ``ours``: directories in which every file is the user's."""
+    """Record that a container may exist; ``ours``: directories of the user's files."""
     document = {"engine": engine, "image": image, "ours": list(ours)}
     write_json(directory / "container.json", document)
     if engine == APPTAINER:
@@ -37,7 +37,7 @@ def scratch_directory(directory: Path) -> Path:
 
 
 def remove_container(directory: Path) -> None:
-    """Remove the run's containers and restore ownership of their files; on failure, call it again later."""
+    """Remove the run's containers and restore file ownership; may be repeated."""
     path = directory / "container.json"
     record: Dict[str, Any] = read_json(path) or {}
     if not record:
@@ -117,7 +117,7 @@ _QUERY_SECONDS = 5.0
 
 
 class ContainerProcesses(NamedTuple):
-    """Live processes of a run's containers, CPU seconds of all so far, and the record for the next call."""
+    """Live processes of a run's containers, their CPU seconds, and the next record."""
 
     pids: List[int]
     cpu_seconds: float
@@ -125,7 +125,7 @@ class ContainerProcesses(NamedTuple):
 
 
 def container_processes(directory: Path, before: Optional[Mapping[str, Any]]) -> ContainerProcesses:
-    """Find the processes of a run's container; ``before`` is the record of the previous call.
+    """Find the processes of a run's container; ``before`` is the previous record.
 
     Calls the engine only if no live container is known. CPU time after the last call is not counted.
     """
@@ -148,7 +148,7 @@ def _record(
 
 
 def _first_process(directory: Path) -> Optional[Dict[str, Any]]:
-    """Identity of the container's process 1; None if none runs or its processes are children of the supervisor."""
+    """Identity of the container's process 1; None if none runs under a daemon."""
     record = read_json(directory / "container.json") or {}
     if record.get("engine") != DOCKER:
         return None

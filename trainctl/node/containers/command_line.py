@@ -92,7 +92,7 @@ _ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
 
 
 def apptainer_arguments(spec: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
-    """Command line for apptainer; ``root``: whether the caller is root, else it becomes root in the container.
+    """Command line for apptainer; ``root``: whether the caller is root.
 
     ``--compat`` isolates the container from the host's files and variables, as other engines do. ``/tmp`` and home are
     directories of the host: in memory they would be small. The kernel limits ``/dev/shm`` to half of the memory.
@@ -108,7 +108,7 @@ def apptainer_arguments(spec: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
 
 
 def apptainer_variables(spec: ContainerSpec) -> Dict[str, str]:
-    """Environment of apptainer that sets the job's variables; it exposes all GPUs, so name the claimed ones."""
+    """Environment of apptainer that sets the job's variables and names its GPUs."""
     variables = dict(spec.variables)
     if spec.gpus and spec.gpus[0] != "all":
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
@@ -161,7 +161,7 @@ exit "$__status"
 def init_program(
     workdir: str, work: PurePosixPath, mounted: Sequence[str], *, forwards_term: bool
 ) -> str:
-    """Program of process 1: read secrets from stdin, copy the image's WORKDIR, run the commands.
+    """Program of process 1: read secrets, copy the image's WORKDIR, run commands.
 
     ``mounted`` are mount points, which aren't copied. ``forwards_term``: SIGTERM reaches process 1 only, which forwards
     it; otherwise every process receives it.
@@ -177,7 +177,7 @@ def init_program(
 def _entries_to_skip(
     workdir: str, work: PurePosixPath, mounted: Sequence[str]
 ) -> Optional[List[str]]:
-    """Entries of the WORKDIR at or above mount points; None if nothing is to be copied."""
+    """Entries of the WORKDIR at or above mounts; None if nothing is to be copied."""
     folder = PurePosixPath(workdir)
     if str(folder) in (".", "/", "/root", str(work)):
         return None

@@ -26,7 +26,7 @@ _PROBES = {
 
 
 class LocalEngine(NamedTuple):
-    """A working engine. ``root_is_user``: root in a container is this user outside of it."""
+    """A working engine; ``root_is_user``: root in a container is this user outside."""
 
     name: str
     version: str
@@ -61,7 +61,7 @@ def run_program(
     seconds: float = CALL_SECONDS,
     variables: Optional[Mapping[str, str]] = None,
 ) -> ProgramResult:
-    """Run a program to its end. A missing program or a timeout is a result with exit code 127 or 124."""
+    """Run a program to its end; exit code 127 if missing, 124 on a timeout."""
     try:
         done = subprocess.run(
             list(argv),
@@ -132,7 +132,7 @@ _LAST_LINES = 40
 
 
 def run_streaming(argv: Sequence[str], variables: Mapping[str, str], emit: Emit) -> ProgramResult:
-    """Run a program to its end; emit each line as ``{line}``, and repeat the last one every 5 s."""
+    """Run a program; emit each line as ``{line}``, the last one again every 5 s."""
     lines: Deque[str] = deque([""], _LAST_LINES)
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Images on this node and the lineages that use them; the last user removes an image.
+"""Images on this node and the lineages that use them; the last user removes one.
 
 ROOT/images/marks/<lineage>/<engine>-<hex>    an empty file for each image in use
 ROOT/images/sif/<sha256>.sif                  apptainer's images; podman and docker have their own storage
@@ -50,7 +50,7 @@ _PULLING = "pulling"
 
 
 class LocalImage(NamedTuple):
-    """An image on this node. ``id`` is passed to the engine and always names the same image.
+    """An image on this node; ``id`` always names the same image in the engine.
 
     ``digest`` is that of its manifest in the registry, or of the image if it came from none;
     ``workdir`` is its WORKDIR, empty if unset.
@@ -71,13 +71,13 @@ class ImageStore:
         self.cache = self.top / "cache"
 
     def mark(self, lineage: str, engine: str, digest: str, *, pulled: bool) -> None:
-        """Record that a lineage uses an image, unless the image was present before trainctl."""
+        """Record a lineage's use of an image, unless it was present before trainctl."""
         name = f"{engine}-{digest.rpartition(':')[2]}"
         if pulled or name in self._marked():
             (make_directory(self._marks / lineage) / name).touch(0o600)
 
     def drop(self, lineage: str) -> None:
-        """Drop a lineage's marks and remove images that no other lineage uses, if the engine allows."""
+        """Drop a lineage's marks and remove images without other users."""
         dropped = set(list_names(self._marks / lineage))
         remove_tree(self._marks / lineage)
         for name in sorted(dropped - self._marked()):
@@ -97,7 +97,7 @@ class ImageStore:
 
 @contextlib.contextmanager
 def temporary_directory(parent: Path, kind: str) -> Iterator[Path]:
-    """Create a private directory ``<kind>-<pid>-<random>``; removed when the context ends."""
+    """Create a temporary private directory ``<kind>-<pid>-<random>``."""
     for path in make_directory(parent).glob(f"{kind}-*"):
         if not _is_owner_alive(path):
             remove_tree(path)
@@ -164,7 +164,7 @@ def login_options(
 
 
 def _daemon_variables() -> List[Tuple[str, str]]:
-    """Address of the docker daemon, which a configuration directory of our own doesn't contain."""
+    """Address of the docker daemon, missing in a separate configuration directory."""
     if os.environ.get("DOCKER_HOST"):
         return []
     result = run_program(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
@@ -206,7 +206,7 @@ def pull_sif(
 def _variables(
     cache: Path, temporary: Path, login: Optional[RegistryCredentials]
 ) -> Dict[str, str]:
-    """Cache and temporary files on the node's own disk: home or ``/tmp`` are often too small."""
+    """Cache and temporary files on the node's disk: home is often too small."""
     variables = {"CACHEDIR": str(cache), "TMPDIR": str(temporary)}
     if login is not None:
         variables.update(DOCKER_USERNAME=login.username, DOCKER_PASSWORD=login.password)
@@ -214,7 +214,7 @@ def _variables(
 
 
 def _workdir(path: Path) -> str:
-    """WORKDIR of the image's OCI configuration, one of the file's JSON objects; empty if unset."""
+    """WORKDIR of the image's OCI configuration; empty if unset."""
     directories = (document.get("WorkingDir") for document in _objects(path))
     return next((str(directory) for directory in directories if directory), "")
 

@@ -1,4 +1,4 @@
-"""Pull images: resolved by the registry when a run starts, used by digest from then on."""
+"""Pull images: resolved when a run starts, then used by digest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Emit = Callable[[Dict[str, Any]], None]
 
 
 def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
-    """Pull an image unless it is present by digest; Failure with the registry's or the engine's error.
+    """Pull an image unless it is present by digest.
 
     Tags are resolved at every call, and only missing layers are fetched. If the registry is unreachable, a present
     image with that name is used and ``note`` reports this.
@@ -92,7 +92,7 @@ def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[
 
 
 def _digest(reference: str, digests: Sequence[str], own: str) -> str:
-    """Digest of an image in the repository by which it is referenced; empty if there is none.
+    """Digest of an image in its referenced repository; empty if there is none.
 
     An image may have several: prefer the referenced digest, else one that isn't the image's ``own``. ``own`` is the
     manifest of a local build, or of this platform next to the manifest list's digest.
@@ -113,7 +113,7 @@ def _digest(reference: str, digests: Sequence[str], own: str) -> str:
 
 
 def _is_final(engine: LocalEngine, reference: str, image: LocalImage) -> bool:
-    """Check that a registry can't resolve the name differently: referenced by digest, or built here."""
+    """Check for a reference by digest or a local build, which no registry resolves."""
     if "@sha256:" in reference:
         return True
     is_local = reference.startswith("localhost/") or image.digest == image.id

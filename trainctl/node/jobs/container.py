@@ -61,7 +61,10 @@ def launch(
     output: Path,
     gpus: Sequence[str] = (),
 ) -> Launch:
-    """Command line for the prepared job, which writes to ``output``; ``variables`` include secrets."""
+    """Command line for the prepared job, which writes to ``output``.
+
+    ``variables`` include secrets.
+    """
     container = spec["container"]
     assert container is not None  # noqa: S101  (checked by the caller)
     engine = container["engine"]
@@ -107,7 +110,7 @@ def launch(
 def _public_variables(
     spec: RunSpec, variables: Mapping[str, str], secret: Mapping[str, str]
 ) -> Dict[str, str]:
-    """The job's own variables without secrets. Variables of the host are not passed to containers."""
+    """The job's own variables, without secrets and the host's variables."""
     return {
         name: value
         for name, value in variables.items()
@@ -189,7 +192,7 @@ def _write_programs(
 
 
 def _start_error_reader(run: NodeRun, log: Path) -> Callable[[], str]:
-    """Return a function that explains after the end why no command was started; empty if one was."""
+    """Return a function that explains why no command was started, else empty."""
 
     def read_error() -> str:
         if run.step.read_bytes():

@@ -1,4 +1,4 @@
-"""Virtual environments built once per digest of a requirements file. See DESIGN.md, "Environments and containers"."""
+"""Virtual environments, built once per digest of a requirements file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Interpreter(NamedTuple):
 
 
 def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentResponse:
-    """Build a virtual environment from the code's requirements file, unless one with its digest exists."""
+    """Build a virtual environment from a requirements file, once per digest."""
     layout = Layout(request["root"])
     texts = requirement_texts(layout, request["code"], str(request["requirements"]))
     python = _interpreter()
@@ -54,7 +54,7 @@ def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentRes
 
 
 def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
-    """Read a requirements file and the files it includes, by path; Failure if one refers to local files."""
+    """Read a requirements file with its includes; Failure if it names local files."""
     texts: Dict[str, str] = {}
     with open_archive(layout, code) as stream, tarfile.open(fileobj=stream) as tar:
         pending = [os.path.normpath(name)]
@@ -77,7 +77,7 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
 
 
 class _VirtualEnvironment:
-    """One environment, complete once its marker exists. It can't be moved: its scripts contain its path."""
+    """One environment, complete once its marker exists; its scripts fix its path."""
 
     def __init__(self, layout: Layout, digest: str) -> None:
         self.path = layout.environments / digest

@@ -1,4 +1,4 @@
-"""Shell programs of jobs, login shells, and checks of the host. See DESIGN.md, "Environments and containers"."""
+"""Shell programs of jobs, login shells, and checks of the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status
 
 
 def activation_lines(venv: Optional[str]) -> str:
-    """Shell lines that activate a virtual environment, to run after the user's profile."""
+    """Shell lines that activate a virtual environment after the user's profile."""
     if not venv:
         return ""
     path = shlex.quote(str(_venv(venv)))
@@ -34,7 +34,7 @@ def activation_lines(venv: Optional[str]) -> str:
 
 
 def check_host(requirement: HostRequirement) -> MissingHostRequirements:
-    """Check for a virtual environment and a program; lists what is known to be missing."""
+    """List what is missing of a virtual environment and a program."""
     venv, program = requirement["venv"], requirement["program"]
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
         return {"lacks": [f"{venv} is not a virtual environment: it has no bin/python"]}
@@ -72,7 +72,7 @@ def _venv(value: Any) -> Path:
 
 
 def shell_program(commands: Sequence[str], work: Path, step: Path, before: str = "") -> str:
-    """Program text; it writes the number of the current command, from 1, to the file ``step``.
+    """Program text that writes the current command's number to the file ``step``.
 
     ``before`` is inserted at the top.
     """

@@ -52,7 +52,7 @@ class _DirectoryLayout(NamedTuple):
 
 
 def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
-    """Create directories, unpack code, lease and place weights; Failure if something is missing."""
+    """Create directories, unpack code, place weights; Failure if any is missing."""
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
         make_directory(directory)
@@ -98,7 +98,7 @@ def job_environment(run: NodeRun, spec: RunSpec, secrets: Mapping[str, str]) -> 
 
 
 def _create_directories(run: NodeRun, spec: RunSpec, data: Path) -> None:
-    """Create directories named by variables, links and caches, if below trainctl's directories."""
+    """Create directories named by the job, if below trainctl's directories."""
     for name, value in spec["environment"].items():
         if name.startswith("BT_") and name.endswith("_DIR") and str(value).startswith("/"):
             path = layout.check_absolute(value, name)
@@ -115,7 +115,10 @@ def _create_directories(run: NodeRun, spec: RunSpec, data: Path) -> None:
 def _layout_directories(
     run: NodeRun, spec: RunSpec, private: bool, *, linked: bool = True
 ) -> _DirectoryLayout:
-    """``private``: mounts are possible, below the working directory too; ``linked``: symlinks out of it resolve."""
+    """Lay out mounts, symlinks and variables.
+
+    ``private``: mounts are possible, below the working directory too; ``linked``: symlinks out of it resolve.
+    """
     directories = _DirectoryLayout([], [], {})
     for weights in spec.get("weights", []):
         location = weights.get("mount_location") or f"weights/{weights['name']}"
@@ -166,7 +169,7 @@ def _place_at_home(
     private: bool,
     directories: _DirectoryLayout,
 ) -> None:
-    """Place a directory below the job's home; if it can't be mounted, set the link's variable."""
+    """Mount a directory below the job's home, or set the link's variable."""
     make_directory(target)
     home = spec["environment"].get("HOME") or os.environ.get("HOME", "")
     mount_point = Path(os.path.realpath(f"{home}/{link['path'][2:]}"))

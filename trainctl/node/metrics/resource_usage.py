@@ -1,4 +1,4 @@
-"""CPU, memory, disk and network usage of a run and its machine. See DESIGN.md, "Logs and metrics"."""
+"""CPU, memory, disk and network usage of a run and its machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = Dict[str, Any]
 def process_usage(
     supervisor: int, ended_seconds: float, container_processes: ContainerProcesses
 ) -> Json:
-    """CPU seconds and memory of a job and its container; ``ended_seconds``: CPU time of reaped processes."""
+    """CPU seconds and memory of a job; ``ended_seconds``: CPU time of reaped ones."""
     own = os.getpid()
     below = [pid for pid in descendants(supervisor) if pid != own]
     job = [*job_pids(supervisor, below), *container_processes.pids]
@@ -65,7 +65,7 @@ def file_system_usage(path: Path) -> Optional[Json]:
 
 
 def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:
-    """Bytes on disk below directories, each inode once; None after ``deadline`` (monotonic clock)."""
+    """Bytes on disk below directories, each inode once; None after ``deadline``."""
     total = 0
     inodes = set()
     for top in paths:
@@ -98,7 +98,7 @@ def variables_of(pids: Iterable[int]) -> Mapping[str, str]:
 
 
 def _memory(pid: int) -> int:
-    """Memory of a process with its share of common pages (PSS) if the kernel reports it, else RSS."""
+    """Memory of a process: proportional share (PSS) if reported, else RSS."""
     try:
         return _parse_table(Path(f"/proc/{pid}/smaps_rollup"))["Pss"] * 1024
     except (OSError, KeyError):

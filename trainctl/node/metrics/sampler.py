@@ -1,4 +1,4 @@
-"""Take samples of a run's usage in separate processes, so that a hang can't block the supervisor.
+"""Sample a run's usage in separate processes, which may hang.
 
 See DESIGN.md, "Logs and metrics".
 """
@@ -173,7 +173,7 @@ class _Sample:
         }
 
     def _disks(self) -> Json:
-        """Usage of file systems, and of directories, which is measured less often as it may take long."""
+        """Usage of file systems and, less often, of directories."""
         directories = {
             "ephemeral_storage": [self._run.work, self._run.scratch, self._run.view],
             "checkpoints": self._directory("BT_CHECKPOINT_DIR"),
@@ -221,7 +221,7 @@ def read_metrics(request: MetricsRequest, emit: Callable[[Json], None]) -> Metri
 
 
 def _add_rates(sample: Json, before: Optional[Json], started_at: Optional[float]) -> None:
-    """Add cores in use since the previous sample or the start; None if the clock was set back."""
+    """Add cores in use since the previous sample; None if the clock was set back."""
     start = {"time": started_at or sample["time"], "cpu_seconds": 0.0}
     since = before or start
     sample["cpu_usage"] = _rate(sample, since, sample["time"] - since["time"])
@@ -238,7 +238,7 @@ def _rate(now: Json, before: Json, seconds: float) -> Optional[float]:
 
 
 def _append(path: Path, sample: Json) -> None:
-    """Append a line; if the history is too long, drop every second line of its older half."""
+    """Append a line; thin out the older half of a history that is too long."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(os.open(path, flags, 0o600), "w") as stream:
         stream.write(json.dumps(sample) + "\n")

@@ -1,1 +1,1 @@
-"""A mirror in a directory of this host: ``methods`` holds its RPC methods, ``url_upstream`` reads sources by URL."""
+"""RPC methods on a mirror in a directory, and reading sources by URL."""

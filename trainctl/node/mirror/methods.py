@@ -1,4 +1,4 @@
-"""RPC methods on a mirror in a directory; messages: ``trainctl.base.protocol.mirrors``."""
+"""RPC methods on a mirror in a directory. See ``base.protocol.mirrors``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ROWS_PER_EVENT = 1000
 def mirror_ingest(
     request: MirrorIngestRequest, emit: Emit, caller: BinaryIO
 ) -> MirrorIngestResponse:
-    """Copy a source into the mirror, by URLs from the client. Stops with the client; blobs are kept."""
+    """Copy a source into the mirror, by URLs from the client; stops with the client."""
     resolved = serialization.source_from_json(request["source"], next(decode_rows(caller)))
     limit_malloc_arenas()  # threads are short-lived, and each would keep its own arena
     callbacks = CallbackClient(caller, emit)
@@ -175,7 +175,7 @@ def open_objects(request: MirrorRequest) -> DirectoryObjects:
 def throttle_progress(
     emit: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[int, int, int], None]:
-    """A ``Progress`` that emits the first and last call, and others at most ten times a second."""
+    """A ``Progress`` that emits the first and last call, and ten a second."""
     due = clock()
 
     def progress(done: int, total: int, files: int) -> None:

@@ -1,4 +1,4 @@
-"""Read sources by presigned URLs that the client provides in batches; needs no credential."""
+"""Read sources by presigned URLs that the client provides in batches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _UrlRequest:
 
 
 class SourceUrl(NamedTuple):
-    """A presigned URL, or one that the client relays; ``is_new`` if made for this read."""
+    """A presigned or relayed URL; ``is_new`` if made for this read."""
 
     url: str
     token: str
@@ -74,7 +74,7 @@ class SourceUrlCache:
         self._requests: Dict[str, Tuple[_UrlRequest, int]] = {}
 
     def find(self, file: SourceFile) -> SourceUrl:
-        """Return the file's URL; raises the client's error, or UserInterrupt if it disconnected."""
+        """Return the file's URL; raises the client's error or UserInterrupt."""
         is_small = file.size <= _SMALL_BYTES
         with self._lock:
             is_new = file.path not in self._requests

@@ -1,4 +1,4 @@
-"""Coordination of the ranks of a gang: join, allocate, start, fail and retry together.
+"""Coordination of a gang's ranks: join, allocate, start, fail and retry together.
 
 - ``member``: a rank's side, used by its supervisor
 - ``coordinator``: rank 0's helper process; ``coordinator_state`` decides, without I/O

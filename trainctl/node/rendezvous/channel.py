@@ -1,4 +1,4 @@
-"""Messages of a gang: authenticated connections, reliable delivery, helper processes. See DESIGN.md, "Gangs"."""
+"""Messages of a gang and its helper processes. See DESIGN.md, "Gangs"."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AuthenticatedConnection:
         return self._key is not None
 
     def send(self, value: Value) -> None:
-        """Send a value as soon as possible; ConnectionError if the other side has disconnected."""
+        """Send a value as soon as possible; ConnectionError if disconnected."""
         text = json.dumps(value).encode()
         self._unsent += self._mac(self._serves, self._sent, text) + b" " + text + b"\n"
         self._sent += 1
@@ -108,7 +108,7 @@ class AuthenticatedConnection:
 
 
 class ReliableChannel:
-    """One side of a channel over connections that may break: values are resent until acknowledged."""
+    """Channel over connections that may break: resends unacknowledged values."""
 
     def __init__(self) -> None:
         self._acknowledged = 0
@@ -131,7 +131,7 @@ class ReliableChannel:
         return {"heard": self.received_count}
 
     def unacknowledged(self, received_count: int) -> List[Value]:
-        """Lines to resend on a new connection, by the other side's count of received values."""
+        """Lines to resend on a new connection, by the other side's count."""
         self._acknowledge(received_count)
         return [{"value": value} for value in self._unacknowledged]
 
@@ -161,7 +161,7 @@ def _parse(text: bytes) -> Value:
 
 
 class HelperPipe:
-    """One end of a socket pair between a supervisor and its helper: a line of JSON per value."""
+    """End of a socket pair between supervisor and helper: a line of JSON per value."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -195,7 +195,7 @@ class HelperPipe:
 
 
 class HelperProcess:
-    """A child that runs ``work`` with the other end of ``line`` and inherits ``descriptors``."""
+    """A child that runs ``work`` with the other end of ``line``."""
 
     def __init__(self, work: Callable[[HelperPipe], None], descriptors: Sequence[int] = ()) -> None:
         ours, theirs = socket.socketpair()
@@ -221,7 +221,7 @@ class HelperProcess:
 
 
 class DisconnectTimeouts:
-    """Seconds until the other side counts as lost: after its connection closed, or without messages."""
+    """Seconds until the other side counts as lost."""
 
     def __init__(self, gang: Optional[GangSpec] = None) -> None:
         gang = gang or GangSpec()
@@ -235,5 +235,5 @@ class DisconnectTimeouts:
 
     @property
     def reconnect(self) -> float:
-        """Time without messages until a new connection is tried: a NAT may have dropped this one."""
+        """Time without messages until a new connection is tried."""
         return self.silent / 4

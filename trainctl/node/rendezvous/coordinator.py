@@ -1,4 +1,4 @@
-"""Coordinator: rank 0's helper process that connects all ranks, and the port reserved for the job."""
+"""Rank 0's helper process that connects all ranks, and the job's reserved port."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _RankConnection:
 
 
 class Coordinator:
-    """Exchanges messages until the gang is over and all ranks know. Rank 0 uses the helper's pipe."""
+    """Exchanges messages until the gang is over and all ranks know."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Coordinator:
             self._send_heartbeats(now)
 
     def _is_done(self, line: HelperPipe) -> bool:
-        """Check that the gang is over and every reachable rank knows, or supervisor has exited."""
+        """Check that every reachable rank knows the end, or the supervisor has exited."""
         if not line.open:
             return True
         if not self._state.over:

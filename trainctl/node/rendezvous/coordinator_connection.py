@@ -1,4 +1,4 @@
-"""Helper process of all ranks but 0: connects to the coordinator, and reconnects on errors."""
+"""Helper process of the other ranks: connects to the coordinator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RankRejected(Exception):
 
 
 class CoordinatorConnection:
-    """Relays messages between supervisor and coordinator until the gang is over or rank 0 lost."""
+    """Relays messages until the gang is over or rank 0 is lost."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class CoordinatorConnection:
         return ""
 
     def _connect(self) -> Optional[AuthenticatedConnection]:
-        """Open an authenticated connection; the first time, try all addresses and report the result."""
+        """Open an authenticated connection; the first time, try all addresses."""
         if not self._reached:
             self._reached = [address for address in self._addresses if self._probe(address)]
         for address in self._reached:
@@ -125,7 +125,7 @@ class CoordinatorConnection:
         return None
 
     def _resume(self, connection: AuthenticatedConnection, welcome: Value) -> None:
-        """Resend what the coordinator has not received; RankRejected if it rejects this rank."""
+        """Resend unacknowledged messages; RankRejected if the coordinator refuses."""
         if welcome.get("refused"):
             raise RankRejected(str(welcome["refused"]))
         if "heard" in welcome:
@@ -133,7 +133,7 @@ class CoordinatorConnection:
                 connection.send(line)
 
     def _exchange(self, connection: AuthenticatedConnection, line: HelperPipe) -> bool:
-        """Relay until the gang is over, or no messages arrive; True if the connection broke."""
+        """Relay until the gang is over or silent; True if the connection broke."""
         heartbeat_at = time.monotonic()
         try:
             while line.open and not self._over:

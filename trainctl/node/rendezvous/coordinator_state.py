@@ -1,4 +1,4 @@
-"""State machine of a gang: when its ranks queue, claim, start, end and retry. See DESIGN.md, "Gangs".
+"""State machine of a gang. See DESIGN.md, "Gangs".
 
 No I/O and no clock: received messages go in, messages to send come out, ``now`` is the caller's time in seconds.
 """
@@ -27,7 +27,7 @@ Value = Dict[str, Any]
 
 
 class GangPolicy(NamedTuple):
-    """Settings of the gang: ranks, addresses of rank 0 by preference, retries, whether it needs a slot."""
+    """Settings of a gang; ``addresses`` of rank 0 by preference, ``slot`` if needed."""
 
     size: int
     addresses: Sequence[str]
@@ -37,7 +37,7 @@ class GangPolicy(NamedTuple):
 
 
 class CoordinatorState:
-    """A gang from joining to its end. Messages to send collect in ``outbox`` as (rank, value)."""
+    """A gang from joining to its end; messages collect in ``outbox``."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CoordinatorState:
         release: Callable[[], None],
         date: int,
     ) -> None:
-        """``allocate`` and ``release`` a port for the job; ``date`` is the gang's position in queues."""
+        """``allocate`` and ``release`` the job's port; ``date``: position in queues."""
         self._policy = policy
         self._allocate = allocate
         self._release = release
@@ -75,7 +75,7 @@ class CoordinatorState:
         return self._stage == "over"
 
     def join(self, rank: int, host: str, reached: Sequence[str]) -> None:
-        """Add a rank; ``host`` identifies its machine, ``reached`` lists addresses of rank 0 that it can reach."""
+        """Add a rank; ``host``: its machine, ``reached``: reachable addresses of rank 0."""
         self._hosts[rank] = host
         self._reached[rank] = set(reached)
 

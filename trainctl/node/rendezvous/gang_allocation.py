@@ -1,4 +1,4 @@
-"""Allocation of a gang: ranks queue on their hosts, and claim GPUs only when all can. See DESIGN.md, "Gangs"."""
+"""Allocation of a gang: claim GPUs when all ranks can. See DESIGN.md, "Gangs"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class GangAllocation(Allocation):
-    """One rank's allocation. It reports ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
+    """One rank's allocation, in steps that it reports to the coordinator."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn, gang: GangMember) -> None:
         super().__init__(run, spec, pending)
@@ -79,7 +79,7 @@ class GangAllocation(Allocation):
         return False
 
     def _can_claim(self, gpu_request: GpuRequest) -> bool:
-        """Check that GPUs are free; once reported ready, other processes' usage is checked only when claiming."""
+        """Check for free GPUs; when ready, only for claims of other runs."""
         if not gpu_request.count:
             return True
         return gpu_request.unclaimed if self._reported[0] == "ready" else bool(gpu_request.free())

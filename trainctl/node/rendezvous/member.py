@@ -41,7 +41,7 @@ class GangMember(RankCoordination):
         deploying: Callable[[str], None],
         rendezvous: Optional[Mapping[str, Any]],
     ) -> None:
-        """``deploying`` is called with the reason while ranks are missing and the gang isn't queued."""
+        """``deploying`` is called with the reason while ranks are missing."""
         super().__init__(run, spec, pending)
         self._deploying = deploying
         self._rendezvous = rendezvous
@@ -150,7 +150,7 @@ class GangMember(RankCoordination):
         return self._over is not None
 
     def wait_for(self, *actions: str) -> Optional[Dict[str, Any]]:
-        """Wait for one of these decisions; None if the gang is over, or a stop is requested."""
+        """Wait for one of these decisions; None if the gang is over or stopping."""
         while not self.is_over and signal.SIGTERM not in signal.sigpending():
             for value in self.receive(_POLL_SECONDS):
                 if value.get("do") in actions:
@@ -158,7 +158,7 @@ class GangMember(RankCoordination):
         return None
 
     def wait_for_layout(self) -> bool:
-        """See RankCoordination. The first attempt's layout has arrived with the allocation."""
+        """See RankCoordination; the first layout arrives with the allocation."""
         return not self.is_over and (bool(self._layout) or self.wait_for("lay out") is not None)
 
     @property
@@ -221,7 +221,7 @@ class GangMember(RankCoordination):
         return None
 
     def report_exit(self, own: RunOutcome) -> RunOutcome:
-        """See RankCoordination. Reports the exit unless the gang is over, and waits for the others."""
+        """See RankCoordination; waits for the others unless the gang is over."""
         if own.root_cause is not None or self._helper is None:
             return own
         self.receive()
@@ -313,7 +313,7 @@ _CONSEQUENCE_LINES = 40
 
 
 def is_consequence(text: str) -> bool:
-    """Check whether a failed rank's last lines report a broken connection or collective operation."""
+    """Check whether a failed rank's last lines report a broken connection."""
     return _CONSEQUENCE.search("\n".join(text.splitlines()[-_CONSEQUENCE_LINES:])) is not None
 
 

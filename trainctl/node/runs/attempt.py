@@ -1,4 +1,4 @@
-"""An attempt at a run: fork the warden and the job's shell, and wait for their end."""
+"""An attempt at a run: fork warden and shell, wait for their end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHORE_SECONDS = 1.0
 
 
 class AttemptEnd(NamedTuple):
-    """End of an attempt: ``code`` of the shell (negative for a signal), None if unknown."""
+    """End of an attempt; ``code`` is negative for a signal, None if unknown."""
 
     code: Optional[int]
     warden: int
@@ -67,7 +67,7 @@ class Attempt:
         """Whether a stop was requested during the attempt."""
 
     def start(self) -> str:
-        """Fork the warden, which forks the shell; error text if the shell could not be executed, else empty."""
+        """Fork warden and shell; the error if the shell could not be executed."""
         refusal, self._refusal = os.pipe()
         self._code, code = os.pipe()
         self._helpers = descendants(os.getpid())
@@ -86,7 +86,7 @@ class Attempt:
     def watch(
         self, clock: Stopwatch, deadline: Optional[float], chores: Sequence[Callable[[], None]]
     ) -> AttemptEnd:
-        """Run the chores every second until the end; SIGTERM or ``deadline`` in seconds of the clock stop the job."""
+        """Run the chores every second until the end; stop at ``deadline`` or SIGTERM."""
         expired = False
         while True:
             pid, status = os.waitpid(self._warden, os.WNOHANG)
@@ -129,7 +129,7 @@ class Attempt:
             os._exit(0)
 
     def _execute(self) -> None:
-        """Run in the job's process: set up log and mounts, record the start, execute the shell."""
+        """Set up log and mounts, record the start, execute the shell."""
         launch, run = self._launch, self._run
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -180,7 +180,7 @@ def supervise_child(
     grace: Callable[[], float],
     supervisor: int,
 ) -> int:
-    """Run ``child``, which executes the shell, and wait; exit code, negative for a signal.
+    """Run ``child``, which executes the shell; exit code, negative for a signal.
 
     Call in a forked process below the supervisor; closes all files but ``kept_descriptors``. SIGTERM, sent by the
     supervisor or on its death, stops the job; ``grace`` returns the seconds until SIGKILL, and may change.

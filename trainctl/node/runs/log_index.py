@@ -1,4 +1,4 @@
-"""Index of a run's log: times at which it had which length. See DESIGN.md, "Logs and metrics"."""
+"""Index of a run's log, by time. See DESIGN.md, "Logs and metrics"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LogIndexEntry(NamedTuple):
 
 
 class LogIndex:
-    """Index of one log, which may be missing or growing. A byte has the time of the first entry after it."""
+    """Index of one log; a byte has the time of the first entry after it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class LogIndex:
         self._offsets: List[int] = []
 
     def before(self, moment: float) -> Tuple[int, bool]:
-        """Offset of the bytes written before ``moment``, and whether the index has later entries."""
+        """Offset of the bytes written before ``moment``; whether later entries exist."""
         self._refresh()
         at = bisect_left(self._times, moment)
         return self._offsets[at - 1] if at else 0, at < len(self._times)

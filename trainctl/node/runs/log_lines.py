@@ -52,7 +52,7 @@ class LineFilter(NamedTuple):
 
 
 def read_lines(request: ReadLinesRequest, write: Write) -> None:
-    """Write frames: a line of JSON, ``{time, bytes, next, open}``, followed by that many bytes.
+    """Write frames: ``{time, bytes, next, open}`` as JSON, then that many bytes.
 
     Others are ``{skipped_bytes, next}``, ``{prepared_by}`` if another run has the log, and ``{}`` as a heartbeat. Bytes
     are complete lines, unless ``open`` is set: then the last line continues in the next frame. ``next`` is the offset
@@ -82,7 +82,7 @@ def read_lines(request: ReadLinesRequest, write: Write) -> None:
 def _open(
     path: Path, preparer: Optional[Path], run: NodeRun, follow: bool, write: Write
 ) -> Optional[int]:
-    """Wait for the log; None if the run ended without one, or another run has it (``preparer`` exists)."""
+    """Wait for the log; None if there is none, or another run has it."""
     written_at = time.monotonic()
     while True:
         over = not follow or bool(preparer and preparer.exists()) or _has_ended(run)
@@ -208,7 +208,7 @@ class _LineWriter:
             self._write_start()
 
     def write_open_line(self) -> None:
-        """Write the start of a line that is incomplete for a while, such as a prompt or progress bar."""
+        """Write the start of a line that stays incomplete, such as a progress bar."""
         if self._rest and time.monotonic() - self._since >= _OPEN_LINE_SECONDS:
             self._write_start()
 
@@ -260,7 +260,7 @@ class _LineWriter:
 
 
 def _to_timestamp(value: Optional[Mapping[str, float]]) -> Optional[float]:
-    """Unix seconds of ``{at}``, or of ``{ago}`` by this machine's clock, which also dates the log."""
+    """Unix seconds of ``{at}``, or of ``{ago}`` by this machine's clock."""
     if value is None:
         return None
     return float(value["at"]) if "at" in value else time.time() - float(value["ago"])

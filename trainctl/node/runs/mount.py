@@ -1,4 +1,4 @@
-"""Private mount namespaces: weights are visible at the job's paths only. See DESIGN.md, "Mounts"."""
+"""Private mount namespaces for weights. See DESIGN.md, "Mounts"."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MountSupport(NamedTuple):
 
 
 def blocked_reason(target: str, protected: Sequence[Path]) -> Optional[str]:
-    """Reason why nothing can be mounted at a path, if known; ``protected`` paths must stay visible."""
+    """Reason against a mount at a path; ``protected`` paths must stay visible."""
     path = Path(target)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):
         return "a mount needs an absolute path without '..' below /"
@@ -153,7 +153,7 @@ def _check_in_namespace(mounts: Sequence[Mount]) -> str:
 
 
 def _unshare_mounts() -> None:
-    """Enter a new mount namespace; without privilege, also a user namespace with the same user."""
+    """Enter a new mount namespace; without privilege, also a user namespace."""
     user, group = os.geteuid(), os.getegid()
     try:
         syscalls.unshare(syscalls.CLONE_NEWNS)

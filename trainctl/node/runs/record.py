@@ -82,7 +82,7 @@ class NodeRun:
             return ""
 
     def prepared_by(self, rank: int) -> Path:
-        """Path of a file that names the other run that prepared the training cache: ``{name}``."""
+        """Path of the file that names the run that prepared the training cache."""
         return self.log(rank, PREPARE).with_suffix(".json")
 
     @property
@@ -91,7 +91,7 @@ class NodeRun:
         return cast("Optional[RunSpec]", read_json(self.directory / "spec.json"))
 
     def create(self, spec: RunSpec) -> bool:
-        """Store the specification; True if it replaces an older generation. Failure if it is older."""
+        """Store the specification; True if it replaces an older generation."""
         make_directory(self.directory)
         self._date_apply(spec)
         path = self.directory / "spec.json"
@@ -125,7 +125,7 @@ class NodeRun:
 
     @property
     def queued_ns(self) -> int:
-        """Position in queues, in Unix nanoseconds: time of the apply on this node, plus the run's index in its plan."""
+        """Position in queues: time of the apply in nanoseconds, plus index in the plan."""
         spec = self.spec
         if spec:
             with contextlib.suppress(FileNotFoundError):
@@ -157,14 +157,14 @@ class NodeRun:
         return (self.directory / "started").exists()
 
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
-        """Record the start; False if another supervisor did, which alone may execute the job."""
+        """Record the start; False if another supervisor did."""
         path = self.directory / "started"
         return (
             create_exclusive(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
         )
 
     def claim(self) -> bool:
-        """Claim the run for this supervisor; False if another lives, or the run has started or ended."""
+        """Claim the run; False if another supervisor lives, or it started or ended."""
         numbers = self._claims()
         if numbers and is_alive(self._claimer(numbers[-1])):
             return False
@@ -272,12 +272,12 @@ class NodeRun:
 
 
 def may_restart(status: RunReport) -> bool:
-    """Check that the run has neither started nor a supervisor, so that it may be started again."""
+    """Check that the run has not started and has no supervisor."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)
 
 
 def _needs_secrets(spec: RunSpec) -> bool:
-    """Check whether a new supervisor would need secrets. Ranks of a gang are not resumed alone."""
+    """Check whether a new supervisor would need secrets; never for gangs."""
     store = spec.get("store") or {}
     return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
 

@@ -1,4 +1,4 @@
-"""Wait for dependencies, sweep slots and GPUs in the queues of a host. See DESIGN.md, "Scheduling"."""
+"""Wait for dependencies, sweep slots and GPUs. See DESIGN.md, "Scheduling"."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GPU_QUEUE = "gpus"
 
 
 class Allocation:
-    """Resources of a run, acquired in stages, so that it holds nothing useful to others while it waits."""
+    """Resources of a run, acquired in stages."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn) -> None:
         self._run = run
@@ -46,7 +46,7 @@ class Allocation:
         self._hidden: Mapping[str, str] = {}
 
     def wait_for_dependencies(self) -> bool:
-        """Wait for runs that this one depends on; False on a stop request, Failure if one can't complete."""
+        """Wait for dependencies; False on a stop request, Failure if one can't complete."""
         for dependency in self._spec.get("follows") or ():
             run = NodeRun(self._run.layout, dependency["key"])
             while True:
@@ -60,12 +60,12 @@ class Allocation:
         return not _is_stop_requested()
 
     def acquire(self) -> bool:
-        """Wait for a slot and GPUs; False on a stop request, Failure if the host can't provide them."""
+        """Wait for a slot and GPUs; False on a stop request."""
         return self._acquire_slot() and self._acquire_gpus()
 
     @property
     def descriptors(self) -> List[int]:
-        """Descriptors that hold the claims; the warden keeps them open until the job's last process has ended."""
+        """Descriptors that hold the claims; the warden keeps them open."""
         return [*self._claims.descriptors, *self._gpu_claims.descriptors]
 
     @property
@@ -123,7 +123,7 @@ class Allocation:
     def _wait_in_queue(
         self, name: str, reason: Callable[[], str], claim: Callable[[], Optional[_ClaimRequest]]
     ) -> bool:
-        """Wait in the queue until ``claim`` returns None; runs that aren't the first report ``reason``."""
+        """Wait in the queue until ``claim`` returns None; report ``reason``."""
         priority = int(self._spec.get("priority") or 0)
         entry = QueueEntry(RunQueue(self._run.layout.root, name), self._run, priority)
         try:
@@ -141,7 +141,7 @@ class Allocation:
 
 
 def waiting_text(run: NodeRun, record: Mapping[str, Any]) -> Optional[str]:
-    """Describe what a run waits for: ``waits for 2 of 4 GPUs, 3 ahead``; None if it doesn't."""
+    """Describe what a run waits for: ``waits for 2 of 4 GPUs, 3 ahead``."""
     if record.get("status") not in (runs.PENDING, runs.DEPLOYING) or not record.get("waiting"):
         return None
     text, queue = str(record["waiting"]), record.get("queue")
@@ -213,7 +213,7 @@ class RunQueue:
 
 
 class QueueEntry:
-    """A run's entry in a queue, until ``leave``. ``priority`` applies unless the run's order was changed.
+    """A run's entry in a queue, until ``leave``; ``priority`` is a default.
 
     ``date`` orders entries of the same priority, in Unix nanoseconds; by default the run's ``queued_ns``.
     """
@@ -229,7 +229,7 @@ class QueueEntry:
         self._claims.acquire(queue.claim(run.key))
 
     def run_ahead(self) -> Optional[str]:
-        """Claim of the run directly ahead; None if this is the first. Creates or updates the record."""
+        """Claim of the run directly ahead, None for the first; updates the record."""
         priority = int(self._run.order.get("priority", self._priority))
         mine = record_name(priority, self._created, self._run.key)
         records = self._queue.records()

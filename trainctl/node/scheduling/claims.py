@@ -1,4 +1,4 @@
-"""Exclusive claims on a host: abstract Unix sockets, which vanish with their process.
+"""Exclusive claims on a host by abstract Unix sockets.
 
 A name belongs to one socket per network namespace until its last descriptor is closed; see unix(7), "Abstract
 sockets". To wait for a name, a process connects to its holder; the kernel reports the disconnect.
@@ -70,7 +70,7 @@ def is_held(name: str) -> bool:
 
 
 def holder_pid(name: str) -> int:
-    """PID of the process that claimed a name; 0 if invisible from here, or the name is free."""
+    """PID of the process that claimed a name; 0 if unknown."""
     with _socket() as probe:
         if probe.connect_ex(_address(name)) != 0:
             return 0
@@ -112,7 +112,7 @@ def _claim(name: str) -> Optional[socket.socket]:
 
 
 def _socket() -> socket.socket:
-    """Create a socket that is closed on exec, so that the job's programs don't inherit it."""
+    """Create a socket that is closed on exec, so that jobs don't inherit it."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     claim.setblocking(False)
     return claim

@@ -24,7 +24,9 @@ _MAX_NAMED = 2
 
 
 def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> List[GpuDevice]:
-    """GPUs that jobs may claim: the first ``declared`` reported ones, or that many if none is reported.
+    """GPUs that jobs may claim: the first ``declared``, or all.
+
+    If none is reported, that many by index.
 
     With None, all reported ones. Failure if more are declared than reported.
     """
@@ -48,7 +50,7 @@ def gpu_variables(claimed: Sequence[GpuDevice]) -> Dict[str, str]:
 
 
 class GpuRequest:
-    """GPUs that a specification requires; Failure if the host has too few, free or not.
+    """GPUs that a specification requires; Failure if the host has too few.
 
     If all GPUs are requested and the host's tools fail, none is claimed and the variables in ``hidden`` hide them.
     """
@@ -96,7 +98,7 @@ class GpuRequest:
 
     @property
     def waiting_reason(self) -> str:
-        """Description with the processes that use the GPUs: ``waits for 2 of 4 GPUs, taken by PID 4711``."""
+        """Reason to wait: ``waits for 2 of 4 GPUs, taken by PID 4711``."""
         free = self._unclaimed()
         pids = [holder_pid(gpu.claim) for gpu in self._present if gpu not in free]
         if len(free) >= self.count:  # otherwise it is unknown which processes compute on them

@@ -1,4 +1,4 @@
-"""Coordination of a supervisor with other ranks of its run; does nothing without a gang."""
+"""Coordination of a supervisor with other ranks; no-op without a gang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from trainctl.node.scheduling.allocation import Allocation, PendingFn
 
 
 class RunOutcome(NamedTuple):
-    """Outcome of a run; ``cause``: kind of the Failure; ``root_cause`` of a gang: ``{rank, status, exit_code, error}``."""
+    """Outcome of a run.
+
+    ``cause``: kind of the Failure; ``root_cause`` of a gang: ``{rank, status, exit_code, error}``.
+    """
 
     status: str
     exit_code: Optional[int] = None
@@ -34,7 +37,7 @@ class AttemptPolicy(NamedTuple):
 
 
 class RankCoordination:
-    """Default for runs of one rank; ``rendezvous.member`` coordinates the ranks of a gang."""
+    """Coordination for runs of one rank; see ``rendezvous.member`` for gangs."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn) -> None:
         self._run = run
@@ -42,7 +45,7 @@ class RankCoordination:
         self._pending = pending
 
     def join(self) -> None:
-        """Connect to the other ranks, before waiting for anything; Failure if that is impossible."""
+        """Connect to the other ranks; Failure if that is impossible."""
 
     def allocation(self) -> Allocation:
         """Resources that the run waits for."""
@@ -68,7 +71,10 @@ class RankCoordination:
     def decide_outcome(
         self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
     ) -> Optional[RunOutcome]:
-        """Decide after an attempt: the run's outcome, or None to retry, after calling ``on_retry`` with the error."""
+        """Decide after an attempt: the outcome, or None to retry.
+
+        Calls ``on_retry`` with the error before a retry.
+        """
         retry = AttemptPolicy.of(self._spec)
         if own.status != runs.FAILED or end.expired or number >= retry.max_attempts:
             return own
@@ -78,7 +84,7 @@ class RankCoordination:
         return None
 
     def report_exit(self, own: RunOutcome) -> RunOutcome:
-        """Report an outcome that ``decide_outcome`` didn't decide; the outcome in view of the others."""
+        """Report an outcome that was not decided; the outcome in view of the others."""
         return own
 
     def close(self) -> None:

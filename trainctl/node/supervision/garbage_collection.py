@@ -1,4 +1,4 @@
-"""Forget a lineage and remove unreferenced data. Order of steps: invariant 7 of DESIGN.md."""
+"""Forget a lineage and remove unreferenced data, in the order of invariant 7."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
 
 
 def forget_cache(request: LineageRequest, emit: Emit) -> ForgetCacheResponse:
-    """Drop a lineage's references in one cache and remove unreferenced data; leased listings stay."""
+    """Drop a lineage's references in one cache and remove unreferenced data."""
     layout = layout_of(request)
     lineage = names.check_name(request["lineage"], "lineage")
     CacheReferences(layout).drop_listings(lineage)
@@ -80,7 +80,7 @@ def _forget_shared(request: Mapping[str, Any], lineage: str) -> int:
 
 
 def _caches(layout: Layout, lineage: str) -> List[Layout]:
-    """Caches under the root directory, in the request, and in specifications of the lineage's runs."""
+    """Caches of the root directory, the request and the lineage's runs."""
     used = {spec["cache"] for _, spec in list_specs(layout) if spec["lineage"] == lineage}
     paths = {Layout(str(layout.root), path).cache for path in used} | {layout.cache}
     own = Layout(str(layout.root))
@@ -108,10 +108,10 @@ def _collect(layout: Layout) -> int:
 
 
 def _remove_remains(layout: Layout) -> int:
-    """Remove files of killed processes from an unused cache, and its directories if its path was configured."""
+    """Remove remains from an unused cache, with its directories if configured."""
     freed = sum(remove_tree(layout.partial / name) for name in list_names(layout.partial))
     remove_tree(layout.reservations)
-    for path in layout.completion_markers.glob("*.doomed"):
+    for path in layout.completion_markers.glob("*.pending"):
         path.unlink()
     if layout.cache != Layout(str(layout.root)).cache:
         for name in _CACHE_DIRECTORIES:
@@ -134,7 +134,7 @@ def _remove_unused_code(layout: Layout, *, alone: bool) -> int:
 
 
 def _remove_unused_environments(layout: Layout, *, alone: bool) -> int:
-    """Remove environments that no run uses; recent ones stay if other lineages use the node."""
+    """Remove unused environments; recent ones only if no other lineage is here."""
     used = {spec["host"]["venv"] for _, spec in list_specs(layout)}
     freed = 0
     for completion_marker in layout.environments.glob("*.json"):

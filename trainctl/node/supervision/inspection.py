@@ -1,4 +1,4 @@
-"""Inspect a node: GPUs, disk, caches, runs, host requirements. Writes nothing to the root directory."""
+"""Inspect a node: GPUs, disk, caches, runs, requirements. Read-only."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def reached_at(request: RootRequest, emit: Emit) -> protocol.AddressesResponse:
 
 
 def _is_live(run: RunReport) -> bool:
-    """Check for a live run; a created run without supervisor, as after a power failure, is not."""
+    """Check for a live run; a created run without supervisor is not."""
     return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
@@ -95,7 +95,7 @@ def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[
 
 
 def _gpu(gpu: GpuDevice, live: _Live, user: Optional[str]) -> GpuUse:
-    """Usage of a GPU; a claim of no run here belongs to another root directory or user."""
+    """Usage of a GPU; unknown claims belong to another root directory or user."""
     spec = next((spec for spec, status in live if gpu.id in (status["gpus"] or ())), None)
     claimed = None
     if spec is not None:
@@ -146,7 +146,7 @@ def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
 
 
 def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
-    """Report kernel, disk, missing requirements, and mounts, which are tried in a child process."""
+    """Report kernel, disk, missing requirements, and mounts, which are tried."""
     paths = layout.layout_of(request)
     data = layout.check_absolute(request["data"], "data")
     private, cached, free = private_mounts(), request.get("cached"), request.get("free_resources")
@@ -175,7 +175,7 @@ def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
 def free_resources(
     request: protocol.FreeResourcesRequest, emit: Emit, gpu_source: ListGpusFn = list_gpus
 ) -> protocol.FreeResources:
-    """Report free GPUs, CPUs and memory; GPUs of the run ``replaced_key`` count as free."""
+    """Report free GPUs, CPUs and memory; ``replaced_key`` names a run to ignore."""
     layout = Layout(request["root"])
     live = {run.key: run for run in list_runs(layout) if _is_running(run)}
     replaced = live.pop(request.get("replaced_key") or "", None)
@@ -231,7 +231,7 @@ def _gpu_facts(
 def _image_availability(
     layout: Layout, images: List[protocol.ImageQuery]
 ) -> List[protocol.ImageAvailability]:
-    """For each image, the engine that would run it and whether it is present; else the error."""
+    """For each image, its engine and whether it is present; else the error."""
     engines: Dict[Optional[str], Union[LocalEngine, Failure]] = {}
     rows: List[protocol.ImageAvailability] = []
     for image in images:

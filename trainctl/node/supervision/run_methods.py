@@ -61,7 +61,7 @@ def get_run_inputs(request: RunRequest, emit: Emit) -> protocol.RunInputsRespons
 
 
 def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
-    """Stop a run and wait for its end, with an event each second; prevents the start of an unknown run."""
+    """Stop a run and wait for its end, with an event each second."""
     run = NodeRun(Layout(request["root"]), request["key"])
     spec = run.spec or _forbid_unknown(run)
     if spec is None:
@@ -111,7 +111,7 @@ def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResp
 
 
 def release(request: protocol.RunCacheRequest, emit: Emit) -> protocol.ReleaseResponse:
-    """Release the leases of a run that was never created here; others are released at the run's end."""
+    """Release the leases of a run that was never created here."""
     layout = layout_of(request)
     key = names.check_name(request["key"], "key")
     unstarted = NodeRun(layout, key).spec is None
@@ -121,7 +121,7 @@ def release(request: protocol.RunCacheRequest, emit: Emit) -> protocol.ReleaseRe
 
 
 def remove_old_marks(layout: Layout) -> None:
-    """Remove old records that prevent starts of unknown runs, and dates of applies without runs."""
+    """Remove old records of unknown runs, and dates of applies without runs."""
     dated = set(list_names(layout.applies))
     for name in list_names(layout.runs):
         run = NodeRun(layout, name) if not name.startswith(".") else None
@@ -139,7 +139,7 @@ def remove_old_marks(layout: Layout) -> None:
 
 
 def _forbid_unknown(run: NodeRun) -> Optional[RunSpec]:
-    """Prevent the start of an unknown run; its specification if it was started just now."""
+    """Prevent the start of an unknown run; its specification if just started."""
     if run.layout.root.is_dir():  # don't recreate a destroyed node
         make_directory(run.directory)
         _forbid_start(run)
@@ -177,7 +177,7 @@ def _forbid_start(run: NodeRun) -> bool:
 
 
 def _remove(run: NodeRun) -> bool:
-    """Rename the directory before removing it, so that an incomplete run is never visible."""
+    """Rename the directory before removing it, so that no partial run is visible."""
     cleanup.remove_container(run.directory)
     run.discard_secrets()
     pending_removal = run.layout.runs / temporary_name(run.key)

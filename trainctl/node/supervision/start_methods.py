@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.05
 
 
 def start(request: StartRequest, emit: Emit) -> StartResponse:
-    """Start the run unless it was started; returns its status once it runs, waits or has ended.
+    """Start the run unless it was started; its status once it runs, waits or ended.
 
     For rank 0 of a gang also ``rendezvous``, which the start of the other ranks needs.
     """
@@ -43,7 +43,7 @@ def start(request: StartRequest, emit: Emit) -> StartResponse:
 
 
 def set_secrets(request: SetSecretsRequest, emit: Emit) -> RunReport:
-    """Restart a run that waits for secrets with those of the request, or stored ones; others are unchanged."""
+    """Restart a run that waits for secrets, with given or stored ones."""
     key = request["key"]
     spec = NodeRun(Layout(request["root"]), key).spec
     if spec is None:

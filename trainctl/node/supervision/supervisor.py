@@ -1,4 +1,4 @@
-"""Supervisor: one detached process per run, from claim to end. See DESIGN.md, "Runs"."""
+"""Supervisor: one detached process per run. See DESIGN.md, "Runs"."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LaunchRequest(NamedTuple):
 
 
 def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
-    """Start a detached supervisor; returns once the job runs, waits, has ended, or has another supervisor.
+    """Start a detached supervisor; returns once the job runs, waits or has ended.
 
     Calls ``report`` every few seconds meanwhile.
     """
@@ -97,14 +97,14 @@ def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
 
 
 def _wait_for_exit(run: NodeRun) -> None:
-    """Wait until a killed supervisor has exited: it closes its files before, and would seem alive."""
+    """Wait until a killed supervisor has exited: it closes its files before."""
     until = time.monotonic() + _EXIT_SECONDS
     while is_alive(run.supervisor) and time.monotonic() < until:
         time.sleep(_EXIT_POLL_SECONDS)
 
 
 def _detach(run: NodeRun, kept_descriptor: int) -> None:
-    """Detach from the terminal and the caller's files; errors of Python go to supervisor.log."""
+    """Detach from terminal and caller's files; log errors to supervisor.log."""
     nothing = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     errors = os.open(run.directory / "supervisor.log", flags, 0o600)
@@ -135,7 +135,7 @@ class _Supervisor:
         self._sampler = Sampler(request.run, request.spec)
 
     def run(self) -> None:
-        """Claim and execute the run and record its outcome; returns at once if it can't be claimed."""
+        """Claim and execute the run and record its outcome, unless it can't be claimed."""
         if not self._run.claim():
             self._release_caller()
             return
@@ -177,7 +177,7 @@ class _Supervisor:
         )
 
     def _run_attempts(self) -> Optional[RunOutcome]:
-        """Attempt until one completes, retries are exhausted or a stop is requested; None if superseded."""
+        """Attempt until success, end of retries or a stop; None if superseded."""
         run = self._run
         self._update_record(status=runs.DEPLOYING)
         if not self._allocation.wait_for_dependencies():
@@ -221,7 +221,7 @@ class _Supervisor:
             self._update_record(status=runs.DEPLOYING, waiting=step, queue=None)
 
     def _prepare(self, commands: List[str]) -> Optional[RunOutcome]:
-        """Run commands that fill the training cache like the job, but without GPUs, as none is claimed yet.
+        """Run commands that fill the training cache like the job, but without GPUs.
 
         None on success, else the run's outcome.
         """

@@ -1,1 +1,1 @@
-"""Basics of the node program: paths, blobs, GPUs, facts about the host, process trees."""
+"""Paths, blobs, GPUs, facts about the host, process trees."""

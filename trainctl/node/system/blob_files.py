@@ -1,4 +1,4 @@
-"""Blobs: files by sha256 in a directory, and files that are fetched chunk by chunk.
+"""Blobs: files by sha256, and files that are fetched chunk by chunk.
 
     blobs/sha256/<2>/<64>     mode 0444 and stamped: was verified and durable before it got this name
     partial/<sha256>.part     being fetched, sparse, or complete and not yet durable
@@ -77,7 +77,7 @@ def matches_chunk(descriptor: int, chunk: Chunk) -> bool:
 
 
 class BlobFiles:
-    """Blobs below one directory. Paths are strings: creating a Path is slower than the system call."""
+    """Blobs below one directory; paths are strings, which are faster than Path."""
 
     def __init__(self, directory: Path) -> None:
         self.blobs = directory / "blobs" / "sha256"
@@ -108,7 +108,7 @@ class BlobFiles:
         return os.path.isfile(self.blob(sha256))  # noqa: PTH113
 
     def is_intact(self, file: ListedFile) -> bool:
-        """Check for an intact blob; hashes it if its stamp is wrong, and removes it if corrupt."""
+        """Check for an intact blob; hash it if the stamp is wrong, remove it if corrupt."""
         try:
             if is_stamped(os.lstat(self.blob(file.sha256)), file):
                 return True
@@ -204,7 +204,7 @@ class PartialFile:
         return os.fstat(self._descriptor).st_size == 0
 
     def clone(self, source: int, chunk: Chunk) -> bool:
-        """Fill a chunk with a reflink to the start of an open file; False if unsupported here."""
+        """Fill a chunk with a reflink to an open file; False if unsupported."""
         argument = _CLONE_RANGE.pack(source, 0, chunk.length, chunk.offset)
         try:
             fcntl.ioctl(self._descriptor, _FICLONERANGE, argument)
@@ -223,7 +223,7 @@ class PartialFile:
         return sorted(self._missing)
 
     def write_unverified(self, number: int, start: int, data: Data) -> None:
-        """Write bytes of a chunk that is still being received, so that servers can pass them on."""
+        """Write bytes of a chunk that is being received, for servers to pass on."""
         with add_path_to_errors(self._name):
             write_at(self._descriptor, number * CHUNK_BYTES + start, data)
             os.pwrite(self._map, bytes([partial_mark(start + len(data))]), number)
@@ -294,7 +294,7 @@ def _has_data(descriptor: int, chunk: Chunk) -> bool:
 
 
 def _open_part(part: str) -> int:
-    """Open a partial file for writing; another process may finish and write-protect it at any time."""
+    """Open a partial file, which another process may finish at any time."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(PermissionError):

@@ -39,7 +39,7 @@ _VISIBILITY_VARIABLES = (
 
 
 class GpuDevice(NamedTuple):
-    """A GPU. ``number`` counts in bus order; ``id`` is the UUID, or the number of a declared GPU.
+    """A GPU; ``number`` in bus order, ``id`` is the UUID, or the number if declared.
 
     Memory in bytes, ``utilization`` from 0 to 1; None if the driver doesn't report it.
     """
@@ -58,7 +58,10 @@ class GpuDevice(NamedTuple):
         return f"gpu/{self.id}"
 
     def matches_kind(self, kind: str) -> bool:
-        """Match an accelerator: all words of ``A100_40GB`` are in ``NVIDIA A100-PCIE-40GB``; nameless GPUs match."""
+        """Match an accelerator by words; nameless GPUs match.
+
+        All words of ``A100_40GB`` are in ``NVIDIA A100-PCIE-40GB``.
+        """
         words = {word for word in re.split(r"[^A-Z0-9]+", kind.upper()) if word}
         return not self.name or words <= set(re.split(r"[^A-Z0-9]+", self.name.upper()))
 
@@ -72,7 +75,7 @@ class ToolTimeout(Failure):
 
 
 def list_gpus(seconds: float = _TIMEOUT_SECONDS) -> List[GpuDevice]:
-    """List the GPUs that the host's tools report; empty without tools, Failure if a tool fails."""
+    """List the GPUs that the host's tools report; Failure if a tool fails."""
     gpus = _nvidia(seconds) if shutil.which("nvidia-smi") else []
     return gpus or (_amd(seconds) if shutil.which("rocm-smi") else [])
 
@@ -90,7 +93,7 @@ def gpu_users(gpus: Iterable[GpuDevice]) -> Dict[str, str]:
 
 
 def visible_gpus(gpus: List[GpuDevice], variables: Mapping[str, str]) -> List[GpuDevice]:
-    """GPUs that a process with these variables may use, selected by number or prefix of the id."""
+    """GPUs that a process with these variables may use, by number or id prefix."""
     for name in _VISIBILITY_VARIABLES:
         words = [word.strip() for word in variables.get(name, "").split(",") if word.strip()]
         if words and words != ["all"]:
@@ -103,7 +106,7 @@ def _matches(gpu: GpuDevice, word: str) -> bool:
 
 
 def _nvidia(seconds: float) -> List[GpuDevice]:
-    """Fields as in ``nvidia-smi --help-query-gpu``: MiB and percent, ``[N/A]`` if unknown."""
+    """Parse ``nvidia-smi --query-gpu``: MiB and percent, ``[N/A]`` if unknown."""
     fields = "index,uuid,name,utilization.gpu,memory.used,memory.total"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     gpus = []
@@ -125,7 +128,7 @@ def _nvidia_users() -> Iterator[Tuple[str, str]]:
 
 
 def _amd(seconds: float) -> List[GpuDevice]:
-    """``rocm-smi``: ``cardN`` objects in bytes and percent; the case of keys differs by version."""
+    """Parse ``rocm-smi``: ``cardN`` objects in bytes and percent."""
     options = ("--showuniqueid", "--showbus", "--showproductname", "--showuse")
     text = _output(["rocm-smi", *options, "--showmeminfo", "vram", "--json"], 0, seconds)
     try:
@@ -162,7 +165,7 @@ def _in_units(
 
 
 def _card_id(number: int, cards: Mapping[int, Mapping[str, str]]) -> str:
-    """Unique id or bus address: consumer cards have no id, and partitions of a GPU share one."""
+    """Unique id or bus address: partitions of a GPU share an id."""
     for key in ("unique id", "pci bus"):
         own = cards[number].get(key, "")
         if own not in _UNKNOWN and sum(card.get(key) == own for card in cards.values()) == 1:
@@ -171,7 +174,7 @@ def _card_id(number: int, cards: Mapping[int, Mapping[str, str]]) -> str:
 
 
 def _amd_users(ids: Mapping[int, str]) -> Iterator[Tuple[str, str]]:
-    """Parse ``--showpidgpus``: a process, then the numbers of its cards; same text from ROCm 4.5 to 7.
+    """Parse ``rocm-smi --showpidgpus`` of ROCm 4.5 to 7.
 
     ``--json`` prints nothing for it, ``--showpids`` only the number of cards, and ``amd-smi`` 5.6 all cards.
     """
@@ -188,7 +191,7 @@ def _amd_users(ids: Mapping[int, str]) -> Iterator[Tuple[str, str]]:
 
 
 def _output(argv: List[str], exit_empty: int = 0, seconds: float = _TIMEOUT_SECONDS) -> str:
-    """Output of a tool; empty if it exits with ``exit_empty``, Failure for other codes."""
+    """Output of a tool; empty for exit code ``exit_empty``, Failure for others."""
     try:
         process = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False

@@ -1,4 +1,4 @@
-"""The machine: CPUs, memory, and whether processes survive a logout (logind.conf(5), loginctl(1))."""
+"""CPUs, memory, and survival of processes after logout: logind.conf(5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 10
 
 
 def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
-    """``survives``: whether runs continue after the user logs out; if not, ``why`` and ``fix``.
+    """``survives``: whether runs continue after logout; if not, ``why`` and ``fix``.
 
     ``root`` replaces ``/`` as the parent of ``/etc``, ``/run`` and ``/proc``.
     """
@@ -41,7 +41,7 @@ def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
 
 
 def leave_session(name: str) -> bool:
-    """Move this process to a scope of the user's lingering service manager; False if there is none.
+    """Move this process to a scope of the user's service manager; False if none.
 
     Calls the manager over its D-Bus interface. Processes in the scope survive the login session.
     """

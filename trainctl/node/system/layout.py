@@ -14,7 +14,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Layout:
-    """Paths under one root directory, and of its cache of weights, which may be elsewhere."""
+    """Paths under one root directory, and of its cache, which may be elsewhere."""
 
     def __init__(self, root: Any, cache: Optional[Any] = None) -> None:
         self.root = check_absolute(root, "root")
@@ -50,7 +50,7 @@ class Layout:
 
     def pending_marker(self, listing: str) -> Path:
         """The completion marker during an eviction."""
-        return self.completion_markers / f"{listing}.doomed"
+        return self.completion_markers / f"{listing}.pending"
 
     def run(self, key: Any) -> Path:
         """Directory of a run."""

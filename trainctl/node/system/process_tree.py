@@ -34,7 +34,7 @@ def reap() -> Dict[int, int]:
 
 
 def end_descendants(grace: Callable[[], float], spared: Collection[int] = ()) -> Dict[int, int]:
-    """Terminate all descendants of this process, a child subreaper; wait statuses of the reaped ones.
+    """Terminate all descendants of this process, a child subreaper; wait statuses.
 
     ``grace`` returns seconds from SIGTERM to SIGKILL and is called repeatedly, as it may change. ``spared`` are PIDs of
     helper processes.
@@ -50,7 +50,7 @@ def end_descendants(grace: Callable[[], float], spared: Collection[int] = ()) ->
 
 
 def kill_marked(entry: bytes) -> None:
-    """Kill processes with the entry in their environment: remains of a run without supervisor."""
+    """Kill processes with the entry in their environment."""
     kill_until_none(lambda: find_by_environment(entry))
 
 

@@ -1,4 +1,4 @@
-"""Training caches: shared read-write directories and the files in them. See DESIGN.md, "Training caches"."""
+"""Training caches and the files in them. See DESIGN.md, "Training caches"."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TrainingCache:
             raise Failure("request", f"{self.directory} contains trainctl's root directory")
 
     def make(self, lineage: str, owner: str) -> None:
-        """Create the directory if missing, and record the owner: a resource of the lineage's state."""
+        """Create the directory if missing, and record the owner, a resource."""
         user = _user_key(lineage, owner)
         self._references.refer_cache(lineage, self._file(owner), str(self.directory))
         existed = self.directory.exists()
@@ -74,7 +74,7 @@ class TrainingCache:
         return is_inside(self.directory, self._layout.root) or self._creation_marker.exists()
 
     def remove(self) -> int:
-        """Remove it, or only trainctl's files if trainctl didn't create it; the bytes freed."""
+        """Remove it, or only trainctl's files if trainctl didn't create it."""
         if self.is_owned:
             return remove_tree(self.directory)
         remove_tree(self.directory / METADATA_DIRECTORY)
@@ -131,7 +131,7 @@ _MAX_QUICK_ENTRIES = 10_000
 
 
 class TrainingCacheEntry(NamedTuple):
-    """An entry of a cache: relative path, bytes (of directories: of all files below), mtime, ``st_mode``."""
+    """An entry of a cache; a directory's size is that of all files below."""
 
     path: str
     size: int
@@ -226,7 +226,7 @@ class CacheCleaner:
         self.files = self.bytes = self.remaining = 0
 
     def run(self) -> None:
-        """Remove files last modified at ``before`` or earlier, then directories as old or emptied by this."""
+        """Remove files modified until ``before``, then old and emptied directories."""
         touched: Set[str] = set()
         metadata = os.path.join(self._top, METADATA_DIRECTORY)  # noqa: PTH118
         for directory, folders, files in os.walk(self._top, topdown=False):

@@ -39,7 +39,7 @@ def make_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.Make
 
 
 def remove_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.RemoveCacheResponse:
-    """Release the directory for one owner or the whole lineage; without other users, remove it."""
+    """Release the directory for an owner or the lineage; remove it if unused."""
     layout, cache, lineage, owner = _parse_request(request)
     with _users_lock(layout, cache):
         cache.release(lineage, owner)
@@ -52,7 +52,7 @@ def remove_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.Re
 
 
 def cache_state(request: protocol.CacheStatesRequest, emit: Emit) -> protocol.CacheStatesResponse:
-    """Report usage and other users of caches, and whether the last owner's release removes them."""
+    """Report usage, other users, and whether the last release removes a cache."""
     layout = Layout(request["root"])
     states: List[protocol.TrainingCacheState] = []
     for item in request["caches"]:
@@ -90,7 +90,7 @@ def read_cache(request: protocol.TrainingCacheRequest, write: Callable[[bytes], 
 
 
 def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.ClearCacheResponse:
-    """Remove files last modified ``older_than_seconds`` ago or earlier, and not after the call began."""
+    """Remove files last modified ``older_than_seconds`` ago or earlier."""
     layout = Layout(request["root"])
     cache = TrainingCache(layout, request["directory"])
     dry = request["dry_run"]

@@ -1,4 +1,4 @@
-"""Fill a training cache by commands, once per text of the commands. See DESIGN.md, "Training caches"."""
+"""Fill a training cache by commands. See DESIGN.md, "Training caches"."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def prepare_cache(
     pending: PendingFn,
     begin: Callable[[str], None],
 ) -> Optional[RunOutcome]:
-    """Run the ``prepare`` commands unless the cache is prepared; None if it is ready, else the run's outcome.
+    """Run the ``prepare`` commands unless done; None if ready, else the outcome.
 
     ``execute`` runs commands like the job's; ``begin`` receives a description of the current step.
     """

@@ -1,4 +1,4 @@
-"""Fetch the missing blobs of a listing, batch by batch, from the sources of a request."""
+"""Fetch the missing blobs of a listing, batch by batch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DeliveryFetch:
     def _fetch_unlocked(
         self, batch: Sequence[ListedFile], files: List[ListedFile]
     ) -> List[ListedFile]:
-        """Fetch files that no other process fetches, and return the others; never waits while holding a lock."""
+        """Fetch files that no other process fetches, and return the others."""
         own: List[ListedFile] = []
         others: List[ListedFile] = []
         with ExitStack() as locks:
@@ -140,7 +140,7 @@ class DeliveryFetch:
         self._files.finish(file)
 
     def _tier(self, file: ListedFile, source: str) -> str:
-        """Source to count bytes for: those that this node fetched to the shared cache came from the mirror."""
+        """Source to count bytes for; shared bytes fetched here came from the mirror."""
         if source == SHARED:
             return MIRROR if file.sha256 in self._fetched_to_shared else SHARED
         return MIRROR if source == MIRROR else PEERS

@@ -1,4 +1,4 @@
-"""Fetch transfer units in threads: each is requested from its sources in turn until one succeeds."""
+"""Fetch transfer units in threads, from one source after another."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Fetcher:
         self.source_name = source_name
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
-        """Fetch one chunk, or several small files. Each result is valid until the next is requested."""
+        """Fetch one chunk or several small files; results are valid until the next."""
         raise NotImplementedError
 
     def reject(self, unit: TransferUnit) -> None:
@@ -77,7 +77,7 @@ class FetchTask:
 
 
 class FetchPool:
-    """One round of fetching with a thread per fetcher. The first error ends it and is raised."""
+    """One round of fetching, a thread per fetcher; raises the first error."""
 
     def __init__(
         self, fetchers: Sequence[Fetcher], store: StoreFn, pass_on: PassOnFn = lambda *_: None

@@ -1,4 +1,4 @@
-"""Read objects by key over HTTP: from a server with a token, or a bucket by presigned URLs."""
+"""Read objects over HTTP: from a server by token, or a bucket by presigned URL."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class HttpReader(ObjectReader):
         )
 
     def _seek(self, response: Response, offset: int) -> int:
-        """Skip bytes before the offset, as some servers ignore ranges; number of bytes that follow."""
+        """Skip bytes before the offset, as some servers ignore ranges; bytes left."""
         position = _POSITION.match(response.headers.get("Content-Range") or "")
         before = offset - (int(position[1]) if position else 0)
         length = int(response.headers.get("Content-Length") or 0) - before
@@ -118,7 +118,7 @@ class PackResponse(NamedTuple):
 
 
 class ServerReader(HttpReader):
-    """Objects of an ObjectServer. If it has several addresses, the first that responds is preferred.
+    """Objects of an ObjectServer; prefers the first address that responds.
 
     ``server``: ``urls``, ``token``, ``fingerprint`` of the TLS certificate, and ``loopback``, the id of the network in
     which loopback addresses are valid; anywhere if absent. Failure if invalid.
@@ -213,7 +213,7 @@ class ServerReader(HttpReader):
 
 
 class SignedUrls:
-    """Presigned URLs of a delivery's objects, requested from the client in batches. Thread-safe."""
+    """Presigned URLs of a delivery's objects, requested in batches. Thread-safe."""
 
     def __init__(self, callbacks: CallbackClient) -> None:
         self._callbacks = callbacks
@@ -223,7 +223,7 @@ class SignedUrls:
         self._urls: Dict[str, str] = {}
 
     def begin(self, files: Iterable[ListedFile]) -> None:
-        """Set the files that are read next, in order. URLs of packs of small files are requested as needed."""
+        """Set the files that are read next, in order, except small ones."""
         units = (unit for file in files for unit in units_of(file) if not unit.is_small)
         with self._lock:
             self._order = list(dict.fromkeys(keys.blob(unit.chunk.sha256) for unit in units))
@@ -231,7 +231,7 @@ class SignedUrls:
             self._urls.clear()
 
     def find(self, key: str) -> str:
-        """Return an object's URL. Failure ``missing`` for a missing object, ``origin`` for other errors."""
+        """Return an object's URL; Failure ``missing`` or ``origin``."""
         with self._lock:
             if key not in self._urls:
                 self._request(key)
@@ -262,7 +262,7 @@ class SignedUrls:
 
 
 class BucketReader(HttpReader):
-    """Objects of a bucket. The throughput of a stream is limited by latency, so use several."""
+    """Objects of a bucket, in several streams because of its latency."""
 
     streams = 8
     where = "the bucket"

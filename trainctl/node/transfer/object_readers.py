@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class RetryAfter(Exception):
-    """The server is busy, or ``is_incoming``: it is still fetching the object. Retry after ``seconds``."""
+    """The server is busy, or ``is_incoming``: still fetching the object."""
 
     def __init__(self, seconds: float, *, is_incoming: bool) -> None:
         super().__init__(f"in {seconds:g} s")
@@ -48,7 +48,10 @@ class RetryAfter(Exception):
 
 
 class ObjectReader:
-    """Reads objects by key, without retries. Thread-safe. ``streams``: useful number of parallel reads."""
+    """Reads objects by key, without retries. Thread-safe.
+
+    ``streams``: useful number of parallel reads.
+    """
 
     streams = 1
     where = ""
@@ -59,7 +62,7 @@ class ObjectReader:
     """Connection errors, after which a read may be retried."""
 
     def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
-        """Fill the view from ``offset`` on; yields the length of each buffer read, and stops at the object's end.
+        """Fill the view from ``offset`` on; yields the length of each buffer read.
 
         Failure ``missing`` or ``denied``, RetryAfter, or ``broken``, possibly after some bytes.
         """
@@ -118,7 +121,7 @@ class DirectoryReader(ObjectReader):
 
 
 class MirrorReader:
-    """Blobs of one listing in the mirror. Thread-safe; resumes interrupted reads. Failure ``origin``."""
+    """Blobs of one listing in the mirror; resumes interrupted reads. Thread-safe."""
 
     def __init__(self, reader: ObjectReader, listing: Listing, retry: RetryPolicy = RETRY) -> None:
         self._reader = reader

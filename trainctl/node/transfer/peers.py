@@ -28,7 +28,7 @@ _SLACK = 4
 
 
 class PeerSchedule:
-    """Which node to ask for each unit. All nodes compute the same schedule, without messages.
+    """Which node to ask for each unit; the same on all nodes, without messages.
 
     The node that sends most determines when all are done, so loads are balanced. If some nodes have a unit, each other
     node asks the holder with the least to send. If none has it, the node with the least to send becomes its *owner*:
@@ -71,7 +71,7 @@ class PeerSchedule:
         return [node for node, bits in enumerate(self._held) if has_bit(bits, number)]
 
     def _assign_holders(self, number: int, length: int) -> None:
-        """Assign a holder to each other node; the same one for small units, which are fetched together."""
+        """Assign a holder to each other node; one holder for all small units."""
         holders = self._holders(number)
         receivers = _rotate([node for node in self._all if node not in holders], number)
         holder = None
@@ -89,7 +89,7 @@ def _rotate(nodes: Sequence[int], number: int) -> List[int]:
 
 
 class PeerTimeout:
-    """Timeout for a peer: at least ``seconds``, and a multiple of the mirror's slowest chunk.
+    """Timeout for a peer: ``seconds``, or a multiple of the mirror's slowest chunk.
 
     With a slow mirror all peers are late, and reading their units from it would make it slower.
     """
@@ -111,7 +111,7 @@ class PeerTimeout:
 
 
 class PeerFetcher(Fetcher):
-    """Fetches from another node, which may still be fetching. Drops peers that are slow, corrupt or unreachable."""
+    """Fetches from another node; drops one that is slow, corrupt or unreachable."""
 
     def __init__(self, peer: Mapping[str, Any], peer_timeout: PeerTimeout) -> None:
         super().__init__(str(peer["node"]))

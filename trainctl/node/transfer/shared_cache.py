@@ -1,4 +1,4 @@
-"""Cache in a directory shared by the nodes of a cluster: one node fetches a blob, the others copy it.
+"""Cache in a directory of the cluster: one node fetches a blob, others copy it.
 
     blobs/sha256/<2>/<64>                 mode 0444; renamed to this after verification and sync
     incoming/.<64>.<pid>.<random>         being fetched, with a name unique to the process
@@ -85,7 +85,7 @@ class _SharedReference(NamedTuple):
 
 
 class SharedCache:
-    """The cache directory. Blobs are verified before they are renamed, and again when they are copied."""
+    """The cache directory; blobs are verified before renaming and when copied."""
 
     def __init__(self, directory: Any, limit: Optional[int] = None) -> None:
         root = names.check_absolute(directory, "shared cache")
@@ -150,7 +150,7 @@ class SharedCache:
         mirror: Sequence[Fetcher],
         heartbeat: Callable[[], None],
     ) -> Set[str]:
-        """Fetch missing blobs from the mirror to the directory; the digests that this call fetched.
+        """Fetch missing blobs to the directory; the digests fetched by this call.
 
         All nodes claim the same groups of the batch in random order, and wait for each other. ``heartbeat`` is called at
         intervals. Fetches nothing if space is insufficient.
@@ -219,7 +219,7 @@ class SharedCache:
                 _remove(str(path))
 
     def _free_space(self, files: Sequence[ListedFile]) -> bool:
-        """Evict least recently used listings until the files fit the limit; False if they don't."""
+        """Evict least recently used listings until the files fit; False if they don't."""
         self._remove_old_temporaries()
         if self._limit is None:
             return True
@@ -258,7 +258,7 @@ class SharedCache:
                 yield _SharedReference(directory / name, at)
 
     def _remove_old_temporaries(self) -> None:
-        """Remove files that a killed node left incomplete, after a day by the file server's clock."""
+        """Remove incomplete files of killed nodes, after a day by the server's clock."""
         files = list(self._files(self._incoming, _TEMPORARY))
         newest = max((at for _, (_, at) in files), default=0.0)
         for name, (_, at) in files:
@@ -268,7 +268,7 @@ class SharedCache:
     def _files(
         self, directory: Path, *patterns: Pattern[str]
     ) -> Iterator[Tuple[str, Tuple[int, float]]]:
-        """Files with matching names, with size and mtime; others may remove them meanwhile."""
+        """Files with matching names, with size and mtime."""
         try:
             entries = os.scandir(directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -283,7 +283,7 @@ class SharedCache:
 
 
 class SharedCacheFetcher(Fetcher):
-    """Copies from the shared cache; missing and corrupt units are read from the mirror."""
+    """Copies from the shared cache; the mirror has what is missing or corrupt."""
 
     def __init__(self, shared: SharedCache) -> None:
         super().__init__(SHARED)
@@ -318,7 +318,7 @@ class SharedCacheFetcher(Fetcher):
 
 
 def open_shared_cache(request: Mapping[str, Any]) -> Optional[SharedCache]:
-    """Open the shared cache of a request, ``shared: {dir, size}``; None if there is none."""
+    """Open the shared cache of a request, ``shared: {dir, size}``, if any."""
     value = request.get("shared")
     if not value:
         return None

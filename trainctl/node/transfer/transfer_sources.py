@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class TransferSources:
-    """Fetchers for ``origin``, ``max_rate``, ``shared``, ``peers``, ``node`` and ``peer_timeout`` of a request.
+    """Fetchers for the sources that a request names.
 
     ``callbacks`` provides presigned URLs if the mirror is in a bucket.
     """
@@ -76,7 +76,7 @@ class TransferSources:
         self.fetchers: List[Fetcher] = [*self.from_mirror, *from_shared, *self._peers]
 
     def begin(self, batch: Sequence[ListedFile], number: int) -> None:
-        """Set the files that are fetched next; ``number`` is that of their first unit in the listing."""
+        """Set the files that are fetched next; ``number`` is that of their first unit."""
         if self._schedule is not None:
             before = accumulate((len(file.chunk_ranges) for file in batch), initial=number)
             self._numbers = {file.sha256: first for file, first in zip(batch, before)}
@@ -153,7 +153,7 @@ class TransferSources:
 
 
 class MirrorFetcher(Fetcher):
-    """Fetches from the mirror, the last resort. ``early``: pass chunks on as they arrive."""
+    """Fetches from the mirror; ``early``: pass chunks on as they arrive."""
 
     def __init__(
         self, mirror: MirrorReader, record_mirror_time: Callable[[float], None], *, early: bool
@@ -203,7 +203,7 @@ class MirrorFetcher(Fetcher):
 def callback_client(
     request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
 ) -> Optional[CallbackClient]:
-    """Client for callbacks, if it must provide presigned URLs; else reads its input to the end."""
+    """Client for callbacks if it must provide URLs; else read its input to the end."""
     if {"path", "urls"} & set(request.get("origin") or {"path": ""}):
         caller.read()
         return None

@@ -1,4 +1,4 @@
-"""Transfer units: chunks of large files and complete small files, numbered in the order of the listing."""
+"""Transfer units: chunks of large files and complete small files, numbered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unit_lengths(listing: Listing) -> Iterator[int]:
 
 
 def batches(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:
-    """Group the files into batches that are fetched in sequence, which limits the number of open files.
+    """Group the files into batches, which limits the number of open files.
 
     Batches depend on the listing only, not on what is missing, so that all nodes have the same: none waits in an
     early batch for what another fetches in a later one.
@@ -65,7 +65,7 @@ def to_hex(present: Iterable[bool]) -> str:
 
 
 def from_hex(text: str, count: int) -> bytes:
-    """Decode the bits of ``count`` units, for ``has_bit``; ValueError if not a hex number."""
+    """Decode the bits of ``count`` units; ValueError if not a hex number."""
     even = text.zfill(-(-len(text) // 2) * 2)
     return bytes.fromhex(even)[::-1].ljust(-(-count // 8), b"\0")
 
