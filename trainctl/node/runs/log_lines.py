@@ -142,13 +142,13 @@ class _LogReader:
             over = _has_ended(self._run)
             before = at
             at = self._read_to(at, self._size)
-        self._end = at
-        if over:
-            return
-        self._lines.write_open_line()
-        if at == before:
-            self._written_at = _write_heartbeat(self._written_at, self._write)
-            time.sleep(_POLL_SECONDS)
+            self._end = at
+            if over:
+                return
+            self._lines.write_open_line()
+            if at == before:
+                self._written_at = _write_heartbeat(self._written_at, self._write)
+                time.sleep(_POLL_SECONDS)
 
     def _read_to(self, at: int, end: int) -> int:
         """Read up to an offset, and report holes."""
