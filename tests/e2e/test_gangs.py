@@ -125,7 +125,7 @@ def test_more_nodes_than_there_are_is_an_error_of_the_plan(fresh: ProjectHarness
     """Nothing is begun."""
     fresh.write({"trainctl.yaml": FAILING.replace("node_count: 3", "node_count: 4")})
     done = fresh.run("plan", code=1)
-    assert "asks for 4 nodes and cluster.local has 3 nodes" in done.stdout + done.stderr
+    assert "needs 4 nodes, but cluster.local has 3 nodes" in done.stdout + done.stderr
 
 
 SHARED = """\
@@ -148,7 +148,7 @@ def test_gpus_that_all_nodes_share_are_not_counted_twice(
         return [one["summary"] for one in found if one["severity"] == "error"]
 
     (problem,) = problems(1)
-    assert problem.endswith("cluster.local can seat 1, where nodes share a machine")
+    assert problem.endswith("cluster.local has room for 1, where nodes share a machine")
     assert problems(2) == ([] if "accelerator" in compute else [problem])
 
 

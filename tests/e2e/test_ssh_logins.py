@@ -53,7 +53,7 @@ def test_the_first_contact_is_refused_where_nobody_can_be_asked(lab: Lab) -> Non
     fingerprint = listed.stdout.split()[1]
     assert error.code == "ssh-unknown-key"
     assert fingerprint in error.summary
-    assert "host_key:" in error.detail
+    assert "host_key" in error.detail
     assert f"ssh-keyscan -p {host.port} {host.address}" in error.detail
     assert not lab.user.known_hosts.exists()
 
@@ -110,7 +110,7 @@ def test_a_pinned_key_needs_no_known_hosts_and_no_other_will_do(lab: Lab) -> Non
     assert not lab.user.known_hosts.exists()
     assert error.code == "ssh-key-changed"
     assert error.summary.count("SHA256:") == 2
-    assert "host_key:" in error.detail
+    assert "host_key" in error.detail
 
 
 def test_each_refusal_has_its_own_code(lab: Lab) -> None:
@@ -296,7 +296,7 @@ def test_a_connection_that_was_lost_is_made_again(lab: Lab) -> None:
 
     error = refused(lambda: link.transport().run(["sh", "-c", "echo x; sleep 60"], on_stdout=cut))
 
-    assert "was cut" in error.summary
+    assert "connection lost" in error.summary
     assert lab.says(link) == "here\n"
 
 
