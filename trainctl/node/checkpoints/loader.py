@@ -73,7 +73,7 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
             manifest for manifest in source.manifests() if name in (None, manifest["name"])
         ]
         jobs.setdefault(job, {})[source] = manifests
-    newest = [found for found in map(newest_checkpoint, jobs.values()) if found is not None]
+    newest = [ranks for ranks in map(newest_checkpoint, jobs.values()) if ranks is not None]
     if not newest:
         if reference["optional"]:
             return []

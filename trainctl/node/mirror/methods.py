@@ -80,16 +80,16 @@ def mirror_survey(
         serialization.source_from_json(source, rows)
         for source, rows in zip(request["sources"], decode_rows(caller))
     ]
-    found = take_survey(open_objects(request), sources, request["listings"], request["lineage"])
-    for block in row_blocks(source.files for source in found.sources):
+    survey = take_survey(open_objects(request), sources, request["listings"], request["lineage"])
+    for block in row_blocks(source.files for source in survey.sources):
         emit(block)
     return {
-        "complete": [source.listing for source in found.sources],
-        "arrived": [source.arrived for source in found.sources],
-        "listings": sorted(found.listings),
-        "free": found.free,
-        "damaged": list(found.damaged),
-        "unusable": found.unusable,
+        "complete": [source.listing for source in survey.sources],
+        "arrived": [source.arrived for source in survey.sources],
+        "listings": sorted(survey.listings),
+        "free": survey.free,
+        "damaged": list(survey.damaged),
+        "unusable": survey.unusable,
         "serving": ServingAddresses.here().to_json(),
     }
 

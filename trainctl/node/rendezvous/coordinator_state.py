@@ -332,9 +332,9 @@ def _cause(rank: int, status: str, error: Optional[str], code: Optional[int] = N
     return {"rank": rank, "status": status, "exit_code": code, "error": error}
 
 
-def _difference_text(found: Sequence[str], expected: Sequence[str]) -> str:
+def _difference_text(actual: Sequence[str], expected: Sequence[str]) -> str:
     """Error for ranks that would resume from different checkpoints."""
-    own, first = ", ".join(found) or "nothing", ", ".join(expected) or "nothing"
+    own, first = ", ".join(actual) or "nothing", ", ".join(expected) or "nothing"
     return f"it would start from {own}, rank 0 from {first}: store checkpoints where all nodes see them"
 
 
