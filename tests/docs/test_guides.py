@@ -1,4 +1,4 @@
-"""The commands of the guides do what the guides show."""
+"""The commands of the guides do what the guides show; each guide is tried on one day in three."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 from tests.docs.executed_pages import check_page, executed_pages
 from tests.docs.pages import PAGES, Page
+from tests.support.tiers import one_day_in
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, one_day_in(3)]
 
 EXECUTED = executed_pages(path for path in PAGES if path.parent.name == "guides")
 
