@@ -76,9 +76,9 @@ class CoordinatorConnection:
         now = time.monotonic()
         if closed_at is not None and now - closed_at > self._timeouts.closed:
             tried = ", ".join(f"{address}:{self._port}" for address in self._addresses)
-            return f"cannot connect to rank 0 at {tried}"
+            return f"rank 0 is unreachable at {tried}"
         if now - self._received_at > self._timeouts.silent:
-            return f"no message from rank 0 for {self._timeouts.silent:.0f} s"
+            return f"rank 0 sent no message for {self._timeouts.silent:.0f} s"
         return ""
 
     def _connect(self) -> Optional[AuthenticatedConnection]:
