@@ -191,9 +191,7 @@ def test_a_copy_that_waits_names_the_other(place: str, hub: Hub) -> None:
     assert second.stdout is not None
     said = json.loads(second.stdout.readline())
     os.kill(first.pid, signal.SIGCONT)
-    waiting = (
-        f"waits for {REFERENCE.owner} (process {first.pid}), who, which mirrors the same source"
-    )
+    waiting = f"waits for {REFERENCE.owner} (process {first.pid}), who mirrors the same source"
     assert said == {"waiting": waiting}
     assert finish(first) == finish(second)
 

@@ -222,13 +222,13 @@ def _call_aws(spec: SecretSpec, method: str, **arguments: str) -> dict[str, Any]
             raise _SecretNotFound from None
         raise unavailable_error(
             spec,
-            f"permission denied by AWS Secrets Manager: {spec.source!r} ({code})",
+            f"AWS Secrets Manager rejected the request for {spec.source!r} ({code})",
             "Check that this account has access.",
         ) from None
     except (ConnectionError, HTTPClientError) as error:
-        raise unavailable_error(spec, "AWS Secrets Manager timed out", str(error)) from None
+        raise unavailable_error(spec, "AWS Secrets Manager is unreachable", str(error)) from None
     except BotoCoreError as error:
-        raise missing_error(spec, "AWS Secrets Manager is unreachable", str(error)) from None
+        raise missing_error(spec, "cannot query AWS Secrets Manager", str(error)) from None
     return response
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint store in an S3-compatible bucket, with resumable multipart uploads."""
+"""Checkpoint store in an S3-compatible bucket, with multipart uploads."""
 
 from __future__ import annotations
 
@@ -115,6 +115,16 @@ class _MultipartUpload:
 
     def send(self, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
         """Upload the parts, several at a time, and complete the object."""
+        try:
+            self._complete(self._upload_parts(stream, size, rate_limiter))
+        except BaseException:
+            self._abort()
+            raise
+
+    def _upload_parts(
+        self, stream: BinaryIO, size: int, rate_limiter: RateLimiter
+    ) -> Mapping[int, str]:
+        """Return the ETags of the parts; no request is in progress afterwards, or it would outlive an abort."""
         tags: Dict[int, str] = {}
         pending: Deque[Tuple[int, Future[str]]] = deque()
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -129,12 +139,10 @@ class _MultipartUpload:
                     )
                 for done, future in pending:
                     tags[done] = future.result()
-            except BaseException:
+            finally:
                 for _, future in pending:
                     future.cancel()
-                self._abort()
-                raise
-        self._complete(tags)
+        return tags
 
     def _abort(self) -> None:
         """Remove the parts, which are billed, unless the store is unavailable."""

@@ -60,7 +60,7 @@ def hold_writer_lease(
                 continue
         other = read_live(objects, key, liveness)
         if other is not None:
-            wait.poll(f"waits for {_holder_label(other)}, which mirrors the same source")
+            wait.poll(f"waits for {_holder_label(other)} mirrors the same source")
 
 
 def require_not_late(lease: ObjectLease, resolved: ResolvedSource) -> None:
