@@ -98,8 +98,8 @@ def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(
     assert (row["status"], row["number"], row["apply"]["interrupted"]) == (RUNNING, 1, True)
     assert change["stops"]["run"] == row["run"]
     assert "Stops live runs" in told
-    assert f"run 1 ({row['run']}) is live. Pass --stop-running" in left
-    assert f"run 1 ({row['run']}) is live. Pass --stop-running" in kept
+    assert f"run 1 ({row['run']}) is live. Use --stop-running" in left
+    assert f"run 1 ({row['run']}) is live. Use --stop-running" in kept
     assert sleeping(fresh) == before != set()
     assert "cluster.local" in fresh.json("state", "list")["addresses"]
 
@@ -227,8 +227,8 @@ def test_a_run_that_no_node_knows_yet(fresh: ProjectHarness) -> None:
     assert "of alive@here, since" in shown
     assert "deploying" in table
     assert "has not reached a node yet" in log.stderr
-    assert "about to start run 2" in one.stderr
-    assert "about to start run 2" in every.stdout
+    assert "an apply is starting run 2" in one.stderr
+    assert "an apply is starting run 2" in every.stdout
 
 
 @one_day_in(5)

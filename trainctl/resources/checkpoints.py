@@ -219,16 +219,21 @@ class CheckpointClient:
         self, *, brief: bool
     ) -> tuple[dict[int, protocol.CheckpointsResponse], dict[int, NodeError]]:
         """Query all ranks' nodes in parallel, so that timeouts don't add up."""
+
+        def query(rank: RankRecord) -> protocol.CheckpointsResponse | NodeError:
+            try:
+                return self._query(rank.rank, brief=brief)
+            except (NodeUnreachable, UnknownOnNode) as error:
+                return error
+
         responses: dict[int, protocol.CheckpointsResponse] = {}
         errors: dict[int, NodeError] = {}
-
-        def query(rank: RankRecord) -> None:
-            try:
-                responses[rank.rank] = self._query(rank.rank, brief=brief)
-            except (NodeUnreachable, UnknownOnNode) as error:
-                errors[rank.rank] = error
-
-        each(query, self._run.ranks, _AT_ONCE)
+        replies = each(query, self._run.ranks, _AT_ONCE)
+        for rank, reply in zip(self._run.ranks, replies, strict=True):
+            if isinstance(reply, NodeError):
+                errors[rank.rank] = reply
+            else:
+                responses[rank.rank] = reply
         return responses, errors
 
     def _query(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:

@@ -88,9 +88,9 @@ def find_attempted_runs(
 def _query_runs(
     agents: Agents, provider: str, keys: Sequence[str], node: Node
 ) -> RunReports | NodeError:
-    agent = agents.ephemeral_agent(provider, node)
     request = StatusRequest(root=node.root, keys=[*keys])
     try:
+        agent = agents.ephemeral_agent(provider, node)
         return agent.call(STATUS, request, timeout=QUERY_SECONDS)["runs"]
     except NodeError as error:
         return error
