@@ -259,7 +259,7 @@ def test_a_host_that_does_not_answer_is_named(lab: Lab) -> None:
     listed = lab.project.run("mirror", "list", code=1)
 
     summaries = [one["summary"] for one in plan["diagnostics"]]
-    assert any("the mirror can't be asked" in one and "lab/gpu-0" in one for one in summaries)
+    assert any("the mirror is unreachable" in one and "lab/gpu-0" in one for one in summaries)
     assert "lab/gpu-0" in listed.stderr
 
 

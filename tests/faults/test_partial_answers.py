@@ -72,13 +72,13 @@ def test_what_the_others_know_is_told(demo: ProjectHarness, lab: HostLab, fault:
     found = json.loads(told[listing].stdout)
     assert {(one["rank"], one["state"]) for one in found["checkpoints"]} == {(0, "complete"), (2, "complete")}  # fmt: skip
     assert found["unreachable"] == [
-        {"node": "lab/gpu-1", "ranks": [1], "reason": "lab/gpu-1 doesn't answer"}
+        {"node": "lab/gpu-1", "ranks": [1], "reason": "lab/gpu-1 timed out"}
     ]
-    said = "Warning: lab/gpu-1 doesn't answer; not shown: the checkpoints of rank 1 [node-unreachable]\n"
+    said = "Warning: lab/gpu-1 timed out; not shown: the checkpoints of rank 1 [node-unreachable]\n"
     assert (told[listing].returncode, told[listing].stderr) == (INCOMPLETE, said)
 
     assert sorted(told[logs].stdout.splitlines()) == ["[rank 0] done", "[rank 2] done"]
-    said = "Warning: lab/gpu-1 doesn't answer; not shown: the log of rank 1 [node-unreachable]\n"
+    said = "Warning: lab/gpu-1 timed out; not shown: the log of rank 1 [node-unreachable]\n"
     assert (told[logs].returncode, told[logs].stderr) == (INCOMPLETE, said)
 
     seen = json.loads(told[metrics].stdout)
@@ -87,10 +87,10 @@ def test_what_the_others_know_is_told(demo: ProjectHarness, lab: HostLab, fault:
 
     stands = json.loads(told[status].stdout)
     assert {one["rank"] for one in stands["checkpoints"]} == {0, 2}
-    assert (told[status].returncode, stands["refresh_error"]) == (0, "lab/gpu-1 doesn't answer")
+    assert (told[status].returncode, stands["refresh_error"]) == (0, "lab/gpu-1 timed out")
     assert (
         told["status"].stderr
-        == "Warning: lab/gpu-1 doesn't answer: last known status of job.all [node-unreachable]\n"
+        == "Warning: lab/gpu-1 timed out: last known status of job.all [node-unreachable]\n"
     )
 
     rows = {one["name"]: one["status"] for one in json.loads(told["nodes --format json"].stdout)["nodes"]}  # fmt: skip
@@ -104,7 +104,7 @@ def test_where_nobody_can_tell_the_error_names_the_host(demo: ProjectHarness, la
         done = demo.run("logs", "all", "--rank", "1", code=1)
 
     assert done.stdout == ""
-    assert done.stderr.startswith("error: lab/gpu-1 doesn't answer")
+    assert done.stderr.startswith("error: lab/gpu-1 timed out")
 
 
 @one_day_in(3)
@@ -115,8 +115,8 @@ def test_a_cache_is_told_by_the_next_of_its_hosts(demo: ProjectHarness, lab: Hos
 
     found = json.loads(done.stdout)
     assert found["node"] == "lab/gpu-1"
-    assert found["unreachable"] == [{"node": "lab/gpu-0", "reason": "lab/gpu-0 doesn't answer"}]
+    assert found["unreachable"] == [{"node": "lab/gpu-0", "reason": "lab/gpu-0 timed out"}]
     assert (
         done.stderr
-        == "Warning: lab/gpu-0 doesn't answer: shown is the cache of lab/gpu-1 [node-unreachable]\n"
+        == "Warning: lab/gpu-0 timed out: shown is the cache of lab/gpu-1 [node-unreachable]\n"
     )
