@@ -16,7 +16,7 @@ from trainctl.store.ingestion.file_transfer import FileTransfer, interrupted_err
 from trainctl.store.ingestion.upstream import FileHash, sha256_of
 
 _MAX_FILES = 4096
-_MAX_PACKS = 3
+_MAX_PACKS = 2
 """Packs in memory."""
 _POLL_SECONDS = 0.2
 Data = Union[bytes, bytearray]
