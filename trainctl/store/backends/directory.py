@@ -23,6 +23,7 @@ from trainctl.base.filesystem.files import (
     make_shared_directory,
     sync,
     sync_directory,
+    write_at,
 )
 from trainctl.base.lease import holder_name, is_process_dead
 from trainctl.base.objects import ObjectStat, check_key
@@ -218,9 +219,11 @@ class DirectoryObjects:
             try:
                 if self._is_for_group:
                     os.fchmod(descriptor, SHARED_FILE)
-                _write(descriptor, memoryview(data))
+                write_at(descriptor, 0, data)
                 if durable:
                     sync(descriptor)
+                else:  # start writing to the disk, so that the sync at the end is short
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
             yield path
@@ -315,11 +318,6 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
             buffers.append(data)
             offset, length = offset + len(data), length - len(data)
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
-
-
-def _write(descriptor: int, view: memoryview) -> None:
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _storage_error(root: Path, error: OSError) -> StorageError:
