@@ -19,7 +19,7 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(
     status = demo.json("status", "job.sft")
     log = demo.run("logs", "job.sft").stdout.splitlines()
     place = demo.run(
-        "checkpoints", "download", "job.sft", "--target", str(demo.directory / "out")
+        "checkpoints", "download", "job.sft", "--output-dir", str(demo.directory / "out")
     ).stdout.strip()
     scratch = list(demo.nodes.glob("*/runs/*/scratch/*"))
 

@@ -52,7 +52,7 @@ def test_what_it_did_can_be_looked_at_and_had(forgotten: ProjectHarness) -> None
     status = forgotten.json("status", "sft")
     found = forgotten.json("checkpoints", "list", "sft")["checkpoints"]
     place = forgotten.run("checkpoints", "download", "sft").stdout.strip()
-    code = forgotten.run("download", "sft", "--target-directory", "code").stdout.strip()
+    code = forgotten.run("download", "sft", "--output-dir", "code").stdout.strip()
 
     assert (status["number"], status["status"]) == (1, "TRAINING_JOB_COMPLETED")
     assert forgotten.run("logs", "sft").stdout == "saved\n"

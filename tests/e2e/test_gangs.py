@@ -86,7 +86,7 @@ def test_two_ranks_from_beginning_to_end(fresh: ProjectHarness) -> None:
     samples = fresh.json("metrics", "sft", "--rank", "1")["samples"]
     assert {one["rank"] for one in samples} == {1}
     fresh.run("metrics", "sft", "--rank", "2", code=64)
-    fresh.run("download", "sft", "--target-directory", "there")
+    fresh.run("download", "sft", "--output-dir", "there")
     assert [path.read_text() for path in (fresh.directory / "there").glob("*/note")] == ["note"]
     assert fresh.actions() == {}
     fresh.run("destroy", "--auto-approve")

@@ -97,7 +97,7 @@ def test_resuming_takes_the_newest(lived: ProjectHarness) -> None:
 def test_what_is_gone_is_named(lived: ProjectHarness) -> None:
     """The code, the weights, the run; nothing is begun then."""
     number = lived.json("status", "sft")["number"]
-    first = lived.run("download", "sft", "--run", "1", "--target-directory", "dl-0").stdout.strip()
+    first = lived.run("download", "sft", "--run", "1", "--output-dir", "dl-0").stdout.strip()
     code = {path.name: path for path in lived.nodes.glob("*/code/*.tar")}
     listings = lived.mirror / "listings"
     hidden = listings.with_name("hidden")
@@ -126,7 +126,7 @@ def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
     """Byte for byte with what may be executed; nothing is overwritten, and what was changed on the node is found out."""
     place = (
         lived.directory
-        / lived.run("download", "sft", "--run", "1", "--target-directory", "dl-1").stdout.strip()
+        / lived.run("download", "sft", "--run", "1", "--output-dir", "dl-1").stdout.strip()
     )
     files = {
         str(path.relative_to(place)): path.read_bytes()
@@ -138,13 +138,11 @@ def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
     assert [os.access(place / name, os.X_OK) for name in ("run.sh", "notes.txt")] == [True, False]
     assert (
         "already exists"
-        in lived.run("download", "sft", "--run", "1", "--target-directory", "dl-1", code=64).stderr
+        in lived.run("download", "sft", "--run", "1", "--output-dir", "dl-1", code=64).stderr
     )
     for path in lived.nodes.glob("*/code/*.tar"):
         path.write_bytes(path.read_bytes().replace(b"echo first", b"echo fIrst"))
-    changed = lived.run(
-        "download", "sft", "--run", "1", "--target-directory", "dl-2", code=1
-    ).stderr
+    changed = lived.run("download", "sft", "--run", "1", "--output-dir", "dl-2", code=1).stderr
     for path in lived.nodes.glob("*/code/*.tar"):
         path.write_bytes(path.read_bytes().replace(b"echo fIrst", b"echo first"))
     assert "differs from the code of the run" in changed

@@ -211,7 +211,7 @@ def test_the_checkpoints_are_the_trained_heads(story: Story, tmp_path: Path) -> 
     """Every checkpoint is listed, complete, and can be downloaded: 384 weights and a bias."""
     found = story.work.json("checkpoints", "list", "job.first")["checkpoints"]
     place = story.work.run(
-        "checkpoints", "download", "job.first", "--target", str(tmp_path / "out")
+        "checkpoints", "download", "job.first", "--output-dir", str(tmp_path / "out")
     ).stdout.strip()
 
     assert sorted(one["name"] for one in found if one["complete"]) == [

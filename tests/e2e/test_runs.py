@@ -369,7 +369,7 @@ def test_what_a_job_finds_and_leaves(fresh: ProjectHarness) -> None:
         for run, rows in listed.items()
     }
     assert names == {"1": ["checkpoint-1"], "2": ["checkpoint-2"]}
-    flags = ("--run", first["run"], "--target", "out")
+    flags = ("--run", first["run"], "--output-dir", "out")
     place = fresh.run(
         "checkpoints", "download", "sft", "--name", "checkpoint-1", *flags
     ).stdout.strip()

@@ -80,7 +80,7 @@ def test_a_checkpoint_needs_the_host_of_its_rank_alone(
     hosts[1].process.terminate()
     hosts[1].process.wait()
 
-    fresh.run("checkpoints", "download", "job.sft", "--rank", "0", "--target", "here")
+    fresh.run("checkpoints", "download", "job.sft", "--rank", "0", "--output-dir", "here")
     refused = fresh.run("checkpoints", "download", "job.sft", "--rank", "1", code=1)
 
     assert (fresh.directory / "here/step-1/model").read_text() == "rank 0\n"

@@ -81,15 +81,15 @@ def die(made: ProjectHarness, point: int, *command: str) -> None:
 def test_a_killed_download_is_whole_or_not_there(made: ProjectHarness, most: int) -> None:
     """Under its final name there is nothing or everything; the second call ends with everything, and with nothing beside it."""
     made.run("apply", "--auto-approve", "--wait")
-    total = effects(made, *DOWNLOAD, "--target", "whole")
+    total = effects(made, *DOWNLOAD, "--output-dir", "whole")
     saved = content(made.directory / "whole" / "checkpoint-1")
     assert sorted(saved) == ["deep/empty", "deep/state.bin", "model.bin"]
     for point in points(total, most):
         target = made.directory / f"at-{point}"
-        die(made, point, *DOWNLOAD, "--target", target.name)
+        die(made, point, *DOWNLOAD, "--output-dir", target.name)
         there = (target / "checkpoint-1").exists()
         assert not there or content(target / "checkpoint-1") == saved, point
-        made.run(*DOWNLOAD, "--target", target.name, code=64 if there else 0)
+        made.run(*DOWNLOAD, "--output-dir", target.name, code=64 if there else 0)
 
         assert content(target / "checkpoint-1") == saved, point
         assert [path.name for path in target.iterdir()] == ["checkpoint-1"], point

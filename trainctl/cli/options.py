@@ -71,7 +71,6 @@ OutputDirectory = Annotated[
     Path,
     typer.Option(
         "--output-dir",
-        "--target-directory",
         metavar="DIR",
         help=OUTPUT_DIR_HELP,
         show_default=False,

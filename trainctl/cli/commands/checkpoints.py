@@ -69,8 +69,6 @@ def download_command(
         Path,
         typer.Option(
             "--output-dir",
-            "--target-directory",
-            "--target",
             metavar="DIR",
             help=options.OUTPUT_DIR_HELP,
             show_default=False,
