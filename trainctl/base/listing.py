@@ -160,7 +160,7 @@ class ListedFile(_FileRow):
     @property
     def row(self) -> tuple[str, int, str, tuple[str, ...]]:
         """The constructor's arguments."""
-        return self.path, self.size, self.sha256, self.chunks
+        return self.path, self.size, self.digest.hex(), self.chunks if self.chunk_digests else ()
 
     @property
     def chunk_ranges(self) -> list[Chunk]:
@@ -246,7 +246,7 @@ class Listing:
     @classmethod
     def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Listing:
         """Return the listing with these ``rows``; ValueError as for ``from_bytes``."""
-        return cls(tuple(_parse_file(dict(zip(_MEMBERS, row))) for row in rows))
+        return cls(tuple(map(_file_of_row, rows)))
 
     def check(self) -> None:
         """Raise ValueError unless paths are safe, sorted and unique, and chunks match."""
@@ -261,17 +261,15 @@ class Listing:
                 raise ValueError(f"path {path!r} is repeated or out of order")
             while above and not path.startswith(above[-1]):
                 above.pop()
-            if any(path[len(file)] == "/" for file in above):
+            if above and any(path[len(file)] == "/" for file in above):
                 raise ValueError(f"the parent of {path!r} is a file")
             above.append(path)
 
 
 def _check_path(path: str) -> None:
     names = path.split("/")
-    if (
-        not _INVALID_NAMES.isdisjoint(names)
-        or max(len(name.encode()) for name in names) > _MAX_NAME
-    ):
+    long = len(path.encode()) > _MAX_NAME and max(map(len, map(str.encode, names))) > _MAX_NAME
+    if long or not _INVALID_NAMES.isdisjoint(names):
         raise ValueError(f"{path!r} is not a relative path")
     if _CONTROL.search(path):
         raise ValueError(f"{path!r} contains a control character")
@@ -290,12 +288,20 @@ def _parse_object(value: dict[str, Any]) -> Any:
 def _parse_file(value: Any) -> ListedFile:
     """Parse a file of a listing, which may be anything; ValueError if it is malformed."""
     try:
-        path, size, sha256, chunks = map(value.__getitem__, _MEMBERS)
+        row = tuple(map(value.__getitem__, _MEMBERS))
+    except (KeyError, TypeError, AttributeError):
+        row = (value,)
+    return _file_of_row(row)
+
+
+def _file_of_row(row: Sequence[Any]) -> ListedFile:
+    try:
+        path, size, sha256, chunks = row
         is_valid = type(size) is int and size >= 0 and _is_hex(sha256) and all(map(_is_hex, chunks))
         path.encode()
         file = ListedFile(path, size, sha256, chunks)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (TypeError, AttributeError, ValueError):
         is_valid = False
     if not is_valid:
-        raise ValueError(f"malformed file entry: {str(value)[:200]}")
+        raise ValueError(f"malformed file entry: {str(row)[:200]}")
     return file

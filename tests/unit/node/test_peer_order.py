@@ -134,3 +134,17 @@ def test_what_a_node_holds_is_a_number_in_hex(count: int) -> None:
     for wrong in ("-1", "0x1", "g"):
         with pytest.raises(ValueError, match="hex"):
             from_hex(wrong, count)
+
+
+def test_a_node_receives_from_all_holders_alike() -> None:
+    """What comes first from one node would arrive at the rate of its link."""
+    held = every_second(8, 48)
+    pairs = Counter(
+        (line[0], node)
+        for node, row in enumerate(lines(listing_of(48), held))
+        for part, (here, line) in enumerate(row)
+        if not here and part % 2 == 0
+    )
+
+    assert len(pairs) == 16
+    assert max(pairs.values()) == min(pairs.values()) == 6

@@ -22,11 +22,13 @@ from typing import (  # fmt: skip
     Set,
     Tuple,
     Union,
+    cast,
 )
 from urllib.parse import SplitResult, urlsplit
 
 from trainctl.base.http.connection import HttpConnection, Proxy, proxy_for
 from trainctl.base.http.limits import HostLimits
+from trainctl.base.http.response import Headers
 from trainctl.base.http.urls import Origin, host_of, origin_of, resolve_reference
 from trainctl.base.network.http_errors import (
     HttpError,
@@ -54,14 +56,6 @@ Body = Union[bytes, Iterable[bytes]]
 _Idle = Dict[Origin, List[HttpConnection]]
 
 
-class Headers(Dict[str, str]):
-    """Response headers by lower-case name, first value only; ``get`` takes any case."""
-
-    def get(self, name: str, default: Optional[str] = None) -> Optional[str]:  # type: ignore[override]
-        """Return the value of a header."""
-        return super().get(name.lower(), default)
-
-
 class Response:
     """A response with an unread body; valid within the ``with`` of its request."""
 
@@ -69,9 +63,7 @@ class Response:
         self._raw = raw
         self.url = url
         self.status = raw.status
-        self.headers = Headers()
-        for name, value in raw.getheaders():
-            self.headers.setdefault(name.lower(), value.strip())
+        self.headers = cast(Headers, raw.headers)
         if not _LENGTH.fullmatch(self.headers.get("Content-Length") or "0"):
             raise HttpInterrupted("the server sends an invalid Content-Length")
 

@@ -10,6 +10,7 @@ from base64 import b64encode
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from trainctl.base.http.response import FastResponse
 from trainctl.base.http.urls import PORTS
 from trainctl.base.network.http_errors import UnusableProxy
 from trainctl.base.throughput import ThroughputMonitor
@@ -87,7 +88,7 @@ class HttpConnection(http.client.HTTPConnection):
 
     def _response(self, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:
         monitored: Any = _MonitoredSocket(sock, self.throughput)
-        return http.client.HTTPResponse(monitored, **options)
+        return FastResponse(monitored, **options)
 
 
 class _MonitoredSocket:

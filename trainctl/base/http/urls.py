@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Tuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -15,7 +16,13 @@ Origin = Tuple[str, str, int]
 
 def origin_of(parts: SplitResult) -> Origin:
     """Return scheme, host and port: a credential is sent to its own origin only."""
-    return parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0)
+    return _origin(parts.scheme, parts.netloc)
+
+
+@functools.lru_cache(maxsize=256)
+def _origin(scheme: str, netloc: str) -> Origin:
+    parts = SplitResult(scheme, netloc, "", "", "")
+    return scheme, parts.hostname or "", parts.port or PORTS.get(scheme, 0)
 
 
 def host_of(parts: SplitResult) -> str:

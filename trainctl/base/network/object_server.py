@@ -4,7 +4,8 @@
     POST /pack    JSON list of up to 256 digests; Prefer    200: for each a length (8 bytes, big endian) and the bytes
 
 A 206 may be shorter than its range: it holds the bytes of an incoming object that have arrived. ``wait`` delays the
-response while the object is incoming; 503 with ``Retry-After: 0`` means that it still is. A pack holds objects below
+response while the object is incoming; 503 with ``Retry-After: 0`` means that it still is. ``Prefer: evenly`` sends to
+all such clients at the same rate. A pack holds objects below
 1 MiB; the lengths ``ABSENT`` and ``INCOMING`` stand for others. Every request has ``Authorization: Bearer TOKEN``.
 """
 
@@ -43,6 +44,7 @@ from typing import (  # fmt: skip
 from trainctl.base.failure import Failure
 from trainctl.base.listing import is_digest
 from trainctl.base.network.addresses import address_family, is_private
+from trainctl.base.network.even_streams import EvenStream, EvenStreams
 from trainctl.base.network.listener import listen
 
 if TYPE_CHECKING:
@@ -53,13 +55,15 @@ MAX_PACKED_BYTES = 2**20
 MAX_PACK_ENTRIES = 256
 LENGTH = struct.Struct(">Q")
 ABSENT, INCOMING = 2**64 - 1, 2**64 - 2
+EVENLY = "evenly"
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _WAIT = re.compile(r"\bwait=(\d{1,3})\b")
 _LONGEST_WAIT = 20
 _POLL_SECONDS = 0.02
 _ACCEPT_SECONDS = 0.05
 _MAX_REQUEST_BYTES = 2**20
-_BUFFER_BYTES = 256 * 1024
+_BUFFER_BYTES = _UNSENT_BYTES = 256 * 1024
+_TCP_NOTSENT_LOWAT = 25  # tcp(7); Python names it since 3.12
 _MAX_CONNECTIONS = 256
 _BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -127,6 +131,7 @@ class ObjectServer(ThreadingMixIn, BaseServer):
         self.token = token
         self.read_timeout = read_timeout
         self.ending = threading.Event()
+        self.even_streams = EvenStreams()
         self.sent = 0
         """Bytes of objects sent."""
         self._tls = tls
@@ -242,6 +247,7 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         """Do the TLS handshake, with a timeout."""
         super().setup()
         self._served = cast(ObjectServer, self.server)
+        self._stream = EvenStream()
         self.connection.settimeout(self._served.read_timeout)
         if _is_encrypted(self.connection):
             self.connection.do_handshake()
@@ -367,10 +373,27 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
         """Send bytes; close the connection if the file was truncated."""
-        sent = self._transmit(stream, offset, count)
-        self._served.count(sent)
+        if EVENLY in self.headers.get("Prefer", ""):
+            sent = self._transmit_evenly(stream, offset, count)
+        else:
+            sent = self._transmit(stream, offset, count)
+            self._served.count(sent)
         if sent != count:
             self.close_connection = True
+
+    def _transmit_evenly(self, stream: BinaryIO, offset: int, count: int) -> int:
+        """Send in steps, keeping the kernel's buffer short: its content cannot be held back."""
+        self.connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        done = 0
+        with self._served.even_streams.sending(self._stream):
+            while done < count:
+                sent = self._transmit(stream, offset + done, min(_BUFFER_BYTES, count - done))
+                if not sent:
+                    break
+                done += sent
+                self._served.count(sent)
+                self._served.even_streams.advance(self._stream, sent)
+        return done
 
     def _transmit(self, stream: BinaryIO, offset: int, count: int) -> int:
         """Send by sendfile, unless encrypted; return the number of bytes sent."""

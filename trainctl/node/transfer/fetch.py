@@ -101,6 +101,7 @@ class DeliveryFetch:
             def pass_on(unit: TransferUnit, start: int, data: Data) -> None:
                 partials[unit.file.sha256].write_unverified(unit.number, start, data)
 
+            missing.sort(key=self._sources.is_late)
             tasks = [FetchTask(unit, self._sources.sources(unit)) for unit in missing]
             FetchPool(self._sources.fetchers, store, pass_on).run(tasks)
         self._files.commit(small)

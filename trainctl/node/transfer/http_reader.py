@@ -35,7 +35,7 @@ from trainctl.base.network.addresses import (
     is_private,
     network_id,
 )
-from trainctl.base.network.object_server import INCOMING, LENGTH, MAX_PACKED_BYTES
+from trainctl.base.network.object_server import EVENLY, INCOMING, LENGTH, MAX_PACKED_BYTES
 from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
 from trainctl.base.throughput import RateLimiter
 from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter
@@ -121,7 +121,8 @@ class ServerReader(HttpReader):
     """Objects of an ObjectServer; prefers the first address that responds.
 
     ``server``: ``urls``, ``token``, ``fingerprint`` of the TLS certificate, and ``loopback``, the id of the network in
-    which loopback addresses are valid; anywhere if absent. Failure if invalid.
+    which loopback addresses are valid; anywhere if absent. ``evenly``: not faster than the server's other clients that
+    ask for it. Failure if invalid.
     """
 
     streams = 2
@@ -131,8 +132,11 @@ class ServerReader(HttpReader):
         server: Mapping[str, Any],
         rate_limiter: Optional[RateLimiter] = None,
         read_timeout: float = SILENCE_SECONDS,
+        *,
+        evenly: bool = False,
     ) -> None:
         super().__init__(rate_limiter)
+        self._preferences = [EVENLY] if evenly else []
         urls, token, pin = server.get("urls"), server.get("token"), server.get("fingerprint")
         if not isinstance(token, str) or not token:
             raise Failure("request", "token of the HTTP server is missing")
@@ -184,7 +188,8 @@ class ServerReader(HttpReader):
     ) -> Iterator[Response]:
         if isinstance(self._urls, Failure):
             raise self._urls
-        more = {"Prefer": f"wait={math.ceil(wait)}"} if wait else {}
+        preferences = [*self._preferences, *([f"wait={math.ceil(wait)}"] if wait else [])]
+        more = {"Prefer": ", ".join(preferences)} if preferences else {}
         errors: List[Exception] = []
         with ExitStack() as stack:
             for url in list(self._urls):

@@ -32,7 +32,8 @@ class PeerSchedule:
 
     The node that sends most determines when all are done, so loads are balanced. If some nodes have a unit, each other
     node asks the holder with the least to send. If none has it, the node with the least to send becomes its *owner*:
-    it fetches the unit from the mirror and passes it on.
+    it fetches the unit from the mirror and passes it on. An owner with more to send than the mean leaves some of the
+    other nodes to a *relay*, the node with the least to send.
     """
 
     def __init__(self, listing: Listing, me: str, holds: Mapping[str, str]) -> None:
@@ -42,14 +43,13 @@ class PeerSchedule:
         self._me = self._nodes.index(me)
         lengths = array("I", unit_lengths(listing))
         self._held = [from_hex(holds[node], len(lengths)) for node in self._nodes]
-        self._first = array("H", [_NO_NODE]) * len(lengths)
+        self._first, self._owner, self._relay = (
+            array("H", [_NO_NODE]) * len(lengths) for _ in range(3)
+        )
         self._sends = [0] * len(self._nodes)
-        for number, length in enumerate(lengths):
-            self._assign_holders(number, length)
-        for number, length in enumerate(lengths):
-            if not self._holders(number):
-                owner = self._first[number] = self._sends.index(min(self._sends))
-                self._sends[owner] += length * (len(self._nodes) - 1)
+        self._assign_holders(lengths)
+        self._assign_owners(lengths)
+        self._assign_relays(lengths)
 
     def sources(self, number: int) -> List[str]:
         """Nodes to ask for a unit, in order, before the mirror.
@@ -58,7 +58,10 @@ class PeerSchedule:
         two wait for each other. Units of a node that has died are spread over the others.
         """
         holders, first = self._holders(number), self._first[number]
-        preferred = _rotate(holders, number) if holders else [first]
+        preferred = _rotate(holders, number)
+        if not holders:
+            passing_on = (self._owner[number], self._relay[number])
+            preferred = [node for node in passing_on if node != _NO_NODE]
         others = [node for node in self._all if node not in preferred]
         ranked = preferred + _rotate(others, number)
         nodes = ranked[: ranked.index(self._me)]
@@ -67,20 +70,67 @@ class PeerSchedule:
             nodes.insert(0, first)
         return [self._nodes[node] for node in nodes]
 
+    def is_late(self, number: int) -> bool:
+        """Whether the first node to ask will have to receive the unit itself: ask for others before."""
+        return self._first[number] == self._relay[number] != _NO_NODE
+
     def _holders(self, number: int) -> List[int]:
         return [node for node, bits in enumerate(self._held) if has_bit(bits, number)]
 
-    def _assign_holders(self, number: int, length: int) -> None:
+    def _assign_holders(self, lengths: Sequence[int]) -> None:
         """Assign a holder to each other node; one holder for all small units."""
-        holders = self._holders(number)
-        receivers = _rotate([node for node in self._all if node not in holders], number)
-        holder = None
-        for node in receivers if holders else ():
-            if holder is None or length >= MAX_PACKED_BYTES:
-                holder = min(holders, key=self._sends.__getitem__)
-            self._sends[holder] += length
-            if node == self._me:
-                self._first[number] = holder
+        held = [number for number in range(len(lengths)) if self._holders(number)]
+        for turn, number in enumerate(held):
+            holders, length = self._holders(number), lengths[number]
+            holder = None
+            for node in _rotate([node for node in self._all if node not in holders], turn):
+                if holder is None or length >= MAX_PACKED_BYTES:
+                    holder = min(holders, key=self._sends.__getitem__)
+                self._sends[holder] += length
+                if node == self._me:
+                    self._first[number] = holder
+
+    def _assign_owners(self, lengths: Sequence[int]) -> None:
+        """Assign owners, counting half of what they could send, as relays may send the rest.
+
+        So nodes with little begin to send at once, while the others send what they have.
+        """
+        loads = list(self._sends)
+        receivers = len(self._nodes) - 1
+        for number, length in enumerate(lengths):
+            if not self._holders(number):
+                owner = self._owner[number] = loads.index(min(loads))
+                loads[owner] += length * receivers // 2
+                self._sends[owner] += length * receivers
+                if owner != self._me:
+                    self._first[number] = owner
+
+    def _assign_relays(self, lengths: Sequence[int]) -> None:
+        """Assign relays evenly to the units of owners that would send more than the mean.
+
+        An owner passes a unit on while it arrives, so it relays no more of each than it must.
+        """
+        sends = self._sends
+        mean = sum(sends) // len(sends)
+        owned = [0] * len(sends)
+        for owner, length in zip(self._owner, lengths):
+            if owner != _NO_NODE:
+                owned[owner] += length
+        excess = [-((mean - sent) // size) if size else 0 for sent, size in zip(sends, owned)]
+        for number, length in enumerate(lengths):
+            owner = self._owner[number]
+            if owner == _NO_NODE or length < MAX_PACKED_BYTES or sends[owner] <= mean:
+                continue
+            relay = sends.index(min(sends))
+            others = [node for node in self._all if node not in (owner, relay)]
+            count = min((sends[owner] - sends[relay]) // (2 * length), excess[owner])
+            receivers = _rotate(others, number)[:count]
+            if receivers:
+                self._relay[number] = relay
+                sends[owner] -= length * len(receivers)
+                sends[relay] += length * len(receivers)
+            if self._me in receivers:
+                self._first[number] = relay
 
 
 def _rotate(nodes: Sequence[int], number: int) -> List[int]:

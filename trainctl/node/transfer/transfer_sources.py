@@ -54,11 +54,12 @@ class TransferSources:
         self._schedule: Optional[PeerSchedule] = None
         self._numbers: Dict[str, int] = {}
         self._peers: List[PeerFetcher] = []
+        peers = request.get("peers") or []
         rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
         self._mirror = MirrorReader(
-            self._reader(request.get("origin"), callbacks, rate_limiter), listing
+            self._reader(request.get("origin"), callbacks, rate_limiter, evenly=bool(peers)),
+            listing,
         )
-        peers = request.get("peers") or []
         record_mirror_time = self._add_peers(peers, request, listing) if peers else _ignore
         # With peers, a single chunk can be passed on earlier than two that share the mirror's bandwidth.
         # Streams from a bucket are limited by latency instead.
@@ -96,7 +97,14 @@ class TransferSources:
             return [SHARED]
         if self._schedule is None:
             return []
-        return self._schedule.sources(self._numbers[unit.file.sha256] + unit.number)
+        return self._schedule.sources(self._number(unit))
+
+    def is_late(self, unit: TransferUnit) -> bool:
+        """Whether the first peer to ask for a unit will have to receive it itself."""
+        return self._schedule is not None and self._schedule.is_late(self._number(unit))
+
+    def _number(self, unit: TransferUnit) -> int:
+        return self._numbers[unit.file.sha256] + unit.number
 
     def auth_errors(self) -> Dict[str, str]:
         """Errors of peers whose address belongs to another server."""
@@ -109,7 +117,12 @@ class TransferSources:
         self._mirror.close()
 
     def _reader(
-        self, origin: Any, callbacks: Optional[CallbackClient], rate_limiter: RateLimiter
+        self,
+        origin: Any,
+        callbacks: Optional[CallbackClient],
+        rate_limiter: RateLimiter,
+        *,
+        evenly: bool,
     ) -> ObjectReader:
         if not isinstance(origin, dict) or origin.get("type") != "objects":
             kind = origin.get("type") if isinstance(origin, dict) else None
@@ -123,7 +136,7 @@ class TransferSources:
         )
 
         if "urls" in origin:
-            return ServerReader(origin, rate_limiter)
+            return ServerReader(origin, rate_limiter, evenly=evenly)
         if callbacks is None:
             raise Failure("request", "the mirror is not accessible from this node")
         self._urls = SignedUrls(callbacks)
