@@ -239,9 +239,11 @@ def replace_parameter_parsers(command: ClickCommand) -> None:
 
 def _value_parser(parameter: _Parameter) -> Callable[[Any], Any] | None:
     annotation: Any = parameter.type_descriptor.annotation
-    made = get_args(annotation)[0] if get_origin(annotation) is list else annotation
-    plain = made in _KINDS or (isinstance(made, type) and issubclass(made, StrEnum))
-    return made if plain else None
+    value_type = get_args(annotation)[0] if get_origin(annotation) is list else annotation
+    plain = value_type in _KINDS or (
+        isinstance(value_type, type) and issubclass(value_type, StrEnum)
+    )
+    return value_type if plain else None
 
 
 def _parse_values(

@@ -30,7 +30,7 @@ _ROOT_EXAMPLES = (
 
 def command_help(command: Any, path: str, width: int) -> str:
     """Return the help page of a command; ``path`` is ``trainctl`` and the words that name it."""
-    arguments = [one for one in command.params if isinstance(one, TyperArgument)]
+    arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
     usage = " ".join([path, "[OPTIONS]", *map(argument_name, arguments)])
     return "\n".join(
         [
@@ -115,25 +115,27 @@ def _description(text: str | None, width: int) -> Iterator[str]:
 
 
 def _argument_rows(arguments: Iterable[TyperArgument]) -> list[Row]:
-    return [(argument_name(one), one.help or "") for one in arguments]
+    return [(argument_name(argument), argument.help or "") for argument in arguments]
 
 
 def _option_rows(parameters: Iterable[Any]) -> list[Row]:
     """Rows of the options; long names are aligned if some have a short name, too."""
-    rows = [option_row(one) for one in parameters if isinstance(one, TyperOption)]
+    rows = [option_row(parameter) for parameter in parameters if isinstance(parameter, TyperOption)]
     if all(name.startswith("--") for name, _ in rows):
         return rows
     return [(name if name[1] != "-" else f"    {name}", text) for name, text in rows]
 
 
 def _options(command: Any) -> Iterator[Section]:
-    options = [one for one in command.params if isinstance(one, TyperOption)]
+    options = [parameter for parameter in command.params if isinstance(parameter, TyperOption)]
     if len(options) < _MIN_GROUPED:
         yield _SECTIONS[0], _option_rows(options)
         return
     for title in _SECTIONS:
-        found = [one for one in options if (one.rich_help_panel or _SECTIONS[0]) == title]
-        yield title, _option_rows(found)
+        section = [
+            option for option in options if (option.rich_help_panel or _SECTIONS[0]) == title
+        ]
+        yield title, _option_rows(section)
 
 
 def _notes(path: str) -> list[str]:
