@@ -27,6 +27,7 @@ _NO_TESTS = 5
 def scratch_copy() -> Iterator[Path]:
     """A worktree of the last commit, for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="trainctl-probe-") as place:
+        Path(place).chmod(0o755)  # some tests run as another user
         copy = Path(place) / "tree"
         _git("worktree", "add", "--quiet", "--detach", str(copy), "HEAD")
         try:
@@ -81,7 +82,7 @@ def main(words: list[str]) -> int:
     with scratch_copy() as copy:
         for tests in dict.fromkeys(fault.tests for fault in chosen):
             if run_tests(copy, tests) != 0:
-                print(f"these tests fail without any fault: {' '.join(tests)}")
+                print(f"these tests fail without any fault: {' '.join(tests)}", flush=True)
                 return 1
         for fault in chosen:
             found.append(mutation_outcome(copy, fault))
