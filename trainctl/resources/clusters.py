@@ -106,6 +106,8 @@ class NodeProvisioner:
     def _node(self, planned: Node) -> Node | _SkippedNode:
         before = self._before.get(planned.name)
         attempted_key = self._attempted_key(planned)
+        if self._provider.capabilities.creates_machines:
+            return self._machine(planned, before, attempted_key)
         try:
             located = self._provider.locate(self._cluster, planned)
         except NodeUnreachable as error:
@@ -113,6 +115,21 @@ class NodeProvisioner:
                 return before
             return _SkippedNode(replace(planned, key=attempted_key), error)
         key = self._key(located, before) if before else attempted_key or self._new_key(planned.name)
+        return self._create(planned, key)
+
+    def _machine(
+        self, planned: Node, before: Node | None, attempted_key: str
+    ) -> Node | _SkippedNode:
+        """Create a node whose machine need not exist yet, so that it can't be located."""
+        key = attempted_key or self._new_key(planned.name)
+        if before is not None:
+            status = self._provider.read(before)
+            if status not in _OBSERVED:
+                return before
+            key = before.key if status is ResourceStatus.PRESENT else self._new_key(planned.name)
+        return self._create(planned, key)
+
+    def _create(self, planned: Node, key: str) -> Node | _SkippedNode:
         try:
             node = self._provider.create(self._cluster, planned.name, key)
             self._agents.of(self._provider.name, node).call(
@@ -147,10 +164,16 @@ class _SkippedNode:
 def find_reachable(
     provider: Provider, cluster: ClusterSettings, nodes: Sequence[Node]
 ) -> tuple[str, ...]:
-    """Return the names of the reachable nodes among nodes that were not created."""
+    """Return the names of the reachable nodes among nodes that were not created.
+
+    A machine that doesn't exist yet counts as reachable if its provider responds.
+    """
 
     def is_reachable(node: Node) -> bool:
         try:
+            if provider.capabilities.creates_machines:
+                machine = provider.find(cluster, node.key) if node.key else None
+                return machine is None or provider.read(machine) in _OBSERVED
             provider.locate(cluster, node)
         except NodeError:
             return False
@@ -159,6 +182,8 @@ def find_reachable(
     results = zip(nodes, each(is_reachable, nodes, AT_ONCE), strict=True)
     return tuple(node.name for node, reachable in results if reachable)
 
+
+_OBSERVED = frozenset({ResourceStatus.PRESENT, ResourceStatus.MISSING})
 
 _WORST = (
     ResourceStatus.PRESENT,
@@ -189,14 +214,14 @@ class ClusterHandler:
         provisioned = NodeProvisioner(step, cluster, provider, self._agents, recorded).make()
         if step.recorded is not None and step.action is not Action.REPLACE:
             keys = {node.key for node in (*provisioned.nodes, *provisioned.unreachable)}
-            self._remove_others(step.recorded, keys)
+            self._remove_others(step, step.recorded, keys)
             self._release_old_cache(step, step.recorded, provisioned.nodes)
         return provisioned.to_outputs()
 
     def delete(self, step: ApplyStep) -> None:
         """Delete everything of this state from the nodes; leave everything else there."""
         if step.recorded is not None:
-            self._remove_others(step.recorded, frozenset())
+            self._remove_others(step, step.recorded, frozenset())
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Delete unrecorded nodes of an interrupted attempt."""
@@ -231,11 +256,7 @@ class ClusterHandler:
             for node, status in sorted(statuses.items())
             if status is not ResourceStatus.PRESENT
         ]
-        unobserved = [
-            node
-            for node, status in statuses.items()
-            if status not in (ResourceStatus.PRESENT, ResourceStatus.MISSING)
-        ]
+        unobserved = [node for node, status in statuses.items() if status not in _OBSERVED]
         return Observation(
             max(statuses.values(), key=_WORST.index, default=ResourceStatus.PRESENT),
             detail=", ".join(problems),
@@ -243,15 +264,18 @@ class ClusterHandler:
             unobserved=tuple(unobserved),
         )
 
-    def _remove_others(self, recorded: RecordedResource, keys: Set[str]) -> None:
+    def _remove_others(self, step: ApplyStep, recorded: RecordedResource, keys: Set[str]) -> None:
         """Delete recorded nodes without these keys; try all before raising."""
         provider = self._providers(recorded.provider)
         cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
 
         def remove(node: Node) -> NodeError | None:
             try:
-                located = node if node.root else provider.locate(cluster, node)
-                self._remove(recorded.provider, located, recorded.cluster_spec)
+                existing = _existing_node(provider, cluster, node)
+                if existing is None:
+                    return None
+                if not self._remove(recorded.provider, existing, recorded.cluster_spec):
+                    step.progress(f"deleted {node.id}, which is unreachable, without cleanup", 0, 0)
             except NodeError as error:
                 return error
             return None
@@ -274,22 +298,46 @@ class ClusterHandler:
             )
             self._agents.of(recorded.provider, node).call(FORGET_CACHE, request)
 
-    def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> None:
+    def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> bool:
+        """Clean up and delete a node; return False if its machine was deleted without cleanup."""
         provider = self._providers(provider_name)
         status = provider.read(node)
+        disposable = provider.capabilities.creates_machines
         if status is ResourceStatus.MISSING:
             provider.delete(node)  # an interrupted attempt may have left something
-            return
+            return True
+        if status is ResourceStatus.UNREACHABLE and disposable:
+            provider.delete(node)
+            return False
         if status is not ResourceStatus.PRESENT:
             raise NodeError(
                 f"node {node.id} is {status}",
                 f"Nothing was removed from the node. Try again when it is reachable, or remove it from the state: trainctl nodes forget {node.id}.",
             )
+        try:
+            self._clean_up(provider_name, node, cluster)
+        except NodeUnreachable:
+            if not disposable:
+                raise
+            provider.delete(node)
+            return False
+        provider.delete(node)  # keeps directories that other states use
+        return True
+
+    def _clean_up(self, provider_name: str, node: Node, cluster: ClusterSpec) -> None:
         agent = self._agents.of(provider_name, node)
         team = CacheOwnerRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
         agent.call(REMOVE_CACHE, team)
         agent.call(FORGET, LineageRequest(**cache_target(node, cluster), lineage=self._lineage))
-        provider.delete(node)  # keeps directories that other states use
+
+
+def _existing_node(provider: Provider, cluster: ClusterSettings, node: Node) -> Node | None:
+    """Return a recorded node with its paths; None if its machine was never created."""
+    if node.root:
+        return node
+    if provider.capabilities.creates_machines:
+        return provider.find(cluster, node.key)
+    return provider.locate(cluster, node)
 
 
 def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
