@@ -134,8 +134,17 @@ class _CredentialParser:
     def require(self, document: Mapping[str, object], name: str) -> str:
         value = self.text(document, name)
         if value is None:
-            raise self.error(f"lacks {name!r}")
+            near = self._similar_name(document, name)
+            raise self.error(f"lacks {name!r}" + (f" ({near!r} is ignored)" if near else ""))
         return value
+
+    def _similar_name(self, document: Mapping[str, object], name: str) -> str | None:
+        """Return a member with the name in another case or without the platform's prefix."""
+        plain = name.removeprefix("aws_").replace("_", "")
+        for key in document:
+            if key.lower().replace("_", "").removeprefix("aws") in (plain, name.replace("_", "")):
+                return key if key != name and key.isprintable() and len(key) < 40 else None
+        return None
 
 
 def _aws(text: str, parser: _CredentialParser) -> AwsKeys:

@@ -12,7 +12,7 @@ import re
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Callable, Iterable, Iterator, Sequence
+from typing import Callable, Iterable, Iterator, Sequence, Set
 
 from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.base.listing import SourceFile, sort_files
@@ -86,17 +86,63 @@ def compile_pattern(pattern: str) -> Matcher:
 
 
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
-_WILD = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_Step = Callable[[str, Set[int]], Set[int]]
+"""Maps positions in a path before a token to positions after it."""
 
 
 def _compile_anchored(pattern: str) -> Matcher:
-    return re.compile("".join(map(_translate, _TOKEN.findall(pattern))), re.DOTALL).fullmatch
+    """Match by sets of positions; regular expressions could backtrack."""
+    steps = [_step(token) for token in _TOKEN.findall(pattern)]
+
+    def matches(path: str) -> bool:
+        at = {0}
+        for step in steps:
+            at = step(path, at)
+            if not at:
+                return False
+        return len(path) in at
+
+    return matches
 
 
-def _translate(token: str) -> str:
+def _step(token: str) -> _Step:
     if token in _WILD:
         return _WILD[token]
     if len(token) > 2 and token.startswith("["):
-        character, _, _end = fnmatch.translate(token).rpartition("\\")
-        return f"(?!/){character}"
-    return re.escape(token)
+        fits = re.compile(fnmatch.translate(token)).match
+        return lambda path, at: {n + 1 for n in _match_character(path, at) if fits(path[n])}
+    return lambda path, at: {n + len(token) for n in at if path.startswith(token, n)}
+
+
+def _match_character(path: str, at: set[int]) -> set[int]:
+    return {index for index in at if path[index : index + 1] not in ("", "/")}
+
+
+def _match_directories(path: str, at: set[int]) -> set[int]:
+    positions = set(at)
+    for index in at:
+        while (slash := path.find("/", index)) > index and slash + 1 not in positions:
+            index = slash + 1
+            positions.add(index)
+    return positions
+
+
+def _match_name(path: str, at: set[int]) -> set[int]:
+    positions: set[int] = set()
+    for index in at:
+        if index not in positions:
+            slash = path.find("/", index)
+            positions.update(range(index, (len(path) if slash < 0 else slash) + 1))
+    return positions
+
+
+def _match_anything(path: str, at: set[int]) -> set[int]:
+    return set(range(min(at), len(path) + 1))
+
+
+_WILD: dict[str, _Step] = {
+    "**/": _match_directories,
+    "**": _match_anything,
+    "*": _match_name,
+    "?": lambda path, at: {place + 1 for place in _match_character(path, at)},
+}

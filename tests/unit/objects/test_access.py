@@ -65,7 +65,7 @@ def test_azures_forms() -> None:
         (
             "s3",
             '{"access_key_id": "AK", "secret_access_key": "s"}',
-            "lacks 'aws_access_key_id'",
+            "lacks 'aws_access_key_id' ('access_key_id' is ignored)",
         ),
         ("s3", '{"aws_access_key_id": "AK"}', "lacks 'aws_secret_access_key'"),
         *(
@@ -75,7 +75,7 @@ def test_azures_forms() -> None:
         (
             "s3",
             '{"aws_access_key_id": "AK", "AWS_SECRET_ACCESS_KEY": "s"}',
-            "lacks 'aws_secret_access_key'",
+            "lacks 'aws_secret_access_key' ('AWS_SECRET_ACCESS_KEY' is ignored)",
         ),
         (
             "r2",

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from trainctl.base.listing import SourceFile
@@ -54,3 +57,16 @@ def test_patterns_without_a_file_are_reported_once() -> None:
     """A pattern that matches nothing comes back, whichever list it is in."""
     _, unmatched = select(FILES, ["*.gguf", "*.json", "*.gguf"], ["*.md"])
     assert unmatched == ("*.gguf", "*.md")
+
+
+def test_patterns_with_many_stars_are_answered_at_once() -> None:
+    """They could match in too many ways to try each. In a process of its own, which can be stopped if it does try."""
+    code = """
+from trainctl.weights.patterns import compile_pattern
+print(bool(compile_pattern("/" + "**/" * 12 + "z.bin")("d/" * 60 + "a.bin")))
+print(bool(compile_pattern("/" + "*a" * 12 + "b")("a" * 200)))
+print(bool(compile_pattern("/" + "**a" * 12 + "b")("a/" * 100)))
+"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False"] * 3
