@@ -119,6 +119,8 @@ def _inspect(workspace: Workspace, entry: _NodeEntry) -> NodeReport:
     report = NodeReport(node.cluster, node.name, node.address, "planned", limit=limit)
     try:
         provider = workspace.provider(entry.provider)
+        if not node.key and provider.capabilities.creates_machines:
+            return report
         if not node.key:
             node = provider.locate(provider_cluster(node.cluster, cluster), node)
         else:

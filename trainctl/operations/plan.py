@@ -94,6 +94,7 @@ def create_plan(
         weights=weights.facts,
         nodes=nodes.facts,
         node_names=nodes.names,
+        capabilities=nodes.capabilities,
         prices=nodes.prices,
         missing_requirements=code.missing_requirements,
         caches=caches,

@@ -38,6 +38,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
     changes = list(order_changes(changes, inputs.state.resources))
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
     changes = [note_claimed_gpus(inputs, change) for change in changes]
+    changes = [_note_cost(inputs, change) for change in changes]
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
     cost = hourly_cost(inputs, changes)
@@ -184,6 +185,20 @@ def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:
             after = {**before, **plain(observed.outputs)}
             if after != before:
                 yield Drift(context.address, before, after, observed.detail)
+
+
+def _note_cost(inputs: PlanInputs, change: Change) -> Change:
+    """Add a note to a cluster whose machines start or stop costing money."""
+    capabilities = inputs.capabilities.get(change.provider)
+    if change.address.kind is not Kind.CLUSTER or not (capabilities and capabilities.costs_money):
+        return change
+    notes = {
+        Action.CREATE: "its machines cost money until they are destroyed",
+        Action.REPLACE: "its machines cost money until they are destroyed",
+        Action.DELETE: "its machines stop costing money",
+    }
+    note = notes.get(change.action, "")
+    return replace(change, note="; ".join(filter(None, (change.note, note))))
 
 
 def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:

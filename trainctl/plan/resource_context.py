@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource, LifecycleSpec
 from trainctl.plan.diff import keep_recorded, plain
 from trainctl.plan.values import Change, Observation, PlanInputs
-from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ResourceContext:
 
     ``intent``: the interrupted attempt. ``attempts``: all that may have left something, that one, then failed ones, the
     newest first. ``unrecorded_runs``: observed runs of these. ``replace``: requested by the user. ``destroying``: the
-    plan destroys everything.
+    plan destroys everything. ``capabilities``: those of the desired or recorded provider.
     """
 
     address: Address
@@ -37,6 +37,7 @@ class ResourceContext:
     unrecorded_runs: tuple[RunRecord, ...] = ()
     replace: bool = False
     destroying: bool = False
+    capabilities: Capabilities = field(default_factory=Capabilities)
 
     @property
     def is_missing(self) -> bool:
@@ -125,6 +126,8 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
     declared = inputs.desired.resources.get(address)
     recorded = state.resources.get(address)
     intent = state.open_intents.get(address)
+    resource = recorded if options.destroy else declared or recorded
+    provider = resource.provider if resource else ""
     own = declared.lifecycle if declared else recorded.lifecycle if recorded else LifecycleSpec()
     return ResourceContext(
         address=address,
@@ -138,6 +141,7 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
         unrecorded_runs=inputs.unrecorded_runs.get(address, ()),
         replace=address in options.replace or address in options.run,
         destroying=options.destroy,
+        capabilities=inputs.capabilities.get(provider, Capabilities()),
     )
 
 

@@ -42,7 +42,7 @@ def plan_resource(context: ResourceContext, desired_values: DesiredValues) -> Ch
     if context.replace:
         return _make(context, desired_values, Action.REPLACE, ActionReason.BY_REQUEST)
     before, after = context.before, desired_values.after
-    fixed = _FIXED.get(context.address.kind, ())
+    fixed = _fixed_attributes(context)
     if paths := tuple((name,) for name in fixed if before.get(name) != after.get(name)):
         return _make(
             context, desired_values, Action.REPLACE, ActionReason.CANNOT_UPDATE, replace_paths=paths
@@ -50,6 +50,13 @@ def plan_resource(context: ResourceContext, desired_values: DesiredValues) -> Ch
     if before != after and _without_nulls(before) != _without_nulls(after):
         return _update(context, desired_values)
     return _plan_recreation(context, desired_values) or plan_noop(context, after)
+
+
+def _fixed_attributes(context: ResourceContext) -> tuple[str, ...]:
+    """Return the attributes that force a replacement, those of the provider included."""
+    fixed = _FIXED.get(context.address.kind, ())
+    is_cluster = context.address.kind is Kind.CLUSTER
+    return (*fixed, *context.capabilities.replacement_settings) if is_cluster else fixed
 
 
 def _plan_recreation(context: ResourceContext, desired_values: DesiredValues) -> Change | None:

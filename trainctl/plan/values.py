@@ -19,7 +19,7 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.model.trust import PlanPolicy
-from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,8 @@ class PlanInputs:
     """Reachable nodes of each cluster, in rank order."""
     node_names: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Names of all nodes of each cluster, in rank order."""
+    capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
+    """Capabilities of the installed providers in use, by name."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Prices of nodes by id, if they differ from the cluster's."""
     missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)

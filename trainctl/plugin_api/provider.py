@@ -25,8 +25,12 @@ class Capabilities:
     """Capabilities of a provider."""
 
     creates_machines: bool = False
+    """Whether machines don't exist before ``create``; unreachable ones may be deleted without cleanup."""
     costs_money: bool = False
+    """Whether machines cost money from ``create`` to ``delete``."""
     shares_disk_with_client: bool = False
+    replacement_settings: tuple[str, ...] = ()
+    """Settings, such as the machine type, that can't be changed without new machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ class Provider(Protocol):
         """Return the desired nodes in rank order, without I/O.
 
         ``key`` is empty; ``root``, ``data`` and ``python`` may be. If the machine exists already, ``transport`` works.
+        With ``creates_machines``, ``address`` is empty, and ``locate`` is not called before ``create``.
         """
         ...
 

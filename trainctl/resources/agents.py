@@ -145,8 +145,14 @@ def recorded_or_planned(planned: Node, cluster: RecordedResource | None) -> Node
 
 
 def same_machine(recorded: Node, planned: Node) -> bool:
-    """Whether two nodes are on one machine, reached in the same way."""
-    return (recorded.address, recorded.details) == (planned.address, planned.details)
+    """Whether two nodes are on one machine, reached in the same way.
+
+    A node planned without an address has no machine before it is created.
+    """
+    return not planned.address or (recorded.address, recorded.details) == (
+        planned.address,
+        planned.details,
+    )
 
 
 def unprovisioned_nodes(cluster: RecordedResource) -> tuple[Node, ...]:

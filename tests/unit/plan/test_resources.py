@@ -25,7 +25,7 @@ from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
 from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
-from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 
 def actions(plan: Plan) -> dict[str, Action]:
@@ -367,3 +367,38 @@ def test_nobody_is_said_to_pin_a_source_where_the_lock_stays_as_it_is() -> None:
 
     assert "the revision is not recorded" in told.detail
     assert "To pin the revision, apply" not in told.detail
+
+
+def test_the_provider_declares_settings_that_force_a_replacement() -> None:
+    """Another machine type replaces a created machine; other settings are updated in place."""
+
+    def declare(**settings: Any) -> PlanInputs:
+        lab = resource("cluster.lab", {"provider": "cloud", **settings}, provider="cloud")
+        capabilities = Capabilities(creates_machines=True, replacement_settings=("machine",))
+        return PlanInputs(desired(lab), state, capabilities={"cloud": capabilities})
+
+    state = State()
+    state = state_after(make_plan(declare(machine="small", tag="a")))
+
+    larger = change_of(make_plan(declare(machine="large", tag="a")), "cluster.lab")
+    renamed = change_of(make_plan(declare(machine="small", tag="b")), "cluster.lab")
+
+    assert (larger.action, larger.replace_paths) == (Action.REPLACE, (("machine",),))
+    assert renamed.action is Action.UPDATE
+
+
+def test_a_plan_shows_machines_that_cost_money() -> None:
+    """Creating and destroying them is noted; updating them is not."""
+
+    def plan_cluster(state: State, destroy: bool = False, **settings: Any) -> Plan:
+        lab = resource("cluster.lab", {"provider": "cloud", **settings}, provider="cloud")
+        options, priced = PlanOptions(destroy=destroy), {"cloud": Capabilities(costs_money=True)}
+        return make_plan(PlanInputs(desired(lab), state, options=options, capabilities=priced))
+
+    plan = plan_cluster(State())
+    state = state_after(plan)
+
+    assert change_of(plan, "cluster.lab").note == "its machines cost money until they are destroyed"
+    removed = plan_cluster(state, destroy=True)
+    assert change_of(removed, "cluster.lab").note == "its machines stop costing money"
+    assert change_of(plan_cluster(state, tag="b"), "cluster.lab").note == ""

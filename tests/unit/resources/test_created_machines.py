@@ -13,7 +13,7 @@ from tests.unit.resources.test_clusters import Away, Lab
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.model.action import Action
 from trainctl.plugin_api.provider import Capabilities, ClusterSettings, Node, ResourceStatus
-from trainctl.resources.agents import nodes_of, unprovisioned_nodes
+from trainctl.resources.agents import nodes_of, recorded_or_planned, unprovisioned_nodes
 
 
 class Cloud(Away):
@@ -100,3 +100,11 @@ def test_a_machine_that_never_responded_is_found_by_its_key(lab: Lab) -> None:
     assert lab.look() == (ResourceStatus.PRESENT, ("lab-0",))
     lab.destroy()
     assert lab.left == []
+
+
+def test_a_node_planned_without_an_address_is_the_recorded_one(lab: Lab) -> None:
+    """Its address is known only once its machine was created."""
+    made = lab.make("one", Action.CREATE)
+    (node,) = nodes_of(made)
+    planned = replace(node, address="", root="", key="", details={})
+    assert recorded_or_planned(planned, made) == node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from trainctl.plan.values import (
     NodeFacts,
 )
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.provider import Capabilities, Node
 from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
 from trainctl.resources.run_control import QUERY_SECONDS, runs_of
@@ -78,6 +78,7 @@ class NodesSurveyResult:
 
     names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
     prices: dict[str, float] = field(default_factory=dict)
+    capabilities: dict[str, Capabilities] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     unreachable_nodes: set[str] = field(default_factory=set)
@@ -122,6 +123,7 @@ def survey_nodes(
     proximity = _MirrorProximity(workspace, weights.mirror)
     queries: dict[Address, list[_NodeQuery]] = {}
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
+    result.capabilities = _capabilities(workspace, state, installed)
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
             planned = _planned_nodes(workspace, resource)
@@ -136,6 +138,7 @@ def survey_nodes(
         for address, of_cluster in queries.items()
         for query in of_cluster
         if is_queried(query.provider)
+        and (query.node.key or not result.capabilities[query.provider].creates_machines)
     ]
     replies = each(lambda pair: _query_node(workspace, pair[1], proximity), allowed, parallelism)
     for (address, query), reply in zip(allowed, replies, strict=True):
@@ -150,6 +153,18 @@ def survey_nodes(
         result.diagnostics += gpu_problems(workspace.desired, address, queried, facts)
         result.diagnostics += machine_problems(workspace.desired, address, len(queried), facts)
     return result
+
+
+def _capabilities(
+    workspace: Workspace, state: State, installed: Set[str]
+) -> dict[str, Capabilities]:
+    """Return the capabilities of the installed providers of desired and recorded clusters."""
+    desired, recorded = workspace.desired.resources, state.resources
+    providers = {
+        *(item.provider for address, item in desired.items() if address.kind is Kind.CLUSTER),
+        *(item.provider for address, item in recorded.items() if address.kind is Kind.CLUSTER),
+    }
+    return {name: workspace.provider(name).capabilities for name in providers & installed}
 
 
 def _cluster_queries(
