@@ -43,10 +43,22 @@ def _load(group: str, name: str) -> Any:
         kind = group.removeprefix("trainctl.").removesuffix("s")
         raise UsageError(
             f"{kind} plugin {name!r} is not installed",
-            f"Installed: {', '.join(plugin_names(group)) or 'none'}.",
+            f"Installed: {', '.join(plugin_names(group)) or 'none'}. {installation_hint(name)}",
             code="missing-provider",
         )
-    return points[0].load()
+    try:
+        return points[0].load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(
+            f"cannot import plugin {name!r} from {points[0].value}: {error}",
+            "Reinstall the package of the plugin with its dependencies.",
+            code="missing-provider",
+        ) from error
+
+
+def installation_hint(name: str) -> str:
+    """Return how to install a plugin, whose package is trainctl-NAME by convention."""
+    return f"Install the package of the plugin, for example: pip install trainctl-{name}"
 
 
 def _entry_points(group: str) -> EntryPoints:

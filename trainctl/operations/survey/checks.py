@@ -55,7 +55,7 @@ def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Itera
         yield _resource_error(
             cluster,
             f"unknown provider {cluster.provider!r}",
-            f"Installed: {', '.join(sorted(providers))}.",
+            f"Installed: {', '.join(sorted(providers))}. {discovery.installation_hint(cluster.provider)}",
             code="missing-provider",
         )
     shared = cluster.cluster_spec.cache.cluster
