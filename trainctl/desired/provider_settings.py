@@ -84,7 +84,7 @@ class ProviderSettings:
         self.warnings.append(
             warning(
                 f"provider {provider!r} is not installed",
-                "Install the provider: without it, this cluster is not checked and can't be planned.",
+                f"Install it: pip install trainctl-{provider}. Without it, this cluster is not checked and can't be planned.",
                 address=f"cluster.{path[1]}",
                 where=self._names.place(path),
                 code="missing-provider",

@@ -53,7 +53,8 @@ def apply(
     if approved:
         workspace.ledger.approve(plan.digest, approved)
     services = workspace.services(delete_checkpoints=plan.options.delete_checkpoints)
-    services = replace(services, planned=planned_runs(plan))
+    ending = {change.address for change in plan.changes if change.action in _ENDING}
+    services = replace(services, planned=planned_runs(plan), ending=ending)
     if not options.lockfile_readonly:
         services = replace(services, lock=_lock_writer(workspace, plan))
     engine = ApplyEngine(
@@ -117,6 +118,7 @@ def _secrets_of_job(workspace: Workspace, job: JobSpec) -> set[str]:
     return names | {store} if uses_store and store else names
 
 
+_ENDING = frozenset({Action.DELETE, Action.REPLACE})
 _UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
 """Schemes whose sources have only a current version."""
 

@@ -24,6 +24,12 @@ def plugin_packages(group: str) -> list[tuple[str, str]]:
     return sorted((point.name, point.module.partition(".")[0]) for point in _entry_points(group))
 
 
+def plugin_versions(group: str) -> dict[str, str]:
+    """Return the version of each plugin's distribution by name; empty if unknown."""
+    versions = ((point.name, point.dist) for point in _entry_points(group))
+    return {name: dist.version if dist else "" for name, dist in versions}
+
+
 def load_provider(name: str) -> Provider:
     """Load a provider; raise UsageError if it is not installed."""
     provider: Provider = _load(PROVIDERS, name)()

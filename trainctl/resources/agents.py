@@ -106,6 +106,10 @@ class Agents:
         """Whether the provider's nodes see the files of the client."""
         return self._providers(provider).capabilities.shares_disk_with_client
 
+    def creates_machines(self, provider: str) -> bool:
+        """Whether the provider's nodes exist from their creation to their deletion only."""
+        return self._providers(provider).capabilities.creates_machines
+
     def sees(self, provider: str, node: Node, mirror: HostMirrorLocation | None) -> bool:
         """Whether a node sees the directory of a mirror; None for a mirror on the client."""
         if mirror is None or self.shares_disk(mirror.provider):

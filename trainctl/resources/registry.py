@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trainctl.apply.step import ApplyStep, Lookup, MayStop, StepHandler
+from trainctl.errors import NodeUnreachable
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import Intent, RecordedResource
@@ -52,6 +53,43 @@ class ResourceHandler(StepHandler, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MachineBoundHandler:
+    """Deletes what is on a created machine that doesn't respond along with the machine.
+
+    ``ending``: clusters that the plan deletes or replaces. Elsewhere an unreachable node is an error, as its run may go
+    on.
+    """
+
+    handler: ResourceHandler
+    agents: Agents
+    ending: Set[Address]
+
+    def apply(self, step: ApplyStep) -> Mapping[str, Any]:
+        """See StepHandler."""
+        return self.handler.apply(step)
+
+    def delete(self, step: ApplyStep) -> None:
+        """See StepHandler."""
+        try:
+            self.handler.delete(step)
+        except NodeUnreachable:
+            name = step.recorded.attributes.get("cluster") if step.recorded else None
+            address = Address(Kind.CLUSTER, str(name))
+            cluster = step.lookup(address) if address in self.ending else None
+            if cluster is None or not self.agents.creates_machines(cluster.provider):
+                raise
+            step.progress("its machine doesn't respond, and is deleted", 0, 0)
+
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+        """See StepHandler."""
+        return self.handler.abandon(intent, lookup, may_stop)
+
+    def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
+        """See ResourceHandler."""
+        return self.handler.read(recorded, lookup)
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """Shared dependencies of the handlers."""
 
@@ -64,6 +102,8 @@ class Services:
     delete_checkpoints: bool = False
     planned: Mapping[Address, PlannedRun] = field(default_factory=dict)
     """The planned placement of new runs."""
+    ending: Set[Address] = frozenset()
+    """Clusters that the plan deletes or replaces."""
     lock: Callable[[LockEntry], None] = lambda _: None
     """Called with the resolved version of a source once it is mirrored."""
     mirror_at: Callable[[MirrorSite], Mirror] | None = None
@@ -72,20 +112,22 @@ class Services:
 
 def handlers(services: Services) -> Mapping[Kind, ResourceHandler]:
     """Create the handler of each kind."""
+    caches = CacheHandler(services.agents, services.context.lineage)
+    jobs = JobHandler(
+        services.agents,
+        services.mirror,
+        services.secrets,
+        services.context,
+        services.checkpoints,
+        services.planned,
+        delete_checkpoints=services.delete_checkpoints,
+    )
     return {
         Kind.PROJECT: ProjectHandler(),
         Kind.CLUSTER: ClusterHandler(services.providers, services.agents, services.context.lineage),
         Kind.WEIGHTS: WeightsHandler(
             services.mirror, services.secrets, services.context, services.lock, services.mirror_at
         ),
-        Kind.CACHE: CacheHandler(services.agents, services.context.lineage),
-        Kind.JOB: JobHandler(
-            services.agents,
-            services.mirror,
-            services.secrets,
-            services.context,
-            services.checkpoints,
-            services.planned,
-            delete_checkpoints=services.delete_checkpoints,
-        ),
+        Kind.CACHE: MachineBoundHandler(caches, services.agents, services.ending),
+        Kind.JOB: MachineBoundHandler(jobs, services.agents, services.ending),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
@@ -104,6 +105,38 @@ class ProviderConformance:
         """After a crash while creating, the key finds the node."""
         assert provider.find(cluster, KEY) == node
         assert provider.find(cluster, KEY + "0") is None
+
+    def test_a_creation_that_was_killed_or_repeated_at_once_leaves_one_node(
+        self, provider: Provider, cluster: ClusterSettings
+    ) -> None:
+        """Its caller knows the key only; further calls may come at the same time."""
+        if not provider.capabilities.creates_machines:
+            pytest.skip("the provider creates no machines")
+        name = provider.plan(cluster)[0].name
+        with ThreadPoolExecutor(4) as pool:
+            created = list(pool.map(lambda _: provider.create(cluster, name, KEY), range(4)))
+
+        found = provider.find(cluster, KEY)
+
+        assert found is not None
+        assert created == [found] * 4
+        assert len(provider.list(cluster)) == 1
+        provider.delete(found)
+        assert list(provider.list(cluster)) == []
+
+    def test_a_created_machine_is_another_for_another_key(
+        self, provider: Provider, cluster: ClusterSettings, node: Node
+    ) -> None:
+        """A replacement is created under a new key, and outlives the old machine."""
+        if not provider.capabilities.creates_machines:
+            pytest.skip("the provider creates no machines: keys share them")
+        other = provider.create(cluster, node.name, KEY + "/2")
+
+        provider.delete(node)
+
+        assert provider.read(other) is ResourceStatus.PRESENT
+        assert provider.find(cluster, KEY) is None
+        provider.delete(other)
 
     def test_a_node_survives_being_recorded(self, node: Node) -> None:
         """Serialization preserves the node; its paths are absolute."""

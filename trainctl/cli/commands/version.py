@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 
 import typer
 
@@ -25,7 +26,27 @@ def version_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEX
 def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List installed providers."""
     from trainctl.plugin_api import discovery
+    from trainctl.views.terminal.tables import table
 
-    names = discovery.plugin_names(discovery.PROVIDERS)
-    print_result(session_of(ctx).output, format_, {"providers": names}, names)
+    rows = []
+    for name, version in sorted(discovery.plugin_versions(discovery.PROVIDERS).items()):
+        capabilities = asdict(discovery.load_provider(name).capabilities)
+        settings = list(capabilities.pop("replacement_settings"))
+        rows.append(
+            {"name": name, "version": version, **capabilities, "replacement_settings": settings}
+        )
+    lines = [
+        (
+            row["name"],
+            row["version"],
+            "creates machines" if row["creates_machines"] else "existing machines",
+        )
+        for row in rows
+    ]
+    print_result(
+        session_of(ctx).output,
+        format_,
+        {"providers": rows},
+        table(("PROVIDER", "VERSION", "MACHINES"), lines),
+    )
     return 0

@@ -41,7 +41,7 @@ from trainctl.plan.values import (
     NodeFacts,
 )
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.provider import Capabilities, Node
+from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
 from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
 from trainctl.resources.run_control import QUERY_SECONDS, runs_of
@@ -145,7 +145,7 @@ def survey_nodes(
         if isinstance(reply, NodeFacts):
             result.facts[address] = (*result.facts.get(address, ()), reply)
             result.diagnostics += _unusable_diagnostics(reply, address, query.node)
-        else:
+        elif reply is not None:
             result.unreachable_nodes.add(query.node.id)
             result.diagnostics.append(_unqueried_warning(reply, address, query.node))
     for address, of_cluster in queries.items():
@@ -257,9 +257,14 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
 
 def _query_node(
     workspace: Workspace, query: _NodeQuery, proximity: _MirrorProximity
-) -> NodeFacts | TrainctlError:
+) -> NodeFacts | TrainctlError | None:
+    """Return facts of a node, or why it can't be queried; None if its machine is gone."""
+    provider = workspace.provider(query.provider)
     try:
         node = _locate(workspace, query)
+        creates_machines = provider.capabilities.creates_machines
+        if creates_machines and provider.read(node) is ResourceStatus.MISSING:
+            return None
     except NodeError as error:
         return error
     agent = workspace.agents.ephemeral_agent(query.provider, node)

@@ -1,0 +1,137 @@
+"""Provider of machines that exist from ``create`` to ``delete``.
+
+Its machines are directories below the setting ``base``, so that it runs anywhere. A real one would call the interface of
+a cloud in ``_machines``, ``create`` and ``delete``, and return a transport over ssh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainctl.errors import NodeUnreachable
+from trainctl.plugin_api.provider import (
+    Capabilities,
+    ClusterSettings,
+    Confirm,
+    Node,
+    ResourceStatus,
+    SettingsProblem,
+    Transport,
+)
+from trainctl_local import LocalTransport
+
+PRICES = {"small": 0.4, "large": 1.6}
+"""Price per hour of each machine type."""
+
+
+class RentedProvider:
+    """Machines of a type, one for each node."""
+
+    name = "rented"
+    capabilities = Capabilities(
+        creates_machines=True, costs_money=True, replacement_settings=("base", "machine_type")
+    )
+
+    def schema(self) -> Mapping[str, Any]:
+        """Return the schema of the cluster's settings."""
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["base"],
+            "properties": {
+                "base": {"type": "string", "description": "Directory of the machines."},
+                "nodes": {"type": "integer", "minimum": 1, "default": 1, "description": "Number of machines."},
+                "machine_type": {"enum": list(PRICES), "default": "small", "description": "Type of machine."},
+            },
+        }  # fmt: skip
+
+    def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
+        """Check what the schema can't express: nothing."""
+        return ()
+
+    def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
+        """Return the desired nodes; their machines need not exist."""
+        count = int(str(cluster.settings.get("nodes", 1)))
+        return [_node(cluster, f"{cluster.name}-{number}") for number in range(count)]
+
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
+        """Fail: nothing is known of a machine before it exists."""
+        raise NodeUnreachable(f"{node.id} does not exist yet")
+
+    def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
+        """Create a machine, unless one with this key exists."""
+        directory = _directory(cluster, key)
+        (directory / "root").mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), (directory / "machine.json").open("x") as file:
+            json.dump({"key": key, "name": name}, file)
+        return _node(cluster, name, key)
+
+    def find(self, cluster: ClusterSettings, key: str) -> Node | None:
+        """Return the machine that a killed ``create`` may have left."""
+        return next((node for node in self.list(cluster) if node.key == key), None)
+
+    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
+        """Return all machines of the cluster that exist."""
+        found = [_node(cluster, machine["name"], machine["key"]) for machine in _machines(cluster)]
+        return sorted(
+            (node for node in found if node.cluster == cluster.name), key=lambda n: n.name
+        )
+
+    def read(self, node: Node) -> ResourceStatus:
+        """Return whether the machine exists, and whether it responds."""
+        directory = Path(node.root).parent
+        if not (directory / "machine.json").exists():
+            return ResourceStatus.MISSING
+        stopped = (directory / "stopped").exists()
+        return ResourceStatus.UNREACHABLE if stopped else ResourceStatus.PRESENT
+
+    def delete(self, node: Node) -> None:
+        """Delete the machine with everything on it."""
+        directory = Path(node.root).parent
+        if directory.exists():
+            subprocess.run(["chmod", "-R", "u+w", directory], check=True)
+            subprocess.run(["rm", "-rf", directory], check=True)
+
+    def transport(self, node: Node) -> Transport:
+        """Return a transport that runs programs on the machine."""
+        if self.read(node) is not ResourceStatus.PRESENT:
+            raise NodeUnreachable(f"{node.id} doesn't respond")
+        return LocalTransport()
+
+    def set_confirm(self, confirm: Confirm) -> None:
+        """Ask no questions."""
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+
+def _machines(cluster: ClusterSettings) -> Iterator[Mapping[str, str]]:
+    for path in Path(str(cluster.settings["base"])).absolute().glob("*/machine.json"):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # being created or deleted
+            yield json.loads(path.read_text())
+
+
+def _directory(cluster: ClusterSettings, key: str) -> Path:
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return Path(str(cluster.settings["base"]), f"{cluster.name}-{name}").absolute()
+
+
+def _node(cluster: ClusterSettings, name: str, key: str = "") -> Node:
+    directory = _directory(cluster, key) if key else None
+    return Node(
+        cluster=cluster.name,
+        name=name,
+        address=str(directory or ""),
+        root=str(directory / "root") if directory else "",
+        data=str(directory / "data") if directory else "",
+        python=sys.executable if directory else "",
+        key=key,
+        price_per_hour=PRICES[str(cluster.settings.get("machine_type", "small"))],
+    )

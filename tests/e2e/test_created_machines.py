@@ -1,0 +1,95 @@
+"""Machines that a provider creates: the example of a third-party provider, installed from its wheel."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.projects.project import ProjectHarness
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = """
+project: {name: rented}
+clusters: {lab: {provider: rented, base: %s, machine_type: %s}}
+jobs:
+  train:
+    code: .
+    runtime: {start_commands: ["echo trained"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the example is installed."""
+    place = tmp_path_factory.mktemp("site")
+    source = shutil.copytree(ROOT / "examples" / "provider", place / "source")
+    words = ("-m", "pip", "install", "-qq", "--no-build-isolation", "--no-deps", "--target")
+    subprocess.run([sys.executable, *words, str(place / "site"), str(source)], check=True)
+    return place / "site"
+
+
+@pytest.fixture
+def rented(fresh: ProjectHarness, site: Path) -> ProjectHarness:
+    """A project with a job on a rented machine."""
+    fresh.variables["PYTHONPATH"] = str(site)
+    fresh.forks = False
+    write(fresh, "small")
+    return fresh
+
+
+def write(project: ProjectHarness, machine_type: str) -> None:
+    project.write({"trainctl.yaml": MANIFEST % (machines(project), machine_type)})
+
+
+def machines(project: ProjectHarness) -> Path:
+    return project.directory.parent / "machines"
+
+
+def test_a_machine_is_created_used_replaced_and_deleted(rented: ProjectHarness) -> None:
+    """Nothing is asked of it before; another type is another machine, which has another key."""
+    assert rented.json("nodes")["nodes"][0]["status"] == "planned"
+    done = rented.run("apply", "--auto-approve", "--wait")
+    assert "3 added" in done.stdout
+    assert "its machines cost money until they are destroyed" in done.stdout
+    assert rented.run("logs", "train").stdout == "trained\n"
+    first = list(machines(rented).iterdir())
+
+    write(rented, "large")
+    cluster = next(c for c in rented.json("plan")["resource_changes"] if c["type"] == "cluster")
+    assert cluster["change"]["actions"] == ["delete", "create"]
+    assert ["machine_type"] in cluster["change"]["replace_paths"]
+    rented.run("apply", "--auto-approve", "--wait")
+    second = list(machines(rented).iterdir())
+    assert len(first) == len(second) == 1
+    assert first != second
+
+    rented.run("destroy", "--auto-approve")
+    assert list(machines(rented).iterdir()) == []
+
+
+def test_a_machine_that_does_not_respond_is_deleted(rented: ProjectHarness) -> None:
+    """It would go on costing money; what ran there is gone with it."""
+    rented.run("apply", "--auto-approve", "--wait")
+    (machine,) = machines(rented).iterdir()
+    (machine / "stopped").touch()
+
+    rented.run("destroy", "--auto-approve")
+
+    assert list(machines(rented).iterdir()) == []
+    assert rented.run("state", "list").stdout == ""
+
+
+def test_a_machine_that_vanished_is_created_again(rented: ProjectHarness) -> None:
+    rented.run("apply", "--auto-approve", "--wait")
+    (machine,) = machines(rented).iterdir()
+    subprocess.run(["chmod", "-R", "u+w", machine], check=True)
+    shutil.rmtree(machine)
+
+    rented.run("apply", "--auto-approve", "--wait")
+
+    (again,) = machines(rented).iterdir()
+    assert again != machine
