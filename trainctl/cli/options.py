@@ -42,151 +42,95 @@ class PlanFormat(StrEnum):
     HTML = "html"
 
 
+def option(usage: str, text: str, panel: str | None = None, *, show_default: bool = True) -> Any:
+    """Declare an option; ``usage`` is as in help pages: ``-C, --chdir DIR``."""
+    words = usage.replace(",", "").split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = words[-1] if words[-1] not in names else None
+    return typer.Option(
+        *names, metavar=metavar, help=text, rich_help_panel=panel, show_default=show_default
+    )
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Declare an argument."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
 OUTPUT, SCOPE, POLICY = "Output", "Scope", "Variables and policy"
 """Sections of help pages; an option without one is listed under "Options"."""
 
-FormatOption = Annotated[
-    OutputFormat,
-    typer.Option("--format", metavar="FORMAT", help="text or json", rich_help_panel=OUTPUT),
-]
-TableFormatOption = Annotated[
-    TableFormat,
-    typer.Option("--format", metavar="FORMAT", help="text, json or csv", rich_help_panel=OUTPUT),
-]
+FormatOption = Annotated[OutputFormat, option("--format FORMAT", "text or json", OUTPUT)]
+TableFormatOption = Annotated[TableFormat, option("--format FORMAT", "text, json or csv", OUTPUT)]
 PlanFormatOption = Annotated[
-    PlanFormat,
-    typer.Option(
-        "--format", metavar="FORMAT", help="text, json, markdown or html", rich_help_panel=OUTPUT
-    ),
+    PlanFormat, option("--format FORMAT", "text, json, markdown or html", OUTPUT)
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="ADDRESS", help="Job, e.g. job.train")]
+JobArgument = Annotated[str, argument("ADDRESS", "Job, e.g. job.train")]
 PlanFileArgument = Annotated[
-    Path | None, typer.Argument(metavar="PLANFILE", help='Plan saved by "trainctl plan --out"')
+    Path | None, argument("PLANFILE", 'Plan saved by "trainctl plan --out"')
 ]
-RunOption = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Run ID or number [default: latest]")
-]
-OUTPUT_DIR_HELP = "Directory to download to [default: current directory]"
+RunOption = Annotated[str | None, option("--run RUN", "Run ID or number [default: latest]")]
 OutputDirectory = Annotated[
     Path,
-    typer.Option(
-        "--output-dir",
-        metavar="DIR",
-        help=OUTPUT_DIR_HELP,
+    option(
+        "--output-dir DIR",
+        "Directory to download to [default: current directory]",
         show_default=False,
     ),
 ]
 Refresh = Annotated[
-    bool,
-    typer.Option(
-        "--refresh/--no-refresh",
-        help="Don't inspect nodes or refresh the state",
-        rich_help_panel=SCOPE,
-    ),
+    bool, option("--refresh/--no-refresh", "Don't inspect nodes or refresh the state", SCOPE)
 ]
-RefreshOnly = Annotated[
-    bool, typer.Option("--refresh-only", help="Only report drift", rich_help_panel=SCOPE)
-]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Don't use the network", rich_help_panel=SCOPE)
-]
+RefreshOnly = Annotated[bool, option("--refresh-only", "Only report drift", SCOPE)]
+Offline = Annotated[bool, option("--offline", "Don't use the network", SCOPE)]
 Upgrade = Annotated[
-    bool,
-    typer.Option(
-        "--upgrade",
-        help="Update trainctl.lock to the latest upstream revisions",
-        rich_help_panel=SCOPE,
-    ),
+    bool, option("--upgrade", "Update trainctl.lock to the latest upstream revisions", SCOPE)
 ]
-Destroy = Annotated[
-    bool,
-    typer.Option("--destroy", help="Plan to destroy all managed resources", rich_help_panel=SCOPE),
-]
+Destroy = Annotated[bool, option("--destroy", "Plan to destroy all managed resources", SCOPE)]
 Targets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="ADDRESS",
-        help="Only this resource and its dependencies; with --destroy, this resource and its "
-        "dependents (repeatable)",
-        rich_help_panel=SCOPE,
+    option(
+        "--target ADDRESS",
+        "Only this resource and its dependencies; with --destroy, this resource and its dependents (repeatable)",
+        SCOPE,
     ),
 ]
 Excludes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--exclude",
-        metavar="ADDRESS",
-        help="Skip this resource and its dependents; with --destroy, keep this resource and its "
-        "dependencies (repeatable)",
-        rich_help_panel=SCOPE,
+    option(
+        "--exclude ADDRESS",
+        "Skip this resource and its dependents; with --destroy, keep this resource and its dependencies (repeatable)",
+        SCOPE,
     ),
 ]
 DestroyTargets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="ADDRESS",
-        help="Destroy only this resource and its dependents (repeatable)",
-        rich_help_panel=SCOPE,
-    ),
+    option("--target ADDRESS", "Destroy only this resource and its dependents (repeatable)", SCOPE),
 ]
 DestroyExcludes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--exclude",
-        metavar="ADDRESS",
-        help="Keep this resource and its dependencies (repeatable)",
-        rich_help_panel=SCOPE,
-    ),
+    option("--exclude ADDRESS", "Keep this resource and its dependencies (repeatable)", SCOPE),
 ]
 Replaces = Annotated[
     list[str] | None,
-    typer.Option(
-        "--replace",
-        metavar="ADDRESS",
-        help="Force replacement of this resource (repeatable)",
-        rich_help_panel=SCOPE,
-    ),
+    option("--replace ADDRESS", "Force replacement of this resource (repeatable)", SCOPE),
 ]
 Variables = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--var", metavar="NAME=VALUE", help="Set a variable (repeatable)", rich_help_panel=POLICY
-    ),
+    list[str] | None, option("--var NAME=VALUE", "Set a variable (repeatable)", POLICY)
 ]
 VarFiles = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--var-file",
-        metavar="FILE",
-        help="Load variables from YAML or TOML (repeatable)",
-        rich_help_panel=POLICY,
-    ),
+    option("--var-file FILE", "Load variables from YAML or TOML (repeatable)", POLICY),
 ]
 TrustFile = Annotated[
     Path | None,
-    typer.Option(
-        "--trust",
-        metavar="FILE",
-        help="Trust file to use instead of ~/.config/trainctl/trust.toml",
-        rich_help_panel=POLICY,
-    ),
+    option("--trust FILE", "Trust file to use instead of ~/.config/trainctl/trust.toml", POLICY),
 ]
-Parallelism = Annotated[
-    int,
-    typer.Option(
-        "--parallelism", metavar="N", help="Maximum concurrent operations", rich_help_panel=POLICY
-    ),
-]
-AutoApprove = Annotated[bool, typer.Option("--auto-approve", help="Skip the confirmation prompt")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be deleted, without deleting it")
-]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Stream new output until the run ends")
-]
-StopRunning = Annotated[bool, typer.Option("--stop-running", help="Allow stopping live runs")]
+Parallelism = Annotated[int, option("--parallelism N", "Maximum concurrent operations", POLICY)]
+AutoApprove = Annotated[bool, option("--auto-approve", "Skip the confirmation prompt")]
+DryRun = Annotated[bool, option("--dry-run", "Show what would be deleted, without deleting it")]
+Follow = Annotated[bool, option("-f, --follow", "Stream new output until the run ends")]
+StopRunning = Annotated[bool, option("--stop-running", "Allow stopping live runs")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,21 +207,15 @@ def print_result(
 
 def global_options(
     ctx: typer.Context,
-    chdir: Annotated[
-        Path | None, typer.Option("--chdir", "-C", metavar="DIR", help="Run as if started in DIR")
-    ] = None,
+    chdir: Annotated[Path | None, option("-C, --chdir DIR", "Run as if started in DIR")] = None,
     state: Annotated[
-        str | None,
-        typer.Option(
-            "--state", metavar="URL", help="Location of the state [default: from the manifest]"
-        ),
+        str | None, option("--state URL", "Location of the state [default: from the manifest]")
     ] = None,
     log_level: Annotated[
-        LogLevel,
-        typer.Option("--log-level", metavar="LEVEL", help="error, warning, info or debug"),
+        LogLevel, option("--log-level LEVEL", "error, warning, info or debug")
     ] = LogLevel.WARNING,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colored output")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
+    no_color: Annotated[bool, option("--no-color", "Disable colored output")] = False,
+    version: Annotated[bool, option("--version", "Print the version")] = False,
 ) -> None:
     """Run training jobs on your own machines, planned and reviewed like infrastructure."""
     session = session_of(ctx)

@@ -12,7 +12,14 @@ import typer
 from trainctl.apply.interrupt import Interrupt
 from trainctl.cli import options
 from trainctl.cli.logs import print_logs
-from trainctl.cli.options import FormatOption, OutputFormat, PlanningFlags, duration
+from trainctl.cli.options import (
+    FormatOption,
+    OutputFormat,
+    PlanningFlags,
+    argument,
+    duration,
+    option,
+)
 from trainctl.cli.plan_execution import (
     ExecutionFlags,
     errors_as_events,
@@ -42,25 +49,17 @@ def apply_command(
     planfile: options.PlanFileArgument = None,
     auto_approve: options.AutoApprove = False,
     wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait", help="Wait until all runs have ended; start jobs that depend on them"
-        ),
+        bool, option("--wait", "Wait until all runs have ended; start jobs that depend on them")
     ] = False,
     stop_running: options.StopRunning = False,
     expect: Annotated[
-        str | None,
-        typer.Option("--expect", metavar="DIGEST", help="Fail unless the plan has this digest"),
+        str | None, option("--expect DIGEST", "Fail unless the plan has this digest")
     ] = None,
     lockfile: Annotated[
-        str | None,
-        typer.Option("--lockfile", metavar="MODE", help="readonly: don't write trainctl.lock"),
+        str | None, option("--lockfile MODE", "readonly: don't write trainctl.lock")
     ] = None,
     lock_timeout: Annotated[
-        str,
-        typer.Option(
-            "--lock-timeout", metavar="DURATION", help="Wait this long for a locked resource"
-        ),
+        str, option("--lock-timeout DURATION", "Wait this long for a locked resource")
     ] = "0s",
     format_: FormatOption = OutputFormat.TEXT,
     destroy: options.Destroy = False,
@@ -128,7 +127,7 @@ def destroy_command(
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
     delete_checkpoints: Annotated[
-        bool, typer.Option("--delete-checkpoints", help="Also delete checkpoints")
+        bool, option("--delete-checkpoints", "Also delete checkpoints")
     ] = False,
     format_: FormatOption = OutputFormat.TEXT,
     refresh: options.Refresh = True,
@@ -161,16 +160,13 @@ def destroy_command(
 
 def run_command(
     ctx: typer.Context,
-    address: Annotated[list[str], typer.Argument(metavar="ADDRESS", help="Jobs, e.g. job.train")],
+    address: Annotated[list[str], argument("ADDRESS", "Jobs, e.g. job.train")],
     follow: options.Follow = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Start from the latest complete checkpoint")
+        bool, option("--resume", "Start from the latest complete checkpoint")
     ] = False,
     repeat: Annotated[
-        str | None,
-        typer.Option(
-            "--run", metavar="RUN", help="Repeat an earlier run with its code, weights and commands"
-        ),
+        str | None, option("--run RUN", "Repeat an earlier run with its code, weights and commands")
     ] = None,
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
@@ -237,10 +233,8 @@ def _follow(
 
 def reconcile_command(
     ctx: typer.Context,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="Time between checks")
-    ] = "30s",
-    once: Annotated[bool, typer.Option("--once", help="Check once, for cron and CI")] = False,
+    interval: Annotated[str, option("--interval DURATION", "Time between checks")] = "30s",
+    once: Annotated[bool, option("--once", "Check once, for cron and CI")] = False,
     format_: FormatOption = OutputFormat.TEXT,
     var: options.Variables = None,
     var_file: options.VarFiles = None,

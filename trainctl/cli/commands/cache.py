@@ -16,7 +16,9 @@ from trainctl.cli.options import (
     OutputFormat,
     TableFormat,
     TableFormatOption,
+    argument,
     duration,
+    option,
     print_result,
 )
 from trainctl.cli.session import session_of
@@ -43,18 +45,15 @@ from trainctl.views.caches import (
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import pluralize, warning_text
 
-ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="Project name")]
-ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster of the nodes")]
+ProjectArgument = Annotated[str, argument("PROJECT", "Project name")]
+ClusterArgument = Annotated[str, argument("CLUSTER", "Cluster of the nodes")]
 ClusterOption = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="CLUSTER", help="Cluster, if several have a cache"),
+    str | None, option("--cluster CLUSTER", "Cluster, if several have a cache")
 ]
 TeamOption = Annotated[
-    bool, typer.Option("--team", help="Use the cache shared by all projects of the cluster")
+    bool, option("--team", "Use the cache shared by all projects of the cluster")
 ]
-NodesOption = Annotated[
-    list[str] | None, typer.Option("--node", metavar="NODE", help="Only this node (repeatable)")
-]
+NodesOption = Annotated[list[str] | None, option("--node NODE", "Only this node (repeatable)")]
 
 
 class CacheSort(StrEnum):
@@ -89,17 +88,11 @@ def summarize_command(
     cluster: ClusterOption = None,
     team: TeamOption = False,
     sort: Annotated[
-        CacheSort,
-        typer.Option(
-            "--sort", metavar="KEY", help="Sort by filepath, size, modified, type or permissions"
-        ),
+        CacheSort, option("--sort KEY", "Sort by filepath, size, modified, type or permissions")
     ] = CacheSort.FILEPATH,
-    order: Annotated[
-        SortOrder, typer.Option("--order", metavar="ORDER", help="Sort order: asc or desc")
-    ] = SortOrder.ASC,
+    order: Annotated[SortOrder, option("--order ORDER", "Sort order: asc or desc")] = SortOrder.ASC,
     form: Annotated[
-        SummaryFormat,
-        typer.Option("--format", "-o", "--output", metavar="FORMAT", help="text, json or csv"),
+        SummaryFormat, option("-o, --format, --output FORMAT", "text, json or csv")
     ] = SummaryFormat.TEXT,
 ) -> int:
     """Show the contents of a training cache."""
@@ -134,11 +127,7 @@ def clear_command(
     project: ProjectArgument,
     older_than: Annotated[
         str | None,
-        typer.Option(
-            "--older-than",
-            metavar="DURATION",
-            help="Only files last modified this long ago, e.g. 30d or 12h",
-        ),
+        option("--older-than DURATION", "Only files last modified this long ago, e.g. 30d or 12h"),
     ] = None,
     cluster: ClusterOption = None,
     team: TeamOption = False,
@@ -196,10 +185,7 @@ def evict_command(
     ctx: typer.Context,
     cluster: ClusterArgument,
     listings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="LISTING", help="Listing IDs or addresses of weights [default: all]"
-        ),
+        list[str] | None, argument("LISTING", "Listing IDs or addresses of weights [default: all]")
     ] = None,
     node: NodesOption = None,
     dry_run: DryRun = False,

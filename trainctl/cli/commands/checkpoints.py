@@ -17,6 +17,7 @@ from trainctl.cli.options import (
     TableFormat,
     TableFormatOption,
     duration,
+    option,
     print_result,
 )
 from trainctl.cli.session import session_of
@@ -60,23 +61,10 @@ def download_command(
     ctx: typer.Context,
     address: options.JobArgument,
     name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", metavar="CHECKPOINT", help="Checkpoint name [default: latest complete]"
-        ),
+        str | None, option("--name CHECKPOINT", "Checkpoint name [default: latest complete]")
     ] = None,
-    target: Annotated[
-        Path,
-        typer.Option(
-            "--output-dir",
-            metavar="DIR",
-            help=options.OUTPUT_DIR_HELP,
-            show_default=False,
-        ),
-    ] = Path(),
-    rank: Annotated[
-        int, typer.Option("--rank", metavar="N", help="Rank that saved the checkpoint")
-    ] = 0,
+    target: options.OutputDirectory = Path(),
+    rank: Annotated[int, option("--rank N", "Rank that saved the checkpoint")] = 0,
     run: RunOption = None,
     trust: options.TrustFile = None,
 ) -> int:
@@ -100,15 +88,9 @@ def url_command(
     ctx: typer.Context,
     address: options.JobArgument,
     name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", metavar="CHECKPOINT", help="Checkpoint name [default: all complete]"
-        ),
+        str | None, option("--name CHECKPOINT", "Checkpoint name [default: all complete]")
     ] = None,
-    expires: Annotated[
-        str,
-        typer.Option("--expires", metavar="DURATION", help="Validity of presigned URLs"),
-    ] = "7d",
+    expires: Annotated[str, option("--expires DURATION", "Validity of presigned URLs")] = "7d",
     run: RunOption = None,
     trust: options.TrustFile = None,
     format_: FormatOption = OutputFormat.TEXT,

@@ -10,7 +10,14 @@ import typer
 
 from trainctl.cli import options
 from trainctl.cli.logs import parse_time, print_logs, report_unreachable
-from trainctl.cli.options import FormatOption, OutputFormat, RunOption, TableFormat, print_result
+from trainctl.cli.options import (
+    FormatOption,
+    OutputFormat,
+    RunOption,
+    TableFormat,
+    option,
+    print_result,
+)
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
@@ -25,28 +32,21 @@ def logs_command(
     ctx: typer.Context,
     address: options.JobArgument,
     run: RunOption = None,
-    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank")] = None,
+    rank: Annotated[int | None, option("--rank N", "Only this rank")] = None,
     since: Annotated[
         str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Show lines after a time or duration, e.g. 2026-01-31T12:00Z or 10m",
+        option(
+            "--since TIME", "Show lines after a time or duration, e.g. 2026-01-31T12:00Z or 10m"
         ),
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Show lines before a time or duration"),
+        str | None, option("--until TIME", "Show lines before a time or duration")
     ] = None,
-    grep: Annotated[
-        str | None, typer.Option("--grep", metavar="REGEX", help="Show matching lines")
-    ] = None,
-    tail: Annotated[
-        int | None, typer.Option("--tail", metavar="N", help="Show the last N lines of each rank")
-    ] = None,
+    grep: Annotated[str | None, option("--grep REGEX", "Show matching lines")] = None,
+    tail: Annotated[int | None, option("--tail N", "Show the last N lines of each rank")] = None,
     follow: options.Follow = False,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Show the log of prepare_commands instead")
+        bool, option("--prepare", "Show the log of prepare_commands instead")
     ] = False,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
@@ -71,11 +71,10 @@ def metrics_command(
     address: options.JobArgument,
     run: RunOption = None,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", "--watch", help="Stream new output until the run ends"),
+        bool, option("-f, --follow, --watch", "Stream new output until the run ends")
     ] = False,
-    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank")] = None,
-    plot: Annotated[bool, typer.Option("--plot", help="Plot the history of the run")] = False,
+    rank: Annotated[int | None, option("--rank N", "Only this rank")] = None,
+    plot: Annotated[bool, option("--plot", "Plot the history of the run")] = False,
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainctl.cli.options import OUTPUT, FormatOption, OutputFormat
+from trainctl.cli.options import OUTPUT, FormatOption, OutputFormat, argument, option
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
@@ -75,18 +75,11 @@ class ExplainFormat(StrEnum):
 def explain_command(
     ctx: typer.Context,
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="FIELD|CODE", help="Field, e.g. jobs.*.runtime, or error code"),
+        str | None, argument("FIELD|CODE", "Field, e.g. jobs.*.runtime, or error code")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Explain all error codes")] = False,
+    all_: Annotated[bool, option("--all", "Explain all error codes")] = False,
     format_: Annotated[
-        ExplainFormat,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="Format of error codes: text or markdown",
-            rich_help_panel=OUTPUT,
-        ),
+        ExplainFormat, option("--format FORMAT", "Format of error codes: text or markdown", OUTPUT)
     ] = ExplainFormat.TEXT,
 ) -> int:
     """Explain a manifest field, or the code of an error or warning."""
@@ -145,9 +138,7 @@ def manifest_schema() -> dict[str, Any]:
 
 def schema_command(
     ctx: typer.Context,
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="Document [default: manifest]")
-    ] = "manifest",
+    kind: Annotated[str, argument("KIND", "Document [default: manifest]")] = "manifest",
 ) -> int:
     """Print the JSON Schema of the manifest or of a JSON output."""
     from trainctl_schemas import names, schema

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import TableFormat, TableFormatOption, duration, print_result
+from trainctl.cli.options import TableFormat, TableFormatOption, duration, option, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
@@ -54,8 +54,7 @@ def list_command(
 def verify_command(
     ctx: typer.Context,
     repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Delete corrupt blobs; the next apply downloads them again"),
+        bool, option("--repair", "Delete corrupt blobs; the next apply downloads them again")
     ] = False,
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,
@@ -79,23 +78,13 @@ def gc_command(
     dry_run: options.DryRun = False,
     drop_unused: Annotated[
         str | None,
-        typer.Option(
-            "--drop-unused",
-            metavar="DURATION",
-            help="Also drop references unused for this long, e.g. 90d",
-        ),
+        option("--drop-unused DURATION", "Also drop references unused for this long, e.g. 90d"),
     ] = None,
     url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help="Mirror to clean up [default: from the manifest]"
-        ),
+        str | None, option("--url URL", "Mirror to clean up [default: from the manifest]")
     ] = None,
     endpoint_url: Annotated[
-        str | None,
-        typer.Option(
-            "--endpoint-url", metavar="URL", help="Endpoint for S3-compatible servers, with --url"
-        ),
+        str | None, option("--endpoint-url URL", "Endpoint for S3-compatible servers, with --url")
     ] = None,
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import AutoApprove, TableFormat, TableFormatOption, print_result
+from trainctl.cli.options import AutoApprove, TableFormat, TableFormatOption, argument, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.operations.nodes import forget, inspect_nodes, live_runs_on, recorded_node
@@ -25,7 +25,7 @@ def list_command(ctx: typer.Context, format_: TableFormatOption = TableFormat.TE
 
 def forget_command(
     ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="CLUSTER/NODE", help="Node, e.g. lab/gpu-03")],
+    node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
     auto_approve: AutoApprove = False,
 ) -> int:
     """Remove a permanently lost node from the state, without touching it."""

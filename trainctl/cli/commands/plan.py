@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags
+from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags, option
 from trainctl.cli.plans import load_plan, plan_from_flags, save_plan, show_plan
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
@@ -21,21 +21,11 @@ def plan_command(
     ctx: typer.Context,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help='Save the plan; apply it with "trainctl apply FILE"',
-            rich_help_panel=options.OUTPUT,
-        ),
+        option("--out FILE", 'Save the plan; apply it with "trainctl apply FILE"', options.OUTPUT),
     ] = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
     detailed_exitcode: Annotated[
-        bool,
-        typer.Option(
-            "--detailed-exitcode",
-            help="Exit with 2 if there are changes",
-            rich_help_panel=options.OUTPUT,
-        ),
+        bool, option("--detailed-exitcode", "Exit with 2 if there are changes", options.OUTPUT)
     ] = False,
     destroy: options.Destroy = False,
     refresh: options.Refresh = True,
@@ -43,12 +33,7 @@ def plan_command(
     offline: options.Offline = False,
     upgrade: options.Upgrade = False,
     concise: Annotated[
-        bool,
-        typer.Option(
-            "--concise",
-            help="Show only the counts and destroyed resources",
-            rich_help_panel=options.OUTPUT,
-        ),
+        bool, option("--concise", "Show only the counts and destroyed resources", options.OUTPUT)
     ] = False,
     target: options.Targets = None,
     exclude: options.Excludes = None,

@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import FormatOption, OutputFormat, RunOption, duration, print_result
+from trainctl.cli.options import (
+    FormatOption,
+    OutputFormat,
+    RunOption,
+    argument,
+    duration,
+    option,
+    print_result,
+)
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace
 from trainctl.errors import PartialApply, UsageError
@@ -43,8 +51,7 @@ from trainctl.views.terminal.text import pluralize, warning_text
 def status_command(
     ctx: typer.Context,
     address: Annotated[
-        str | None,
-        typer.Argument(metavar="ADDRESS", help="Job or matrix, e.g. job.train [default: all jobs]"),
+        str | None, argument("ADDRESS", "Job or matrix, e.g. job.train [default: all jobs]")
     ] = None,
     run: RunOption = None,
     format_: FormatOption = OutputFormat.TEXT,
@@ -92,12 +99,11 @@ def _show_all(
 def stop_command(
     ctx: typer.Context,
     address: Annotated[
-        str | None,
-        typer.Argument(metavar="ADDRESS", help="Job, or matrix to stop all of its runs"),
+        str | None, argument("ADDRESS", "Job, or matrix to stop all of its runs")
     ] = None,
     run: RunOption = None,
-    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Grace period")] = "30s",
-    every: Annotated[bool, typer.Option("--all", help="Stop all live runs")] = False,
+    grace: Annotated[str, option("--grace DURATION", "Grace period")] = "30s",
+    every: Annotated[bool, option("--all", "Stop all live runs")] = False,
     auto_approve: options.AutoApprove = False,
 ) -> int:
     """Stop a run. Sends SIGTERM, then SIGKILL after the grace period."""

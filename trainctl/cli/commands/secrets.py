@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import options
-from trainctl.cli.options import PlanningFlags, TableFormat, TableFormatOption, print_result
+from trainctl.cli.options import (
+    PlanningFlags,
+    TableFormat,
+    TableFormatOption,
+    argument,
+    option,
+    print_result,
+)
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_with_trust
 from trainctl.errors import UsageError
@@ -58,15 +65,13 @@ def check_command(
 def push_command(
     ctx: typer.Context,
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Secret to store, as declared in the manifest"),
+        str | None, argument("NAME", "Secret to store, as declared in the manifest")
     ] = None,
     from_env: Annotated[
         str | None,
-        typer.Option(
-            "--from-env",
-            metavar="VARIABLE",
-            help="Read the value from this environment variable instead of standard input",
+        option(
+            "--from-env VARIABLE",
+            "Read the value from this environment variable instead of standard input",
         ),
     ] = None,
     auto_approve: options.AutoApprove = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import FormatOption, OutputFormat, print_result
+from trainctl.cli.options import FormatOption, OutputFormat, argument, option, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
@@ -30,10 +30,8 @@ def list_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) 
 
 def show_command(
     ctx: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Resource, e.g. job.train")],
-    at: Annotated[
-        int | None, typer.Option("--at", metavar="SERIAL", help="Show the resource at this serial")
-    ] = None,
+    address: Annotated[str, argument("ADDRESS", "Resource, e.g. job.train")],
+    at: Annotated[int | None, option("--at SERIAL", "Show the resource at this serial")] = None,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show a resource in the state."""
@@ -62,9 +60,7 @@ def pull_command(ctx: typer.Context) -> int:
 
 def history_command(
     ctx: typer.Context,
-    address: Annotated[
-        str | None, typer.Argument(metavar="ADDRESS", help="Only changes of this resource")
-    ] = None,
+    address: Annotated[str | None, argument("ADDRESS", "Only changes of this resource")] = None,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the apply history: what was changed, when and by whom."""
@@ -79,7 +75,7 @@ def history_command(
 
 def force_unlock_command(
     ctx: typer.Context,
-    lease: Annotated[str, typer.Argument(metavar="ID", help="Lock ID from the error message")],
+    lease: Annotated[str, argument("ID", "Lock ID from the error message")],
 ) -> int:
     """Release a stuck lock. Make sure that its holder no longer runs."""
     session = session_of(ctx)
