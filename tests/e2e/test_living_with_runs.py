@@ -215,12 +215,12 @@ def test_leaving_a_followed_run(fresh: ProjectHarness) -> None:
 
 @one_day_in(4)
 def test_metrics_of_a_run(fresh: ProjectHarness) -> None:
-    """As a table, as curves, as CSV, as they come, and as JSON of a run that is over."""
+    """As a table, as CSV, as they come, and as JSON of a run that is over."""
     write_manifest(fresh, {"sft": job("python3 -c 'sum(range(10**7))'", sleep_command(3))})
     fresh.run("apply", "--auto-approve")
     lines = fresh.run("metrics", "sft", "--follow", "--format", "json").stdout.splitlines()
     history = fresh.json("metrics", "sft")
-    table = fresh.run("metrics", "sft", "--plot").stdout
+    table = fresh.run("metrics", "sft").stdout
     rows = fresh.run("metrics", "sft", "--format", "csv").stdout.splitlines()
 
     assert len(lines) >= 2
@@ -228,8 +228,6 @@ def test_metrics_of_a_run(fresh: ProjectHarness) -> None:
     assert history["status"] == "TRAINING_JOB_COMPLETED"
     assert len(rows) == len(lines) + 1
     assert "peak usage" in table
-    assert "up to" in table
-    fresh.run("metrics", "sft", "--plot", "--format", "json", code=64)
     fresh.run("metrics", "sft", "--follow", "--format", "csv", code=64)
 
 

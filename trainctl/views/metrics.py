@@ -1,8 +1,8 @@
-"""Format resource usage: a table of the latest samples, JSON, CSV, plots."""
+"""Format resource usage: a table of the latest samples, JSON, CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -18,12 +18,10 @@ from trainctl.model.reports import (
 )
 from trainctl.model.run import RunRecord
 from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import Style, escape, format_timestamp, pad, unreachable_json
+from trainctl.views.terminal.text import Style, escape, format_timestamp, unreachable_json
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_CURVE = 60
 _TITLES = {"ephemeral_storage": "DISK", "checkpoints": "CHECKPOINTS", "cache": "CACHE"}
 
 
@@ -135,59 +133,6 @@ def _csv_row(sample: RankSample) -> dict[str, Any]:
     for name, group in groups.items():
         row |= {f"{name}_{key}": value for key, value in asdict(group).items()}
     return row
-
-
-def plot_lines(samples: Sequence[RankSample]) -> list[str]:
-    """Return a plot of each quantity and rank, scaled to its maximum."""
-    if not samples:
-        return []
-    begin, end = samples[0].time, samples[-1].time
-    lines = [
-        f"  {(format_timestamp(begin) or '')[:19]}Z to {(format_timestamp(end) or '')[11:19]}Z"
-    ]
-    for rank in sorted({sample.rank for sample in samples}):
-        of_rank = [sample for sample in samples if sample.rank == rank]
-        rows = [row for row in _curves(of_rank) if any(value is not None for value in row[1])]
-        width = max(len(name) for name, _, _ in rows)
-        lines += [f"  rank {rank}"] if rank or len({sample.rank for sample in samples}) > 1 else []
-        for name, values, show in rows:
-            points = [(o.time, v) for o, v in zip(of_rank, values, strict=True) if v is not None]
-            top = max(value for _, value in points)
-            curve = _curve(points, begin, end, top)
-            lines.append(f"  {pad(name, width)}  {curve}  up to {show(top)}")
-    return lines
-
-
-Values = list[float | None]
-
-
-def _curves(samples: Sequence[RankSample]) -> list[tuple[str, Values, Callable[[float], str]]]:
-    rows: list[tuple[str, Values, Callable[[float], str]]] = [
-        ("cpu", [sample.cpu_usage for sample in samples], lambda v: f"{v:.1f} cores"),
-        ("memory", [sample.cpu_memory_usage_bytes for sample in samples], format_bytes),
-    ]
-    for number in sorted({number for sample in samples for number in sample.gpus}):
-        gpus = [sample.gpus.get(number) for sample in samples]
-        rows.append((f"gpu {number}", [g.utilization if g else None for g in gpus], _percent))
-        used: Values = [g.memory_usage_bytes if g else None for g in gpus]
-        rows.append((f"gpu {number} memory", used, format_bytes))
-    disk: Values = [
-        sample.volumes.get("ephemeral_storage", VolumeMetrics()).usage_bytes for sample in samples
-    ]
-    rows.append(("disk", disk, format_bytes))
-    return rows
-
-
-def _curve(points: Sequence[tuple[float, float]], begin: float, end: float, top: float) -> str:
-    """Return the maximum of each time slot as blocks; space for no value."""
-    cells: list[float | None] = [None] * _CURVE
-    for when, value in points:
-        at = min(_CURVE - 1, int((when - begin) / max(end - begin, 1e-9) * _CURVE))
-        cells[at] = max(value, cells[at] or 0.0)
-    most = len(_BLOCKS) - 1
-    return "".join(
-        " " if cell is None else _BLOCKS[round(cell / top * most) if top else 0] for cell in cells
-    )
 
 
 def _peak_sample(peak: RankSample, sample: RankSample) -> RankSample:

@@ -12,7 +12,7 @@ from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address
 from trainctl.model.reports import RankSample
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.views.metrics import metrics_csv, metrics_json, metrics_lines, plot_lines, sample_json
+from trainctl.views.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
 from trainctl.views.terminal.tables import csv_lines
 
 SFT = Address.parse("job.sft")
@@ -110,19 +110,6 @@ def test_csv_has_a_column_for_each_gpu() -> None:
     assert [row["gpu0_utilization"] for row in rows] == ["", "0.99", "", ""]
     assert rows[1]["gpu1_memory_usage_bytes"] == ""
     assert rows[1]["ephemeral_storage_utilization"] == "0.95"
-
-
-def test_curves_are_over_one_time() -> None:
-    """Each as high as its largest value, which stands beside it; none for what nobody measured."""
-    lines = plot_lines(SAMPLES)
-    cpu = next(line for line in lines if line.startswith("  cpu"))
-
-    assert cpu.endswith("up to 7.5 cores")
-    assert "█" in cpu
-    assert [line.strip() for line in lines if line.startswith("  rank")] == ["rank 0", "rank 1"]
-    assert not any("gpu 1" in line for line in lines)
-    assert plot_lines([]) == []
-    assert len(plot_lines(SAMPLES[3:])) > 1
 
 
 @pytest.mark.parametrize("column", ["HOST MEMORY", "GPU MEMORY", "DISK", "CACHE"])

@@ -74,17 +74,12 @@ def metrics_command(
         bool, option("-f, --follow, --watch", "Stream new output until the run ends")
     ] = False,
     rank: Annotated[int | None, option("--rank N", "Only this rank")] = None,
-    plot: Annotated[bool, option("--plot", "Plot the history of the run")] = False,
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
     from trainctl.views.metrics import metrics_csv, metrics_json
 
     session = session_of(ctx)
-    if plot and format_ is not TableFormat.TEXT:
-        raise UsageError(
-            f"--plot can't be used with --format {format_.value}", "Remove one of the options."
-        )
     if follow and format_ is TableFormat.CSV:
         raise UsageError(
             "--follow can't be used with --format csv", "Use --format json for one sample per line."
@@ -92,43 +87,35 @@ def metrics_command(
     with open_workspace(session) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         if follow:
-            _follow(session, workspace, job_run, rank, plot=plot, as_json=format_ == "json")
+            _follow(session, workspace, job_run, rank, as_json=format_ == "json")
             return 0
         usage = samples_of(workspace, job_run, rank)
     if format_ is TableFormat.TEXT:
-        _print(session, usage.run, usage.samples, plot=plot)
+        _print(session, usage.run, usage.samples)
     else:
         form = metrics_json(job_run.job.address, usage.run.record, usage.samples, usage.unreachable)
         print_result(session.output, format_, form, (), metrics_csv(usage.samples))
     return report_unreachable(session, usage.unreachable, "the samples")
 
 
-def _print(session: CliSession, run: JobRun, samples: list[RankSample], *, plot: bool) -> None:
-    for line in _metrics_lines(session, run, samples, plot=plot, live=False):
+def _print(session: CliSession, run: JobRun, samples: list[RankSample]) -> None:
+    for line in _metrics_lines(session, run, samples, live=False):
         session.output.print(line)
 
 
 def _metrics_lines(
-    session: CliSession, run: JobRun, samples: list[RankSample], *, plot: bool, live: bool
+    session: CliSession, run: JobRun, samples: list[RankSample], *, live: bool
 ) -> list[str]:
-    from trainctl.views.metrics import metrics_lines, plot_lines
+    from trainctl.views.metrics import metrics_lines
 
     output = session.output
     style = output.error_style if live else output.style
     width = shutil.get_terminal_size().columns if live else output.width
-    lines = metrics_lines(run.job.address, run.record, samples, style, time.time(), width)
-    curves = plot_lines(samples) if plot else []
-    return [*lines, "", *curves] if curves else lines
+    return metrics_lines(run.job.address, run.record, samples, style, time.time(), width)
 
 
 def _follow(
-    session: CliSession,
-    workspace: Workspace,
-    run: JobRun,
-    rank: int | None,
-    *,
-    plot: bool,
-    as_json: bool,
+    session: CliSession, workspace: Workspace, run: JobRun, rank: int | None, *, as_json: bool
 ) -> None:
     """Print new samples: as JSON lines, a redrawn table, or repeated tables."""
     from trainctl.views.metrics import sample_json
@@ -143,10 +130,10 @@ def _follow(
         for current, new in watch_samples(workspace, run, rank):
             samples += new
             if new:
-                _print(session, current, samples, plot=plot)
+                _print(session, current, samples)
         return
     with LiveDisplay(session.output) as live:
         for current, new in watch_samples(workspace, run, rank):
             samples += new
-            live.show(_metrics_lines(session, current, samples, plot=plot, live=True))
-    _print(session, current, samples, plot=plot)
+            live.show(_metrics_lines(session, current, samples, live=True))
+    _print(session, current, samples)
