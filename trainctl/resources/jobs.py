@@ -97,7 +97,7 @@ class JobHandler:
         if step.action is Action.UPDATE:
             if earlier and earlier[-1].status.live:
                 control = RunControl(self._agents, step.lookup)
-                control.set_priority(
+                control.set_queue_order(
                     earlier[-1], queue_order(step.address, step.job_spec, self._context.lineage)
                 )
             return _outputs(*earlier)

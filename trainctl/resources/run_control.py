@@ -84,7 +84,7 @@ class RunControl:
         except NodeError as error:
             return error
 
-    def set_priority(self, run: RunRecord, order: QueueOrder) -> None:
+    def set_queue_order(self, run: RunRecord, order: QueueOrder) -> None:
         """Set the priority and slots of a run that may be queued."""
 
         def set_order(agent: NodeAgent, node: Node) -> protocol.RunReport:

@@ -123,7 +123,7 @@ class JobLifecycle(Lifecycle):
     """Lifecycle settings of a job."""
 
     rerun_on: list[RerunCause] = Field(default_factory=lambda: list(_RERUN_ON))
-    """Changes that make a finished job run again."""
+    """Changes that make a job run again; by default ``config``."""
 
 
 class Retry(ManifestSection):

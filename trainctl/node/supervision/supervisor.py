@@ -1,4 +1,4 @@
-"""Supervisor: one detached process per run. See DESIGN.md, "Runs"."""
+"""Supervisor: one detached process per rank of a run. See DESIGN.md, "Runs"."""
 
 from __future__ import annotations
 
