@@ -160,25 +160,29 @@ def test_a_link_that_has_expired_is_made_anew(lab: Lab) -> None:
         one for one in lab.hub.seen if "/resolve/" in one.path and one.path.endswith("tensors")
     ]
     assert ranges == [None, f"bytes={CHUNK + 9}-", f"bytes={CHUNK + 9}-"]
-    assert len(heads) == 2  # a link, and another
+    assert len(heads) == 3  # whether there is one, for the plan; a link, and another
 
 
 @one_day_in(10)
-def test_a_hub_that_serves_large_files_itself_is_relayed(lab: Lab) -> None:
-    """Whoever opens it with a token opens all of it: large files go through here, too; what is mirrored is not asked for."""
+def test_a_hub_that_serves_large_files_itself_is_relayed_as_planned(lab: Lab) -> None:
+    """Whoever opens it with a token opens all of it: the plan asks once where a large file is, and counts what goes through here; what is mirrored is not asked for."""
     lab.hub.token, lab.hub.cdn = TOKEN, None
     weights = {"model.safetensors": LARGE, "more.safetensors": noise(7, 1), "config.json": b"{}"}
     lab.hub.add("acme/tiny", weights, gated=True)
     lab.project.variables["HF_TOKEN"] = TOKEN
     lab.write("hf://acme/tiny")
 
+    plan = lab.project.json("plan")
+    heads = [one for one in lab.hub.seen if "/resolve/" in one.path and "Range" not in one.headers]
     lab.project.run("apply", "--auto-approve", "--wait")
     (mirrored,) = lab.project.json("status", "job.sft")["mirrored"]
     lab.hub.seen.clear()
     again = lab.project.json("plan")
 
     ok = sum(map(len, weights.values()))
+    assert plan["weights"][0]["bytes_through_client"] == ok
     assert mirrored["bytes_through_client"] == ok
+    assert len(heads) == 1
     assert again["weights"][0]["bytes_through_client"] == 0
     assert lab.hub.asked(".safetensors") == []
 
