@@ -129,7 +129,7 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     assert "lab/gpu-1  unreachable" in text
     assert csv.splitlines()[0].startswith("cluster,name,address,status,reachable")
     assert "no-terminal" in unasked.stderr
-    assert "It has lab/gpu-0, lab/gpu-1." in unknown.stderr
+    assert "In the state: lab/gpu-0, lab/gpu-1." in unknown.stderr
     assert planned == {"cluster.lab": ["update"]}
     assert [node["name"] for node in fresh.json("nodes")["nodes"]] == ["gpu-0"]
     assert fresh.actions() == {}

@@ -364,13 +364,13 @@ def test_a_place_that_cant_be_written_is_an_error_that_names_it(lab: Lab) -> Non
     provider = SshProvider()
     lab.stack.callback(provider.close)
 
-    with pytest.raises(NodeError, match="can't be made") as raised:
+    with pytest.raises(NodeError, match="cannot create node") as raised:
         provider.create(ClusterSettings("lab", {"hosts": [host.settings]}), "gpu", "key")
     other = {**host.settings, "dir": str(lab.place / "elsewhere")}
     node = provider.create(ClusterSettings("lab", {"hosts": [other]}), "gpu", "key")
 
     assert str(host.home / ".cache") in raised.value.summary
-    assert "dir:" in raised.value.detail
+    assert "set dir" in raised.value.detail
     assert (node.root, node.data) == (
         str(lab.place / "elsewhere"),
         str(lab.place / "elsewhere/data"),

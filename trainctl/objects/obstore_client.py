@@ -149,6 +149,12 @@ def _s3(
     )
 
 
+_NO_SERVICE_ACCOUNT = (
+    '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
+)
+"""Keeps obstore from reading GOOGLE_SERVICE_ACCOUNT_KEY."""
+
+
 def _gs(
     location: BucketLocation,
     access: BucketCredential | None,
@@ -160,13 +166,18 @@ def _gs(
 
     # obstore signs writes regardless, and would request a token from the metadata server
     empty = _CredentialProvider(BearerToken(""), None, _bearer_options)
-    auth: dict[str, Any] = {"skip_signature": True, "credential_provider": empty}
+    auth: dict[str, Any] = {
+        "skip_signature": True,
+        "credential_provider": empty,
+        "service_account_key": _NO_SERVICE_ACCOUNT,
+    }
     if isinstance(access, ServiceAccount) and not location.emulated:
         auth = {"skip_signature": False, "service_account_key": access.document}
     elif isinstance(access, BearerToken) and not location.emulated:
         auth = {
             "skip_signature": False,
             "credential_provider": _CredentialProvider(access, renew, _bearer_options),
+            "service_account_key": _NO_SERVICE_ACCOUNT,
         }
     if location.endpoint:
         auth["base_url"] = location.endpoint
