@@ -9,5 +9,5 @@ Start with ``__main__``: it maps each RPC method to a function (docs/reference/p
 - ``checkpoints``, ``training``, ``metrics``, ``mirror``: methods for each of these
 - ``system``: paths, blobs, GPUs, facts about the host
 
-It imports from trainctl only ``base`` and ``store``; see DESIGN.md.
+It imports from trainctl only ``base``, ``store`` and ``errors``, and ``sources`` to read URLs; see DESIGN.md.
 """

@@ -212,7 +212,7 @@ class WeightsHandler:
             return False
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """Do nothing: the next apply resumes the copy."""
+        """Do nothing: the bytes stay in the mirror for later copies, until ``mirror gc``."""
         return {}
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:

@@ -56,7 +56,7 @@ _JOBS = {
     ActionReason.RUN_FAILED: "will run again: its last run failed and the job has changed since",
     ActionReason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
     ActionReason.RUN_LOST: "will run again: the supervisor or node of its last run was lost",
-    ActionReason.INTERRUPTED: "will run again: its start was interrupted",
+    ActionReason.INTERRUPTED: "will resume its interrupted start",
 }
 _ACTIONS = {
     Action.CREATE: "will be created",
