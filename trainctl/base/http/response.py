@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional
 _MAX_LINE = 2**16
 _MAX_HEADERS = 100
 _CONTINUE = 100
+_LENGTH_DIGITS = 19
 _NO_BODY = (204, 304)
 
 
@@ -41,7 +42,11 @@ class FastResponse(http.client.HTTPResponse):
         raw.chunked = (headers.get("Transfer-Encoding") or "").lower() == "chunked"
         raw.chunk_left = None
         length = headers.get("Content-Length") or ""
-        raw.length = int(length) if length.isdigit() and not raw.chunked else None
+        raw.length = (
+            int(length)
+            if length.isdecimal() and len(length) < _LENGTH_DIGITS and not raw.chunked
+            else None
+        )
         if status in _NO_BODY or status < 200 or raw._method == "HEAD":
             raw.length = 0
         raw.will_close = raw._check_close() or (not raw.chunked and raw.length is None)

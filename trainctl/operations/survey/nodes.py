@@ -262,8 +262,7 @@ def _query_node(
     provider = workspace.provider(query.provider)
     try:
         node = _locate(workspace, query)
-        creates_machines = provider.capabilities.creates_machines
-        if creates_machines and provider.read(node) is ResourceStatus.MISSING:
+        if provider.capabilities.creates_machines and provider.read(node) is ResourceStatus.MISSING:
             return None
     except NodeError as error:
         return error
