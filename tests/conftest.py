@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiers
+from tests.support.machines.slurm import SlurmCluster, slurm_cluster
 
 _TESTS = Path(__file__).parent
 _OF_INTEGRATION = b"\npytestmark = pytest.mark.integration\n"
@@ -109,3 +110,10 @@ def hangs_up() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """A real Slurm of this worker; a test that leaves jobs behind calls its ``cancel_all``."""
+    with slurm_cluster() as cluster:
+        yield cluster
