@@ -73,10 +73,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Name of a cluster and the provider's settings, with defaults filled in."""
+    """Name of a cluster and the provider's settings, with defaults filled in.
+
+    ``lineage`` is that of the state for ``create``, to label machines with; otherwise it may be empty.
+    """
 
     name: str
     settings: JsonObject
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

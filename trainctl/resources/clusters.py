@@ -205,7 +205,9 @@ class ClusterHandler:
         """Create missing nodes and delete surplus nodes; a replacement first deletes all."""
         name = step.cluster_spec.provider
         provider = self._providers(name)
-        cluster = provider_cluster(step.address.name, step.cluster_spec)
+        cluster = replace(
+            provider_cluster(step.address.name, step.cluster_spec), lineage=self._lineage
+        )
         if step.action is Action.REPLACE:
             self.delete(step)
         recorded = step.recorded
