@@ -1,6 +1,6 @@
 """Do the tests notice faults? ``python -m tests.mutation [WORD…]``
 
-Each fault of ``faults.py``, or of those whose file or text has one of the words, is put into a copy of the last commit, and
+Each fault of ``mutations.py``, or of those whose file or text has one of the words, is put into a copy of the last commit, and
 the tests that should notice it are run there. Ends with 1 if more than one fault in ten is not caught, or one no longer
 fits the source.
 """

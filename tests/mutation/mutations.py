@@ -42,7 +42,6 @@ MUTATIONS = [
             "closure(options.excludes, dependencies)",
         ),
         ("graph.py", "if options.refresh_only:", "if False:"),
-        ("validation/hosts.py", "facts.id not in reported", "facts.id"),
         ("validation/hosts.py", "if mount.read_only and not", "if not"),
         (
             "transfers/disk_space.py",

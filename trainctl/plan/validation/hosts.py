@@ -14,7 +14,6 @@ _INSTALL = "Install or create it there, or correct the manifest. Nothing was tra
 
 def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Report missing requirements, and nodes where a logout would end runs."""
-    reported = set[str]()
     for job in starting_changes(changes):
         address = str(job.address)
         for text in inputs.missing_requirements.get(job.address, ()):
@@ -31,8 +30,7 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
                 yield error(summary, _INSTALL, address=address, code="missing-on-host")
             if facts and facts.mount == "link":
                 yield from _writable_mount_warnings(job)
-            if facts and facts.logout and facts.id not in reported:
-                reported.add(facts.id)
+            if facts and facts.logout:
                 yield warning(
                     f"runs on {facts.id} would end when the user logs out",
                     facts.logout,
