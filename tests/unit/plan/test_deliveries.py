@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.projects.plans import PlanScenario, at, state_after
+from tests.support.projects.plans import (
+    PlanScenario,
+    at,
+    desired,
+    resource,
+    source_of,
+    state_after,
+)
 from trainctl.model.address import Address
 from trainctl.model.delivery import ServingCapability
 from trainctl.plan.planner import make_plan
@@ -148,6 +155,35 @@ def test_weights_that_fit_once_others_have_ended_wait() -> None:
         "lab/lab-0 has 1.0 GB of 2.0 GB free in addition to live runs, but needs 1.5 GB for weights: the job waits"
     )
     assert errors(never) == ["lab/lab-0 has 1.0 GB of 2.0 GB free but needs 1.5 GB for weights"]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_jobs_that_fit_only_one_after_the_other_are_named(missing: int) -> None:
+    """The node has space for the weights of each job, but not for both: a warning, as one job will wait."""
+    world = PlanScenario()
+    second = source_of("hf://Qwen/Other@main", 2 * 10**9)
+    weights = resource("weights.other", {"source": second.source, "mount_location": "/other"})
+    needs = [{**world.job["weights"][0], "address": "weights.other", "source": second.source}]
+    job = resource("job.other", {**world.job, "weights": needs}, "cluster.lab", "weights.other")
+    sizes = {at("weights.qwen3"): world.resolved.size, weights.address: second.size}
+    tiers = {address: TierFacts(upstream=size) for address, size in sizes.items()}
+    node = NodeFacts("lab/lab-0", "namespace", sum(sizes.values()) - missing, tiers)
+    inputs = replace(
+        world.inputs(nodes={at("cluster.lab"): (node,)}),
+        desired=desired(*world.resources(), weights, job),
+        code={at("job.sft"): world.code, job.address: world.code},
+        weights={
+            at("weights.qwen3"): WeightsFacts(world.resolved, locked=True),
+            weights.address: WeightsFacts(second, locked=True),
+        },
+    )
+
+    found = [one for one in make_plan(inputs).diagnostics if one.code == "insufficient-disk-space"]
+
+    assert [(str(one.severity), one.address) for one in found] == [("warning", "job.other")][
+        : bool(missing)
+    ]
+    assert all("job.other, job.sft" in one.detail for one in found)
 
 
 def test_ranks_need_nodes() -> None:

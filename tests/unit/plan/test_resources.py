@@ -23,6 +23,7 @@ from trainctl.model.address import Kind
 from trainctl.model.diagnostics import warning
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.plan.graph import planned_addresses
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
 from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
@@ -178,6 +179,18 @@ def test_refresh_only_changes_nothing() -> None:
 
     assert actions(plan) == {str(address): Action.NOOP for address in known}
     assert (len(plan.drift), is_applyable(plan)) == (1, True)
+
+
+def test_refresh_only_needs_recorded_resources_alone() -> None:
+    """Sources of weights that were never applied are not resolved for it."""
+    world = PlanScenario()
+    state = state_after(make_plan(world.inputs()))
+    known = {key: value for key, value in state.resources.items() if key != at("weights.qwen3")}
+    state = replace(state, resources=known)
+    declared = world.inputs(state).desired
+
+    assert planned_addresses(declared, state, PlanOptions(refresh_only=True)) == set(known)
+    assert planned_addresses(declared, state, PlanOptions()) == set(declared.resources)
 
 
 def test_protection_outlives_its_block() -> None:
