@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support.projects.fake_engine import SFT, FakeEngine, change
-from tests.support.storage.ledgers import dead_here
+from tests.support.storage.ledgers import dead_here, ledger_on
 from trainctl.apply.engine import ApplyPermissions
-from trainctl.apply.step import Lookup, MayStop
+from trainctl.apply.step import DeferredStep, Lookup, MayStop
 from trainctl.errors import (
     NodeUnreachable,
     TrainctlError,
 )
+from trainctl.ledger.ledger import IntentRequest
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, ActionReason
 
@@ -104,3 +105,32 @@ def test_what_cannot_be_undone_keeps_its_key(desk: FakeEngine) -> None:
     desk.run(change(after={"v": 2}))
     assert desk.fake.calls == []
     assert [one.key for one in desk.ledger.state().orphaned_intents[SFT]] == ["old"]
+
+
+def test_an_attempt_that_was_resumed_and_has_to_wait_is_kept(desk: FakeEngine) -> None:
+    """It may have left something behind, so the next apply resumes or undoes it; a new one that waits left nothing."""
+    desk.fail(DeferredStep("no disk space", "Apply again."))
+    desk.run(change())
+    assert desk.ledger.state().orphaned_intents == {}
+    desk.attempt("old", dead_here())
+    desk.run(change(resumes="old"))
+    assert [one.key for one in desk.ledger.state().orphaned_intents[SFT]] == ["old"]
+
+
+def test_a_step_never_undoes_its_own_attempt(
+    desk: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command released its lock as soon as it began: the step fails, and the next apply resumes it."""
+    begin = desk.ledger.begin
+
+    def begin_and_lose(start: IntentRequest) -> Intent:
+        intent = begin(start)
+        ledger_on(desk.log).release(intent.id)
+        desk.ledger.state()
+        return intent
+
+    monkeypatch.setattr(desk.ledger, "begin", begin_and_lose)
+    failed = desk.run(change()).failed[SFT]
+    (attempt,) = desk.ledger.state().orphaned_intents[SFT]
+    assert failed.code == "lease-lost"
+    assert desk.fake.calls == [f"make job.sft {attempt.key}"]
