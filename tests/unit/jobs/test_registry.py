@@ -81,10 +81,12 @@ def test_a_service_accounts_key_is_the_password() -> None:
     }
 
 
-def test_aws_is_asked_for_its_own_registries_only() -> None:
-    """The region is in the registry's name."""
-    with pytest.raises(TrainctlError, match=r"ghcr\.io is not a registry of AWS"):
-        login(by_access_key("ghcr.io"))
+@pytest.mark.parametrize("registry", ["ghcr.io", f"{ECR}.example.org", f"x{ECR}"])
+def test_aws_is_asked_for_its_own_registries_only(registry: str) -> None:
+    """The region is in the registry's name, which is the entire name."""
+    with pytest.raises(TrainctlError, match=r"is not a registry of AWS") as refused:
+        login(by_access_key(registry))
+    assert registry in refused.value.summary
 
 
 def by_role(method: str, registry: str = ECR) -> dict[str, Any]:
