@@ -27,7 +27,7 @@ from trainctl.errors import LockHeld, StorageError
 from trainctl.store import documents, keys, references
 from trainctl.store.lease import ObjectLease
 from trainctl.store.maintenance.exclusive_access import ExclusiveAccess, hold_exclusive_access
-from trainctl.store.maintenance.gc import GcOptions, GcReport, gc
+from trainctl.store.maintenance.gc import GcOptions, GcReport, find_garbage, gc
 from trainctl.store.maintenance.verify import verify_store
 
 LARGE = os.urandom(5 * CHUNK + 7)
@@ -120,6 +120,16 @@ def test_unused_references_are_dropped(objects: ObjectStore) -> None:
     assert [one.record["address"] for one in report.dropped] == ["weights.model"]
     assert report.bytes == SIZE
     assert stored(objects) == {}
+
+
+def test_objects_newer_than_the_collection_stay(objects: ObjectStore) -> None:
+    """Their writer may have begun since, and not have named them yet."""
+    publish(objects, FILES)
+    ages = [stat.modified for prefix in ("blobs", "listings") for stat in objects.list(prefix)]
+    before = find_garbage(objects, (), min(ages) - 1.0)
+    after = find_garbage(objects, (), max(ages))
+    assert [list(group) for group in before.in_order()] == [[], [], [], []]
+    assert (before.bytes, after.bytes) == (0, SIZE)
 
 
 def test_nothing_goes_while_a_writer_lives(objects: ObjectStore) -> None:

@@ -22,6 +22,7 @@ from tests.support.storage.store_contents import (
     source_of,
     stored,
 )
+from tests.support.storage.store_upstream import MemoryUpstream
 from tests.support.tiers import offset
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
@@ -94,6 +95,24 @@ def test_content_of_unfinished_sources_is_verified(objects: ObjectStore) -> None
     assert verify_store(objects).ok
     damage(objects, keys.blob(sha256(CHUNKS[1])), "flipped")
     assert not verify_store(objects).ok
+
+
+def test_a_damaged_chunk_of_an_unfinished_file_is_fetched_again(
+    objects: ObjectStore, how: str
+) -> None:
+    """Although its mark says that it is there, and nothing was verified; all others are reused."""
+    leave_unfinished(objects, {"large": LARGE})
+    objects.delete(
+        [key for key in stored(objects) if ".whole." in key or key.startswith("chunked")]
+    )
+    damage(objects, keys.blob(sha256(CHUNKS[2])), how)
+    upstream = MemoryUpstream({"large": LARGE})
+    resolved = source_of(upstream.files, "memory://model", "1")
+    retry = RetryPolicy(attempts=1, wait=lambda *_: None)
+    MirrorStore(objects, retry, chunk_bytes=CHUNK).ingest(resolved, upstream, REFERENCE)
+    assert upstream.sent == {"large": CHUNK}
+    assert objects.get(keys.blob(sha256(CHUNKS[2]))) == CHUNKS[2]
+    assert verify_store(objects).ok
 
 
 def test_a_damaged_chunk(objects: ObjectStore, how: str) -> None:
