@@ -384,6 +384,19 @@ def test_the_next_delivery_fetches_what_was_wrong(cache: Cache) -> None:
     assert {path.name: path.read_bytes() for path in tree.iterdir()} == mirror.files
 
 
+def test_a_failed_delivery_leaves_a_live_run_its_lease(cache: Cache) -> None:
+    """The run still uses what it has, although its corrupt listing could not be fetched again."""
+    cache.deliver("a")
+    cache.start("a", "sleep 60")
+    damage(cache.place / "trees" / cache.listing("a") / "model.bin", 5)
+    cache.call("cache_verify")
+
+    with pytest.raises(NodeProgramError):
+        cache.deliver("a", origin={"type": "objects", "path": "/nowhere"})
+
+    assert (cache.place / "leases" / "run-a" / cache.listing("a")).exists()
+
+
 def test_a_whole_cache_is_said_to_be_whole(cache: Cache) -> None:
     """Every byte is read once, also of a content that two listings share, and nothing is fetched."""
     cache.deliver("a")
