@@ -7,8 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from trainctl.errors import NodeError
-from trainctl.plugin_api.provider import ClusterSettings, CommandOutput, ResourceStatus, Transport
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import (
+    ClusterSettings,
+    CommandOutput,
+    Node,
+    ResourceStatus,
+    Transport,
+)
 from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import find_presence
 
@@ -56,7 +62,7 @@ def test_an_answer_about_presence_that_is_none_is_an_error() -> None:
     with pytest.raises(NodeError) as caught:
         find_presence(Scripted(b"Welcome!\n"), "/made/x", "lab/a")
 
-    assert "lab/a" in caught.value.summary
+    assert caught.value.summary == "lab/a cannot inspect its files"
     assert "said on stderr" in caught.value.detail
 
 
@@ -77,3 +83,23 @@ def test_a_node_that_is_removed_while_it_is_made_is_an_error(
             provider.create(cluster, "gpu-1", "key")
     else:
         assert provider.create(cluster, "gpu-1", "key").root == "/home/u/.cache/trainctl"
+
+
+def test_one_host_that_has_the_node_is_enough_to_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever others are unreachable; without it any of them could be the one that has the node."""
+    provider, answers = SshProvider(), {"gpu-1": [PLACES, b"present\n"]}
+
+    def transport(node: Node) -> Transport:
+        if node.name not in answers:
+            raise NodeUnreachable(f"{node.id} timed out")
+        return Scripted(answers[node.name].pop(0))
+
+    monkeypatch.setattr(provider, "transport", transport)
+    cluster = ClusterSettings("lab", {"hosts": ["gpu-0", "gpu-1"]})
+
+    found = provider.find(cluster, "key")
+    assert found is not None
+    assert (found.id, found.key) == ("lab/gpu-1", "key")
+    answers["gpu-1"] += [PLACES, b"missing\n"]
+    with pytest.raises(NodeUnreachable, match="lab/gpu-0 timed out"):
+        provider.find(cluster, "key")

@@ -69,6 +69,7 @@ def wrong(directory: Path, hosts: str) -> list[str]:
         ("[{name: a, dir: x}]", "an absolute path"),
         ("[{name: a, host_key: ssh-ed25519}]", "TYPE BASE64"),
         ("[{name: a, host_key: ssh-ed25519 AAAA}]", "host_key is not a public key"),
+        (f"[{{name: a, host_key: {KEY.replace('ed25519', 'ed25518')}}}]", "host_key is not a public key"),
         ("[{name: a, prot: 22}]", "unknown key 'prot'"),
         ("[{user: x}]", "a name or an address, or both"),
     ],
