@@ -7,11 +7,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import tiers
 from tests.support.machines.slurm import SlurmCluster, slurm_cluster
+
+if TYPE_CHECKING:
+    from tests.support.servers.ec2 import Ec2Server
 
 _TESTS = Path(__file__).parent
 _OF_INTEGRATION = b"\npytestmark = pytest.mark.integration\n"
@@ -117,3 +121,20 @@ def slurm() -> Iterator[SlurmCluster]:
     """A real Slurm of this worker; a test that leaves jobs behind calls its ``cancel_all``."""
     with slurm_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def _ec2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Server]:
+    from tests.support.machines.hosts import require_hosts
+    from tests.support.servers.ec2 import serve_ec2
+
+    require_hosts()
+    with serve_ec2(tmp_path_factory.mktemp("ec2")) as server:
+        yield server
+
+
+@pytest.fixture
+def ec2(_ec2_server: Ec2Server) -> Iterator[Ec2Server]:
+    """EC2 on this machine, without instances. The server starts once per session."""
+    yield _ec2_server
+    _ec2_server.reset()

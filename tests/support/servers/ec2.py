@@ -1,0 +1,295 @@
+"""EC2 on this machine: moto behind a wrapper that boots a real machine for each instance and that injects faults.
+
+    client = ec2.client("ec2")
+    [instance] = client.run_instances(ImageId=ec2.image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)["Instances"]
+    ec2.machine(instance["InstanceId"]).await_ssh()
+
+Private and public addresses are in 127.0.0.0/8. sshd listens on port 22 of the private address, or on ``ec2.ssh_port`` if this
+machine has an sshd on all addresses; the variable EC2_TEST_SSH_PORT sets another port.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import boto3
+from botocore.config import Config
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.support.machines.ec2_instance import POWER_OFF, REBOOT, Ec2Launch, Ec2Machine
+from tests.support.servers import ec2_backend
+from tests.support.servers.ec2_answers import AccountData
+from tests.support.servers.ec2_requests import (
+    ApiAnswer,
+    ApiFailure,
+    ApiRequest,
+    FaultInjection,
+    failed_answer,
+    parse_request,
+)
+
+
+class Ec2Server(FaultInjection):
+    """The endpoint of all AWS services, and the machines of its instances."""
+
+    def __init__(self, place: Path, network: int) -> None:
+        ec2_backend.confine()
+        self.place = place
+        self.url = ""
+        self.requests: list[ApiRequest] = []
+        self.machines: dict[str, Ec2Machine] = {}
+        """Machines of running and stopped instances by instance ID."""
+        self.ssh_port = ec2_backend.ssh_port(f"127.{network}.0.4")
+        self._network = network
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.RLock()
+        self._regions: dict[str, ec2_backend.RegionBackend] = {}
+        self._clients: dict[tuple[str, str, int], Any] = {}
+        self._session = boto3.session.Session(
+            "AKIAEXAMPLE", "not-a-real-key", region_name="us-east-1"
+        )
+        self._clear()
+
+    def _clear(self) -> None:
+        self.data = AccountData(image=self.region("us-east-1").default_image())
+        self.boot_seconds = 0.0
+        """Time from launch to boot."""
+        self.seen: list[Path] = []
+        """Directories of this machine that instances launched from now on read."""
+        self.shared: list[Path] = []
+        """Directories of this machine that they may write."""
+        self.clear_faults()
+        self._addresses: list[str] = []
+        self._tokens: dict[tuple[str, str], tuple[dict[str, Any], ApiAnswer]] = {}
+        self._timers: list[threading.Timer] = []
+        self.requests.clear()
+
+    @property
+    def image(self) -> str:
+        """An AMI that exists."""
+        return self.data.image
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that make a program use this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-a-real-key",
+            "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1",
+        }  # fmt: skip
+
+    def client(self, service: str = "ec2", region: str = "us-east-1", attempts: int = 1) -> Any:
+        """Return a boto3 client; without retries by default, so that injected errors reach the caller."""
+        key = (service, region, attempts)
+        with self._lock:
+            if key not in self._clients:
+                config = Config(retries={"total_max_attempts": attempts}, proxies={})
+                self._clients[key] = self._session.client(
+                    service, region, endpoint_url=self.url, config=config
+                )
+            return self._clients[key]
+
+    def machine(self, instance_id: str) -> Ec2Machine:
+        """Return the machine of an instance that is not terminated."""
+        return self.machines[instance_id]
+
+    def calls(self, action: str) -> list[ApiRequest]:
+        """Return all requests of an action."""
+        return [request for request in list(self.requests) if request.action == action]
+
+    def reuse_address(self, address: str) -> None:
+        """Give the private address of a terminated instance to the next instance."""
+        self._addresses.append(address)
+
+    def interrupt(self, instance_id: str, seconds: float = 120) -> None:
+        """Send the notice of a spot interruption, and terminate the instance after ``seconds``."""
+        self.machine(instance_id).metadata.notify_interruption(seconds)
+        timer = threading.Timer(
+            seconds, self._end, (instance_id, "terminate", "Server.SpotInstanceTermination")
+        )
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def rebalance(self, instance_id: str) -> None:
+        """Send a rebalance recommendation."""
+        self.machine(instance_id).metadata.recommend_rebalance()
+
+    def reset(self) -> None:
+        """Delete all instances, resources, faults and recorded requests."""
+        with self._lock:
+            for timer in self._timers:
+                timer.cancel()
+            for machine in self.machines.values():
+                machine.delete()
+            self.machines.clear()
+            for backend in self._regions.values():
+                backend.reset()
+            self._clear()
+
+    def region(self, name: str) -> ec2_backend.RegionBackend:
+        """Return moto's state of a region."""
+        with self._lock:
+            if name not in self._regions:
+                number = len(self._regions)
+                self._regions[name] = ec2_backend.RegionBackend(name, self._network, number)
+            return self._regions[name]
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        request = parse_request(environ, body)
+        self.requests.append(request)
+        self._await_delay(request)
+        try:
+            answer = self._answer(environ, request, body)
+        except ApiFailure as error:
+            answer = failed_answer(request.service, error)
+        request.status = answer.status
+        self._cut_connection(request)
+        headers = [each for each in answer.headers if each[0].lower() != "content-length"]
+        start(f"{answer.status} -", [*headers, ("Content-Length", str(len(answer.body)))])
+        return [answer.body]
+
+    def _answer(self, environ: dict[str, Any], request: ApiRequest, body: bytes) -> ApiAnswer:
+        with self._lock:
+            self._raise_fault(request)
+            made = self.data.answer(request)
+            if made is not None:
+                return made
+            if request.service != "ec2":
+                return self._forward(environ, body)
+            self.region(request.region)
+            if request.action == "RunInstances":
+                return self._run(environ, request)
+            answer = self._forward(environ, body)
+            if answer.status == 200:
+                self._follow(request)
+            return self._hide_new(request, answer)
+
+    def _forward(self, environ: dict[str, Any], body: bytes) -> ApiAnswer:
+        answer = ApiAnswer(0, b"")
+
+        def start(status: str, headers: list[tuple[str, str]], *_: object) -> None:
+            answer.status, answer.headers = int(status.split()[0]), headers
+
+        changed = {**environ, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        answer.body = b"".join(self._moto(changed, start))
+        return answer
+
+    def _run(self, environ: dict[str, Any], request: ApiRequest) -> ApiAnswer:
+        key = (request.region, request.params.get("ClientToken", ""))
+        if key in self._tokens and key[1]:
+            params, answer = self._tokens[key]
+            if params != request.params:
+                raise ApiFailure(
+                    "IdempotentParameterMismatch",
+                    "The client token was used with other parameters.",
+                )
+            return answer
+        backend = self.region(request.region)
+        is_real = request.params.get("DryRun") != "true"
+        address = self._addresses.pop(0) if self._addresses and is_real else None
+        params = backend.placed(request.params, address)
+        answer = self._forward(environ, urlencode(params).encode())
+        if answer.status == 200:
+            self._tokens[key] = (request.params, answer)
+            for name in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer.body):
+                self._launch(backend, backend.moto.get_instance(name.decode()), request.params)
+        return answer
+
+    def _launch(
+        self, backend: ec2_backend.RegionBackend, instance: Any, params: Mapping[str, Any]
+    ) -> None:
+        profile = params.get("IamInstanceProfile.Name") or params.get("IamInstanceProfile.Arn", "")
+        launch = Ec2Launch(
+            instance.id, instance.private_ip, instance._placement.zone,
+            instance.instance_type, backend.user_data(instance), backend.public_key(instance.key_name),
+            ec2_backend.gpu_count(instance.instance_type), instance.lifecycle == "spot", profile.rpartition("/")[2] or None,
+            self.ssh_port, tuple(self.seen), tuple(self.shared),
+        )  # fmt: skip
+        assert launch.address.startswith("127."), f"{launch.address} is not a loopback address"
+        machine = Ec2Machine(
+            self.place / instance.id, launch, lambda status: self._exited(instance.id, status)
+        )
+        self.machines[instance.id] = machine
+        self._hidden[instance.id] = time.monotonic() + self._lag
+        self._boot(machine)
+
+    def _boot(self, machine: Ec2Machine) -> None:
+        if not self.boot_seconds:
+            return machine.boot()
+        timer = threading.Timer(self.boot_seconds, machine.boot)
+        timer.daemon = True
+        self._timers.append(timer)
+        return timer.start()
+
+    def _follow(self, request: ApiRequest) -> None:
+        """Do to machines what a request did to their instances."""
+        for name, value in request.params.items():
+            machine = self.machines.get(value) if name.startswith("InstanceId.") else None
+            if machine is None:
+                continue
+            if request.action == "TerminateInstances":
+                self.machines.pop(value).delete()
+            if request.action in ("StopInstances", "RebootInstances"):
+                machine.kill()
+            if request.action in ("StartInstances", "RebootInstances"):
+                self._boot(machine)
+
+    def _exited(self, instance_id: str, status: int) -> None:
+        if status == POWER_OFF:
+            self._end(instance_id, "", "Client.InstanceInitiatedShutdown")
+        elif status == REBOOT and instance_id in self.machines:
+            self.machines[instance_id].boot()
+
+    def _end(self, instance_id: str, behavior: str, reason: str) -> None:
+        """Stop or terminate an instance other than by a request."""
+        with self._lock:
+            if instance_id not in self.machines:
+                return
+            backend = self.region(self.machines[instance_id].launch.zone[:-1]).moto
+            instance = backend.get_instance(instance_id)
+            if (behavior or instance.instance_initiated_shutdown_behavior) == "terminate":
+                instance.terminate()
+                self.machines.pop(instance_id).delete()
+            else:
+                instance.stop()
+                self.machines[instance_id].kill()
+            instance.state_reason.code = reason
+            instance.state_reason.message = f"{reason}: Instance ended"
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def connection_dropped(self, error: BaseException, environ: object = None) -> None:
+        self.close_connection = True
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002
+        if type == "error":
+            super().log(type, message, *args)
+
+
+@contextmanager
+def serve_ec2(place: Path) -> Iterator[Ec2Server]:
+    """Run a server and its machines while the context lasts."""
+    with ExitStack() as stack:
+        ec2 = Ec2Server(place, stack.enter_context(ec2_backend.claim_network()))
+        server = make_server("127.0.0.1", 0, ec2, threaded=True, request_handler=_QuietHandler)
+        thread = threading.Thread(target=lambda: server.serve_forever(0.05), daemon=True)
+        thread.start()
+        ec2.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield ec2
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+            ec2.reset()
