@@ -183,6 +183,21 @@ def test_a_missing_object_is_named(mirror: tuple[Path, Listing], opened: Open, k
     assert error.value.kind == "origin"
 
 
+def test_a_truncated_object_is_named(mirror: tuple[Path, Listing], opened: Open) -> None:
+    """It is an error of the mirror that says how much there is."""
+    root, listing = mirror
+    big = next(file for file in listing.files if file.path == "big.bin")
+    blob = root / keys.blob(big.chunks[0])
+    complete = blob.read_bytes()
+    blob.write_bytes(complete[:1000])
+    try:
+        with pytest.raises(Failure, match=f"{blob.name} ends at 1000 bytes") as error:
+            read(opened("directory"), units_of(big)[0])
+    finally:
+        blob.write_bytes(complete)
+    assert error.value.kind == "origin"
+
+
 @pytest.mark.parametrize("kind", ["directory", "server"])
 def test_reads_keep_to_the_rate(mirror: tuple[Path, Listing], opened: Open, kind: str) -> None:
     """All but the last piece has to be waited for."""

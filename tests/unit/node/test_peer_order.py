@@ -11,8 +11,9 @@ from graphlib import TopologicalSorter
 import pytest
 
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
+from trainctl.node.transfer import transfer_units
 from trainctl.node.transfer.peers import PeerSchedule
-from trainctl.node.transfer.transfer_units import from_hex, has_bit, to_hex, unit_lengths
+from trainctl.node.transfer.transfer_units import batches, from_hex, has_bit, to_hex, unit_lengths
 
 Held = Sequence[Sequence[bool]]
 """By node, of each part whether it is there."""
@@ -148,3 +149,19 @@ def test_a_node_receives_from_all_holders_alike() -> None:
 
     assert len(pairs) == 16
     assert max(pairs.values()) == min(pairs.values()) == 6
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes"), [("_BATCH_MAX_FILES", [4, 4, 1]), ("_BATCH_BYTES", [1, 8])]
+)
+def test_a_batch_has_so_many_files_and_bytes_at_most(
+    monkeypatch: pytest.MonkeyPatch, limit: str, sizes: list[int]
+) -> None:
+    """Files of a batch are open at the same time; the order is that of the listing."""
+    files = listing_of(1, small=8).files
+    monkeypatch.setattr(transfer_units, limit, 4 if limit == "_BATCH_MAX_FILES" else CHUNK_BYTES)
+
+    found = list(batches(files))
+
+    assert [len(batch) for batch in found] == sizes
+    assert [file for batch in found for file in batch] == list(files)
