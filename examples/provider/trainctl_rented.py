@@ -48,6 +48,7 @@ class RentedProvider:
             "properties": {
                 "base": {"type": "string", "description": "Directory of the machines."},
                 "nodes": {"type": "integer", "minimum": 1, "default": 1, "description": "Number of machines."},
+                "idle_timeout": {"type": "number", "default": 1800, "description": "Seconds."},
                 "machine_type": {"enum": list(PRICES), "default": "small", "description": "Type of machine."},
             },
         }  # fmt: skip
@@ -94,10 +95,8 @@ class RentedProvider:
 
     def delete(self, node: Node) -> None:
         """Delete the machine with everything on it."""
-        directory = Path(node.root).parent
-        if directory.exists():
-            subprocess.run(["chmod", "-R", "u+w", directory], check=True)
-            subprocess.run(["rm", "-rf", directory], check=True)
+        if Path(node.address).exists():
+            subprocess.run(node.shutdown, check=True)
 
     def transport(self, node: Node) -> Transport:
         """Return a transport that runs programs on the machine."""
@@ -133,5 +132,8 @@ def _node(cluster: ClusterSettings, name: str, key: str = "") -> Node:
         data=str(directory / "data") if directory else "",
         python=sys.executable if directory else "",
         key=key,
+        shutdown=("sh", "-c", 'chmod -R u+w "$0"; rm -rf "$0"', str(directory)),
+        stop=("touch", f"{directory}/stopped"),
+        idle_timeout=float(str(cluster.settings.get("idle_timeout", 1800))),
         price_per_hour=PRICES[str(cluster.settings.get("machine_type", "small"))],
     )

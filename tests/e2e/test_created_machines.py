@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +22,15 @@ jobs:
     code: .
     runtime: {start_commands: ["echo trained"]}
 """
+IDLE_MANIFEST = """
+project: {name: rented}
+clusters: {lab: {provider: rented, base: %s, idle_timeout: %s}}
+jobs:
+  train:
+    code: .
+    runtime: {start_commands: ["until [ -e %s ]; do sleep 0.1; done"]}
+"""
+IDLE_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +104,20 @@ def test_a_machine_that_vanished_is_created_again(rented: ProjectHarness) -> Non
 
     (again,) = machines(rented).iterdir()
     assert again != machine
+
+
+def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
+    """A live run keeps it; queries don't. The next plan creates it again."""
+    gate = rented.directory.parent / "gate"
+    rented.write({"trainctl.yaml": IDLE_MANIFEST % (machines(rented), IDLE_SECONDS, gate)})
+    rented.run("apply", "--auto-approve")
+    (machine,) = machines(rented).iterdir()
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5 * IDLE_SECONDS:
+        assert rented.json("nodes")["nodes"][0]["status"] == "present"
+
+    gate.touch()
+    wait_for(lambda: not machine.exists(), 30)
+
+    assert rented.json("nodes")["nodes"][0]["status"] == "missing"
+    assert rented.actions()["cluster.lab"] == ["create"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any, BinaryIO, Callable, Mapping
 
@@ -15,6 +16,7 @@ _METHODS = {
     "addresses": "supervision.inspection.reached_at",
     "inspect": "supervision.inspection.inspect",
     "free_resources": "supervision.inspection.free_resources",
+    "idle_shutdown": "supervision.idle_shutdown.idle_shutdown",
     "pull_image": "containers.images.pull_image",
     "cache_evict": "cache.eviction.cache_evict",
     "cache_verify": "cache.verification.cache_verify",
@@ -67,6 +69,9 @@ _RAW_METHODS = {
 
 _ALL_METHODS = (_METHODS, _CALLBACK_METHODS, _PAYLOAD_METHODS, _RAW_METHODS)
 
+_QUERIES = frozenset({"addresses", "facts", "free_resources", "inspect", "status"})
+"""Methods that plan, status, nodes and reconcile call regularly; they don't count as use of a machine."""
+
 _COPY_BYTES = 2**20
 
 
@@ -77,6 +82,7 @@ def main() -> int:
     failure: Mapping[str, Any]
     try:
         request = read_request(sys.stdin.buffer)
+        _mark_use(method, request)
         _dispatch(method, request)
     except Failure as error:
         failure = error.to_json()
@@ -90,6 +96,13 @@ def main() -> int:
         return 0
     write_line({"error": failure}, raw=method in _RAW_METHODS)
     return 1
+
+
+def _mark_use(method: str, request: Mapping[str, Any]) -> None:
+    """Renew the lease of a machine that ends itself when idle."""
+    root = request.get("root")
+    if isinstance(root, str) and os.path.exists(f"{root}/idle_shutdown.json"):  # noqa: PTH110 - no import of pathlib
+        _find_function("supervision.idle_shutdown.mark_use")(root, counts=method not in _QUERIES)
 
 
 def _dispatch(method: str, request: Mapping[str, Any]) -> None:

@@ -20,6 +20,9 @@ class ResourceStatus(StrEnum):
     FORBIDDEN = "forbidden"
 
 
+IDLE_TIMEOUT_SECONDS = 1800.0
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Capabilities of a provider."""
@@ -51,10 +54,21 @@ class Node:
     gpus: int | None = 0
     """Number of GPUs that jobs may use; None means those reported by the machine."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    """The provider's own. Two keys matter to trainctl on machines with ``shutdown``.
+
+    ``notice``: where the platform announces that it takes the machine back: ``{"kind": "imds"}``, with ``url`` if it is
+    not that of the environment. ``crontab``: whether a line for boot may be added to the crontab of the node's user.
+    """
     price_per_hour: float | None = None
     """Price in the currency of the manifest; None means that of the cluster."""
     ports: str = ""
     """``FIRST-LAST``: ports reachable from other machines; empty for any."""
+    shutdown: tuple[str, ...] = ()
+    """Command, run on the machine, that ends it for good when it is idle; empty: only ``delete`` ends it."""
+    stop: tuple[str, ...] = ()
+    """Command that stops the machine but keeps its disk, for checkpoints not uploaded; empty: ``shutdown``."""
+    idle_timeout: float | None = None
+    """Seconds without a run or a request after which the machine is idle; None: ``IDLE_TIMEOUT_SECONDS``."""
 
     @property
     def id(self) -> str:
@@ -68,7 +82,10 @@ class Node:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Node:
         """Convert the JSON form back."""
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+        fields = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
+        for name in fields.keys() & {"shutdown", "stop"}:  # lists in JSON
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)

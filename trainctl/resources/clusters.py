@@ -9,6 +9,7 @@ from typing import Any
 from trainctl.apply.step import ApplyStep, Lookup, MayStop, StepFailed
 from trainctl.base.parallel import each
 from trainctl.base.protocol.caches import REMOVE_CACHE, CacheOwnerRequest
+from trainctl.base.protocol.idle_shutdown import IDLE_SHUTDOWN, IdleShutdownRequest
 from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
@@ -19,7 +20,13 @@ from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.specs.resource import CacheTierSpec, ClusterSpec
 from trainctl.plan.values import Observation
-from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
+from trainctl.plugin_api.provider import (
+    IDLE_TIMEOUT_SECONDS,
+    ClusterSettings,
+    Node,
+    Provider,
+    ResourceStatus,
+)
 from trainctl.resources.agents import Agents, Providers, nodes_of, same_machine, unprovisioned_nodes
 
 
@@ -67,6 +74,21 @@ class ProvisionedNodes:
             else {}
         )
         return {"nodes": [node.to_json() for node in self.nodes], **unreachable}
+
+
+def idle_shutdown_request(node: Node) -> IdleShutdownRequest:
+    """Return the request that has a machine end itself when it is idle."""
+    timeout = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
+    return IdleShutdownRequest(
+        root=node.root,
+        settings={
+            "shutdown": [*node.shutdown],
+            "stop": [*node.stop],
+            "idle_timeout": timeout,
+            "notice": node.details.get("notice"),
+            "crontab": bool(node.details.get("crontab")),
+        },
+    )
 
 
 class NodeProvisioner:
@@ -132,9 +154,10 @@ class NodeProvisioner:
     def _create(self, planned: Node, key: str) -> Node | _SkippedNode:
         try:
             node = self._provider.create(self._cluster, planned.name, key)
-            self._agents.of(self._provider.name, node).call(
-                STATUS, StatusRequest(root=node.root, keys=[])
-            )
+            agent = self._agents.of(self._provider.name, node)
+            agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
+            if self._provider.capabilities.costs_money and node.shutdown:
+                agent.call(IDLE_SHUTDOWN, idle_shutdown_request(node))
         except NodeUnreachable as error:
             return _SkippedNode(replace(planned, key=key), error)
         return node

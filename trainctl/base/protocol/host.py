@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional, TypedDict
 
+from trainctl.base.protocol.idle_shutdown import IdleShutdownReport
 from trainctl.base.protocol.method import Method, NodeCacheRequest, RootRequest
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 
@@ -150,7 +151,7 @@ class NodeLiveRun(TypedDict):
 
 
 class NodeInspection(TypedDict):
-    """Resources of a node and their use."""
+    """Resources of a node and their use. ``idle_shutdown`` null: the machine doesn't end itself."""
 
     addresses: List[str]
     gpus: List[GpuUsage]
@@ -158,6 +159,7 @@ class NodeInspection(TypedDict):
     disk: NodeDiskUsage
     cache: WeightsCacheUsage
     runs: List[NodeLiveRun]
+    idle_shutdown: Optional[IdleShutdownReport]
 
 
 ADDRESSES = Method("addresses", RootRequest, AddressesResponse, "Report the addresses of the host.")

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from trainctl.base.protocol import caches, checkpoints, code, host, mirrors, runs, weights
+from trainctl.base.protocol import (
+    caches,
+    checkpoints,
+    code,
+    host,
+    idle_shutdown,
+    mirrors,
+    runs,
+    weights,
+)
 from trainctl.base.protocol.method import Method
 
-METHOD_GROUPS = (host, code, weights, runs, checkpoints, caches, mirrors)
+METHOD_GROUPS = (host, code, weights, runs, checkpoints, caches, mirrors, idle_shutdown)
 
 METHODS: Dict[str, Method[Any, Any]] = {
     method.name: method

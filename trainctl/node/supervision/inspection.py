@@ -35,6 +35,7 @@ from trainctl.node.runs.record import (
 )
 from trainctl.node.scheduling.claims import holder_pid, is_held
 from trainctl.node.scheduling.gpus import usable_gpus
+from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.system import layout
 from trainctl.node.system.gpus import GpuDevice, ListGpusFn, gpu_users, list_gpus
 from trainctl.node.system.host import cpu_count, logout_rules, memory_bytes
@@ -51,6 +52,7 @@ def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeIn
     statuses = ((spec, run.status()) for run, spec in list_specs(layout))
     live = [(spec, status) for spec, status in statuses if status and _is_live(status)]
     gpus, error = _gpus(request["gpus"], live)
+    use = MachineUse(layout)
     return {
         "addresses": addresses(),
         "gpus": gpus,
@@ -58,6 +60,7 @@ def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeIn
         "disk": _disk(layout.root),
         "cache": _cache(layout),
         "runs": [_run(spec, status) for spec, status in live],
+        "idle_shutdown": use.report() if use.settings else None,
     }
 
 

@@ -18,7 +18,6 @@ from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import (
     PR_SET_CHILD_SUBREAPER,
-    close_other_descriptors,
     prctl,
     release_free_memory,
 )
@@ -46,6 +45,7 @@ from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import Allocation
 from trainctl.node.scheduling.gpus import NO_GPUS
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
+from trainctl.node.system.daemon import detach
 from trainctl.node.system.host import leave_session
 from trainctl.node.training.cache import update_summary
 from trainctl.node.training.preparation import prepare_cache
@@ -79,7 +79,8 @@ def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
         try:
             os.setsid()
             if os.fork() == 0:
-                _detach(request.run, writer)
+                detach(request.run.directory / "supervisor.log", writer)
+                signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
                 leave_session(request.run.key)
                 _Supervisor(request, writer).run()
         except BaseException:  # noqa: BLE001 - this process has no caller
@@ -101,21 +102,6 @@ def _wait_for_exit(run: NodeRun) -> None:
     until = time.monotonic() + _EXIT_SECONDS
     while is_alive(run.supervisor) and time.monotonic() < until:
         time.sleep(_EXIT_POLL_SECONDS)
-
-
-def _detach(run: NodeRun, kept_descriptor: int) -> None:
-    """Detach from terminal and caller's files; log errors to supervisor.log."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    errors = os.open(run.directory / "supervisor.log", flags, 0o600)
-    for number, source in enumerate((nothing, nothing, errors)):
-        os.dup2(source, number)
-    close_other_descriptors(kept_descriptor)
-    os.chdir("/")
-    os.umask(0o077)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
 
 
 class _Supervisor:

@@ -1,0 +1,149 @@
+"""Start, renew and report the process that ends an idle machine. See DESIGN.md, "Idle machines"."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+from trainctl.base.filesystem.files import list_names, make_directory, read_json, write_json
+from trainctl.base.protocol import idle_shutdown as protocol
+from trainctl.base.system.processes import is_alive
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.scheduling.claims import Claims, is_held
+from trainctl.node.system.daemon import detach, start_at_boot
+from trainctl.node.system.host import leave_session
+from trainctl.node.system.layout import Layout
+
+Emit = Callable[[Dict[str, Any]], None]
+Settings = protocol.IdleShutdownSettings
+
+
+class MachineUse:
+    """Who uses a machine: live runs, calls in progress, and the time of the last use.
+
+    ``idle_shutdown.json`` is the request that started the watcher; its mtime is the last use. A call holds a shared
+    lock on it. Renewing writes no data, so that it works with a full disk.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.path = layout.root / "idle_shutdown.json"
+        self.notices_path = layout.root / "notices.json"
+        self.claim = f"idle/{hashlib.sha256(str(layout.root).encode()).hexdigest()[:32]}"
+
+    @property
+    def settings(self) -> Optional[Settings]:
+        """The stored settings; None if there are none."""
+        return (read_json(self.path) or {}).get("settings")
+
+    @property
+    def last_used(self) -> int:
+        """Time of the last use in nanoseconds; 0 if unknown."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def renew(self) -> None:
+        """Count this moment as use."""
+        with contextlib.suppress(OSError):
+            os.utime(str(self.path))
+
+    def is_called(self) -> bool:
+        """Check whether a call is in progress."""
+        with contextlib.suppress(OSError), self.path.open("rb") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def live_runs(self) -> List[NodeRun]:
+        """Runs with a living supervisor, which ends after the upload of checkpoints."""
+        names = [name for name in list_names(self.layout.runs) if not name.startswith(".")]
+        runs = [NodeRun(self.layout, name) for name in names]
+        return [run for run in runs if is_alive(run.supervisor)]
+
+    def notices(self) -> protocol.MachineNotices:
+        """Notices of the platform that the watcher has read."""
+        found = read_json(self.notices_path) or {}
+        return {"taken_back": found.get("taken_back"), "at_risk": found.get("at_risk")}
+
+    def report(self) -> protocol.IdleShutdownReport:
+        """Report how long the machine has been idle, and when it ends."""
+        settings, used = self.settings, self.last_used / 1e9
+        watched = bool(settings and used) and is_held(self.claim)
+        live = bool(self.live_runs())
+        left = settings["idle_timeout"] if settings else 0.0
+        return {
+            "idle_since": None if live or not used else used,
+            "seconds_left": max(0.0, left - (0.0 if live else time.time() - used))
+            if watched
+            else None,
+            **self.notices(),
+        }
+
+
+def idle_shutdown(request: protocol.IdleShutdownRequest, emit: Emit) -> protocol.IdleShutdownReport:
+    """Store the settings, start the watcher unless it runs, and count the call as use."""
+    use, settings = MachineUse(Layout(request["root"])), request["settings"]
+    if use.settings != settings:
+        with contextlib.suppress(OSError):  # a full disk: the watcher gets them in memory
+            make_directory(use.path.parent)
+            write_json(use.path, request)
+    if settings["crontab"]:
+        _start_at_boot(use)
+    _watch(use, settings)
+    use.renew()
+    return use.report()
+
+
+def mark_use(root: str, *, counts: bool) -> None:
+    """Restart the watcher if it died; if the call counts as use, hold it until this process ends."""
+    use = MachineUse(Layout(root))
+    settings = use.settings
+    if settings is None:
+        return
+    _watch(use, settings)
+    if counts:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(use.path, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        use.renew()
+
+
+def _watch(use: MachineUse, settings: Settings) -> None:
+    """Start a detached watcher unless one runs. It inherits the claim, so that two calls start one."""
+    claims = Claims()
+    if not claims.acquire(use.claim):
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                detach(Path(use.layout.root / "idle_shutdown.log"), *claims.descriptors)
+                leave_session(f"idle-{os.getpid()}")
+                from trainctl.node.supervision.idle_watcher import IdleWatcher
+
+                IdleWatcher(use, settings).run()
+        except BaseException:  # noqa: BLE001 - this process has no caller
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+        finally:
+            os._exit(0)
+    claims.release()
+    os.waitpid(child, 0)
+
+
+def _start_at_boot(use: MachineUse) -> None:
+    """Start the watcher at boot with the installed program, if the user has a crontab."""
+    program = next((word for word in sys.argv if word.endswith(".pyz")), "")
+    if program and Path(program).is_file():
+        start_at_boot((sys.executable, "-I", "-S", program, "idle_shutdown"), use.path)
