@@ -249,6 +249,10 @@ def test_status_tells_what_is_left(fresh: ProjectHarness) -> None:
     assert live["forecast"]["running"] == done["phases"]["running"]
     assert re.search(r"deadline +in (1h|59m)", text)
     assert re.search(r"running +\S+ s, in run 1", text)
+    long = {**short, "max_duration": "9h", "runtime": {"start_commands": [sleep_command(600)]}}
+    write_manifest(fresh, {"sft": long})
+    fresh.run("apply", "--auto-approve")
+    assert fresh.json("status", "sft")["deadline_at"] == live["deadline_at"]
     stop_all(fresh)
 
 

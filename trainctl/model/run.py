@@ -94,6 +94,8 @@ class RunRecord(JsonSerializable):
     rerun_of: str | None = None
     blamed: int | None = None
     """The rank whose failure or loss ended the run, if there are several ranks."""
+    max_duration_seconds: float | None = field(default=None, metadata=OMIT_EMPTY)
+    """Its time limit; a later change of the job's limit doesn't apply to it."""
     stop_requested: bool = field(default=False, metadata=OMIT_EMPTY)
     """Whether a user stopped it; then it is never restarted."""
 

@@ -103,7 +103,13 @@ class JobHandler:
             return _outputs(*earlier)
         control = RunControl(self._agents, step.lookup)
         replaced = ReplacedRun(step, control, earlier)
-        run = RunRecord(run_id(step.key), len(earlier) + 1, step.key, created_at=time.time())
+        run = RunRecord(
+            run_id(step.key),
+            len(earlier) + 1,
+            step.key,
+            created_at=time.time(),
+            max_duration_seconds=step.job_spec.max_duration_seconds,
+        )
         store = self._checkpoints.place(step.address, step.job_spec.project, run)
         run = replace(run, store=store)
         try:

@@ -122,6 +122,7 @@ def _run_from_reports(
         ),
         created_at=attempt.time,
         code=job.code.digest,
+        max_duration_seconds=job.max_duration_seconds,
     )
     run = with_status(run, [report for _, report in by_rank])
     return replace(run, store=place(attempt.address, job.project, run))

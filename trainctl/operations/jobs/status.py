@@ -95,7 +95,7 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
         tuple(checkpoints),
         "; ".join(reasons),
         matrix,
-        deadline=_deadline(run),
+        deadline=_deadline(run.record),
         forecast=completed.phases if completed else {},
         like=completed.number if completed else None,
         workdir=_workdirs(workspace, run.record),
@@ -123,9 +123,9 @@ def _may_have_checkpoints(run: JobRun) -> bool:
     return run.record.started_at is not None and (enabled or not newest)
 
 
-def _deadline(run: JobRun) -> float | None:
+def _deadline(record: RunRecord) -> float | None:
     """Return the time limit of a live run; None without a limit."""
-    limit, record = run.job.job_spec.max_duration_seconds, run.record
+    limit = record.max_duration_seconds
     if limit is None or record.started_at is None or not record.status.live:
         return None
     return record.started_at + limit
