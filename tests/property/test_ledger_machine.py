@@ -90,11 +90,11 @@ class TwoLedgers(RuleBasedStateMachine):
             elif end == "fail":
                 ledger.fail(intent, "no")
             else:
-                ledger.abandon(intent)
+                ledger.leave_open(intent)
         except LockHeld:
             assert mine is None or mine.id != intent.id
             del self.held[index][address]
-            ledger.abandon(intent)
+            ledger.leave_open(intent)
             return
         except StateError:
             assert fault is StoreFault.FAIL

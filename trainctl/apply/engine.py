@@ -255,8 +255,8 @@ class ApplyEngine:
             try:
                 for attempt in state.orphaned_intents.get(change.address, ()):
                     if attempt.key != intent.key:
-                        outputs = handler.abandon(attempt, step.lookup, permit.may_stop)
-                        recorded = self._record_abandoned(attempt, step.recorded, outputs)
+                        outputs = handler.undo(attempt, step.lookup, permit.may_stop)
+                        recorded = self._record_undone(attempt, step.recorded, outputs)
                         step = replace(step, recorded=recorded)
                 return self._effect(handler, step, change, intent)
             except DeferredStep as error:
@@ -271,10 +271,10 @@ class ApplyEngine:
                 self._record_failure(intent, change, error)
                 raise
 
-    def _record_abandoned(
+    def _record_undone(
         self, attempt: Intent, recorded: RecordedResource | None, outputs: Mapping[str, object]
     ) -> RecordedResource | None:
-        """Add the remaining outputs of an abandoned attempt to the record."""
+        """Add the remaining outputs of an undone attempt to the record."""
         if not outputs:
             return recorded
         self._ledger.observe(attempt.address, outputs)

@@ -104,7 +104,7 @@ class StepHandler(Protocol):
         """Delete; no error if it doesn't exist."""
         ...
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Undo an interrupted attempt; return observed outputs to record.
 
         Raises LiveRunConflict for a live run that may not be stopped.

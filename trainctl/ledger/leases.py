@@ -107,7 +107,7 @@ class LeaseRenewer:
         try:
             yield intent
         finally:
-            self._ledger.abandon(intent)
+            self._ledger.leave_open(intent)
 
     def check(self) -> None:
         """Call ``lost`` once for each lease that could not be renewed in time."""

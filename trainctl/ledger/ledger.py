@@ -139,7 +139,7 @@ class Ledger:
         try:
             self._committer.submit(request)
         except BaseException:
-            self.abandon(intent)
+            self.leave_open(intent)
             raise
         return intent_from_json(request.raw[0])
 
@@ -192,7 +192,7 @@ class Ledger:
             intent, lambda header: FailureEntry(header, intent.id, intent.address, error, waits)
         )
 
-    def abandon(self, intent: Intent) -> None:
+    def leave_open(self, intent: Intent) -> None:
         """Stop renewing an intent without outcome; it stays open for the next apply."""
         with self._held_lock:
             self._held.pop(intent.id, None)
@@ -210,7 +210,7 @@ class Ledger:
             return [UnlockEntry(self.header(), intent.id, intent.address)]
 
         self._committer.submit_alone(decide)
-        self.abandon(released[0])
+        self.leave_open(released[0])
         return released[0]
 
     def observe(self, address: Address, outputs: Mapping[str, Any]) -> None:
@@ -309,7 +309,7 @@ class Ledger:
             return [make(self.header())]
 
         self._committer.submit(AppendRequest((intent.address,), decide))
-        self.abandon(intent)
+        self.leave_open(intent)
 
     def _intent(self, start: IntentRequest) -> Intent:
         return Intent(

@@ -69,7 +69,7 @@ class CacheHandler:
         for location in _cache_locations(cluster, recorded.cache_spec)[1:]:
             self._call_node(REMOVE_CACHE, step.address, location)
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Do nothing: the next apply reuses the directory."""
         return {}
 

@@ -248,7 +248,7 @@ class ClusterHandler:
         if step.recorded is not None:
             self._remove_others(step, step.recorded, frozenset())
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Delete unrecorded nodes of an interrupted attempt."""
         if not intent.attributes:
             return {}

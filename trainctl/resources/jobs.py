@@ -150,7 +150,7 @@ class JobHandler:
             project = step.job_spec.project
             CheckpointClient(control, self._checkpoints, step.address, project, run).remove()
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Stop the run that an interrupted attempt may have started.
 
         Return a run that executed anything, as it may have checkpoints; delete any other run.

@@ -35,7 +35,7 @@ class ProjectHandler:
     def delete(self, step: ApplyStep) -> None:
         """Do nothing."""
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Do nothing."""
         return {}
 
@@ -80,9 +80,9 @@ class MachineBoundHandler:
                 raise
             step.progress("its machine doesn't respond, and is deleted", 0, 0)
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """See StepHandler."""
-        return self.handler.abandon(intent, lookup, may_stop)
+        return self.handler.undo(intent, lookup, may_stop)
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
         """See ResourceHandler."""

@@ -211,7 +211,7 @@ class WeightsHandler:
             )
             return False
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Do nothing: the bytes stay in the mirror for later copies, until ``mirror gc``."""
         return {}
 

@@ -44,11 +44,11 @@ class FakeHandler:
         self.calls.append(f"delete {step.address}")
         self._do(step)
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Undo it, where it is no live run; what a test says that it left."""
         if intent.key in self.live and not may_stop(intent.key):
             raise LiveRunConflict("it is live")
-        self.calls.append(f"abandon {intent.address} {intent.key}")
+        self.calls.append(f"undo {intent.address} {intent.key}")
         return self.left.get(intent.key, {})
 
     def _do(self, step: ApplyStep) -> Mapping[str, Any] | None:

@@ -45,7 +45,7 @@ def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: FakeEngine) -> N
     """What another began since is undone, and the run is a new one."""
     desk.attempt("theirs", dead_here())
     assert desk.run(change(reason=ActionReason.BY_REQUEST)).complete
-    assert desk.fake.calls[0] == "abandon job.sft theirs"
+    assert desk.fake.calls[0] == "undo job.sft theirs"
     assert desk.ledger.state().resources[SFT].key != "theirs"
 
 
@@ -57,8 +57,8 @@ def test_an_attempt_at_something_else_is_undone_first(desk: FakeEngine) -> None:
     assert desk.run(change(after={"v": 2})).complete
     key = desk.ledger.state().resources[SFT].key
     assert desk.fake.calls == [
-        "abandon job.sft first",
-        "abandon job.sft second",
+        "undo job.sft first",
+        "undo job.sft second",
         f"make job.sft {key}",
     ]
     assert desk.ledger.state().orphaned_intents == {}
@@ -74,7 +74,7 @@ def test_an_attempt_whose_run_is_live_is_left_alone(desk: FakeEngine) -> None:
     assert desk.run(
         change(after={"v": 2}), permit=ApplyPermissions(runs=frozenset({"live"}))
     ).complete
-    assert desk.fake.calls[0] == "abandon job.sft live"
+    assert desk.fake.calls[0] == "undo job.sft live"
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -101,7 +101,7 @@ def test_what_cannot_be_undone_keeps_its_key(desk: FakeEngine) -> None:
     def unreachable(intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         raise NodeUnreachable("silent")
 
-    desk.fake.abandon = unreachable  # type: ignore[method-assign]
+    desk.fake.undo = unreachable  # type: ignore[method-assign]
     desk.run(change(after={"v": 2}))
     assert desk.fake.calls == []
     assert [one.key for one in desk.ledger.state().orphaned_intents[SFT]] == ["old"]

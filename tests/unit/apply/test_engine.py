@@ -117,7 +117,7 @@ def test_a_record_that_another_holds_is_a_step_like_any(desk: FakeEngine) -> Non
     assert desk.run(change(TEAM), beside, permit=ApplyPermissions(lock_timeout=10)).complete
     ending.join()
     assert desk.said(EventType.STEP_DONE) == ["project.beside: created", "project.team: created"]
-    assert desk.fake.calls[0] == "abandon project.team hers"
+    assert desk.fake.calls[0] == "undo project.team hers"
 
 
 def test_a_record_that_moved_is_refused(desk: FakeEngine) -> None:
@@ -203,7 +203,7 @@ def test_what_another_left_while_one_waited_is_undone(desk: FakeEngine) -> None:
     ending.start()
     assert desk.run(change(after={"v": 2}), permit=ApplyPermissions(lock_timeout=10)).complete
     ending.join()
-    assert desk.fake.calls[0] == "abandon job.sft hers"
+    assert desk.fake.calls[0] == "undo job.sft hers"
 
 
 def test_an_address_that_moved_is_refused(desk: FakeEngine) -> None:

@@ -32,7 +32,7 @@ class Noting:
 
     def delete(self, step: ApplyStep) -> None: ...
 
-    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+    def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         return {}
 
 

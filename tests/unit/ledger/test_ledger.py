@@ -246,7 +246,7 @@ def test_what_is_left_open_may_be_taken_at_once_by_oneself() -> None:
     """An intent of unknown end isn't renewed any more; this process may begin there again, others wait for the lease."""
     log = MemoryLog()
     ledger = ledger_on(log)
-    ledger.abandon(begin(ledger))
+    ledger.leave_open(begin(ledger))
     assert ledger.held() == ()
     assert ledger.renew() == ()
     with pytest.raises(LockHeld):

@@ -152,9 +152,9 @@ def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
     lab.handler.apply(step)
     inputs = {"attributes": dict(step.attributes)}
     intent = Intent("id", LAB, "update", "local", "two", inputs, current_holder(), 0.0)
-    lab.handler.abandon(intent, lambda _: lab.recorded, lambda _: False)
+    lab.handler.undo(intent, lambda _: lab.recorded, lambda _: False)
     assert lab.left == ["lab-0"]
-    lab.handler.abandon(intent, lambda _: lab.recorded, lambda _: False)
+    lab.handler.undo(intent, lambda _: lab.recorded, lambda _: False)
     lab.destroy()
     assert lab.left == []
 
