@@ -68,14 +68,14 @@ def _deliver_with_retries(
     """Retry if another lineage's garbage collection removed files meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
-            _announce(layout, listing, request)
+            _refer(layout, listing, request)
             return _deliver(layout, listing, request, emit, callbacks)
-    _announce(layout, listing, request)
+    _refer(layout, listing, request)
     return _deliver(layout, listing, request, emit, callbacks)
 
 
-def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
-    """Write reference and lease before inspecting the cache."""
+def _refer(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
+    """Write reference and lease, so that no collection removes what the cache has."""
     lineage = request["lineage"]
     CacheReferences(layout).refer(lineage, listing, str(request.get("owner", "")))
     if request.get("lease"):

@@ -44,11 +44,11 @@ class DeliveryFetch:
             number += sum(len(file.chunk_ranges) for file in batch)
             remaining = list(compress(batch, islice(absent, len(batch))))
             while remaining:
-                remaining = self._fetch_unlocked(batch, remaining)
+                remaining = self._fetch_unclaimed(batch, remaining)
                 if remaining:
                     time.sleep(_POLL_SECONDS)
 
-    def _fetch_unlocked(
+    def _fetch_unclaimed(
         self, batch: Sequence[ListedFile], files: List[ListedFile]
     ) -> List[ListedFile]:
         """Fetch files that no other process fetches, and return the others."""
