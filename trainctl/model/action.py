@@ -44,7 +44,7 @@ class ActionReason(StrEnum):
     DEPLOY_FAILED = "replace_because_deploy_failed"
     RUN_LOST = "replace_because_run_lost"
     MISSING = "create_because_missing"
-    INTERRUPTED = "create_because_interrupted"
+    INTERRUPTED = "interrupted"
     SOURCE_MOVED = "update_because_source_moved"
     MIRROR_MOVED = "update_because_mirror_moved"
     CONFIG_CHANGED = "config_changed"
