@@ -1,4 +1,4 @@
-"""Stage a job's weights on the nodes of its ranks, and report progress."""
+"""Deliver a job's weights to the nodes of its ranks, and report progress."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RankAssignment:
 
 @dataclass(frozen=True, slots=True)
 class _NodeDelivery:
-    """Listings to stage on one node; ``options`` are added to every request."""
+    """Listings to deliver to one node; ``options`` are added to every request."""
 
     rank: int
     assignment: RankAssignment
@@ -99,7 +99,7 @@ class _NodeDelivery:
 
 
 class Delivery:
-    """Stages listings of the mirror on nodes."""
+    """Delivers listings of the mirror to nodes."""
 
     def __init__(self, store: MirrorStore, context: ProjectContext, origins: MirrorOrigins) -> None:
         self._store = store
@@ -126,7 +126,7 @@ class Delivery:
         assignments: Sequence[RankAssignment],
         listings: Mapping[str, Listing],
     ) -> tuple[DeliveryRecord, ...]:
-        """Stage all listings on all nodes in parallel; raise an error at the end.
+        """Deliver all listings to all nodes in parallel; raise an error at the end.
 
         After an error that fails the run, the run's leases in the nodes' caches are released.
         """
@@ -225,7 +225,7 @@ class Delivery:
     def _deliver_to(
         self, step: ApplyStep, delivery: _NodeDelivery, progress: DeliveryProgress
     ) -> tuple[DeliveryRecord, ...]:
-        """Stage the listings on one node, one by one: they share its network and disk."""
+        """Deliver the listings to one node, one by one: they share its network and disk."""
         records = []
         for address, listing in delivery.listings.items():
             step.stop_if_cancelled()

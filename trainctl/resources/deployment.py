@@ -1,4 +1,4 @@
-"""Deploy a run: choose nodes, stage its inputs there, start the ranks."""
+"""Deploy a run: choose nodes, deliver its inputs, start the ranks."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Deployment:
         self._queue_positions = {address: index for index, address in enumerate(planned)}
 
     def deploy(self, start: RunStart, run: RunRecord, replaced: ReplacedRun) -> RunRecord:
-        """Stage weights and code on the ranks' nodes and start the ranks.
+        """Deliver weights and code to the ranks' nodes and start the ranks.
 
-        The replaced live run is stopped as soon as everything is staged, or to free disk space.
+        The replaced live run is stopped as soon as everything is delivered, or to free disk space.
         NodeUnreachable if they may have started; NodeError if not and other nodes are left.
         """
         step = start.step
@@ -101,7 +101,7 @@ class Deployment:
     def _prepare(
         self, start: RunStart, run: RunRecord, replaced: ReplacedRun
     ) -> tuple[RunRecord, list[PlacedRank], list[StartRequest]]:
-        """Stage the ranks' inputs on the nodes; return the requests that start the ranks."""
+        """Deliver the ranks' inputs to the nodes; return the requests that start the ranks."""
         step = start.step
         self._checkpoint_secrets(step, run)  # fail before any transfer
         listings = listings_of(step)
@@ -152,7 +152,7 @@ class Deployment:
         listings: Mapping[str, Listing],
         replaced: ReplacedRun,
     ) -> tuple[DeliveryRecord, ...]:
-        """Stage the weights; DeferredStep if there is no disk space until other runs end."""
+        """Deliver the weights; DeferredStep if there is no disk space until other runs end."""
         try:
             return self._delivery.deliver(step, [rank.assignment for rank in ranks], listings)
         except InsufficientSpace as error:
@@ -205,7 +205,7 @@ class Deployment:
         return ranks
 
     def _prepare_rank(self, start: RunStart, rank: PlacedRank) -> PreparedRank:
-        """Stage code, environment and image on a rank's node."""
+        """Prepare code, environment and image on a rank's node."""
         step = start.step
         archive = self._ship_code(start, rank)
         venv = self._environment(step, rank)

@@ -154,7 +154,7 @@ class PlacedRank:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRank:
-    """A rank with its staged inputs: sha256 of the code archive, environment, image."""
+    """A rank with its inputs on the node: sha256 of the code archive, environment, image."""
 
     rank: PlacedRank
     archive: str
