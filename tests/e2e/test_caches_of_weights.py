@@ -302,7 +302,7 @@ def test_a_node_that_fails_hides_no_other(fresh: ProjectHarness) -> None:
     weights = {"a": {"source": "file:./a", "mount_location": "w/a"}}
     write_manifest(fresh, jobs, weights=weights, clusters=two, project={"name": "demo"})
     fresh.run(*APPLY, "--wait")
-    (fresh.nodes / "lab-1" / "cache" / "seals" / f"{'0' * 64}.json").mkdir(parents=True)
+    (fresh.nodes / "lab-1" / "cache" / "complete" / f"{'0' * 64}.json").mkdir(parents=True)
     verified = valid(fresh, "cache-verify", "cache", "verify", "lab", code=1)
     text = fresh.run("cache", "verify", "lab", code=1)
     evicted = valid(fresh, "cache-evict", "cache", "evict", "lab", code=1)

@@ -40,7 +40,7 @@ def _check_finals(node: NodeHarness) -> None:
     for blob in (cache / "blobs").rglob("*"):
         if blob.is_file():
             assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-    if (cache / "seals" / f"{node.mirror.listing.id}.json").exists():
+    if (cache / "complete" / f"{node.mirror.listing.id}.json").exists():
         found = {p.relative_to(node.tree).as_posix() for p in node.tree.rglob("*") if p.is_file()}
         assert found == set(node.mirror.files)
 

@@ -33,7 +33,7 @@ class SourceFile:
 
     ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` identifies the content: ``sha256:HEX`` (LFS, or
     declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local), ``etag:TAG`` and ``modified:TIME``
-    (web servers, buckets), ``generation:NUMBER`` (Google), or ``size:BYTES`` if upstream reports nothing else.
+    (web servers, buckets), or ``size:BYTES`` if upstream reports nothing else.
     ``checksum``: further checksums, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``. Downloads
     are verified against one of them; pins don't include them. Without HEX it comes with the file itself; ``crc:`` if
     there may be one. ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.

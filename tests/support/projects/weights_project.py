@@ -65,7 +65,7 @@ def assert_nothing_half_done(work: ProjectHarness) -> None:
         assert_sound(work.mirror)
     assert list(work.mirror.glob("listings/*")) == []
     assert list(work.nodes.glob("*/cache/trees/*")) == []
-    assert list(work.nodes.glob("*/cache/seals/*")) == []
+    assert list(work.nodes.glob("*/cache/complete/*")) == []
     assert list(work.nodes.glob("*/runs/*/started")) == []
 
 

@@ -108,7 +108,7 @@ def test_the_beginning_of_a_tree_that_nobody_refers_to_goes(cache: Cache) -> Non
     cache.age("a")
     tree = cache.place / "trees" / cache.listing("a")
     tree.rename(cache.place / "partial" / f"tree-{cache.listing('a')}")
-    (cache.place / "seals" / f"{cache.listing('a')}.json").unlink()
+    (cache.place / "complete" / f"{cache.listing('a')}.json").unlink()
     for reference in cache.place.glob("references/*/*"):
         reference.unlink()
 
@@ -136,7 +136,7 @@ def test_a_tree_that_nobody_knows_makes_room(cache: Cache) -> None:
     for name in ("a", "b"):
         cache.deliver(name)
     cache.age("a")
-    (cache.place / "seals" / f"{cache.listing('a')}.json").unlink()
+    (cache.place / "complete" / f"{cache.listing('a')}.json").unlink()
     for reference in cache.place.glob(f"references/*/{cache.listing('a')}.json"):
         reference.unlink()
 
@@ -226,7 +226,7 @@ def test_a_run_without_its_weights_is_told(cache: Cache) -> None:
 def test_a_seal_that_was_put_aside_is_put_back(cache: Cache) -> None:
     """Who was killed while deciding about a tree leaves it whole: a run finds it, and nothing is fetched."""
     cache.deliver("a")
-    completion_marker = cache.place / "seals" / f"{cache.listing('a')}.json"
+    completion_marker = cache.place / "complete" / f"{cache.listing('a')}.json"
     completion_marker.rename(completion_marker.with_suffix(".pending"))
 
     status = cache.start("a", "cmp w/model.bin w/model.bin")
@@ -364,7 +364,7 @@ def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None
     outcome = "corrupt" if live else "evicted"
     assert [(row["outcome"], row["corrupt_files"]) for row in said] == [(outcome, ["model.bin"])]
     assert cache.held == (["a"] if live else [])
-    assert not (cache.place / "seals" / f"{cache.listing('a')}.json").exists()
+    assert not (cache.place / "complete" / f"{cache.listing('a')}.json").exists()
 
 
 def test_the_next_delivery_fetches_what_was_wrong(cache: Cache) -> None:

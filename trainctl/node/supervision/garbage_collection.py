@@ -30,7 +30,7 @@ _CACHE_DIRECTORIES = {
     "partial",
     "locks",
     "trees",
-    "seals",
+    "complete",
     "listings",
     "references",
     "leases",

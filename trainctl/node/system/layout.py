@@ -24,7 +24,7 @@ class Layout:
         self.blobs, self.partial = self.files.blobs, self.files.partial
         self.locks = cache / "locks"
         self.trees = cache / "trees"
-        self.completion_markers = cache / "seals"
+        self.completion_markers = cache / "complete"
         self.listings = cache / "listings"
         self.references = cache / "references"
         self.leases = cache / "leases"
