@@ -43,9 +43,10 @@ class Offer:
 class OffersMachines(Protocol):
     """A provider that creates machines and can list its offers beforehand."""
 
-    def offers(self, cluster: ClusterSettings) -> Sequence[Offer]:
+    def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
         """Return the offers in the order in which ``create`` tries them.
 
-        Takes a few seconds at most. Without a connection, prices come from a table and quotas are unknown.
+        Takes a few seconds at most. Without a connection, and if ``online`` is false, prices come from a table and quotas
+        are unknown.
         """
         ...

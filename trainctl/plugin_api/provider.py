@@ -88,16 +88,21 @@ class Node:
         return cls(**fields)
 
 
+def _ignore(text: str) -> None:
+    """Show nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """Name of a cluster and the provider's settings, with defaults filled in.
 
-    ``lineage`` is that of the state for ``create``, to label machines with; otherwise it may be empty.
+    ``create`` gets the ``lineage`` of the state, to label machines with, and ``notify``, which shows a message to the user.
     """
 
     name: str
     settings: JsonObject
     lineage: str = ""
+    notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

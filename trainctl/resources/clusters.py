@@ -228,9 +228,8 @@ class ClusterHandler:
         """Create missing nodes and delete surplus nodes; a replacement first deletes all."""
         name = step.cluster_spec.provider
         provider = self._providers(name)
-        cluster = replace(
-            provider_cluster(step.address.name, step.cluster_spec), lineage=self._lineage
-        )
+        settings = provider_cluster(step.address.name, step.cluster_spec)
+        cluster = replace(settings, lineage=self._lineage, notify=step.notify)
         if step.action is Action.REPLACE:
             self.delete(step)
         recorded = step.recorded

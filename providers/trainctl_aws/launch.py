@@ -1,0 +1,383 @@
+"""Create one instance for a key: the first offer with capacity, and never a second instance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.provider import ClusterSettings
+from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
+from trainctl_aws.catalog import TYPES, quota_of, quota_page
+from trainctl_aws.keys import data_directory, derive_host_key, ensure_login_key, login_key_path
+from trainctl_aws.network import ClusterNetwork
+from trainctl_aws.offers import subnet_zones
+from trainctl_aws.settings import AwsSettings
+from trainctl_aws.tags import (
+    CLUSTER,
+    HOST_KEY,
+    KEY,
+    LINEAGE,
+    LIVE,
+    NODE,
+    PRICE,
+    Instance,
+    find_instances,
+    state_of,
+    tag_filters,
+    tag_list,
+)
+from trainctl_aws.user_data import user_data
+
+_CAPACITY = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "InsufficientCapacity",
+        "ReservationCapacityExceeded",
+        "CapacityReservationNotActive",
+        "InvalidCapacityReservationState",
+        "InstanceLimitExceeded",
+        "Unsupported",
+        "UnsupportedOperation",
+        "SpotMaxPriceTooLow",
+        "MaxSpotInstanceCountExceeded",
+        "VcpuLimitExceeded",
+    }
+)
+"""Errors after which the next offer is tried."""
+_QUOTA = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded"})
+_ROUND_SECONDS = 15.0
+_LAG_SECONDS = 60.0
+"""How long a new instance may be missing from answers of EC2."""
+_MAX_ENDED = 20
+"""How many earlier instances of a key may have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFailure:
+    """An offer without capacity."""
+
+    offer: Offer
+    error: AwsError
+
+    def __str__(self) -> str:
+        zone = f" in {self.offer.zone}" if self.offer.zone else ""
+        return f"{self.offer.type}{zone}, {self.offer.availability}: {self.error.reason}"
+
+
+class LaunchRecord:
+    """File of a launch that EC2 has not confirmed: the token and offer, written before the request.
+
+    A later attempt starts with that offer, and ``find`` waits until its instance is visible.
+    """
+
+    def __init__(self, environ: Mapping[str, str], key: str) -> None:
+        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        self._path = data_directory(environ) / "launches" / f"{name}.json"
+
+    def write(self, offer: Offer, token: str) -> None:
+        """Record the request that follows."""
+        self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(f".{time.monotonic_ns()}")
+        temporary.write_text(json.dumps({"offer": offer.to_json(), "token": token}))
+        temporary.replace(self._path)
+
+    def read(self) -> tuple[Offer, str] | None:
+        """Return the recorded offer and token."""
+        try:
+            value = json.loads(self._path.read_text())
+            return Offer.from_json(value["offer"]), str(value["token"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the request."""
+        with suppress(FileNotFoundError):
+            return time.time() - self._path.stat().st_mtime
+        return float("inf")
+
+    def remove(self) -> None:
+        """Forget the request: its outcome is known."""
+        self._path.unlink(missing_ok=True)
+
+
+def find_by_key(account: AwsAccount, key: str, record: LaunchRecord) -> Instance | None:
+    """Return the live instance of a key; wait for one that was launched less than a minute ago."""
+    while True:
+        found = find_instances(account, tag_filters(key=key))
+        if found:
+            return found[0]
+        launched = record.read()
+        if launched is None or record.age > _LAG_SECONDS:
+            return None
+        if find_by_token(account, launched[1]) is not None:
+            return None  # it has ended already
+        time.sleep(1.0)
+
+
+def find_by_token(account: AwsAccount, token: str) -> Instance | None:
+    """Return the instance that a request launched, in any state."""
+    filters = [{"Name": "client-token", "Values": [token]}]
+    found = find_instances(account, filters, (*LIVE, "shutting-down", "terminated"))
+    return found[0] if found else None
+
+
+class InstanceLauncher:
+    """Launches the instance of one key."""
+
+    def __init__(
+        self,
+        account: AwsAccount,
+        cluster: ClusterSettings,
+        settings: AwsSettings,
+        environ: Mapping[str, str],
+        name: str,
+        key: str,
+    ) -> None:
+        self._account = account
+        self._cluster = cluster
+        self._settings = settings
+        self._name = name
+        self._key = key
+        self._record = LaunchRecord(environ, key)
+        self._login = login_key_path(environ, cluster.name, cluster.lineage)
+        self._network = ClusterNetwork(account, cluster.name, cluster.lineage)
+        self._failures: list[OfferFailure] = []
+
+    def launch(self, offers: Sequence[Offer]) -> Instance:
+        """Launch with the first offer that has capacity; NodeError without any."""
+        self._refuse_too_many()
+        started = self._record.read()
+        if started is not None:
+            instance = self._try(started[0], 0, started[1])
+            if instance is not None:
+                return self._only_one(instance)
+        end, rounds = time.monotonic() + self._settings.capacity_timeout, 0
+        while True:
+            self._failures.clear()
+            for offer in offers:
+                instance = self._try(offer, rounds)
+                if instance is not None:
+                    return self._only_one(instance)
+            if time.monotonic() + _ROUND_SECONDS > end:
+                self._record.remove()
+                raise self._no_capacity(offers)
+            time.sleep(_ROUND_SECONDS)
+            rounds += 1
+
+    def _refuse_too_many(self) -> None:
+        cluster, most = self._cluster, self._settings.max_nodes
+        filters = tag_filters(cluster=cluster.name, lineage=cluster.lineage)
+        if most and (count := len(find_instances(self._account, filters))) >= most:
+            raise NodeError(
+                f"cluster {cluster.name} has {count} machines already, and max_nodes is {most}",
+                "Delete machines, or raise max_nodes.",
+            )
+
+    def _try(self, offer: Offer, rounds: int, token: str = "") -> Instance | None:
+        """Launch by an offer; None without capacity."""
+        try:
+            return self._launch(offer, rounds, token)
+        except AwsError as error:
+            if error.reason not in _CAPACITY:
+                raise
+            failure = OfferFailure(offer, error)
+            self._failures.append(failure)
+            if not rounds:
+                self._cluster.notify(f"{self._cluster.name}/{self._name}: no capacity: {failure}")
+            return None
+
+    def _launch(self, offer: Offer, rounds: int, token: str) -> Instance:
+        """Return a live instance. A token may name an instance that has ended; the next one launches another."""
+        for ended in range(_MAX_ENDED):
+            token = token or self._token(offer, rounds, ended)
+            self._record.write(offer, token)
+            instance = self._await_visible(self._request(offer, token))
+            if state_of(instance) in LIVE:
+                return instance
+            reason = str((instance.get("StateReason") or {}).get("Code", ""))
+            if reason.endswith("InsufficientInstanceCapacity"):
+                raise AwsError(f"{instance['InstanceId']} ended: {reason}", "", reason[7:])
+            token = ""
+        raise NodeError(f"{_MAX_ENDED} machines for {self._name} have ended already")
+
+    def _token(self, offer: Offer, rounds: int, ended: int) -> str:
+        parts = (self._key, offer.type, offer.zone, offer.availability, str(rounds), str(ended))
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    def _request(self, offer: Offer, token: str) -> str:
+        """Send the request; return the instance ID, that of an earlier request with this token included."""
+        parameters = self._parameters(offer, token)
+        try:
+            answer = self._account.ec2("run_instances", ClientToken=token, **parameters)
+        except AwsError as error:
+            if error.reason != "IdempotentParameterMismatch":
+                raise
+            # an earlier attempt launched it with other settings
+            return str(self._await_token(token, error)["InstanceId"])
+        return str(answer["Instances"][0]["InstanceId"])
+
+    def _await_token(self, token: str, error: AwsError) -> Instance:
+        end = time.monotonic() + _LAG_SECONDS
+        while (instance := find_by_token(self._account, token)) is None:
+            if time.monotonic() > end:
+                raise error
+            time.sleep(1.0)
+        return instance
+
+    def _await_visible(self, instance_id: str) -> Instance:
+        """Return the description of a new instance, which EC2 shows with a delay."""
+        end = time.monotonic() + _LAG_SECONDS
+        while True:
+            with ignore_refusal("InvalidInstanceID.NotFound"):
+                found = self._account.ec2("describe_instances", InstanceIds=[instance_id])
+                for page in found["Reservations"]:
+                    return dict(page["Instances"][0])
+            if time.monotonic() > end:
+                raise NodeUnreachable(f"{instance_id} is not visible yet", "Apply again.")
+            time.sleep(0.5)
+
+    def _only_one(self, instance: Instance) -> Instance:
+        """Keep the oldest instance of the key: a killed attempt may have used another offer."""
+        first, *others = find_instances(self._account, tag_filters(key=self._key)) or [instance]
+        if others:
+            surplus = [other["InstanceId"] for other in others]
+            self._account.ec2("terminate_instances", InstanceIds=surplus)
+        self._record.remove()
+        return first
+
+    def _parameters(self, offer: Offer, token: str) -> dict[str, Any]:
+        """Return the parameters of RunInstances: the same for every attempt with one token."""
+        cluster, settings = self._cluster, self._settings
+        login = ensure_login_key(self._login)
+        host = derive_host_key(login, token)
+        tags = {
+            **dict(settings.tags),
+            "Name": f"{cluster.name}/{self._name}",
+            LINEAGE: cluster.lineage,
+            CLUSTER: cluster.name,
+            NODE: self._name,
+            KEY: self._key,
+        }
+        price = "" if offer.price_per_hour is None else f"{offer.price_per_hour:g}"
+        own = {**tags, HOST_KEY: host.public, PRICE: price}
+        return {
+            **launch_parameters(settings, offer),
+            **self._image(),
+            "UserData": user_data(settings.user, login, host, settings.boot_timeout),
+            "NetworkInterfaces": self._interfaces(offer),
+            "Placement": self._placement(),
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": tag_list(own)},
+                {"ResourceType": "volume", "Tags": tag_list(tags)},
+            ],
+        }
+
+    def _image(self) -> dict[str, Any]:
+        ami = self._settings.ami
+        if ami.startswith("ssm:"):
+            name = ami.removeprefix("ssm:")
+            ami = self._account.call("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
+        image = self._account.ec2("describe_images", ImageIds=[ami])["Images"][0]
+        disk = {
+            "VolumeSize": self._settings.volume,
+            "VolumeType": "gp3",
+            "DeleteOnTermination": True,
+            "Encrypted": True,
+        }
+        device = image.get("RootDeviceName") or "/dev/sda1"
+        return {"ImageId": ami, "BlockDeviceMappings": [{"DeviceName": device, "Ebs": disk}]}
+
+    def _interfaces(self, offer: Offer) -> list[dict[str, Any]]:
+        settings = self._settings
+        subnets = subnet_zones(self._account, settings)
+        zone = offer.zone or min(subnets)
+        if zone not in subnets:
+            raise NodeError(f"no subnet in {zone}", "Add one to subnet, or remove the zone.")
+        subnet = subnets[zone]
+        groups = list(settings.security_groups) or [
+            self._network.ensure_security_group(settings, subnet["VpcId"])
+        ]
+        interface = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"], "Groups": groups}
+        known = TYPES.get(offer.type)
+        cards = max(1, known.network_cards if known else 1) if settings.efa else 1
+        if cards == 1:
+            interface["AssociatePublicIpAddress"] = settings.public
+        if not settings.efa:
+            return [interface]
+        more = {"InterfaceType": "efa", "DeleteOnTermination": True}
+        return [
+            {**interface, **more, "NetworkCardIndex": card, "DeviceIndex": min(card, 1)}
+            for card in range(cards)
+        ]
+
+    def _placement(self) -> dict[str, Any]:
+        group = self._settings.placement_group
+        if not group:
+            return {}
+        return {
+            "GroupName": group if isinstance(group, str) else self._network.ensure_placement_group()
+        }
+
+    def _no_capacity(self, offers: Sequence[Offer]) -> NodeError:
+        node = f"{self._cluster.name}/{self._name}"
+        if not offers:
+            return NodeError(
+                f"no offers for {node}",
+                "No zone has these instance types below max_price_per_hour. Change instance_types, zones or the limit.",
+                code="machine-capacity",
+            )
+        tried = "\n".join(f"  {failure}" for failure in self._failures)
+        quotas = [failure for failure in self._failures if failure.error.reason in _QUOTA]
+        if not quotas:
+            return NodeError(
+                f"no capacity for {node} in {self._account.region}",
+                f"Tried:\n{tried}\nAdd instance_types or zones, or set capacity_timeout to wait.",
+                code="machine-capacity",
+            )
+        quota = quota_of(quotas[0].offer.type, spot=self._settings.spot)
+        page = quota_page(self._account.region, quota)
+        return NodeError(
+            f"quota reached in {self._account.region}: {quota.name} ({quota.code})",
+            f"Tried:\n{tried}\nRequest an increase: {page}",
+            code="machine-quota",
+        )
+
+
+def launch_parameters(settings: AwsSettings, offer: Offer) -> dict[str, Any]:
+    """Return the parameters of RunInstances that depend on settings and offer only."""
+    parameters: dict[str, Any] = {
+        "InstanceType": offer.type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
+    }
+    if settings.instance_profile:
+        parameters["IamInstanceProfile"] = {"Name": settings.instance_profile}
+    if settings.spot:
+        limit = settings.max_price_per_hour
+        parameters["InstanceMarketOptions"] = {
+            "MarketType": "spot",
+            "SpotOptions": {
+                "SpotInstanceType": "one-time",
+                "InstanceInterruptionBehavior": "terminate",
+                **({} if limit is None else {"MaxPrice": f"{limit:g}"}),
+            },
+        }
+    if settings.capacity_block:
+        parameters["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+    reserved = settings.capacity_block or settings.capacity_reservation
+    if reserved:
+        target = {"CapacityReservationId": reserved}
+        parameters["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+    return parameters

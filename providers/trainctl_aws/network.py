@@ -1,0 +1,149 @@
+"""Security group and placement group of a cluster: created with its first machine, deleted with its last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
+from trainctl_aws.settings import AwsSettings
+from trainctl_aws.tags import CLUSTER, LINEAGE, resource_name, tag_filters, tag_list
+
+_IN_USE_SECONDS = 120.0
+_PAUSE_SECONDS = 2.0
+
+
+class ClusterNetwork:
+    """The groups of one cluster."""
+
+    def __init__(self, account: AwsAccount, cluster: str, lineage: str) -> None:
+        self._account = account
+        self._name = resource_name(cluster, lineage)
+        self._tags = {CLUSTER: cluster, LINEAGE: lineage}
+        self._filters = tag_filters(cluster=cluster, lineage=lineage)
+
+    def ensure_security_group(self, settings: AwsSettings, vpc: str) -> str:
+        """Return the cluster's own security group, with the rules of the settings."""
+        group = self._security_group(vpc)
+        if group is None:
+            with ignore_refusal("InvalidGroup.Duplicate"):  # created at the same time
+                self._account.ec2(
+                    "create_security_group",
+                    GroupName=self._name,
+                    Description="ssh to the machines of trainctl, and anything among them",
+                    VpcId=vpc,
+                    TagSpecifications=[
+                        {"ResourceType": "security-group", "Tags": tag_list(self._tags)}
+                    ],
+                )
+            group = self._security_group(vpc)
+        if group is None:
+            raise AwsError(f"security group {self._name} is not visible yet", "Apply again.", "")
+        self._set_rules(group, settings)
+        return str(group["GroupId"])
+
+    def ensure_placement_group(self) -> str:
+        """Return the name of the cluster's own placement group."""
+        with ignore_refusal("InvalidPlacementGroup.Duplicate"):
+            self._account.ec2(
+                "create_placement_group",
+                GroupName=self._name,
+                Strategy="cluster",
+                TagSpecifications=[
+                    {"ResourceType": "placement-group", "Tags": tag_list(self._tags)}
+                ],
+            )
+        return self._name
+
+    def delete(self) -> list[str]:
+        """Delete both groups; return what could not be deleted, with the reason."""
+        groups = self._account.ec2_items(
+            "describe_security_groups", "SecurityGroups", Filters=self._filters
+        )
+        left = [self._delete_security_group(group["GroupId"]) for group in groups]
+        left.append(self._delete_placement_group())
+        return [text for text in left if text]
+
+    def _security_group(self, vpc: str) -> dict[str, Any] | None:
+        filters = [
+            {"Name": "group-name", "Values": [self._name]},
+            {"Name": "vpc-id", "Values": [vpc]},
+        ]
+        found = self._account.ec2_items(
+            "describe_security_groups", "SecurityGroups", Filters=filters
+        )
+        return found[0] if found else None
+
+    def _set_rules(self, group: dict[str, Any], settings: AwsSettings) -> None:
+        """Allow ssh from the manifest's ranges only, and everything among the machines, as EFA needs."""
+        name, port = group["GroupId"], settings.port
+        existing = {
+            _cidr(block)
+            for rule in group.get("IpPermissions", ())
+            if rule.get("FromPort") == port
+            for block in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
+        }
+        wanted = set(settings.ssh_from)
+        if surplus := existing - wanted:
+            self._account.ec2(
+                "revoke_security_group_ingress",
+                GroupId=name,
+                IpPermissions=_ssh_rules(sorted(surplus), port),
+            )
+        if missing := wanted - existing:
+            self._authorize("ingress", name, _ssh_rules(sorted(missing), port))
+        among = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": name}]}]
+        self._authorize("ingress", name, among)
+        if settings.efa:
+            self._authorize("egress", name, among)
+
+    def _authorize(self, direction: str, group: str, rules: Sequence[dict[str, Any]]) -> None:
+        with ignore_refusal("InvalidPermission.Duplicate"):
+            self._account.ec2(
+                f"authorize_security_group_{direction}", GroupId=group, IpPermissions=list(rules)
+            )
+
+    def _delete_security_group(self, group: str) -> str:
+        return self._delete_when_unused(
+            "delete_security_group", "DependencyViolation", GroupId=group
+        )
+
+    def _delete_placement_group(self) -> str:
+        filters = [{"Name": "group-name", "Values": [self._name]}]
+        if not self._account.ec2("describe_placement_groups", Filters=filters)["PlacementGroups"]:
+            return ""
+        return self._delete_when_unused(
+            "delete_placement_group", "InvalidPlacementGroup.InUse", GroupName=self._name
+        )
+
+    def _delete_when_unused(self, action: str, in_use: str, **names: str) -> str:
+        """Delete a group; wait while AWS still counts terminated machines as its users."""
+        end = time.monotonic() + _IN_USE_SECONDS
+        while True:
+            try:
+                self._account.ec2(action, **names)
+            except AwsError as error:
+                if error.reason.endswith((".NotFound", ".Unknown")):
+                    return ""
+                if error.reason != in_use or time.monotonic() > end:
+                    return f"{', '.join(names.values())}: {error.summary}"
+            else:
+                return ""
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _ssh_rules(ranges: Sequence[str], port: int) -> list[dict[str, Any]]:
+    v4 = [{"CidrIp": text, "Description": "ssh_from"} for text in ranges if ":" not in text]
+    v6 = [{"CidrIpv6": text, "Description": "ssh_from"} for text in ranges if ":" in text]
+    rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port}
+    rules = []
+    if v4:
+        rules.append({**rule, "IpRanges": v4})
+    if v6:
+        rules.append({**rule, "Ipv6Ranges": v6})
+    return rules
+
+
+def _cidr(block: dict[str, Any]) -> str:
+    return str(block.get("CidrIp") or block.get("CidrIpv6"))

@@ -1,0 +1,244 @@
+"""Offers: instance types and zones in the order in which they are tried, with prices and quotas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotReady
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from trainctl.errors import NodeError
+from trainctl.plugin_api.offers import Offer
+from trainctl_aws.account import AwsAccount
+from trainctl_aws.catalog import (
+    PRICE_DATE,
+    PRICE_REGION,
+    TYPES,
+    Quota,
+    quota_of,
+)
+from trainctl_aws.settings import AwsSettings
+from trainctl_aws.tags import Instance, find_instances
+
+_SECONDS = 6.0
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPrice:
+    """A price per hour, its source and date."""
+
+    amount: float | None
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarketFacts:
+    """Answers of AWS about types; members are empty if it could not be asked.
+
+    ``zones`` by type, ``prices`` by type and zone ('' for all zones), ``machines_left`` by type.
+    """
+
+    zones: Mapping[str, tuple[str, ...]]
+    prices: Mapping[tuple[str, str], ListedPrice]
+    machines_left: Mapping[str, int]
+
+
+NO_FACTS = MarketFacts({}, {}, {})
+
+
+def survey_market(account: AwsAccount, settings: AwsSettings) -> MarketFacts:
+    """Ask AWS for zones, prices and quotas at the same time; leave out what takes too long."""
+    pool = ThreadPoolExecutor(3, thread_name_prefix="aws-offers")
+    try:
+        zones = pool.submit(_zones, account, settings)
+        prices = pool.submit(_spot_prices if settings.spot else _listed_prices, account, settings)
+        left = pool.submit(_machines_left, account, settings)
+        end = datetime.now(UTC) + timedelta(seconds=_SECONDS)
+
+        def answer(ask: Callable[[float], _Result], default: _Result) -> _Result:
+            try:
+                return ask(max(0.0, (end - datetime.now(UTC)).total_seconds()))
+            except (NodeError, NotReady, LookupError, ValueError):
+                return default
+
+        return MarketFacts(
+            answer(zones.result, {}), answer(prices.result, {}), answer(left.result, {})
+        )
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
+    """Return the offers in order of preference: by type, then by zone.
+
+    Offers above the price limit are left out.
+    """
+    offers = []
+    for name in settings.instance_types:
+        known = TYPES.get(name)
+        for zone in _ordered_zones(settings, facts, name):
+            price = _price(settings, facts, name, zone)
+            limit = settings.max_price_per_hour
+            if limit is not None and price.amount is not None and price.amount > limit:
+                continue
+            offers.append(
+                Offer(
+                    type=name,
+                    gpus=known.gpus if known else 0,
+                    gpu_kind=known.gpu_kind if known else "",
+                    zone=zone,
+                    price_per_hour=price.amount,
+                    price_source=price.source,
+                    price_date=price.date,
+                    availability=settings.availability,
+                    quota_left=facts.machines_left.get(name),
+                    note="" if known else "GPUs unknown before the machine exists",
+                )
+            )
+    return offers
+
+
+def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> tuple[str, ...]:
+    """Return the zones for a type; '' is any zone. Zones without a preference go by price."""
+    offered = facts.zones.get(name)
+    if offered is None:
+        return () if facts.zones else settings.zones or ("",)
+    if settings.zones:
+        return tuple(zone for zone in settings.zones if zone in offered)
+    return tuple(
+        sorted(offered, key=lambda zone: (_price(settings, facts, name, zone).amount or 0.0, zone))
+    )
+
+
+def _price(settings: AwsSettings, facts: MarketFacts, name: str, zone: str) -> ListedPrice:
+    if settings.capacity_block:
+        return ListedPrice(None, "paid in advance", "")
+    found = facts.prices.get((name, zone)) or facts.prices.get((name, ""))
+    if found is not None:
+        return found
+    known = TYPES.get(name)
+    if known is None:
+        return ListedPrice(None, "unknown", "")
+    words = ("on-demand",) if settings.spot else ()
+    region = () if settings.region == PRICE_REGION else (PRICE_REGION,)
+    return ListedPrice(known.price, " ".join(("table", *words, *region)), PRICE_DATE)
+
+
+def _zones(account: AwsAccount, settings: AwsSettings) -> dict[str, tuple[str, ...]]:
+    found = account.ec2_items(
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": list(settings.instance_types)}],
+    )
+    allowed = subnet_zones(account, settings).keys()
+    zones: dict[str, tuple[str, ...]] = {}
+    for item in sorted(found, key=lambda item: str(item["Location"])):
+        if item["Location"] in allowed:
+            name = item["InstanceType"]
+            zones[name] = (*zones.get(name, ()), item["Location"])
+    return zones
+
+
+def subnet_zones(account: AwsAccount, settings: AwsSettings) -> dict[str, dict[str, Any]]:
+    """Return the subnet to use by zone: those of the settings, or the default VPC's."""
+    if settings.subnets:
+        found = account.ec2("describe_subnets", SubnetIds=list(settings.subnets))["Subnets"]
+    else:
+        vpcs = account.ec2("describe_vpcs", Filters=[{"Name": "is-default", "Values": ["true"]}])
+        if not vpcs["Vpcs"]:
+            raise NodeError(
+                f"{settings.region} has no default VPC", "Set subnet.", code="cloud-no-network"
+            )
+        in_vpc = {"Name": "vpc-id", "Values": [vpcs["Vpcs"][0]["VpcId"]]}
+        found = account.ec2_items("describe_subnets", "Subnets", Filters=[in_vpc])
+    return {subnet["AvailabilityZone"]: subnet for subnet in found}
+
+
+def _listed_prices(
+    account: AwsAccount, settings: AwsSettings
+) -> dict[tuple[str, str], ListedPrice]:
+    today, prices = f"{datetime.now(UTC):%Y-%m-%d}", {}
+    for name in settings.instance_types:
+        fields = {
+            "instanceType": name, "regionCode": settings.region, "operatingSystem": "Linux",
+            "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
+        }  # fmt: skip
+        filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+        found = account.call("pricing", "get_products", ServiceCode="AmazonEC2", Filters=filters)
+        for text in found["PriceList"]:
+            amount = _on_demand_amount(json.loads(text))
+            if amount:
+                prices[name, ""] = ListedPrice(amount, "price list", today)
+    return prices
+
+
+def _on_demand_amount(product: Mapping[str, Any]) -> float:
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            if dimension["unit"] == "Hrs":
+                return float(dimension["pricePerUnit"]["USD"])
+    return 0.0
+
+
+def _spot_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str, str], ListedPrice]:
+    now = datetime.now(UTC)
+    found = account.ec2_items(
+        "describe_spot_price_history",
+        "SpotPriceHistory",
+        InstanceTypes=list(settings.instance_types),
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=now,  # the prices in force
+    )
+    return {
+        (item["InstanceType"], item["AvailabilityZone"]): ListedPrice(
+            float(item["SpotPrice"]), "spot history", f"{item['Timestamp']:%Y-%m-%d}"
+        )
+        for item in sorted(found, key=lambda item: str(item["Timestamp"]))
+    }
+
+
+def _machines_left(account: AwsAccount, settings: AwsSettings) -> dict[str, int]:
+    """Return how many more machines of each type the quota allows."""
+    if settings.capacity_block:
+        return {}
+    quotas = {name: quota_of(name, spot=settings.spot) for name in settings.instance_types}
+    values = {quota: _quota_value(account, quota) for quota in set(quotas.values())}
+    running = [
+        instance
+        for instance in find_instances(account, (), ("pending", "running"))
+        if (instance.get("InstanceLifecycle") == "spot") == settings.spot
+    ]
+    left = {}
+    for name, quota in quotas.items():
+        used = sum(
+            _vcpus(instance)
+            for instance in running
+            if quota_of(instance["InstanceType"], spot=settings.spot) == quota
+        )
+        known = TYPES.get(name)
+        if known is not None:
+            left[name] = max(0, int(values[quota] - used) // known.vcpus)
+    return left
+
+
+def _quota_value(account: AwsAccount, quota: Quota) -> float:
+    found = account.call(
+        "service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=quota.code
+    )
+    return float(found["Quota"]["Value"])
+
+
+def _vcpus(instance: Instance) -> int:
+    options = instance.get("CpuOptions") or {}
+    known = TYPES.get(instance["InstanceType"])
+    return (
+        known.vcpus
+        if known
+        else int(options.get("CoreCount", 1) * options.get("ThreadsPerCore", 2))
+    )

@@ -1,0 +1,324 @@
+"""Provider of nodes on EC2 instances; see DESIGN.md."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from trainctl.base.json import JsonObject
+from trainctl.base.parallel import each
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.machines import ListsMachines, Machine
+from trainctl.plugin_api.offers import Offer, OffersMachines
+from trainctl.plugin_api.provider import (
+    Capabilities,
+    ClusterSettings,
+    Confirm,
+    Node,
+    Provider,
+    ResourceStatus,
+    SettingsProblem,
+    Transport,
+)
+from trainctl_aws.account import AwsAccount
+from trainctl_aws.catalog import TYPES
+from trainctl_aws.deletion import delete_instance
+from trainctl_aws.keys import login_key_path
+from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
+from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
+from trainctl_aws.schema import schema
+from trainctl_aws.settings import AwsSettings, find_problems, read_settings
+from trainctl_aws.tags import (
+    CLUSTER,
+    HOST_KEY,
+    KEY,
+    LINEAGE,
+    NODE,
+    PRICE,
+    Instance,
+    find_instances,
+    state_of,
+    tag_filters,
+    tags_of,
+)
+from trainctl_aws.user_data import BOOT_WAIT, LOGIN_MARKER
+from trainctl_ssh import SshProvider
+from trainctl_ssh.hosts import HostPaths, SshHost, find_host_paths, node_login
+
+_PARALLELISM = 16
+_RETRY_SECONDS = 2.0
+_SURVEY_SECONDS = 3.0
+_OFFERS_TTL_SECONDS = 60.0
+_FIXED = (
+    "region", "instance_types", "accelerator", "count", "ami", "user", "availability_model", "capacity_reservation",
+    "capacity_block", "volume", "placement_group", "efa", "instance_profile", "subnet", "security_groups", "address", "port",
+)  # fmt: skip
+
+
+class AwsProvider:
+    """Nodes on EC2 instances, reached over ssh with a key of the cluster."""
+
+    name = "aws"
+    capabilities = Capabilities(
+        creates_machines=True, costs_money=True, replacement_settings=_FIXED
+    )
+
+    def __init__(self) -> None:
+        self._ssh = SshProvider()
+        self._lock = threading.Lock()
+        self._accounts: dict[str, AwsAccount] = {}
+        self._paths: dict[str, HostPaths] = {}
+        self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
+
+    def set_confirm(self, confirm: Confirm) -> None:
+        """See Provider."""
+        self._ssh.set_confirm(confirm)
+
+    def close(self) -> None:
+        """See Provider."""
+        self._ssh.close()
+        with self._lock:
+            accounts, self._accounts = self._accounts, {}
+        for account in accounts.values():
+            account.close()
+
+    def schema(self) -> JsonObject:
+        """See Provider."""
+        return schema()
+
+    def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
+        """See Provider."""
+        return tuple(find_problems(cluster))
+
+    def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
+        """See Provider. Price and GPUs are those of the first offer in the table."""
+        settings = read_settings(cluster)
+        known = TYPES.get(settings.instance_types[0]) if settings.instance_types else None
+        names = [f"{cluster.name}-{number}" for number in range(settings.nodes)]
+        return [
+            Node(
+                cluster=cluster.name,
+                name=name,
+                address="",
+                root="",
+                data="",
+                python="",
+                gpus=known.gpus if known else None,
+                details={"region": settings.region, "node": name},
+                price_per_hour=known.price if known else None,
+            )
+            for name in names
+        ]
+
+    def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
+        """See OffersMachines."""
+        settings = read_settings(cluster)
+        if not online:
+            return make_offers(settings, NO_FACTS)
+        with self._lock:
+            before = self._offers.get(settings)
+        if before is not None and time.monotonic() < before[0] + _OFFERS_TTL_SECONDS:
+            return before[1]
+        account = AwsAccount(settings.region, retry_seconds=_SURVEY_SECONDS)
+        offers = make_offers(settings, survey_market(account, settings))
+        with self._lock:
+            self._offers[settings] = time.monotonic(), offers
+        return offers
+
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
+        """See Provider. NodeUnreachable if the machine doesn't exist or respond."""
+        settings = read_settings(cluster)
+        found = find_instances(self._account(settings.region), tag_filters(key=node.key))
+        if not node.key or not found:
+            raise NodeUnreachable(f"{node.id} does not exist")
+        return self._located(_node(settings, found[0]))
+
+    def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
+        """See Provider. Returns when the machine has booted."""
+        settings = read_settings(cluster)
+        account = self._account(settings.region)
+        found = find_instances(account, tag_filters(key=key))
+        if not found:
+            launcher = InstanceLauncher(account, cluster, settings, os.environ, name, key)
+            found = [launcher.launch(self.offers(cluster))]
+        return self._await_boot(account, settings, found[0]["InstanceId"])
+
+    def find(self, cluster: ClusterSettings, key: str) -> Node | None:
+        """See Provider. Paths are empty if the machine doesn't respond."""
+        settings = read_settings(cluster)
+        account = self._account(settings.region)
+        instance = find_by_key(account, key, LaunchRecord(os.environ, key))
+        return None if instance is None else self._try_to_locate(settings, instance)
+
+    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
+        """See Provider."""
+        settings = read_settings(cluster)
+        lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
+        filters = tag_filters(cluster=cluster.name, **lineage)
+        found = find_instances(self._account(settings.region), filters)
+        nodes = each(lambda item: self._try_to_locate(settings, item), found, _PARALLELISM)
+        return sorted(nodes, key=lambda node: node.name)
+
+    def read(self, node: Node) -> ResourceStatus:
+        """See Provider."""
+        name = node.details.get("instance")
+        if not name:
+            return ResourceStatus.MISSING
+        try:
+            by_id = [{"Name": "instance-id", "Values": [name]}]
+            found = find_instances(self._account(node.details["region"]), by_id)
+        except NodeUnreachable:
+            return ResourceStatus.UNREACHABLE
+        except NodeError:
+            return ResourceStatus.FORBIDDEN
+        if not found:
+            return ResourceStatus.MISSING
+        usable = state_of(found[0]) == "running" and node.root
+        return ResourceStatus.PRESENT if usable else ResourceStatus.UNREACHABLE
+
+    def delete(self, node: Node) -> None:
+        """See Provider. Returns when the machine has ended."""
+        if node.details.get("instance"):
+            details = node.details
+            account = self._account(details["region"])
+            delete_instance(account, details["instance"], node.cluster, details["lineage"])
+
+    def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
+        """See ListsMachines."""
+        region = read_settings(cluster).region
+        by_tag = [{"Name": "tag-key", "Values": [KEY]}]
+        found = find_instances(self._account(region), by_tag)
+        return [_machine(instance, region) for instance in found]
+
+    def end(self, machine: Machine) -> None:
+        """See ListsMachines."""
+        account = self._account(machine.details["region"])
+        delete_instance(account, machine.id, machine.cluster, machine.lineage)
+
+    def transport(self, node: Node) -> Transport:
+        """See Provider."""
+        path = login_key_path(os.environ, node.cluster, node.details.get("lineage", ""))
+        if not path.exists():
+            raise NodeUnreachable(
+                f"no login key for {node.id}",
+                f"The machine was created on another computer. Copy the key from there to {path}.",
+                code="ssh-permission-denied",
+            )
+        return self._ssh.transport(
+            replace(node, details={**node.details, "identity_file": str(path)})
+        )
+
+    def _account(self, region: str) -> AwsAccount:
+        with self._lock:
+            if region not in self._accounts:
+                self._accounts[region] = AwsAccount(region)
+            return self._accounts[region]
+
+    def _await_boot(self, account: AwsAccount, settings: AwsSettings, instance_id: str) -> Node:
+        """Return the node when its machine has an address and has booted; NodeUnreachable after ``boot_timeout``."""
+        end = time.monotonic() + settings.boot_timeout
+        by_id = [{"Name": "instance-id", "Values": [instance_id]}]
+        while True:
+            found = find_instances(account, by_id, ("pending", "running", "stopped"))
+            if not found:
+                raise NodeError(
+                    f"{instance_id} has ended while booting", _end_reason(account, instance_id)
+                )
+            node = _node(settings, found[0])
+            try:
+                return self._located(node)
+            except NodeUnreachable as error:
+                if error.code == "ssh-key-changed" or time.monotonic() > end:
+                    raise
+            time.sleep(_RETRY_SECONDS)
+
+    def _try_to_locate(self, settings: AwsSettings, instance: Instance) -> Node:
+        node = _node(settings, instance)
+        try:
+            return self._located(node) if state_of(instance) == "running" else node
+        except NodeUnreachable:
+            return node
+
+    def _located(self, node: Node) -> Node:
+        """Add the paths of a machine that has booted."""
+        name = node.details["instance"]
+        if not node.address:
+            raise NodeUnreachable(f"{node.id} has no address yet")
+        if name not in self._paths:
+            with closing(self.transport(node)) as transport:
+                transport.run(["sh", "-c", BOOT_WAIT, "sh", LOGIN_MARKER], timeout=600)
+                host = SshHost(node.name, node_login(node))
+                self._paths[name] = find_host_paths(transport, host, node.id)
+        paths = self._paths[name]
+        return replace(node, root=paths.root, data=paths.data, python=paths.python)
+
+
+def _node(settings: AwsSettings, instance: Instance) -> Node:
+    tags = tags_of(instance)
+    address = instance.get("PublicIpAddress" if settings.public else "PrivateIpAddress") or ""
+    details: dict[str, Any] = {
+        "region": settings.region,
+        "node": tags.get(NODE, ""),
+        "instance": instance["InstanceId"],
+        "type": instance["InstanceType"],
+        "zone": instance["Placement"]["AvailabilityZone"],
+        "lineage": tags.get(LINEAGE, ""),
+        "user": settings.user,
+        "port": settings.port,
+        "host_key": tags.get(HOST_KEY, ""),
+        **({"jump": settings.jump} if settings.jump else {}),
+    }
+    known = TYPES.get(instance["InstanceType"])
+    return Node(
+        cluster=tags.get(CLUSTER, ""),
+        name=tags.get(NODE, ""),
+        address=address,
+        root="",
+        data="",
+        python="",
+        key=tags.get(KEY, ""),
+        gpus=known.gpus if known else None,
+        details=details,
+        price_per_hour=_number(tags.get(PRICE, "")),
+    )
+
+
+def _machine(instance: Instance, region: str) -> Machine:
+    tags = tags_of(instance)
+    return Machine(
+        id=instance["InstanceId"],
+        cluster=tags.get(CLUSTER, ""),
+        node=tags.get(NODE, ""),
+        lineage=tags.get(LINEAGE, ""),
+        key=tags.get(KEY, ""),
+        state=state_of(instance),
+        type=instance["InstanceType"],
+        zone=instance["Placement"]["AvailabilityZone"],
+        launched_at=instance["LaunchTime"].timestamp(),
+        price_per_hour=_number(tags.get(PRICE, "")),
+        details={"region": region},
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _end_reason(account: AwsAccount, instance_id: str) -> str:
+    by_id = [{"Name": "instance-id", "Values": [instance_id]}]
+    found = find_instances(account, by_id, ("shutting-down", "terminated"))
+    reason: Mapping[str, str] = (found[0].get("StateReason") or {}) if found else {}
+    return f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else ""
+
+
+_: type[Provider] = AwsProvider
+__: type[OffersMachines] = AwsProvider
+___: type[ListsMachines] = AwsProvider
