@@ -157,7 +157,7 @@ class AwsAccount:
                 raise NodeError(
                     "boto3 not found",
                     "Install it: pip install 'trainctl[aws]'.",
-                    code="missing-package",
+                    code="cloud-credentials",
                 ) from None
             try:
                 self._session = boto3.session.Session()

@@ -67,29 +67,31 @@ def counts_of(accelerator: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class ServiceQuota:
     """A service quota of EC2, in vCPUs of running instances."""
 
     code: str
     name: str
 
 
-_STANDARD = Quota("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances")
-_SPOT_STANDARD = Quota(
+_STANDARD = ServiceQuota(
+    "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
+)
+_SPOT_STANDARD = ServiceQuota(
     "L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
 )
 _ON_DEMAND = {
-    "p": Quota("L-417A185B", "Running On-Demand P instances"),
-    "g": Quota("L-DB2E81BA", "Running On-Demand G and VT instances"),
+    "p": ServiceQuota("L-417A185B", "Running On-Demand P instances"),
+    "g": ServiceQuota("L-DB2E81BA", "Running On-Demand G and VT instances"),
 }
 _SPOT = {
-    "p": Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
-    "p5": Quota("L-C4BD4855", "All P5 Spot Instance Requests"),
-    "g": Quota("L-3819A6DF", "All G and VT Spot Instance Requests"),
+    "p": ServiceQuota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
+    "p5": ServiceQuota("L-C4BD4855", "All P5 Spot Instance Requests"),
+    "g": ServiceQuota("L-3819A6DF", "All G and VT Spot Instance Requests"),
 }
 
 
-def quota_of(instance_type: str, *, spot: bool) -> Quota:
+def quota_of(instance_type: str, *, spot: bool) -> ServiceQuota:
     """Return the quota that limits instances of a type."""
     if not spot:
         return _ON_DEMAND.get(instance_type[0], _STANDARD)
@@ -97,7 +99,7 @@ def quota_of(instance_type: str, *, spot: bool) -> Quota:
     return _SPOT.get(family, _SPOT_STANDARD)
 
 
-def quota_page(region: str, quota: Quota) -> str:
+def quota_page(region: str, quota: ServiceQuota) -> str:
     """Return the address of the console page on which an increase is requested."""
     host = f"https://{region}.console.aws.amazon.com"
     return f"{host}/servicequotas/home/services/ec2/quotas/{quota.code}"

@@ -18,6 +18,11 @@ def delete_instance(account: AwsAccount, instance_id: str, cluster: str, lineage
     with ignore_refusal("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
         account.ec2("terminate_instances", InstanceIds=[instance_id])
     _await_end(account, instance_id)
+    delete_unused(account, cluster, lineage)
+
+
+def delete_unused(account: AwsAccount, cluster: str, lineage: str) -> None:
+    """Delete volumes and groups of a cluster without machines; NodeError names what is left."""
     in_cluster = tag_filters(cluster=cluster, lineage=lineage)
     if find_instances(account, in_cluster, (*LIVE, "shutting-down")):
         return

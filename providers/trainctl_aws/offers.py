@@ -17,7 +17,7 @@ from trainctl_aws.catalog import (
     PRICE_DATE,
     PRICE_REGION,
     TYPES,
-    Quota,
+    ServiceQuota,
     quota_of,
 )
 from trainctl_aws.settings import AwsSettings
@@ -227,7 +227,7 @@ def _machines_left(account: AwsAccount, settings: AwsSettings) -> dict[str, int]
     return left
 
 
-def _quota_value(account: AwsAccount, quota: Quota) -> float:
+def _quota_value(account: AwsAccount, quota: ServiceQuota) -> float:
     found = account.call(
         "service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=quota.code
     )

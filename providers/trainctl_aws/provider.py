@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from trainctl.plugin_api.provider import (
 )
 from trainctl_aws.account import AwsAccount
 from trainctl_aws.catalog import TYPES
-from trainctl_aws.deletion import delete_instance
+from trainctl_aws.deletion import delete_instance, delete_unused
 from trainctl_aws.keys import login_key_path
 from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
@@ -51,7 +52,7 @@ from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import HostPaths, SshHost, find_host_paths, node_login
 
 _PARALLELISM = 16
-_RETRY_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 4.0
 _SURVEY_SECONDS = 3.0
 _OFFERS_TTL_SECONDS = 60.0
 _FIXED = (
@@ -73,6 +74,7 @@ class AwsProvider:
         self._lock = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
         self._paths: dict[str, HostPaths] = {}
+        self._launches: Counter[tuple[str, str]] = Counter()
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
     def set_confirm(self, confirm: Confirm) -> None:
@@ -145,7 +147,8 @@ class AwsProvider:
         found = find_instances(account, tag_filters(key=key))
         if not found:
             launcher = InstanceLauncher(account, cluster, settings, os.environ, name, key)
-            found = [launcher.launch(self.offers(cluster))]
+            with self._deleting_unused(account, cluster):
+                found = [launcher.launch(self.offers(cluster))]
         return self._await_boot(account, settings, found[0]["InstanceId"])
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
@@ -219,9 +222,27 @@ class AwsProvider:
                 self._accounts[region] = AwsAccount(region)
             return self._accounts[region]
 
+    @contextmanager
+    def _deleting_unused(self, account: AwsAccount, cluster: ClusterSettings) -> Iterator[None]:
+        """Delete the groups of a cluster after a launch that failed, unless other launches need them."""
+        owner = (cluster.name, cluster.lineage)
+        with self._lock:
+            self._launches[owner] += 1
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            with self._lock:
+                self._launches[owner] -= 1
+                failed = failed and not self._launches[owner]
+            if failed:
+                with suppress(NodeError):
+                    delete_unused(account, *owner)
+
     def _await_boot(self, account: AwsAccount, settings: AwsSettings, instance_id: str) -> Node:
         """Return the node when its machine has an address and has booted; NodeUnreachable after ``boot_timeout``."""
-        end = time.monotonic() + settings.boot_timeout
+        end, pause = time.monotonic() + settings.boot_timeout, 0.25
         by_id = [{"Name": "instance-id", "Values": [instance_id]}]
         while True:
             found = find_instances(account, by_id, ("pending", "running", "stopped"))
@@ -235,7 +256,8 @@ class AwsProvider:
             except NodeUnreachable as error:
                 if error.code == "ssh-key-changed" or time.monotonic() > end:
                     raise
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _try_to_locate(self, settings: AwsSettings, instance: Instance) -> Node:
         node = _node(settings, instance)

@@ -25,13 +25,8 @@ def _list(items: JsonObject, description: str) -> JsonObject:
 
 def _duration(description: str, **more: Any) -> JsonObject:
     pattern = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$(?!\n)"
-    return {
-        "type": ["string", "integer"],
-        "pattern": pattern,
-        "minimum": 0,
-        "description": description,
-        **more,
-    }
+    forms = [{"type": "string", "pattern": pattern}, {"type": "integer", "minimum": 0}]
+    return {"anyOf": forms, "description": description, **more}
 
 
 def schema() -> JsonObject:
@@ -74,8 +69,7 @@ _MACHINES: JsonObject = {
     "capacity_block": _text(_ID.format("cr"), "ID of a capacity block for ML to use."),
     "volume": _whole("Size of the root volume in GB.", minimum=8, default=200),
     "placement_group": {
-        "type": ["boolean", "string"],
-        "pattern": _NAME,
+        "anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _NAME}],
         "description": "Place the machines close to each other: true for a group of its own, or the name of a group; default: with efa.",
     },
     "efa": {
@@ -91,12 +85,10 @@ _MACHINES: JsonObject = {
         "description": "More tags of machines and volumes.",
     },
 }  # fmt: skip
+_SUBNET = _text(_ID.format("subnet"), "Subnet.")
 _NETWORK: JsonObject = {
     "subnet": {
-        "type": ["string", "array"],
-        "pattern": _ID.format("subnet"),
-        "items": _text(_ID.format("subnet"), "Subnet."),
-        "minItems": 1,
+        "anyOf": [_SUBNET, _list(_SUBNET, "Subnets.")],
         "description": "Subnet, or a list with one for each zone; default: those of the default VPC.",
     },
     "security_groups": _list(
@@ -126,6 +118,6 @@ _LIMITS: JsonObject = {
         "description": "Highest price per hour of one machine in USD; offers above it are not tried.",
     },
     "capacity_timeout": _duration("How long to try all offers again while there is no capacity.", default="0s"),
-    "boot_timeout": _duration("Time for a machine to boot; it turns itself off if nobody logs in by then.", default="15m"),
+    "boot_timeout": _duration("Time for a machine to boot; it turns itself off if trainctl has not logged in by then.", default="15m"),
     "idle_timeout": _duration("Time without runs after which a machine turns itself off.", default="1h"),
 }  # fmt: skip

@@ -128,11 +128,14 @@ def manifest_schema() -> dict[str, Any]:
 
     manifest = schema("manifest")
     settings = manifest["$defs"]["Cluster"]["properties"]
+    common = frozenset(settings)
     for provider in discovery.plugin_names(discovery.PROVIDERS):
         own: Any = discovery.load_provider(provider).schema()
         for key, entry in own.get("properties", {}).items():
             description = f"{entry.get('description', '')} For the provider {provider}.".strip()
-            settings.setdefault(key, {**entry, "description": description})
+            if key not in common:
+                known = settings.setdefault(key, {**entry, "description": ""})
+                known["description"] = f"{known['description']} {description}".strip()
     return manifest
 
 
