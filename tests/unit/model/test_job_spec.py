@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
+from types import NoneType
+from typing import Any
 
 from tests.support.projects.manifests import desired
+from trainctl.manifest.types.base import ManifestSection
+from trainctl.manifest.types.job import Job
+from trainctl.manifest.types.runtime import Runtime
 from trainctl.model.address import Address, Kind
-from trainctl.model.specs.job_spec import ComputeSpec, JobSpec, SecretRef
+from trainctl.model.specs.job_spec import ComputeSpec, JobSpec, RetrySpec, RuntimeSpec, SecretRef
 
 FULL = """\
 secrets: {wandb: {from: env}, id: {from: env}, key: {from: env}}
@@ -74,3 +80,21 @@ def test_a_planned_job_keeps_its_code_and_pins() -> None:
     job = JobSpec.from_attributes(planned)
     assert (job.code.digest, job.resume_from, job.rerun_of) == ("sha256:a", "latest", None)
     assert job.to_attributes() == planned
+
+
+def test_defaults_are_those_of_the_manifest() -> None:
+    """Keys that the manifest and the specification share have the same default."""
+    declared = Job(runtime=Runtime(start_commands=["true"]))
+    pairs: list[tuple[ManifestSection, Any]] = [
+        (declared, JobSpec()),
+        (declared.compute, ComputeSpec()),
+        (declared.retry, RetrySpec()),
+        (declared.runtime, RuntimeSpec()),
+        (declared.runtime.checkpointing_config, RuntimeSpec().checkpointing_config),
+    ]
+    for section, spec in pairs:
+        shared = {field.name for field in fields(spec)} & set(type(section).model_fields)
+        for key in shared - {"project", "cluster", "code"}:
+            value, default = getattr(section, key), getattr(spec, key)
+            if isinstance(value, str | int | float | NoneType):
+                assert (key, value) == (key, default)
