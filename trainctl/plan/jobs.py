@@ -133,7 +133,7 @@ class _RunComparison:
         for key in _IN_PLACE:
             value = self.today.get(key)
             if value not in (after.get(key), self.known[0].get(key)):
-                after[key] = self.today[key]
+                after[key] = value
         reason = _REASONS[self.causes[0]] if self.causes else None
         note = self._note()
         if after == self.before:

@@ -80,10 +80,16 @@ def with_resumed_attempt(context: ResourceContext, change: Change) -> Change:
     undone = unrecorded_run(context, same.key if same else "")
     change = replace(change, stops=undone or change.stops)
     if same is None:
-        return replace(change, note=change.note or UNDOES_ATTEMPT) if context.intent else change
+        return _with_note(change, UNDOES_ATTEMPT) if context.intent else change
     reason = ActionReason.INTERRUPTED if change.action is Action.CREATE else None
-    note = change.note or RESUMES_ATTEMPT
-    return replace(change, resumes=same.key, reason=change.reason or reason, note=note)
+    change = replace(change, resumes=same.key, reason=change.reason or reason)
+    return _with_note(change, RESUMES_ATTEMPT)
+
+
+def _with_note(change: Change, note: str) -> Change:
+    """Add a note to that of the change, if it isn't there."""
+    notes = change.note.split("; ") if change.note else []
+    return change if note in notes else replace(change, note="; ".join([*notes, note]))
 
 
 def plan_cleanup(context: ResourceContext) -> Change | None:
