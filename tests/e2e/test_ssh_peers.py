@@ -20,7 +20,7 @@ from trainctl.model.specs.resource import ClusterSpec
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.resources.agents import Agents, ProjectContext
 from trainctl.resources.delivery import Delivery, RankAssignment
-from trainctl.resources.mirror.origins import DirectoryOrigins
+from trainctl.resources.mirror.access import DirectoryMirrorAccess
 from trainctl_ssh import SshProvider
 
 WEIGHTS = Address.parse("weights.model")
@@ -50,7 +50,7 @@ def test_one_copy_leaves_the_operators_machine(
         cluster = ClusterSettings("lab", {"hosts": [host.settings for host in hosts]})
         nodes = [provider.create(cluster, f"gpu-{n}", f"key-{n}") for n in range(2)]
         seats = [RankAssignment(node, agents.of("ssh", node), ClusterSpec("ssh")) for node in nodes]
-        origins = DirectoryOrigins(agents, str(tmp_path / "mirror"), lambda token: token)
+        access = DirectoryMirrorAccess(agents, str(tmp_path / "mirror"), lambda token: token)
         home = ProjectContext(Path("/"), "lineage", "somebody", "project")
         recorded = RecordedResource(WEIGHTS, "", {"source": "file:./model"}, {})
         step = ApplyStep(
@@ -58,7 +58,7 @@ def test_one_copy_leaves_the_operators_machine(
             lambda address: recorded, lambda *told: None, lambda address: 0.0,
         )  # fmt: skip
 
-        delivery = Delivery(store, home, origins)
+        delivery = Delivery(store, home, access)
         rows = delivery.deliver(step, seats, delivery.listings({str(WEIGHTS): listing.id}))
 
         for node in nodes:

@@ -89,7 +89,7 @@ def test_two_deliveries_at_once_copy_once(node: NodeHarness) -> None:
         results.append(json.loads(out.splitlines()[-1])["result"])
 
     total = node.mirror.listing.size
-    assert sorted(result["bytes_origin"] for result in results) == [0, 0, 0, total]
+    assert sorted(result["bytes_mirror"] for result in results) == [0, 0, 0, total]
 
 
 def test_two_listings_that_share_a_large_file_copy_it_once(node: NodeHarness) -> None:
@@ -106,7 +106,7 @@ def test_two_listings_that_share_a_large_file_copy_it_once(node: NodeHarness) ->
         assert process.returncode == 0, (out, err)
         results.append(json.loads(out.splitlines()[-1])["result"])
 
-    assert sum(result["bytes_origin"] >= large for result in results) == 1
+    assert sum(result["bytes_mirror"] >= large for result in results) == 1
 
 
 def test_a_dead_lock_keeps_nobody_out(node: NodeHarness) -> None:

@@ -123,7 +123,7 @@ def test_a_peer_that_promises_for_ever(gang: PeerGroup) -> None:
         result, _ = _deliver_beside(gang, server.port)
 
     _check(gang, 0)
-    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert result["bytes_mirror"] == gang.mirror.listing.size
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def test_a_silent_peer(gang: PeerGroup) -> None:
         result, _ = _deliver_beside(gang, port)
 
     _check(gang, 0)
-    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert result["bytes_mirror"] == gang.mirror.listing.size
 
 
 def test_a_peer_that_is_gone(gang: PeerGroup) -> None:
@@ -163,7 +163,7 @@ def test_a_peer_that_is_gone(gang: PeerGroup) -> None:
     result, _ = _deliver_beside(gang, port)
 
     _check(gang, 0)
-    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert result["bytes_mirror"] == gang.mirror.listing.size
 
 
 def test_a_peer_with_another_token(gang: PeerGroup) -> None:
@@ -192,7 +192,7 @@ def test_a_node_that_is_killed_on_the_way(gang: PeerGroup) -> None:
 
     _check(gang, 1)
     assert again[1]["bytes_peers"] > 0
-    assert (again[0]["bytes_origin"], again[1]["bytes_origin"]) == (0, 0)
+    assert (again[0]["bytes_mirror"], again[1]["bytes_mirror"]) == (0, 0)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

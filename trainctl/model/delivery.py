@@ -70,7 +70,7 @@ class DeliveryRecord(JsonSerializable):
             NODE: int(answer["bytes_node"]),
             CLUSTER: int(answer.get("bytes_cluster", 0)),
             PEERS: int(answer.get("bytes_peers", 0)),
-            MIRROR: int(answer["bytes_origin"]),
+            MIRROR: int(answer["bytes_mirror"]),
         }
         path = path if sum(tiers.values()) > tiers[NODE] else "none"
         return cls(rank, node, weights, path, float(answer["seconds"]), tiers)

@@ -27,8 +27,8 @@ from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import ProjectContext
 from trainctl.resources.clusters import cache_target, shared_settings
+from trainctl.resources.mirror.access import MirrorAccess, NodeMirrorCall
 from trainctl.resources.mirror.node_server import PeerServers
-from trainctl.resources.mirror.origins import MirrorAccess, MirrorOrigins
 from trainctl.store.store import MirrorStore
 
 
@@ -94,17 +94,17 @@ class _NodeDelivery:
     rank: int
     assignment: RankAssignment
     listings: Mapping[str, Listing]
-    mirror: MirrorAccess
+    mirror: NodeMirrorCall
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Delivery:
     """Delivers listings of the mirror to nodes."""
 
-    def __init__(self, store: MirrorStore, context: ProjectContext, origins: MirrorOrigins) -> None:
+    def __init__(self, store: MirrorStore, context: ProjectContext, mirror: MirrorAccess) -> None:
         self._store = store
         self._context = context
-        self._origins = origins
+        self._mirror = mirror
 
     def listings(self, listings: Mapping[str, str]) -> dict[str, Listing]:
         """Load listings by their ids and renew their references."""
@@ -191,14 +191,16 @@ class Delivery:
         ]
         if len(remote) < 2 or any(shared_settings(item.cluster) for item in assignments):
             return None
-        return PeerServers(remote, list(listings.values()), self._origins.register)
+        return PeerServers(remote, list(listings.values()), self._mirror.register)
 
     def _is_near(self, assignment: RankAssignment) -> bool:
-        return self._origins.is_near(assignment.provider, assignment.node)
+        return self._mirror.is_near(assignment.provider, assignment.node)
 
-    def _open_mirror(self, assignment: RankAssignment, stack: contextlib.ExitStack) -> MirrorAccess:
+    def _open_mirror(
+        self, assignment: RankAssignment, stack: contextlib.ExitStack
+    ) -> NodeMirrorCall:
         return stack.enter_context(
-            self._origins.of(assignment.provider, assignment.node, assignment.agent)
+            self._mirror.of(assignment.provider, assignment.node, assignment.agent)
         )
 
     def _peer_options(
@@ -250,7 +252,7 @@ class Delivery:
         return tuple(records)
 
     def _bytes_through_client(self, delivery: _NodeDelivery, record: DeliveryRecord) -> int:
-        through_client = self._origins.far == THROUGH_CLIENT
+        through_client = self._mirror.far == THROUGH_CLIENT
         if not through_client or self._is_near(delivery.assignment):
             return 0
         return record.bytes_by_tier[MIRROR]
@@ -260,7 +262,7 @@ class Delivery:
             return "shared-cache"
         if delivery.options.get("peers"):
             return "peers"
-        return "mirror-to-node" if self._is_near(delivery.assignment) else self._origins.far
+        return "mirror-to-node" if self._is_near(delivery.assignment) else self._mirror.far
 
     def _listing(self, listing_id: str) -> Listing:
         listing = self._store.load_listing(listing_id)

@@ -48,7 +48,7 @@ from trainctl.resources.launch import (
     send_code,
     start_together,
 )
-from trainctl.resources.mirror.origins import origins_of
+from trainctl.resources.mirror.access import mirror_access
 from trainctl.resources.placement import RunPlacer, leader_addresses
 from trainctl.resources.previous_runs import RunStart
 from trainctl.resources.run_control import RunControl
@@ -72,7 +72,7 @@ class Deployment:
         self._context = context
         self._checkpoints = checkpoints
         self._delivery = Delivery(
-            mirror.store, context, origins_of(agents, mirror, secrets.register)
+            mirror.store, context, mirror_access(agents, mirror, secrets.register)
         )
         self._placer = RunPlacer(agents, mirror.store, planned)
         self._lock = threading.Lock()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Callable, Iterable, Iterator, Sequence, Set
 
 from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.base.listing import SourceFile, sort_files
@@ -86,7 +86,7 @@ def compile_pattern(pattern: str) -> Matcher:
 
 
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
-_Step = Callable[[str, Set[int]], Set[int]]
+_Step = Callable[[str, set[int]], set[int]]
 """Maps positions in a path before a token to positions after it."""
 
 

@@ -26,7 +26,7 @@ def test_a_delivered_tree_has_the_listings_bytes_and_is_read_only(node: NodeHarn
     result = node.deliver()
 
     assert result["listing"] == node.mirror.listing.id
-    assert (result["bytes_node"], result["bytes_origin"]) == (0, len(BIG) + 2)
+    assert (result["bytes_node"], result["bytes_mirror"]) == (0, len(BIG) + 2)
     found = {p.relative_to(node.tree).as_posix(): p for p in node.tree.rglob("*") if p.is_file()}
     assert {name: path.read_bytes() for name, path in found.items()} == node.mirror.files
     assert {stat.S_IMODE(path.stat().st_mode) for path in found.values()} == {0o444}
@@ -41,7 +41,7 @@ def test_a_second_delivery_takes_nothing_from_the_mirror(node: NodeHarness) -> N
 
     result = node.deliver(lease="run-2", origin={"type": "objects", "path": "/nowhere"})
 
-    assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 0)
+    assert (result["bytes_node"], result["bytes_mirror"]) == (len(BIG), 0)
 
 
 def test_what_a_dead_holder_left_of_a_lock_goes(node: NodeHarness) -> None:
@@ -67,7 +67,7 @@ def test_contents_are_shared_between_listings(node: NodeHarness) -> None:
 
     result = node.deliver()
 
-    assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 4)
+    assert (result["bytes_node"], result["bytes_mirror"]) == (len(BIG), 4)
 
 
 def test_a_mirror_without_a_hard_link_to_the_cache(node: NodeHarness) -> None:
@@ -137,7 +137,7 @@ def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: NodeHarness, 
 
     result = node.deliver()
 
-    assert result["bytes_origin"] > 0
+    assert result["bytes_mirror"] > 0
     assert path.read_bytes() == content
 
 
@@ -164,7 +164,7 @@ def test_touched_but_unchanged_content_costs_no_transfer(node: NodeHarness) -> N
 
     result = node.deliver(origin={"type": "objects", "path": "/nowhere"})
 
-    assert result["bytes_origin"] == 0
+    assert result["bytes_mirror"] == 0
 
 
 def test_verify_finds_damage_in_a_large_tree(node: NodeHarness) -> None:
@@ -272,6 +272,6 @@ def test_a_large_tree_is_checked_file_by_file_on_request(node: NodeHarness) -> N
 
     result = node.deliver(verify=True, origin={"type": "objects", "path": "/nowhere"})
 
-    assert result["bytes_origin"] == 0
+    assert result["bytes_mirror"] == 0
     found = {path.relative_to(node.tree).as_posix(): path for path in node.tree.rglob("*/*")}
     assert {name: path.read_bytes() for name, path in found.items()} == node.mirror.files

@@ -27,7 +27,7 @@ from trainctl.node.cache.delivery import deliver
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
 from trainctl.node.transfer.object_readers import DirectoryReader, MirrorReader, ObjectReader
 from trainctl.node.transfer.transfer_units import TransferUnit, units_of
-from trainctl.resources.mirror.origins import ObjectUrlSigner
+from trainctl.resources.mirror.access import ObjectUrlSigner
 from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.mirror_objects import MirrorObjectSource

@@ -60,8 +60,8 @@ def test_the_mirror_sends_one_copy(gang: MakeGang) -> None:
     for node in nodes.nodes:
         _check(node)
     assert sent <= 1.05 * size
-    assert sum(one["bytes_origin"] for one in results) == sent
-    assert [one["bytes_origin"] + one["bytes_peers"] for one in results] == [size] * 3
+    assert sum(one["bytes_mirror"] for one in results) == sent
+    assert [one["bytes_mirror"] + one["bytes_peers"] for one in results] == [size] * 3
 
 
 def test_what_half_of_the_nodes_have_is_not_fetched_again(gang: MakeGang) -> None:

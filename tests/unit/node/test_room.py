@@ -379,7 +379,7 @@ def test_the_next_delivery_fetches_what_was_wrong(cache: Cache) -> None:
 
     result = cache.deliver("a")
 
-    assert result["bytes_origin"] == SIZE
+    assert result["bytes_mirror"] == SIZE
     tree = cache.place / "trees" / cache.listing("a")
     assert {path.name: path.read_bytes() for path in tree.iterdir()} == mirror.files
 

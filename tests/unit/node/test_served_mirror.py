@@ -65,7 +65,7 @@ def test_large_and_small_files_arrive(node: NodeHarness) -> None:
     with serve_mirror(node.mirror) as server:
         result = node.deliver(origin=origin(server))
 
-    assert result["bytes_origin"] == sum(map(len, node.mirror.files.values()))
+    assert result["bytes_mirror"] == sum(map(len, node.mirror.files.values()))
     assert {
         p.relative_to(node.tree).as_posix(): p.read_bytes()
         for p in node.tree.rglob("*")

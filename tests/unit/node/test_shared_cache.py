@@ -76,8 +76,8 @@ def test_one_node_brings_what_all_need(gang: PeerGroup, shared: Path) -> None:
     _check(gang)
     size = gang.mirror.listing.size
     assert sent == size
-    assert sum(one["bytes_origin"] for one in results) == size
-    assert [one["bytes_origin"] + one["bytes_cluster"] for one in results] == [size] * 3
+    assert sum(one["bytes_mirror"] for one in results) == size
+    assert [one["bytes_mirror"] + one["bytes_cluster"] for one in results] == [size] * 3
     assert _whole(shared) == {file.sha256 for file in gang.mirror.listing.files}
     assert list((shared / "incoming").iterdir()) == list((shared / "claims").iterdir()) == []
 
@@ -93,7 +93,7 @@ def test_a_later_node_asks_the_mirror_for_nothing(gang: PeerGroup, shared: Path)
 
     result = _deliver(gang, 1, shared)
 
-    assert (result["bytes_origin"], result["bytes_cluster"]) == (0, gang.mirror.listing.size)
+    assert (result["bytes_mirror"], result["bytes_cluster"]) == (0, gang.mirror.listing.size)
 
 
 def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: PeerGroup, shared: Path) -> None:
@@ -110,7 +110,7 @@ def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: PeerGroup, shar
     _deliver(gang, 2, shared)
 
     _check(gang)
-    assert result["bytes_origin"] == CHUNK_BYTES
+    assert result["bytes_mirror"] == CHUNK_BYTES
     assert digest in _whole(shared)
 
 
@@ -177,7 +177,7 @@ def test_what_was_left_half_brought_is_brought_anew(gang: PeerGroup, shared: Pat
     result = _deliver(gang, 0, shared)
 
     assert (there["blobs"], there["shared"], there.get("arrived", {})) == ([], [], {})
-    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert result["bytes_mirror"] == gang.mirror.listing.size
     assert left.sha256 in _whole(shared)
     assert half.exists()
 
@@ -199,7 +199,7 @@ def test_weights_that_are_larger_than_the_limit_pass_by(gang: PeerGroup, shared:
     """They come straight from the mirror, and nothing goes for them."""
     result = _deliver(gang, 0, shared, size=1000)
 
-    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert result["bytes_mirror"] == gang.mirror.listing.size
     assert _whole(shared) == set()
 
 
@@ -267,7 +267,7 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
             freed = SharedCache(shared["dir"]).forget(f"lineage-{OTHER}")
 
     size = CHUNK_BYTES + 2 * 99
-    assert (first["bytes_cluster"], second["bytes_origin"], kept) == (0, 0, 0)
+    assert (first["bytes_cluster"], second["bytes_mirror"], kept) == (0, 0, 0)
     assert second["bytes_cluster"] == size
     assert freed == 2 * size
 

@@ -62,7 +62,7 @@ def test_large_and_small_files_arrive(node: NodeHarness, certificate: Certificat
     with serve_mirror(node.mirror, certificate) as server:
         result = node.deliver(origin=origin(server, certificate))
 
-    assert result["bytes_origin"] == server.sent == node.mirror.listing.size
+    assert result["bytes_mirror"] == server.sent == node.mirror.listing.size
     assert {path.name: path.read_bytes() for path in node.tree.iterdir()} == node.mirror.files
 
 
@@ -76,7 +76,7 @@ def test_peers_pass_on_what_arrives(tmp_path: Path, certificate: Certificate) ->
         processes = [gang.begin(number, peers, server, origin=where) for number in range(2)]
         results = [result_of(process) for process in processes]
 
-    assert sum(one["bytes_origin"] for one in results) == server.sent == len(BIG)
+    assert sum(one["bytes_mirror"] for one in results) == server.sent == len(BIG)
     assert [(node.tree / "model.bin").read_bytes() == BIG for node in gang.nodes] == [True] * 2
 
 

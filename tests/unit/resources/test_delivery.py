@@ -28,8 +28,8 @@ from trainctl.plugin_api.provider import Capabilities, ClusterSettings
 from trainctl.remote import agent
 from trainctl.resources.agents import Agents, ProjectContext
 from trainctl.resources.delivery import Delivery, RankAssignment
+from trainctl.resources.mirror.access import DirectoryMirrorAccess
 from trainctl.resources.mirror.node_server import PeerServers
-from trainctl.resources.mirror.origins import DirectoryOrigins
 
 pytestmark = pytest.mark.integration
 
@@ -76,9 +76,9 @@ class Lab:
             self.tokens.append(token)
             return token
 
-        origins = DirectoryOrigins(self.agents, str(self.mirror), register)
+        access = DirectoryMirrorAccess(self.agents, str(self.mirror), register)
         home = ProjectContext(Path("/"), "lineage", "somebody", "project")
-        delivery = Delivery(self.store, home, origins)
+        delivery = Delivery(self.store, home, access)
         recorded = RecordedResource(WEIGHTS, "", {"source": "file:./model"}, {})
         step = ApplyStep(
             JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
 from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheRequest
 
-MirrorOrigin = Mapping[str, Any]
+MirrorLocation = Mapping[str, Any]
 """The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
 ``fingerprint`` of a server, or with neither for a bucket, whose objects' URLs the client presigns.
 """
@@ -50,7 +50,7 @@ class PeerSpec(TypedDict, total=False):
 
 class _DeliverRequest(LineageRequest):
     listing: str
-    origin: MirrorOrigin
+    origin: MirrorLocation
 
 
 class DeliverRequest(_DeliverRequest, total=False):
@@ -76,7 +76,7 @@ class DeliverResponse(TypedDict):
     bytes_node: int
     bytes_cluster: int
     bytes_peers: int
-    bytes_origin: int
+    bytes_mirror: int
     seconds: float
 
 

@@ -51,7 +51,7 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverRes
         "listing": listing.id,
         "tree": str(layout.tree(listing.id)),
         "bytes_node": listing.size - sum(moved.values()),
-        "bytes_origin": moved.get(MIRROR, 0),
+        "bytes_mirror": moved.get(MIRROR, 0),
         "bytes_peers": moved.get(PEERS, 0),
         "bytes_cluster": moved.get(SHARED, 0),
         "seconds": round(time.monotonic() - began, 6),

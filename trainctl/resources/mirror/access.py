@@ -34,11 +34,11 @@ _URL_SECONDS = 3600
 """Validity of a presigned URL: long enough for the last URL of a batch."""
 
 
-MirrorAccess = Callable[[Method[Any, Any], Mapping[str, Any], OnEvent, Listing], Any]
+NodeMirrorCall = Callable[[Method[Any, Any], Mapping[str, Any], OnEvent, Listing], Any]
 """Call a method on a node that reads a listing from the mirror; see NodeAgent.call."""
 
 
-class MirrorOrigins(Protocol):
+class MirrorAccess(Protocol):
     """Gives nodes access to a mirror; ``register`` redacts the token of each access."""
 
     register: Register
@@ -51,22 +51,22 @@ class MirrorOrigins(Protocol):
 
     def of(
         self, provider: str, node: Node, agent: NodeAgent
-    ) -> AbstractContextManager[MirrorAccess]:
+    ) -> AbstractContextManager[NodeMirrorCall]:
         """Give the node access for the duration of the block."""
         ...
 
 
-def origins_of(agents: Agents, mirror: Mirror, register: Register) -> MirrorOrigins:
+def mirror_access(agents: Agents, mirror: Mirror, register: Register) -> MirrorAccess:
     """Return how nodes read a mirror."""
     if isinstance(mirror, HostMirror):
-        return HostOrigins(agents, mirror, register)
+        return HostMirrorAccess(agents, mirror, register)
     objects = mirror.store.objects
     if isinstance(objects, DirectoryObjects):
-        return DirectoryOrigins(agents, str(objects.root), register)
+        return DirectoryMirrorAccess(agents, str(objects.root), register)
     from trainctl.objects.bucket_store import BucketObjects
 
     if isinstance(objects, BucketObjects):
-        return BucketOrigins(objects, register)
+        return BucketMirrorAccess(objects, register)
     raise TypeError(mirror)
 
 
@@ -80,8 +80,8 @@ def serving_objects(path: str, token: str) -> Iterator[int]:
         yield server.port
 
 
-class DirectoryOrigins:
-    """See MirrorOrigins. A local mirror, served through the node's connection."""
+class DirectoryMirrorAccess:
+    """See MirrorAccess. A local mirror, served through the node's connection."""
 
     far = THROUGH_CLIENT
 
@@ -91,12 +91,12 @@ class DirectoryOrigins:
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorOrigins."""
+        """See MirrorAccess."""
         return self._agents.shares_disk(provider)
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
-        """See MirrorOrigins."""
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
+        """See MirrorAccess."""
         if self.is_near(provider, node):
             yield _open_access(agent, {"path": self._path})
             return
@@ -105,8 +105,8 @@ class DirectoryOrigins:
             yield _open_access(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
 
 
-class HostOrigins:
-    """See MirrorOrigins. A mirror on a host: one server there, shared by all nodes."""
+class HostMirrorAccess:
+    """See MirrorAccess. A mirror on a host: one server there, shared by all nodes."""
 
     far = "mirror-to-node"
 
@@ -119,12 +119,12 @@ class HostOrigins:
         self._users = 0
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorOrigins."""
+        """See MirrorAccess."""
         return self._agents.sees(provider, node, self._mirror.place)
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
-        """See MirrorOrigins. NodeError if the host may not serve."""
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
+        """See MirrorAccess. NodeError if the host may not serve."""
         if self.is_near(provider, node):
             yield _open_access(agent, {"path": self._mirror.path})
             return
@@ -153,8 +153,8 @@ class HostOrigins:
             unused.close()
 
 
-class BucketOrigins:
-    """See MirrorOrigins. A bucket, which every node reads by presigned URLs."""
+class BucketMirrorAccess:
+    """See MirrorAccess. A bucket, which every node reads by presigned URLs."""
 
     far = "mirror-to-node"
 
@@ -163,18 +163,18 @@ class BucketOrigins:
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorOrigins."""
+        """See MirrorAccess."""
         return False
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[MirrorAccess]:
-        """See MirrorOrigins."""
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
+        """See MirrorAccess."""
         yield _open_access(agent, {}, self._objects)
 
 
 def _open_access(
     agent: NodeAgent, location: Mapping[str, Any], objects: BucketObjects | None = None
-) -> MirrorAccess:
+) -> NodeMirrorCall:
     """Return an access to the mirror at a location, or in a bucket."""
 
     def call(
