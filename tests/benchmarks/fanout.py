@@ -119,7 +119,7 @@ def _deliver(case: Case, *, together: bool) -> tuple[float, int]:
         url = f"http://{hosts[0].address}:{port}"
         request = {
             "lineage": "lineage-1", "owner": "", "lease": "run-1", "listing": document,
-            "origin": {"type": "objects", "urls": [url], "token": TOKEN}, **more,
+            "mirror": {"type": "objects", "urls": [url], "token": TOKEN}, **more,
         }  # fmt: skip
         began = time.monotonic()
         work = [

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.support.node_program.nodes import NodeHarness
 from tests.support.node_program.peers import PeerServerProcess
-from tests.support.servers.blob_server import origin, serve_mirror
+from tests.support.servers.blob_server import mirror_location, serve_mirror
 
 LIMIT = 0.5
 _ADDRESSES = {"plain": "10.0.113.1", "tls": "203.0.113.1"}
@@ -66,7 +66,7 @@ def _measure(base: Path, size: int, rounds: int) -> int:
             for side, address in _ADDRESSES.items():
                 serving = PeerServerProcess(giver, "giver", [document], address)
                 peers = [{"node": "taker", "holds": {}}, serving.peer]
-                where = {"origin": origin(server), "peers": peers, "node": "taker"}
+                where = {"mirror": mirror_location(server), "peers": peers, "node": "taker"}
                 result = taker.deliver(**where)
                 assert result["bytes_peers"] == size
                 taken[side].append(result["seconds"])

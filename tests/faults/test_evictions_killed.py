@@ -39,7 +39,7 @@ class Cache:
             lineage=name,
             source="file:./weights",
             listing={**json.loads(mirror.listing.to_bytes()), "chunk_bytes": CHUNK_BYTES},
-            origin={"type": "objects", "path": str(mirror.path)},
+            mirror={"type": "objects", "path": str(mirror.path)},
         )
         return str(said["result"]["listing"])
 

@@ -50,7 +50,7 @@ contents = st.integers(1, len(SIZES) - 1)
 numbers = st.integers(0, 30_000)
 """What is drawn never depends on what happened, which may differ a little from one run to the next."""
 lineages = st.sampled_from(LINEAGES)
-_KINDS = {"storage", "room", "origin", "wrong"}
+_KINDS = {"storage", "room", "mirror", "wrong"}
 
 
 def sha256(number: int) -> str:
@@ -138,7 +138,7 @@ class NodeCache(RuleBasedStateMachine):
         return {"root": str(self.layout.root), "cache": cache, **more}
 
     @property
-    def _origin(self) -> dict[str, str]:
+    def _location(self) -> dict[str, str]:
         return {"type": "objects", "path": str(self.base / "mirror")}
 
     def _delivery(self, lineage: str, listing: int) -> tuple[str, dict[str, Any]]:
@@ -149,7 +149,7 @@ class NodeCache(RuleBasedStateMachine):
             lease=key,
             source=f"file:./{listing}",
             listing=document(listing),
-            origin=self._origin,
+            mirror=self._location,
         )
 
     def _call(self, method: str, request: Mapping[str, Any], **how: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class Failure(Exception):
     """An error of the node program; its texts hold no secrets.
 
     ``kind``: ``request`` (malformed), ``storage`` (full, read-only, denied), ``room`` (no space for weights until other
-    runs end), ``busy``, ``fenced`` (older generation), ``origin`` (the mirror lacks a blob), ``wrong`` (corrupt blob),
+    runs end), ``busy``, ``fenced`` (older generation), ``mirror`` (the mirror lacks a blob), ``wrong`` (corrupt blob),
     ``checkpoints`` (the checkpoint store), ``missing``, ``ports``, ``requirements``, ``failed``.
     """
 

@@ -206,7 +206,7 @@ class NodeHarness:
             "lease": "run-1",
             "source": "file:./weights",
             "listing": json.loads(self.mirror.listing.to_bytes()),
-            "origin": {"type": "objects", "path": str(self.mirror.path)},
+            "mirror": {"type": "objects", "path": str(self.mirror.path)},
             **changes,
         }
 
@@ -421,7 +421,7 @@ DEFAULT_REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "remove_checkpoints": {"place": None},
     "clear_cache": {"older_than_seconds": None, "dry_run": False},
     "cache_evict": {"listings": None, "dry_run": False},
-    "cache_verify": {"origin": None},
+    "cache_verify": {"mirror": None},
     "facts": {
         "mounts": [],
         "sources": [],

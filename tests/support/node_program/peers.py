@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.node_program.nodes import MirrorFixture, NodeHarness, sent_as
-from tests.support.servers.blob_server import origin, serve_mirror
+from tests.support.servers.blob_server import mirror_location, serve_mirror
 from trainctl.base.network.object_server import ObjectServer
 from trainctl.resources.mirror.node_server import Certificate, new_certificate
 
@@ -111,7 +111,11 @@ class PeerGroup:
         self, number: int, peers: Sequence[dict[str, Any]], server: ObjectServer, **changes: Any
     ) -> subprocess.Popen[bytes]:
         """Start one node's delivery."""
-        mine = {"origin": origin(server), "peers": list(peers), "node": f"lab/lab-{number}"}
+        mine = {
+            "mirror": mirror_location(server),
+            "peers": list(peers),
+            "node": f"lab/lab-{number}",
+        }
         request = self.nodes[number].delivery(**{**mine, **changes})
         return self.nodes[number].popen("deliver", request)
 

@@ -29,10 +29,10 @@ def serve_mirror(
         yield server
 
 
-def origin(
+def mirror_location(
     server: ObjectServer, certificate: Certificate | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """The origin that a request names for it."""
+    """The mirror that a request names for it."""
     return {"type": "objects", **server_address(server, certificate), **changes}
 
 

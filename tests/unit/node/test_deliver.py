@@ -39,7 +39,7 @@ def test_a_second_delivery_takes_nothing_from_the_mirror(node: NodeHarness) -> N
     node.mirror.add("model.bin", BIG)
     node.deliver()
 
-    result = node.deliver(lease="run-2", origin={"type": "objects", "path": "/nowhere"})
+    result = node.deliver(lease="run-2", mirror={"type": "objects", "path": "/nowhere"})
 
     assert (result["bytes_node"], result["bytes_mirror"]) == (len(BIG), 0)
 
@@ -120,7 +120,7 @@ def test_a_blob_that_the_mirror_lacks_is_named(node: NodeHarness, content: bytes
     with pytest.raises(NodeProgramError, match=digest) as raised:
         node.deliver()
 
-    assert raised.value.kind == "origin"
+    assert raised.value.kind == "mirror"
 
 
 @pytest.mark.parametrize("size", [1000, 2 * CHUNK_BYTES + 5])
@@ -162,7 +162,7 @@ def test_touched_but_unchanged_content_costs_no_transfer(node: NodeHarness) -> N
     node.deliver()
     os.utime(node.tree / "model.bin")
 
-    result = node.deliver(origin={"type": "objects", "path": "/nowhere"})
+    result = node.deliver(mirror={"type": "objects", "path": "/nowhere"})
 
     assert result["bytes_mirror"] == 0
 
@@ -270,7 +270,7 @@ def test_a_large_tree_is_checked_file_by_file_on_request(node: NodeHarness) -> N
     (node.tree / "3").chmod(0o700)
     (node.tree / "3" / "003").rename(node.tree / "3" / "stranger")
 
-    result = node.deliver(verify=True, origin={"type": "objects", "path": "/nowhere"})
+    result = node.deliver(verify=True, mirror={"type": "objects", "path": "/nowhere"})
 
     assert result["bytes_mirror"] == 0
     found = {path.relative_to(node.tree).as_posix(): path for path in node.tree.rglob("*/*")}

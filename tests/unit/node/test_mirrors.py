@@ -180,7 +180,7 @@ def test_a_missing_object_is_named(mirror: tuple[Path, Listing], opened: Open, k
             read(found, units_of(big)[0])
     finally:
         (root / "aside").rename(root / key)
-    assert error.value.kind == "origin"
+    assert error.value.kind == "mirror"
 
 
 def test_a_truncated_object_is_named(mirror: tuple[Path, Listing], opened: Open) -> None:
@@ -195,7 +195,7 @@ def test_a_truncated_object_is_named(mirror: tuple[Path, Listing], opened: Open)
             read(opened("directory"), units_of(big)[0])
     finally:
         blob.write_bytes(complete)
-    assert error.value.kind == "origin"
+    assert error.value.kind == "mirror"
 
 
 @pytest.mark.parametrize("kind", ["directory", "server"])
@@ -218,7 +218,7 @@ def test_a_delivery_builds_the_tree_and_refuses_corrupt_objects(
         "root": str(tmp_path / "node"),
         "lineage": "lineage",
         "listing": listing.id,
-        "origin": {"type": "objects", "path": str(root)},
+        "mirror": {"type": "objects", "path": str(root)},
     }
 
     def following() -> io.BytesIO:

@@ -180,7 +180,7 @@ def test_a_mirror_that_does_not_answer_is_given_up(
         with pytest.raises(Failure, match=why) as caught:
             mirror.read_small({files.listing.files[0].sha256: 2})
 
-    assert caught.value.kind == "origin"
+    assert caught.value.kind == "mirror"
     assert str(server.port) in caught.value.summary
     assert advice in caught.value.detail
 
@@ -324,7 +324,7 @@ def test_a_url_that_has_expired_is_signed_again_once(tmp_path: Path) -> None:
         ):
             read(mirror, listing)
 
-    assert raised.value.kind == "origin"
+    assert raised.value.kind == "mirror"
     assert len(found.signed) == 4
 
 
@@ -353,4 +353,4 @@ def test_what_can_not_be_read_is_said(tmp_path: Path, is_gone: bool) -> None:
     ):
         read(mirror, listing)
 
-    assert raised.value.kind == "origin"
+    assert raised.value.kind == "mirror"

@@ -392,7 +392,7 @@ def test_a_failed_delivery_leaves_a_live_run_its_lease(cache: Cache) -> None:
     cache.call("cache_verify")
 
     with pytest.raises(NodeProgramError):
-        cache.deliver("a", origin={"type": "objects", "path": "/nowhere"})
+        cache.deliver("a", mirror={"type": "objects", "path": "/nowhere"})
 
     assert (cache.place / "leases" / "run-a" / cache.listing("a")).exists()
 
@@ -417,7 +417,7 @@ def test_a_blob_whose_name_is_gone_gets_it_back(cache: Cache) -> None:
     blob = cache.place / "blobs" / "sha256" / digest[:2] / digest
     blob.unlink()
 
-    cache.deliver("a", origin={"type": "objects", "path": "/nowhere"})
+    cache.deliver("a", mirror={"type": "objects", "path": "/nowhere"})
 
     assert blob.samefile(cache.place / "trees" / cache.listing("a") / "model.bin")
 

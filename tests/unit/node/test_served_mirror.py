@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError
-from tests.support.servers.blob_server import origin, serve_mirror
+from tests.support.servers.blob_server import mirror_location, serve_mirror
 from trainctl.base.listing import CHUNK_BYTES
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
@@ -63,7 +63,7 @@ def test_large_and_small_files_arrive(node: NodeHarness) -> None:
         node.mirror.add(f"small/{number}.json", f"{number}".encode())
 
     with serve_mirror(node.mirror) as server:
-        result = node.deliver(origin=origin(server))
+        result = node.deliver(mirror=mirror_location(server))
 
     assert result["bytes_mirror"] == sum(map(len, node.mirror.files.values()))
     assert {
@@ -81,9 +81,9 @@ def test_a_wrong_token_is_said(node: NodeHarness) -> None:
         serve_mirror(node.mirror) as server,
         pytest.raises(NodeProgramError, match="access to weights denied") as raised,
     ):
-        node.deliver(origin=origin(server, token="another"))
+        node.deliver(mirror=mirror_location(server, token="another"))
 
-    assert raised.value.kind == "origin"
+    assert raised.value.kind == "mirror"
 
 
 def test_a_blob_that_the_mirror_lost(node: NodeHarness) -> None:
@@ -95,7 +95,7 @@ def test_a_blob_that_the_mirror_lost(node: NodeHarness) -> None:
         serve_mirror(node.mirror) as server,
         pytest.raises(NodeProgramError, match=r"blobs/.* not found"),
     ):
-        node.deliver(origin=origin(server))
+        node.deliver(mirror=mirror_location(server))
 
     assert not node.tree.exists()
 
@@ -107,7 +107,7 @@ def test_connections_that_break_are_taken_up_where_they_were(node: NodeHarness, 
     node.mirror.add("small.json", b"{}")
 
     with serve_mirror(node.mirror) as server, cutting(server.port, after, 5) as port:
-        node.deliver(origin=origin(server, urls=[f"http://127.0.0.1:{port}"]))
+        node.deliver(mirror=mirror_location(server, urls=[f"http://127.0.0.1:{port}"]))
 
     assert (node.tree / "model.bin").read_bytes() == BIG
 
@@ -116,10 +116,10 @@ def test_a_mirror_that_is_gone(node: NodeHarness) -> None:
     """One that never answered is given up soon, and the error says what to do."""
     node.mirror.add("model.bin", BIG)
     with serve_mirror(node.mirror) as server:
-        gone = origin(server)
+        gone = mirror_location(server)
 
     with pytest.raises(NodeProgramError, match="no response from the mirror"):
-        node.deliver(origin=gone)
+        node.deliver(mirror=gone)
 
 
 def test_wrong_bytes_over_http_are_refused(node: NodeHarness) -> None:
@@ -128,6 +128,6 @@ def test_wrong_bytes_over_http_are_refused(node: NodeHarness) -> None:
     node.mirror.corrupt("model.bin", 2)
 
     with serve_mirror(node.mirror) as server, pytest.raises(NodeProgramError, match=r"model\.bin"):
-        node.deliver(origin=origin(server))
+        node.deliver(mirror=mirror_location(server))
 
     assert not node.tree.exists()

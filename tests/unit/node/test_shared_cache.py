@@ -15,7 +15,7 @@ import pytest
 from tests.support.machines.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from tests.support.node_program.nodes import MirrorFixture, received_as
 from tests.support.node_program.peers import PeerGroup, await_movement, result_of
-from tests.support.servers.blob_server import origin, serve_mirror
+from tests.support.servers.blob_server import mirror_location, serve_mirror
 from trainctl.base.failure import from_os_error
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import DeliverResponse
@@ -66,7 +66,9 @@ def test_one_node_brings_what_all_need(gang: PeerGroup, shared: Path) -> None:
         processes = [
             gang.nodes[number].popen(
                 "deliver",
-                gang.nodes[number].delivery(origin=origin(server), shared={"dir": str(shared)}),
+                gang.nodes[number].delivery(
+                    mirror=mirror_location(server), shared={"dir": str(shared)}
+                ),
             )
             for number in range(3)
         ]
@@ -148,7 +150,7 @@ def test_a_node_that_is_killed_while_it_brings(gang: PeerGroup, shared: Path) ->
     """Its claim is taken over once nobody has renewed it, and what it wrote has no final name."""
     with serve_mirror(gang.mirror) as server:
         request = gang.nodes[0].delivery(
-            origin=origin(server), shared={"dir": str(shared)}, max_rate=4_000_000
+            mirror=mirror_location(server), shared={"dir": str(shared)}, max_rate=4_000_000
         )
         process = gang.nodes[0].popen("deliver", request)
         await_movement(process)
@@ -249,7 +251,7 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
                 "root": str(home / "node"),
                 "lineage": f"lineage-{user}",
                 "listing": json.loads(mirrors[name].listing.to_bytes()),
-                "origin": {"type": "objects", "path": str(mirrors[name].path)},
+                "mirror": {"type": "objects", "path": str(mirrors[name].path)},
                 "shared": shared,
             }
             asked, following = received_as(request)

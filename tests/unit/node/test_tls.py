@@ -14,7 +14,7 @@ import pytest
 from tests.support.network.impostor_server import impostor
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 from tests.support.node_program.peers import PeerGroup, result_of
-from tests.support.servers.blob_server import origin, serve_mirror, server_address
+from tests.support.servers.blob_server import mirror_location, serve_mirror, server_address
 from trainctl.base.failure import Failure
 from trainctl.base.http import HttpError
 from trainctl.base.listing import CHUNK_BYTES
@@ -60,7 +60,7 @@ def test_large_and_small_files_arrive(node: NodeHarness, certificate: Certificat
     node.mirror.add("config.json", b"{}")
 
     with serve_mirror(node.mirror, certificate) as server:
-        result = node.deliver(origin=origin(server, certificate))
+        result = node.deliver(mirror=mirror_location(server, certificate))
 
     assert result["bytes_mirror"] == server.sent == node.mirror.listing.size
     assert {path.name: path.read_bytes() for path in node.tree.iterdir()} == node.mirror.files
@@ -72,8 +72,8 @@ def test_peers_pass_on_what_arrives(tmp_path: Path, certificate: Certificate) ->
     gang.mirror.add("model.bin", BIG)
     with serve_mirror(gang.mirror, certificate) as server, gang.serving() as servings:
         peers = [one.peer for one in servings]
-        where = origin(server, certificate)
-        processes = [gang.begin(number, peers, server, origin=where) for number in range(2)]
+        where = mirror_location(server, certificate)
+        processes = [gang.begin(number, peers, server, mirror=where) for number in range(2)]
         results = [result_of(process) for process in processes]
 
     assert sum(one["bytes_mirror"] for one in results) == server.sent == len(BIG)
@@ -88,7 +88,7 @@ def test_a_mirror_that_is_somebody_else_is_told_nothing(
     with impostor(theirs) as between:
         where = {"type": "objects", **server_address(between, certificate)}
         with pytest.raises(NodeProgramError, match="another certificate") as caught:
-            node.deliver(origin=where)
+            node.deliver(mirror=where)
 
     assert between.hands > 0
     assert between.told == b""

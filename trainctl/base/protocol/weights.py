@@ -50,7 +50,7 @@ class PeerSpec(TypedDict, total=False):
 
 class _DeliverRequest(LineageRequest):
     listing: str
-    origin: MirrorLocation
+    mirror: MirrorLocation
 
 
 class DeliverRequest(_DeliverRequest, total=False):

@@ -236,7 +236,7 @@ class SignedUrls:
             self._urls.clear()
 
     def find(self, key: str) -> str:
-        """Return an object's URL; Failure ``missing`` or ``origin``."""
+        """Return an object's URL; Failure ``missing`` or ``mirror``."""
         with self._lock:
             if key not in self._urls:
                 self._request(key)
@@ -258,11 +258,11 @@ class SignedUrls:
             response = self._callbacks.request({"method": "links", "keys": batch})
         except CallerGone:
             raise Failure(
-                "origin", "client disconnected", "Data fetched so far is kept. Apply again."
+                "mirror", "client disconnected", "Data fetched so far is kept. Apply again."
             ) from None
         if "error" in response:
             error = response["error"]
-            raise Failure("origin", str(error["summary"]), str(error["detail"]))
+            raise Failure("mirror", str(error["summary"]), str(error["detail"]))
         self._urls.update(zip(batch, response["links"]))
 
 

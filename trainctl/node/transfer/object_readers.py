@@ -86,7 +86,7 @@ class DirectoryReader(ObjectReader):
     is_reached = True
 
     def __init__(self, path: Any, rate_limiter: Optional[RateLimiter] = None) -> None:
-        self._root = layout.check_absolute(path, "origin")
+        self._root = layout.check_absolute(path, "mirror")
         self._rate_limiter = rate_limiter or RateLimiter()
         self.where = str(self._root)
 
@@ -143,7 +143,7 @@ class MirrorReader:
                 self._locator.locate_blob(sha256, size) for sha256, size in sizes.items() if size
             ]
         except StorageError as error:
-            raise Failure("origin", error.summary, error.detail) from None
+            raise Failure("mirror", error.summary, error.detail) from None
         for run in coalesce(ranges):
             start = run[0].offset
             data = bytearray(max(item.end for item in run) - start)
@@ -219,8 +219,8 @@ class MirrorReader:
                     source_error = SourceUnreachable(text, _UNREACHABLE_ADVICE)
             except Failure as error:
                 summary = f"cannot read from the mirror: {error.summary}"
-                raise Failure("origin", summary, error.detail) from None
+                raise Failure("mirror", summary, error.detail) from None
             try:
                 attempts.failed(source_error)
             except TrainctlError as error:
-                raise Failure("origin", error.summary, error.detail) from None
+                raise Failure("mirror", error.summary, error.detail) from None

@@ -57,7 +57,7 @@ class TransferSources:
         peers = request.get("peers") or []
         rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
         self._mirror = MirrorReader(
-            self._reader(request.get("origin"), callbacks, rate_limiter, evenly=bool(peers)),
+            self._reader(request.get("mirror"), callbacks, rate_limiter, evenly=bool(peers)),
             listing,
         )
         record_mirror_time = self._add_peers(peers, request, listing) if peers else _ignore
@@ -118,25 +118,25 @@ class TransferSources:
 
     def _reader(
         self,
-        origin: Any,
+        mirror: Any,
         callbacks: Optional[CallbackClient],
         rate_limiter: RateLimiter,
         *,
         evenly: bool,
     ) -> ObjectReader:
-        if not isinstance(origin, dict) or origin.get("type") != "objects":
-            kind = origin.get("type") if isinstance(origin, dict) else None
-            raise Failure("request", f"unknown origin type {kind!r}")
-        if "path" in origin:
-            return DirectoryReader(origin["path"], rate_limiter)
+        if not isinstance(mirror, dict) or mirror.get("type") != "objects":
+            kind = mirror.get("type") if isinstance(mirror, dict) else None
+            raise Failure("request", f"unknown mirror type {kind!r}")
+        if "path" in mirror:
+            return DirectoryReader(mirror["path"], rate_limiter)
         from trainctl.node.transfer.http_reader import (  # slow to import  # fmt: skip
             BucketReader,
             ServerReader,
             SignedUrls,
         )
 
-        if "urls" in origin:
-            return ServerReader(origin, rate_limiter, evenly=evenly)
+        if "urls" in mirror:
+            return ServerReader(mirror, rate_limiter, evenly=evenly)
         if callbacks is None:
             raise Failure("request", "the mirror is not accessible from this node")
         self._urls = SignedUrls(callbacks)
@@ -217,7 +217,7 @@ def callback_client(
     request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
 ) -> Optional[CallbackClient]:
     """Client for callbacks if it must provide URLs; else read its input to the end."""
-    if {"path", "urls"} & set(request.get("origin") or {"path": ""}):
+    if {"path", "urls"} & set(request.get("mirror") or {"path": ""}):
         caller.read()
         return None
     from trainctl.base.protocol.callbacks import CallbackClient
