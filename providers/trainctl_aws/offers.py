@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotReady
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -46,6 +46,8 @@ class MarketFacts:
     zones: Mapping[str, tuple[str, ...]]
     prices: Mapping[tuple[str, str], ListedPrice]
     machines_left: Mapping[str, int]
+    note: str = ""
+    """Credentials in use, or why AWS could not be asked."""
 
 
 NO_FACTS = MarketFacts({}, {}, {})
@@ -67,10 +69,21 @@ def survey_market(account: AwsAccount, settings: AwsSettings) -> MarketFacts:
                 return default
 
         return MarketFacts(
-            answer(zones.result, {}), answer(prices.result, {}), answer(left.result, {})
+            answer(zones.result, {}),
+            answer(prices.result, {}),
+            answer(left.result, {}),
+            _note(account, zones),
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _note(account: AwsAccount, zones: Future[Any]) -> str:
+    """Return the source of the credentials, or why AWS could not be asked."""
+    failure = zones.exception() if zones.done() else NodeError("AWS does not respond")
+    if isinstance(failure, NodeError):
+        return f"{failure.summary}; zones and quotas are unknown"
+    return f"AWS credentials: {account.credentials()}"
 
 
 def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
@@ -97,7 +110,7 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
                     price_date=price.date,
                     availability=settings.availability,
                     quota_left=facts.machines_left.get(name),
-                    note="" if known else "GPUs unknown before the machine exists",
+                    note=facts.note,
                 )
             )
     return offers
@@ -124,9 +137,11 @@ def _price(settings: AwsSettings, facts: MarketFacts, name: str, zone: str) -> L
     known = TYPES.get(name)
     if known is None:
         return ListedPrice(None, "unknown", "")
-    words = ("on-demand",) if settings.spot else ()
+    model = ("on-demand",) if settings.spot else ()
     region = () if settings.region == PRICE_REGION else (PRICE_REGION,)
-    return ListedPrice(known.price, " ".join(("table", *words, *region)), PRICE_DATE)
+    words = ", ".join((*model, *region))
+    source = f"built-in table ({words})" if words else "built-in table"
+    return ListedPrice(known.price, source, PRICE_DATE)
 
 
 def _zones(account: AwsAccount, settings: AwsSettings) -> dict[str, tuple[str, ...]]:

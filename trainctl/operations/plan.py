@@ -19,6 +19,7 @@ from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, scan_tree, survey_code
 from trainctl.operations.survey.nodes import survey_nodes
+from trainctl.operations.survey.offers import offer_problems, offered_prices, survey_offers
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
 from trainctl.operations.workspace import Workspace
@@ -33,6 +34,7 @@ from trainctl.plan.values import (
     PlanOptions,
     RerunRequest,
 )
+from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.jobs import observe_jobs
 from trainctl.resources.registry import handlers
@@ -72,11 +74,18 @@ def create_plan(
             ),
             parallelism=survey.parallelism,
         )
+        offers: dict[Address, tuple[Offer, ...]] = {}
+        if not options.destroy:
+            online = survey.refresh and not survey.offline
+            offers = survey_offers(
+                workspace, nodes.nodes, online=online, parallelism=survey.parallelism
+            )
         observed, caches, unrecorded_runs = refreshing.result()
     if not options.destroy:
         diagnostics += [
             *unsupported(desired),
             *mirror_overlaps(workspace),
+            *offer_problems(offers),
             *secret_leaks(workspace, weights.facts),
         ]
     reported = {violation.summary for violation in violations}
@@ -95,7 +104,8 @@ def create_plan(
         nodes=nodes.facts,
         node_names=nodes.names,
         capabilities=nodes.capabilities,
-        prices=nodes.prices,
+        prices=nodes.prices | offered_prices(nodes.nodes, offers),
+        offers=offers,
         missing_requirements=code.missing_requirements,
         caches=caches,
         options=options,

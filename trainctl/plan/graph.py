@@ -79,7 +79,7 @@ def change_dependencies(
         if change.action not in REMOVES:
             waits[address] |= {
                 needed
-                for needed in change.depends_on
+                for needed in (*change.depends_on, *change.waits_for)
                 if needed in changes and changes[needed].action not in REMOVES
             }
         record = recorded.get(address)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.plan import caches
+from trainctl.plan import caches, costs
 from trainctl.plan.diff import plain, plan_digest
 from trainctl.plan.graph import REMOVES, expand_matrix_names, order_changes, select_addresses
 from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun
@@ -35,13 +35,14 @@ def make_plan(inputs: PlanInputs) -> Plan:
         if inputs.options.refresh_only
         else _decide_all(inputs, contexts)
     )
+    changes = [costs.create_after_mirroring(inputs, change) for change in changes]
     changes = list(order_changes(changes, inputs.state.resources))
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
     changes = [note_claimed_gpus(inputs, change) for change in changes]
-    changes = [_note_cost(inputs, change) for change in changes]
+    changes = [costs.note_cost(inputs, change) for change in changes]
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
-    cost = hourly_cost(inputs, changes)
+    cost = costs.hourly_cost(inputs, changes)
     acting = {change.address for change in changes if change.action not in REMOVES}
     return Plan(
         lineage=inputs.state.lineage,
@@ -52,6 +53,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         weights=weights,
         deliveries=deliveries,
         images=image_rows(inputs, changes),
+        offers=costs.needed_offers(inputs, changes),
         resolved={
             address: facts.resolved
             for address, facts in sorted(inputs.weights.items())
@@ -185,42 +187,3 @@ def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:
             after = {**before, **plain(observed.outputs)}
             if after != before:
                 yield Drift(context.address, before, after, observed.detail)
-
-
-def _note_cost(inputs: PlanInputs, change: Change) -> Change:
-    """Add a note to a cluster whose machines start or stop costing money."""
-    capabilities = inputs.capabilities.get(change.provider)
-    if change.address.kind is not Kind.CLUSTER or not (capabilities and capabilities.costs_money):
-        return change
-    notes = {
-        Action.CREATE: "its machines cost money until they are destroyed",
-        Action.REPLACE: "its machines cost money until they are destroyed",
-        Action.DELETE: "its machines stop costing money",
-    }
-    note = notes.get(change.action, "")
-    return replace(change, note="; ".join(filter(None, (change.note, note))))
-
-
-def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
-    """Sum up the hourly prices of all nodes of new runs, each node once.
-
-    For ranks without a known node, the cheapest remaining nodes count.
-    """
-    used: dict[Address, set[str]] = {}
-    unknown: dict[Address, int] = {}
-    for job in starting_changes(changes):
-        cluster = job.job_spec.cluster_address
-        rank_placements = inputs.rank_placements.get(job.address, ())
-        used.setdefault(cluster, set()).update(rank_placements)
-        missing = job.job_spec.compute.node_count - len(rank_placements)
-        unknown[cluster] = unknown.get(cluster, 0) + missing
-    return round(sum(_cluster_cost(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
-
-
-def _cluster_cost(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:
-    resource = inputs.desired.resources.get(cluster)
-    default = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
-    nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
-    unused = sorted(inputs.prices.get(node, default) for node in nodes if node not in used)
-    known = sum(inputs.prices.get(node, default) for node in used)
-    return known + (sum(unused[:unknown]) if nodes else default * unknown)

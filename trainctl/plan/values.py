@@ -19,6 +19,7 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.model.trust import PlanPolicy
+from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 
@@ -242,6 +243,8 @@ class PlanInputs:
     """Capabilities of the installed providers in use, by name."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Prices of nodes by id, if they differ from the cluster's."""
+    offers: Mapping[Address, tuple[Offer, ...]] = field(default_factory=dict)
+    """Offers for machines to be created, by cluster, in the order in which they are tried."""
     missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Missing files in the code of each job, as sentences."""
     caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)
@@ -294,6 +297,8 @@ class Change:
     outputs: Mapping[str, Any] = field(default_factory=dict)
     outputs_after: Mapping[str, Any] = field(default_factory=dict)
     """Known outputs after the change; ``outputs`` are those before."""
+    waits_for: tuple[Address, ...] = ()
+    """Changes to apply before this one, though it doesn't depend on them."""
     resumes: str | None = None
     """Key of an interrupted attempt at the same change, which apply resumes."""
 
@@ -392,6 +397,8 @@ class Plan:
     weights: tuple[WeightsRow, ...] = ()
     deliveries: tuple[DeliveryRow, ...] = ()
     images: tuple[ImageRow, ...] = ()
+    offers: Mapping[Address, tuple[Offer, ...]] = field(default_factory=dict)
+    """Offers for the machines of each new or changed cluster."""
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     """Source code of new runs, by job."""

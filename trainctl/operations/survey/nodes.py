@@ -77,6 +77,8 @@ class NodesSurveyResult:
     """Planned nodes of each cluster, their prices, and the facts of reachable nodes."""
 
     names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    nodes: dict[Address, tuple[Node, ...]] = field(default_factory=dict)
+    """Recorded or planned nodes of each cluster."""
     prices: dict[str, float] = field(default_factory=dict)
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
@@ -130,6 +132,7 @@ def survey_nodes(
             recorded = state.resources.get(address)
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
             result.names[address] = tuple(node.name for node in nodes)
+            result.nodes[address] = nodes
             prices = {node.id: node.price_per_hour for node in planned}
             result.prices |= {node: price for node, price in prices.items() if price is not None}
             queries[address] = _cluster_queries(workspace, state, weights, needs, resource, nodes)

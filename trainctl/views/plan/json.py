@@ -36,6 +36,11 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "weights": [_weights(line) for line in plan.weights],
         "deliveries": [_delivery(line) for line in plan.deliveries],
         "images": [{**asdict(line), "job": str(line.job)} for line in plan.images],
+        "offers": [
+            {"cluster": str(address), **offer.to_json()}
+            for address, offers in plan.offers.items()
+            for offer in offers
+        ],
         "cost": {"hourly": plan.hourly_cost, "currency": "USD", "billed_while_mirroring": False},
         "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
     }

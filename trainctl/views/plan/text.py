@@ -20,6 +20,7 @@ from trainctl.views.plan.changes import (
     similar_lines,
 )
 from trainctl.views.plan.json import PlanCounts
+from trainctl.views.plan.offers import offer_lines
 from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
 from trainctl.views.problems import diagnostic_lines
 from trainctl.views.terminal.text import Style, escape, plain
@@ -83,6 +84,7 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
         PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
         PlanSection("Deliveries", lines=deliveries),
         PlanSection("Images", lines=images_table(plan.images, page) if plan.images else ()),
+        PlanSection("Offers", lines=offer_lines(plan, page)),
     )
 
 
