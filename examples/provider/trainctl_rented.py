@@ -49,6 +49,7 @@ class RentedProvider:
                 "base": {"type": "string", "description": "Directory of the machines."},
                 "nodes": {"type": "integer", "minimum": 1, "default": 1, "description": "Number of machines."},
                 "idle_timeout": {"type": "number", "default": 1800, "description": "Seconds."},
+                "metadata_url": {"type": "string", "description": "Service that announces interruptions."},
                 "machine_type": {"enum": list(PRICES), "default": "small", "description": "Type of machine."},
             },
         }  # fmt: skip
@@ -124,6 +125,7 @@ def _directory(cluster: ClusterSettings, key: str) -> Path:
 
 def _node(cluster: ClusterSettings, name: str, key: str = "") -> Node:
     directory = _directory(cluster, key) if key else None
+    metadata = cluster.settings.get("metadata_url")
     return Node(
         cluster=cluster.name,
         name=name,
@@ -132,6 +134,7 @@ def _node(cluster: ClusterSettings, name: str, key: str = "") -> Node:
         data=str(directory / "data") if directory else "",
         python=sys.executable if directory else "",
         key=key,
+        details={"notice": {"kind": "imds", "url": str(metadata)}} if metadata else {},
         shutdown=("sh", "-c", 'chmod -R u+w "$0"; rm -rf "$0"', str(directory)),
         stop=("touch", f"{directory}/stopped"),
         idle_timeout=float(str(cluster.settings.get("idle_timeout", 1800))),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.node_program.nodes import wait_for
-from tests.support.projects.project import ProjectHarness
+from tests.support.projects.project import ProjectHarness, end_processes
+from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = """
@@ -31,6 +34,25 @@ jobs:
     runtime: {start_commands: ["until [ -e %s ]; do sleep 0.1; done"]}
 """
 IDLE_SECONDS = 2.0
+ADDRESS = f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
+SPOT_MANIFEST = """
+project: {name: rented}
+checkpoints: {url: "file://%s"}
+clusters: {lab: {provider: rented, base: %s, metadata_url: "%s"}}
+jobs:
+  train:
+    code: .
+    runtime:
+      start_commands: ["sh train.sh"]
+      checkpointing_config: {enabled: true}
+"""
+SAVES_ON_SIGTERM = """
+save() { mkdir -p $BT_CHECKPOINT_DIR/checkpoint-7 && echo 7 > $BT_CHECKPOINT_DIR/checkpoint-7/step; exit 0; }
+trap save TERM
+echo found $(ls $BT_LOAD_CHECKPOINT_DIR/*/*)
+echo training
+while :; do sleep 0.1; done
+"""
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +143,37 @@ def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
 
     assert rented.json("nodes")["nodes"][0]["status"] == "missing"
     assert rented.actions()["cluster.lab"] == ["create"]
+
+
+def test_an_interrupted_run_resumes_on_another_machine(rented: ProjectHarness) -> None:
+    """Its job gets SIGTERM and saves; the run is lost, and the next one has its checkpoint."""
+    metadata, top = InstanceMetadata({}), rented.directory.parent
+    close = serve_metadata(ADDRESS, metadata)
+    values = (top / "checkpoints", machines(rented), f"http://{ADDRESS}:{PORT}")
+    rented.write({"trainctl.yaml": SPOT_MANIFEST % values, "train.sh": SAVES_ON_SIGTERM})
+    try:
+        rented.run("apply", "--auto-approve")
+        (machine,) = machines(rented).iterdir()
+        wait_for(lambda: "training" in rented.run("logs", "train").stdout, 30)
+        metadata.notify_interruption(40)
+        run = wait_for(lambda: lost(rented.json("status", "train")), 60)
+        assert run["error"].startswith("interrupted: the machine is taken back at ")
+        assert [row["name"] for row in run["checkpoints"] if row["complete"]] == ["checkpoint-7"]
+        metadata.clear_notices()
+    finally:
+        close()
+    end_processes(str(machine))
+    subprocess.run(["chmod", "-R", "u+w", machine], check=True)
+    shutil.rmtree(machine)
+
+    rented.run("reconcile", "--once")
+    wait_for(lambda: "found checkpoint-7" in rented.run("logs", "train").stdout, 30)
+
+    (other,) = machines(rented).iterdir()
+    assert other != machine
+    assert rented.json("status", "train")["number"] == 2
+    end_processes(str(other))
+
+
+def lost(job: dict[str, Any]) -> dict[str, Any] | None:
+    return job if job["status"] == "TRAINING_JOB_LOST" else None

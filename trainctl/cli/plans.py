@@ -52,13 +52,12 @@ def plan_from_flags(
     if not flags.destroy:
         connect_early(workspace, survey)
     # Import most of the program while the connections to nodes are being opened.
-    from trainctl.operations.jobs.resume import plan_rerun, resume_starts
-    from trainctl.operations.plan import create_plan
+    from trainctl.operations.jobs.resume import plan_rerun, plan_with_resumes, resume_starts
 
     if flags.repeat is not None:
         return plan_rerun(workspace, options.run[0], flags.repeat, survey)
     starts = resume_starts(workspace, options.run) if flags.resume else {}
-    return create_plan(workspace, options, survey, starts)
+    return plan_with_resumes(workspace, options, survey, starts)
 
 
 def show_plan(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from trainctl.base.protocol import INTERRUPTED
 from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable
 
 
@@ -98,6 +99,11 @@ class RunRecord(JsonSerializable):
     """Its time limit; a later change of the job's limit doesn't apply to it."""
     stop_requested: bool = field(default=False, metadata=OMIT_EMPTY)
     """Whether a user stopped it; then it is never restarted."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run was lost because the platform took a machine back."""
+        return self.status is RunStatus.LOST and INTERRUPTED in (self.error or "")
 
     @property
     def exit_code(self) -> int | None:

@@ -22,6 +22,8 @@ from trainctl.plan.values import Change, Plan
 _MAGIC = "trainctl_plan"
 _MAJOR = 1
 _MINOR = 0
+MAX_INTERRUPTIONS = 20
+"""How often in a row a run whose machine was taken back is started again without approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +201,13 @@ def _can_resume(change: Change, state: State) -> bool:
 
 
 def _may_retry(change: Change) -> bool:
-    """Count consecutive lost runs as attempts of the job's ``retry``."""
+    """Count consecutive lost runs as attempts of the job's ``retry``, interrupted runs apart."""
     runs = map(RunRecord.from_json, reversed(change.outputs.get("runs", ())))
-    lost = sum(1 for _ in takewhile(lambda run: run.status is RunStatus.LOST, runs))
-    return max(lost, 1) < change.job_spec.retry.max_attempts
+    lost = list(takewhile(lambda run: run.status is RunStatus.LOST, runs))
+    interruptions = sum(run.interrupted for run in lost)
+    if lost and lost[0].interrupted:
+        return interruptions <= MAX_INTERRUPTIONS
+    return max(len(lost) - interruptions, 1) < change.job_spec.retry.max_attempts
 
 
 def _values_digest(values: Mapping[str, Any] | None) -> str:

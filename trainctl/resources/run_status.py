@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol.runs import RootCause, RunReport, UploadStatus
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 
@@ -36,7 +37,13 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
     disconnected = (
         status is RunStatus.STOPPED and root_cause and root_cause["status"] == RunStatus.LOST
     )
-    if hopeless or (disconnected and not run.stop_requested):
+    errors = [report.get("error") for report in known] + [
+        root_cause["error"] if root_cause else None
+    ]
+    interrupted = status is RunStatus.STOPPED and any(
+        INTERRUPTED in (text or "") for text in errors
+    )
+    if hopeless or ((disconnected or interrupted) and not run.stop_requested):
         status = RunStatus.LOST
     elif (
         run.stop_requested

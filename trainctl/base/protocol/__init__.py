@@ -10,3 +10,6 @@ WAITS_FOR_SECRETS = "waits for secrets"
 
 WAITS_FOR_RESUME = "waiting for apply or reconcile to resume it"
 """``waiting`` of such a run whose secrets are stored on the node's disk."""
+
+INTERRUPTED = "interrupted: "
+"""Start of the ``error`` of a stopped run whose machine the platform takes back."""

@@ -232,7 +232,7 @@ class CoordinatorState:
         self._broadcast({"do": "go"})
 
     def _stop(self, rank: int, value: Mapping[str, Any]) -> None:
-        cause = _cause(rank, runs.STOPPED, None)
+        cause = _cause(rank, runs.STOPPED, value.get("error"))
         self._final = True
         if self._stage == "running":
             self._cause = cause
@@ -257,7 +257,7 @@ class CoordinatorState:
         self._ended[rank] = dict(value)
         if value.get("status") == runs.STOPPED and self._cause is None:
             self._final = True
-            self._cause = _cause(rank, runs.STOPPED, None)
+            self._cause = _cause(rank, runs.STOPPED, value.get("error"))
             self._end_others(value.get("grace"))
         self._note_end(now)
 

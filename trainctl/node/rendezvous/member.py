@@ -134,7 +134,8 @@ class GangMember(RankCoordination):
         elif action == "end":
             self._end = value
             if value.get("grace") is not None:
-                write_json(self._run.directory / "stop.json", {"grace_seconds": value["grace"]})
+                path = self._run.directory / "stop.json"
+                write_json(path, {**(read_json(path) or {}), "grace_seconds": value["grace"]})
         elif action == "lay out":
             self._layout, self._end = value, None
         elif action == "wait":
@@ -248,7 +249,8 @@ class GangMember(RankCoordination):
     def _report_stop(self) -> None:
         if not self._is_stop_reported:
             self._is_stop_reported = True
-            self.send_value({"is": "stop", "grace": self._grace})
+            error = self._run.interruption
+            self.send_value({"is": "stop", "grace": self._grace, "error": error})
 
     def _wait_for_decision(self, *actions: str) -> Optional[Dict[str, Any]]:
         """Wait for a decision after the attempt's end; None once the gang is over."""

@@ -137,6 +137,17 @@ class NodeRun:
         stop_request = read_json(self.directory / "stop.json") or {}
         return float(stop_request.get("grace_seconds", spec["grace_seconds"]))
 
+    @property
+    def interruption(self) -> Optional[str]:
+        """Why the machine's watcher stopped the run; None if it didn't."""
+        return (read_json(self.directory / "stop.json") or {}).get("interrupted")
+
+    def interrupt(self, reason: str, grace_seconds: float) -> None:
+        """Record the reason and the grace period before a watcher stops the run."""
+        write_json(
+            self.directory / "stop.json", {"grace_seconds": grace_seconds, "interrupted": reason}
+        )
+
     def _apply(self, position: ApplyPosition) -> Path:
         """File whose mtime is the time of an apply."""
         return self.layout.applies / names.check_name(position["apply"], "apply")

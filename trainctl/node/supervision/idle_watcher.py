@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Set
 
-from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings
+from trainctl.base.filesystem.files import write_json
+from trainctl.base.protocol import INTERRUPTED
+from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, MachineNotices
+from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
 from trainctl.node.checkpoints.uploader_process import UPLOAD_SECONDS, keeps_checkpoints
 from trainctl.node.runs.record import RUNNING, NodeRun, list_specs, upload_status
 from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.system.layout import Layout
+from trainctl.node.system.notices import NoticeReader
+from trainctl.node.system.process_tree import send_signal
 
 _TICK_SECONDS = 2.0
 _MIN_TICK_SECONDS = 0.1
@@ -21,6 +28,8 @@ _OVERDUE_SECONDS = 900.0
 _ROOT_MISSING_SECONDS = 60.0
 _RETRY_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
+_NOTICE_SHARE = 0.5
+"""Share of the time until the machine is taken back that jobs get to exit; the rest is for uploads."""
 
 
 def execute(argv: Sequence[str]) -> None:
@@ -58,6 +67,7 @@ class IdleWatcher:
         self._used_at = clock()
         self._root_seen_at = clock()
         self._running_since: Dict[str, float] = {}
+        self._interrupter = Interrupter(use)
 
     def run(self) -> None:
         """Watch until the machine's directory has been deleted."""
@@ -68,7 +78,9 @@ class IdleWatcher:
         """Check once; False if there is nothing more to watch."""
         now, use = self._clock(), self._use
         self._settings = use.settings or self._settings
-        live = [run for run in use.live_runs() if not self._is_overdue(run, now)]
+        runs = use.live_runs()
+        self._interrupter.step(self._settings, runs)
+        live = [run for run in runs if not self._is_overdue(run, now)]
         if live or use.is_called():
             use.renew()
             self._used_at = now
@@ -113,6 +125,53 @@ class IdleWatcher:
         upload = float(spec["store"].get("upload_timeout", UPLOAD_SECONDS))
         since = self._running_since.setdefault(run.key, now)
         return now - since > limit + run.grace_seconds(spec) + upload + _OVERDUE_SECONDS
+
+
+class Interrupter:
+    """Reads the platform's notices, and stops runs before the machine is taken back."""
+
+    def __init__(self, use: MachineUse) -> None:
+        self._use = use
+        self._reader: Optional[NoticeReader] = None
+        self._notices = use.notices()
+        self._interrupted: Set[str] = set()
+
+    def step(self, settings: IdleShutdownSettings, live: Sequence[NodeRun]) -> None:
+        """Read the notices once; stop each live run once if the machine is taken back."""
+        if not settings["notice"]:
+            return
+        self._reader = self._reader or NoticeReader(settings["notice"])
+        with contextlib.suppress(OSError, ValueError, KeyError):  # the next step tries again
+            self._record(self._reader.read())
+        at = self._notices["taken_back"]
+        for run in live if at is not None else ():
+            if run.key not in self._interrupted and _may_be_stopped(run):
+                self._interrupted.add(run.key)
+                _interrupt(run, at or 0.0)
+
+    def _record(self, notices: MachineNotices) -> None:
+        if notices != self._notices:
+            self._notices = notices
+            with contextlib.suppress(OSError):
+                write_json(self._use.notices_path, notices)
+
+
+def _may_be_stopped(run: NodeRun) -> bool:
+    """Check for a run that has not ended: one without processes uploads its checkpoints, which a signal would end."""
+    return run.record.get("status") != RUNNING or bool(find_by_environment(run.mark))
+
+
+def _interrupt(run: NodeRun, at: float) -> None:
+    """Stop a run with a grace period that ends before the machine is taken back."""
+    spec, holder = run.spec, run.supervisor
+    if spec is None or holder is None:
+        return
+    seconds = max(1.0, (at - time.time()) * _NOTICE_SHARE)
+    taken_back = time.strftime("%H:%M UTC", time.gmtime(at))
+    with contextlib.suppress(OSError):
+        reason = f"{INTERRUPTED}the machine is taken back at {taken_back}"
+        run.interrupt(reason, min(seconds, run.grace_seconds(spec)))
+    send_signal([int(holder["pid"])], signal.SIGTERM)
 
 
 def has_unsaved_checkpoints(layout: Layout) -> bool:

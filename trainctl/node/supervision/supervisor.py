@@ -139,6 +139,8 @@ class _Supervisor:
             outcome = RunOutcome(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
         if outcome is not None:
             outcome = self._peers.report_exit(outcome)
+            if outcome.status == runs.STOPPED and not outcome.error:
+                outcome = outcome._replace(error=self._run.interruption)
         self._allocation.release()
         if outcome is not None and not self._is_superseded:
             at = self._clock.now
@@ -297,7 +299,7 @@ class _Supervisor:
         if end.code is None:
             return RunOutcome(runs.FAILED, end.warden, "the job's warden process was killed")
         if end.stopped:
-            return RunOutcome(runs.STOPPED, end.code)
+            return RunOutcome(runs.STOPPED, end.code, self._run.interruption)
         if end.expired:
             error = f"the run exceeded its max_duration of {self._deadline:.0f} s"
             return RunOutcome(runs.FAILED, end.code, error)

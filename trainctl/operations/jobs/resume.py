@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from trainctl.base.checkpoints.ranking import newest_checkpoint
@@ -10,17 +10,20 @@ from trainctl.base.parallel import each
 from trainctl.desired.values import DesiredState
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource, State
+from trainctl.model.action import ActionReason
 from trainctl.model.address import Address
+from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.reports import Checkpoint
+from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.jobs.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.jobs.runs import JobRun, find_run, run_control, with_unrecorded_runs
-from trainctl.operations.plan import observe, observe_mirrored
+from trainctl.operations.plan import create_plan, observe, observe_mirrored
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.storage import survey_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Plan, PlanInputs, PlanOptions, RerunRequest
+from trainctl.plan.values import Change, Plan, PlanInputs, PlanOptions, RerunRequest
 from trainctl.resources.previous_runs import RERUN, RESUME, load_previous_run, require_inputs
 from trainctl.resources.run_control import runs_of
 
@@ -47,6 +50,41 @@ def resume_starts(
 
     jobs = [job for address in addresses for job in _expand_matrix(workspace, state, address)]
     return dict(zip(jobs, each(start, jobs, _AT_ONCE), strict=True))
+
+
+def plan_with_resumes(
+    workspace: Workspace,
+    options: PlanOptions,
+    survey: SurveyOptions,
+    starts: Mapping[Address, RerunRequest],
+) -> Plan:
+    """Create a plan in which runs whose machine was taken back resume from their newest checkpoints."""
+    plan = create_plan(workspace, options, survey, starts)
+    resumed: dict[Address, RerunRequest] = {}
+    warnings: list[Diagnostic] = []
+    for change in plan.changes if survey.refresh and not survey.offline else ():
+        if change.address not in starts and _lost_its_machine(change):
+            try:
+                resumed |= resume_starts(workspace, [change.address])
+            except TrainctlError as error:
+                if error.code != "checkpoint-not-found":
+                    summary = f"the new run doesn't resume: {error.summary}"
+                    address = str(change.address)
+                    warnings.append(
+                        warning(summary, error.detail, code=error.code, address=address)
+                    )
+    if resumed:
+        plan = create_plan(workspace, options, survey, {**starts, **resumed})
+    return replace(plan, diagnostics=(*plan.diagnostics, *warnings))
+
+
+def _lost_its_machine(change: Change) -> bool:
+    """Whether the change repeats a run that was interrupted, or that was live when its machine vanished."""
+    runs = change.outputs.get("runs")
+    if change.reason is not ActionReason.RUN_LOST or not runs:
+        return False
+    run = RunRecord.from_json(runs[-1])
+    return run.interrupted or run.status.live
 
 
 def _expand_matrix(workspace: Workspace, state: State, address: Address) -> list[Address]:
