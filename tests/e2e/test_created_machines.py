@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness, end_processes
+from tests.support.servers.buckets import BucketServer, rclone
 from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +40,8 @@ IDLE_SECONDS = 2.0
 ADDRESS = f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
 SPOT_MANIFEST = """
 project: {name: rented}
-checkpoints: {url: "file://%s"}
+secrets: {bucket: {from: env, name: BUCKET}}
+checkpoints: {url: s3://models/spot, endpoint_url: "%s", auth: {auth_secret_name: bucket}}
 clusters: {lab: {provider: rented, base: %s, metadata_url: "%s"}}
 jobs:
   train:
@@ -63,6 +67,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("-m", "pip", "install", "-qq", "--no-build-isolation", "--no-deps", "--target")
     subprocess.run([sys.executable, *words, str(place / "site"), str(source)], check=True)
     return place / "site"
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    """A bucket of rclone."""
+    with rclone(tmp_path_factory.mktemp("s3") / "root") as server:
+        yield server
 
 
 @pytest.fixture
@@ -145,11 +156,16 @@ def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
     assert rented.actions()["cluster.lab"] == ["create"]
 
 
-def test_an_interrupted_run_resumes_on_another_machine(rented: ProjectHarness) -> None:
+@pytest.mark.parametrize("by", ["reconcile --once", "apply --auto-approve"])
+def test_an_interrupted_run_resumes_on_another_machine(
+    rented: ProjectHarness, bucket: BucketServer, by: str
+) -> None:
     """Its job gets SIGTERM and saves; the run is lost, and the next one has its checkpoint."""
-    metadata, top = InstanceMetadata({}), rented.directory.parent
+    metadata = InstanceMetadata({})
     close = serve_metadata(ADDRESS, metadata)
-    values = (top / "checkpoints", machines(rented), f"http://{ADDRESS}:{PORT}")
+    values = (bucket.endpoint, machines(rented), f"http://{ADDRESS}:{PORT}")
+    rented.variables["BUCKET"] = json.dumps(bucket.credential)
+    rented.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
     rented.write({"trainctl.yaml": SPOT_MANIFEST % values, "train.sh": SAVES_ON_SIGTERM})
     try:
         rented.run("apply", "--auto-approve")
@@ -166,7 +182,7 @@ def test_an_interrupted_run_resumes_on_another_machine(rented: ProjectHarness) -
     subprocess.run(["chmod", "-R", "u+w", machine], check=True)
     shutil.rmtree(machine)
 
-    rented.run("reconcile", "--once")
+    rented.run(*by.split())
     wait_for(lambda: "found checkpoint-7" in rented.run("logs", "train").stdout, 30)
 
     (other,) = machines(rented).iterdir()

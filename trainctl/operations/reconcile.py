@@ -94,8 +94,12 @@ class Reconciler:
             if diagnostic.code == WAITING_FOR_SPACE
         }
         ready = []
-        for change in resumable_changes(plan, workspace.ledger.state()):
-            reason = deferral_reason(change, workspace.agents, workspace.ledger.recorded)
+        resumable = resumable_changes(plan, workspace.ledger.state())
+        created = {change.address for change in resumable if change.address.kind is Kind.CLUSTER}
+        for change in resumable:
+            reason = ""
+            if not created.intersection(change.depends_on):  # nodes that don't exist yet
+                reason = deferral_reason(change, workspace.agents, workspace.ledger.recorded)
             reason = reason or waiting_for_space.get(str(change.address), "")
             if reason:
                 self.report(change.address, reason, EventType.STEP_SKIPPED)

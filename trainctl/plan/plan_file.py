@@ -174,14 +174,22 @@ def approval_digests(plan: Plan) -> dict[Address, str]:
 
 
 def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
-    """Return changes that need no approval: resumed, approved or retried runs.
+    """Return changes that need no approval: resumed, approved or retried runs, and missing machines of the latter.
 
     Never those that stop a live run or that differ from the approved values, including code.
     """
-    return tuple(
+    resumable = [
         change
         for change in plan.changes
         if change.action in _NEEDS_APPROVAL and change.stops is None and _can_resume(change, state)
+    ]
+    retried = [change for change in resumable if is_lost_run_retry(change)]
+    clusters = {change.job_spec.cluster_address for change in retried}
+    return tuple(
+        change
+        for change in plan.changes
+        if change in resumable
+        or (change.address in clusters and _creates_lost_machines(change, state))
     )
 
 
@@ -190,6 +198,15 @@ def is_lost_run_retry(change: Change) -> bool:
     return change.reason is ActionReason.RUN_LOST and _values_digest(
         change.before
     ) == _values_digest(change.after)
+
+
+def _creates_lost_machines(change: Change, state: State) -> bool:
+    recorded = state.resources.get(change.address)
+    return (
+        change.reason is ActionReason.MISSING
+        and recorded is not None
+        and _values_digest(recorded.attributes) == _values_digest(change.after)
+    )
 
 
 def _can_resume(change: Change, state: State) -> bool:
