@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainctl.base.units import format_bytes
+from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.reports import NodeReport, format_run
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import escape, format_timestamp
@@ -40,7 +40,28 @@ def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list
             first, *rest = str(problem).splitlines()
             named = first if first.startswith(report.id) else f"{report.id}: {first}"
             lines += ["", escape(named), *(f"  {escape(line)}" for line in rest)]
+        lines += [f"{report.id}: {text}" for text in _shutdown_texts(report)]
     return lines
+
+
+def _shutdown_texts(report: NodeReport) -> list[str]:
+    """Return when a machine ends itself, and the platform's notices."""
+    shutdown: Mapping[str, Any] = (report.found or {}).get("idle_shutdown") or {}
+    texts = []
+    left = shutdown.get("seconds_left")
+    if shutdown and left is None:
+        texts.append("warning: its watcher doesn't run, so that it doesn't end itself when idle")
+    elif left is not None and shutdown["idle_since"] is not None:
+        texts.append(f"idle, ends itself in {format_duration(left)}")
+    if shutdown.get("taken_back"):
+        texts.append(f"the platform takes the machine back at {_clock(shutdown['taken_back'])}")
+    elif shutdown.get("at_risk"):
+        texts.append("warning: the platform may take the machine back soon")
+    return texts
+
+
+def _clock(seconds: float) -> str:
+    return f"{str(format_timestamp(seconds))[11:16]} UTC"
 
 
 def _node_json(report: NodeReport) -> dict[str, Any]:
@@ -63,7 +84,18 @@ def _node_json(report: NodeReport) -> dict[str, Any]:
         },
         "runs": [format_run(run) for run in _runs(report)],
         "projects": [run.get("project") for run in _runs(report)],
+        "idle_shutdown": _idle_shutdown(facts.get("idle_shutdown")),
     }
+
+
+def _idle_shutdown(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not report:
+        return None
+    times = {name: format_timestamp(report[name]) for name in _SHUTDOWN_TIMES}
+    return {**times, "seconds_left": report["seconds_left"]}
+
+
+_SHUTDOWN_TIMES = ("idle_since", "taken_back", "at_risk")
 
 
 def _runs(report: NodeReport) -> Sequence[Mapping[str, Any]]:

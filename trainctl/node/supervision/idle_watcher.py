@@ -84,9 +84,9 @@ class IdleWatcher:
         if live or use.is_called():
             use.renew()
             self._used_at = now
-        elif use.last_used != self._token:
+        elif use.last_used not in (self._token, 0):
             self._used_at = now
-        self._token = use.last_used
+        self._token = use.last_used or self._token
         if use.layout.root.is_dir():
             self._root_seen_at = now
         elif now - self._root_seen_at >= _ROOT_MISSING_SECONDS:

@@ -1,0 +1,280 @@
+"""Machines that end themselves when idle, and runs that are interrupted before a machine is taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.node_program.nodes import NodeHarness, run_spec, wait_for
+from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
+from trainctl.base.filesystem.files import write_json
+from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, NoticeSource
+from trainctl.base.system.processes import process_record
+from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
+from trainctl.node.scheduling.claims import is_held
+from trainctl.node.supervision import idle_watcher
+from trainctl.node.supervision.idle_shutdown import MachineUse
+from trainctl.node.supervision.idle_watcher import IdleWatcher
+from trainctl.node.system import daemon
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.notices import NoticeReader
+
+ADDRESS = f"127.78.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
+END, STOP, IDLE = ["end"], ["stop"], 100.0
+
+
+def settings_of(**changes: Any) -> dict[str, Any]:
+    """Settings of a machine whose commands only name themselves."""
+    usual = {"shutdown": END, "stop": STOP, "idle_timeout": IDLE, "notice": None, "crontab": False}
+    return {**usual, **changes}
+
+
+class Machine:
+    """A machine under a directory with its watcher, whose clock the test sets."""
+
+    def __init__(self, root: Path, **changes: Any) -> None:
+        self.layout = Layout(str(root))
+        self.layout.root.mkdir()
+        self.use = MachineUse(self.layout)
+        self.settings: IdleShutdownSettings = settings_of(**changes)  # type: ignore[assignment]
+        write_json(self.use.path, {"settings": self.settings})
+        self.now = 0.0
+        self.executed: list[list[str]] = []
+        self.watcher = IdleWatcher(self.use, self.settings, lambda: self.now, self._execute)
+
+    def _execute(self, argv: Sequence[str]) -> None:
+        self.executed.append(list(argv))
+
+    def after(self, seconds: float) -> list[list[str]]:
+        """Let time pass, and return all commands until then."""
+        self.now += seconds
+        self.watcher.step()
+        return self.executed
+
+    def run(self, status: str, **changes: Any) -> NodeRun:
+        """A started run, whose supervisor is this process until ``end``."""
+        run = NodeRun(self.layout, "run-1")
+        run.create({**run_spec(), **changes})  # type: ignore[typeddict-item]
+        write_json(run.directory / "claim.1", process_record())
+        write_json(run.directory / "started", process_record())
+        run.write({"status": status})
+        return run
+
+    def end(self, run: NodeRun) -> None:
+        """Leave the run without a supervisor."""
+        write_json(run.directory / "claim.1", {**process_record(), "started": 1})
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine in nobody's use."""
+    return Machine(tmp_path / "root")
+
+
+@pytest.fixture
+def metadata() -> Iterator[InstanceMetadata]:
+    """The machine's metadata service."""
+    values = InstanceMetadata({})
+    close = serve_metadata(ADDRESS, values)
+    yield values
+    close()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the run ``run-1``."""
+    mark = f"{tmp_path / 'root' / 'runs' / 'run-1'}"
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_VARIABLE: mark}) as process:
+        yield process
+        process.kill()
+
+
+def imds() -> NoticeSource:
+    """Where ``metadata`` is served."""
+    return {"kind": "imds", "url": f"http://{ADDRESS}:{PORT}"}
+
+
+def test_an_idle_machine_ends(machine: Machine) -> None:
+    """Not before its time, and again a minute later where the command had no effect."""
+    assert machine.after(IDLE - 1) == []
+    assert machine.after(1) == [END]
+    assert machine.after(30) == [END]
+    assert machine.after(30) == [END, END]
+
+
+def test_use_renews_it(machine: Machine) -> None:
+    """A live run, a call in progress, and a call that came and went."""
+    run = machine.run("TRAINING_JOB_RUNNING")
+    assert machine.after(10 * IDLE) == []
+    machine.end(run)
+    with machine.use.path.open("rb") as call:
+        idle_watcher_lock(call.fileno())
+        assert machine.after(10 * IDLE) == []
+    assert machine.after(IDLE - 1) == []
+    os.utime(machine.use.path, ns=(1, 1))  # any other time, as clocks may be set back
+    assert machine.after(1) == []
+    assert machine.after(IDLE) == [END]
+
+
+def idle_watcher_lock(descriptor: int) -> None:
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+@pytest.mark.parametrize(
+    ("url", "state", "expected"),
+    [("s3://b/p", "COMPLETED", END), ("s3://b/p", "SYNCING", STOP), (None, "COMPLETED", STOP)],
+)
+def test_checkpoints_on_the_machine_only_delay_its_end(
+    machine: Machine, url: str | None, state: str, expected: list[str]
+) -> None:
+    """Up to twice the time; then its disk is kept."""
+    run = machine.run("TRAINING_JOB_COMPLETED", store={"enabled": True, "url": url})
+    write_json(run.directory / "sync.json", {"state": state})
+    machine.end(run)
+
+    assert machine.after(IDLE) == ([END] if expected == END else [])
+    assert machine.after(IDLE)[0] == expected
+
+
+def test_a_run_far_beyond_its_time_limit_keeps_no_machine(machine: Machine) -> None:
+    """Its supervisor should have ended it long before."""
+    machine.run("TRAINING_JOB_RUNNING", max_duration_seconds=50.0, store={"upload_timeout": 10})
+
+    assert machine.after(0) == []
+    assert machine.after(950) == []
+    assert machine.after(IDLE - 1) == []
+    assert machine.after(1) == [END]
+
+
+def test_changed_settings_apply(machine: Machine) -> None:
+    """And those in memory if the file is gone; a machine whose directory is gone ends."""
+    write_json(machine.use.path, {"settings": {**machine.settings, "idle_timeout": 5}})
+    assert machine.after(6) == []
+    assert machine.after(5) == [END]
+    machine.use.path.unlink()
+    assert machine.after(60) == [END, END]
+    machine.layout.root.rmdir()
+    assert machine.after(1) == [END, END]
+    assert machine.after(60) == [END, END, END]
+
+
+def test_a_failing_command_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether it can't be found or fails."""
+    idle_watcher.execute(["/no/such/program"])
+    idle_watcher.execute(["sh", "-c", "echo refused >&2; exit 1"])
+
+    assert "No such file" in capsys.readouterr().err + "refused"
+
+
+def test_calls_start_one_watcher_and_again_if_it_died(node: NodeHarness) -> None:
+    """Queries start it, too, but only other calls are use."""
+    use = MachineUse(Layout(str(node.root)))
+    request = {"settings": settings_of(shutdown=["true"], idle_timeout=600.0)}
+    report = node.call("idle_shutdown", request)
+    first = watcher_of(node)
+    assert 590 < report["seconds_left"] <= 600
+    assert node.call("idle_shutdown", request)["seconds_left"]
+    assert watcher_of(node) == first
+
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: not is_held(use.claim))
+    os.utime(use.path, (1, 1))
+    shown = node.call("inspect", {"cache": {"dir": None, "size": None}})["idle_shutdown"]
+    assert (shown["idle_since"], shown["seconds_left"]) == (1.0, 0.0)
+    node.call("has_code", {"digest": "sha256:code"})
+    assert use.last_used > 10**18
+    os.kill(watcher_of(node), signal.SIGKILL)
+
+
+def watcher_of(node: NodeHarness) -> int:
+    """The one process that writes the watcher's log."""
+
+    def pids() -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/fd/2"):
+            with contextlib.suppress(OSError):
+                if path.readlink() == node.root / "idle_shutdown.log":
+                    found.append(int(path.parts[2]))
+        return found
+
+    (pid,) = wait_for(pids)
+    return pid
+
+
+def test_notices_are_read(metadata: InstanceMetadata) -> None:
+    """With a token, also after it expired."""
+    reader = NoticeReader(imds())
+    assert reader.read() == {"taken_back": None, "at_risk": None}
+    metadata.tokens.clear()
+    metadata.notify_interruption(120)
+    metadata.recommend_rebalance()
+
+    found = reader.read()
+
+    assert abs((found["taken_back"] or 0) - time.time() - 120) < 3
+    assert abs((found["at_risk"] or 0) - time.time()) < 3
+    assert NoticeReader({"kind": "other"}).read() == {"taken_back": None, "at_risk": None}
+
+
+def test_a_live_run_is_interrupted_once(
+    tmp_path: Path, metadata: InstanceMetadata, job: subprocess.Popen[bytes]
+) -> None:
+    """Its grace ends before the machine is taken; a rebalance recommendation alone stops nothing."""
+    machine = Machine(tmp_path / "root", notice=imds())
+    run = machine.run("TRAINING_JOB_RUNNING", grace_seconds=600)
+    write_json(run.directory / "claim.1", process_record(job.pid))
+    metadata.recommend_rebalance()
+    machine.after(1)
+    assert job.poll() is None
+    assert machine.use.report()["at_risk"]
+
+    metadata.notify_interruption(60)
+    machine.after(1)
+
+    assert job.wait(10) == -signal.SIGTERM
+    stop = json.loads((run.directory / "stop.json").read_bytes())
+    assert 20 < stop["grace_seconds"] <= 30
+    assert str(run.interruption).startswith("interrupted: the machine is taken back at ")
+    assert machine.use.report()["taken_back"]
+
+
+def test_uploads_of_an_ended_job_are_not_interrupted(
+    tmp_path: Path, metadata: InstanceMetadata
+) -> None:
+    """A signal would end them."""
+    machine = Machine(tmp_path / "root", notice=imds())
+    run = machine.run("TRAINING_JOB_RUNNING")  # of this process, without any process of a job
+    metadata.notify_interruption(60)
+
+    machine.after(1)
+
+    assert run.interruption is None
+
+
+def test_a_watcher_starts_at_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one line of the crontab, which keeps its other lines."""
+    table, program = tmp_path / "table", tmp_path / "crontab"
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -l ]; then cat {table}; else cat > {table}; fi\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    table.write_text("@daily true\n")
+
+    assert daemon.start_at_boot(["python3", "old.pyz"], Path("/r/idle_shutdown.json"))
+    assert daemon.start_at_boot(["python3", "it's.pyz"], Path("/r/idle_shutdown.json"))
+
+    first, second = table.read_text().splitlines()
+    assert first == "@daily true"
+    assert second.startswith(
+        "@reboot test ! -e /r/idle_shutdown.json || python3 'it'\"'\"'s.pyz' <"
+    )
