@@ -100,10 +100,11 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
     "Cluster and state commands": (
         CommandGroup(
             "nodes",
-            "List and remove cluster nodes",
+            "List and remove nodes and machines",
             (
                 CommandRow("list", "nodes", "List nodes with free GPUs, cached weights and runs"),
                 CommandRow("forget", "nodes", "Remove a permanently lost node from the state"),
+                CommandRow("reap", "nodes", "End machines that the state doesn't have"),
             ),
             default="list",
         ),

@@ -89,8 +89,12 @@ NOTES: Mapping[str, CommandNotes] = {
     ),
     "checkpoints url": CommandNotes(("trainctl checkpoints url job.train --expires 1h",)),
     "checkpoints upload": CommandNotes(("trainctl checkpoints upload job.train --run 3",)),
-    "nodes list": CommandNotes(("trainctl nodes list", "trainctl nodes list --format json")),
+    "nodes list": CommandNotes(("trainctl nodes list", "trainctl nodes list --orphans")),
     "nodes forget": CommandNotes(("trainctl nodes forget lab/gpu-03",)),
+    "nodes reap": CommandNotes(
+        ("trainctl nodes reap", "trainctl nodes reap --auto-approve --format json"),
+        {1: "A machine could not be ended."},
+    ),
     "mirror list": CommandNotes(("trainctl mirror list",)),
     "mirror verify": CommandNotes(
         ("trainctl mirror verify --repair",), {1: "Something in the mirror is corrupt or missing."}

@@ -94,7 +94,7 @@ def _list_nodes(workspace: Workspace, state: State) -> Iterator[_NodeEntry]:
     for cluster in recorded.values():
         for node in nodes_of(cluster):
             yield _NodeEntry(cluster.provider, node, cluster.cluster_spec)
-    for address, resource in _declared_clusters(workspace).items():
+    for address, resource in declared_clusters(workspace).items():
         names = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
         settings = provider_cluster(address.name, resource.cluster_spec)
         for node in workspace.provider(resource.provider).plan(settings):
@@ -102,7 +102,7 @@ def _list_nodes(workspace: Workspace, state: State) -> Iterator[_NodeEntry]:
                 yield _NodeEntry(resource.provider, node, resource.cluster_spec)
 
 
-def _declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
+def declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
     """Return the declared clusters; none for an invalid or missing manifest."""
     try:
         resources = workspace.desired.resources

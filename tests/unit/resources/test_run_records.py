@@ -247,3 +247,25 @@ def test_a_run_that_was_to_end_is_stopped_whoever_was_silent_then(away: bool) ->
     assert (told.status, told.error) == (S.STOPPED, None)
     assert told.ranks[0].error == "ended with rank 1"
     assert (untold.status, untold.error) == (S.LOST, "rank 1 was lost: silent for 60 s")
+
+
+def test_an_interrupted_run_is_lost() -> None:
+    """Unless its user stopped it: a platform that takes a machine back is no reason to leave the job."""
+    error = "interrupted: the machine is taken back at 13:00 UTC"
+    run, stopped = run_of(S.RUNNING), answer(S.STOPPED, error=error)
+
+    found = with_status(run, [stopped])
+    assert (found.status, found.error, found.interrupted) == (S.LOST, error, True)
+    by_user = with_status(replace(run, stop_requested=True), [stopped])
+    assert (by_user.status, by_user.interrupted) == (S.STOPPED, False)
+
+
+def test_a_gang_is_interrupted_with_one_machine() -> None:
+    """The other ranks report why, also if that machine is gone."""
+    error = "interrupted: the machine is taken back at 13:00 UTC"
+    cause = {"rank": 1, "status": S.STOPPED.value, "exit_code": None, "error": error}
+    other = answer(S.STOPPED, root_cause=cause)
+    for taken_back in (answer(S.STOPPED, error=error, root_cause=cause), None):
+        found = with_status(run_of(S.RUNNING, S.RUNNING), [other, taken_back])
+        assert (found.status, found.interrupted) == (S.LOST, True)
+        assert found.error == f"rank 1: {error}"
