@@ -1,4 +1,8 @@
-"""Watcher of a machine that costs money: ends it when idle, and stops runs when the platform takes it back."""
+"""Watcher of a machine that costs money: ends it when idle, and stops runs when the platform takes it back.
+
+One detached process, which needs no client. It writes nothing that it needs, so that it works with a full disk. After
+a boot, a line of the crontab starts it if the provider allows one; otherwise the next call does.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ class IdleWatcher:
         self._used_at = clock()
         self._root_seen_at = clock()
         self._running_since: Dict[str, float] = {}
-        self._interrupter = Interrupter(use)
+        self._interrupter = RunInterrupter(use)
 
     def run(self) -> None:
         """Watch until the machine's directory has been deleted."""
@@ -127,7 +131,7 @@ class IdleWatcher:
         return now - since > limit + run.grace_seconds(spec) + upload + _OVERDUE_SECONDS
 
 
-class Interrupter:
+class RunInterrupter:
     """Reads the platform's notices, and stops runs before the machine is taken back."""
 
     def __init__(self, use: MachineUse) -> None:
