@@ -175,7 +175,9 @@ def test_an_interrupted_run_resumes_on_another_machine(
         run = wait_for(lambda: lost(rented.json("status", "train")), 60)
         assert run["error"].startswith("interrupted: the machine is taken back at ")
         assert [row["name"] for row in run["checkpoints"] if row["complete"]] == ["checkpoint-7"]
-        metadata.clear_notices()
+        waits = rented.run("reconcile", "--once")
+        assert "waits: the platform takes back lab/lab-0" in waits.stdout
+        assert "takes the machine back at" in rented.run("nodes").stdout
     finally:
         close()
     end_processes(str(machine))

@@ -42,7 +42,7 @@ from trainctl.resources.blocking_runs import (
 from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_error
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.launch import queue_order
-from trainctl.resources.placement import unreachable_nodes_reason
+from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
 from trainctl.resources.previous_runs import find_attempted_runs, prepare_start
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.weights.mirrors import Mirror
@@ -195,7 +195,10 @@ def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
     blocking = find_blocking_runs(control, lookup, change.depends_on, nodes)
     if blocking.blocked_reason or cluster is None:
         return blocking.blocked_reason
-    return unreachable_nodes_reason(agents, cluster, job.compute.node_count)
+    count = job.compute.node_count
+    return unreachable_nodes_reason(agents, cluster, count) or taken_back_reason(
+        agents, cluster, count
+    )
 
 
 def observe_jobs(

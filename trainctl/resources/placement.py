@@ -9,7 +9,12 @@ from ipaddress import ip_address
 
 from trainctl.base.listing import ListedFile
 from trainctl.base.parallel import each
-from trainctl.base.protocol.host import FREE_RESOURCES, FreeResourcesRequest
+from trainctl.base.protocol.host import (
+    FREE_RESOURCES,
+    INSPECT,
+    FreeResourcesRequest,
+    InspectNodeRequest,
+)
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
@@ -85,6 +90,8 @@ class RunPlacer:
         if len(nodes) == 1 == compute.node_count and not unprovisioned_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
+        doomed = nodes_taken_back(self._agents, cluster)
+        nodes = tuple(node for node in nodes if node.id not in doomed)
         replies = self._query(cluster, nodes, key, replaced_key, compute, listings)
         reachable = {reply.offer.node for reply in replies}
         before = next((reply.nodes for reply in replies if reply.nodes), ())
@@ -219,6 +226,31 @@ def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, node_cou
     if not unreachable:
         return ""
     return f"waits: it needs {node_count} nodes, and {unreachable} can't be reached"
+
+
+def nodes_taken_back(agents: Agents, cluster: RecordedResource) -> Mapping[str, float]:
+    """Return the ids of nodes whose platform takes them back, with the Unix time when it does."""
+
+    def query(node: Node) -> float | None:
+        agent = agents.ephemeral_agent(cluster.provider, node)
+        try:
+            request = InspectNodeRequest(root=node.root, gpus=0)
+            report = agent.call(INSPECT, request, timeout=QUERY_SECONDS)["idle_shutdown"]
+        except NodeError:
+            return None
+        return report["taken_back"] if report else None
+
+    nodes = [node for node in nodes_of(cluster) if node.details.get("notice")]
+    results = zip(nodes, each(query, nodes, _AT_ONCE), strict=True)
+    return {node.id: time for node, time in results if time is not None}
+
+
+def taken_back_reason(agents: Agents, cluster: RecordedResource, node_count: int) -> str:
+    """Return why a run must wait until other machines replace those that are taken back; '' if it needn't."""
+    doomed = nodes_taken_back(agents, cluster)
+    if not doomed or len(nodes_of(cluster)) - len(doomed) >= node_count:
+        return ""
+    return f"waits: the platform takes back {', '.join(sorted(doomed))}"
 
 
 def leader_addresses(node: Node, reported: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
+from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, make_directory, read_json, write_json
 from trainctl.base.protocol import idle_shutdown as protocol
 from trainctl.base.system.processes import is_alive
@@ -66,9 +67,13 @@ class MachineUse:
 
     def live_runs(self) -> List[NodeRun]:
         """Runs with a living supervisor, which ends after the upload of checkpoints."""
-        names = [name for name in list_names(self.layout.runs) if not name.startswith(".")]
-        runs = [NodeRun(self.layout, name) for name in names]
-        return [run for run in runs if is_alive(run.supervisor)]
+        live = []
+        for name in list_names(self.layout.runs):
+            with contextlib.suppress(Failure):  # the name isn't that of a run
+                run = NodeRun(self.layout, name)
+                if is_alive(run.supervisor):
+                    live.append(run)
+        return live
 
     def notices(self) -> protocol.MachineNotices:
         """Notices of the platform that the watcher has read."""

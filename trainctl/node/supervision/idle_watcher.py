@@ -74,14 +74,19 @@ class IdleWatcher:
         self._interrupter = RunInterrupter(use)
 
     def run(self) -> None:
-        """Watch until the machine's directory has been deleted."""
-        while self.step():
+        """Watch until the machine's directory has been deleted; survive any failure of a check."""
+        watching = True
+        while watching:
+            try:
+                watching = self.step()
+            except Exception:  # noqa: BLE001 - nothing else would end the machine
+                sys.excepthook(*sys.exc_info())
             time.sleep(self._pause)
 
     def step(self) -> bool:
         """Check once; False if there is nothing more to watch."""
         now, use = self._clock(), self._use
-        self._settings = use.settings or self._settings
+        self._settings = {**self._settings, **(use.settings or {})}  # type: ignore[typeddict-item]
         runs = use.live_runs()
         self._interrupter.step(self._settings, runs)
         live = [run for run in runs if not self._is_overdue(run, now)]
