@@ -90,8 +90,8 @@ class RunPlacer:
         if len(nodes) == 1 == compute.node_count and not unprovisioned_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
-        doomed = nodes_taken_back(self._agents, cluster)
-        nodes = tuple(node for node in nodes if node.id not in doomed)
+        reclaimed = nodes_taken_back(self._agents, cluster)
+        nodes = tuple(node for node in nodes if node.id not in reclaimed)
         replies = self._query(cluster, nodes, key, replaced_key, compute, listings)
         reachable = {reply.offer.node for reply in replies}
         before = next((reply.nodes for reply in replies if reply.nodes), ())
@@ -247,10 +247,10 @@ def nodes_taken_back(agents: Agents, cluster: RecordedResource) -> Mapping[str, 
 
 def taken_back_reason(agents: Agents, cluster: RecordedResource, node_count: int) -> str:
     """Return why a run must wait until other machines replace those that are taken back; '' if it needn't."""
-    doomed = nodes_taken_back(agents, cluster)
-    if not doomed or len(nodes_of(cluster)) - len(doomed) >= node_count:
+    reclaimed = nodes_taken_back(agents, cluster)
+    if not reclaimed or len(nodes_of(cluster)) - len(reclaimed) >= node_count:
         return ""
-    return f"waits: the platform takes back {', '.join(sorted(doomed))}"
+    return f"waits: the platform takes back {', '.join(sorted(reclaimed))}"
 
 
 def leader_addresses(node: Node, reported: Sequence[str]) -> list[str]:
