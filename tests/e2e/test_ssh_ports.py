@@ -119,7 +119,7 @@ def test_weights_and_ranks_pass_the_firewall(demo: ProjectHarness, lab: HostLab)
 def test_taken_ports_are_named_with_their_host(
     demo: ProjectHarness, lab: HostLab, tmp_path: Path
 ) -> None:
-    """Something else listens at all of them on one host: it is nobody's peer, no rank 0, and no mirror, and each time it is said why."""
+    """Something else listens at all of them on one host: it has no rank and no mirror, and each time it is said why."""
     ports = f"{PORTS[0]}-{PORTS[1]}"
     said = f"none of the ports {ports} is free on {lab.hosts[0].name}"
     log = tmp_path / "taken"
@@ -137,7 +137,7 @@ def test_taken_ports_are_named_with_their_host(
         status = demo.json("status", "job.all")
 
     assert f"node lab/gpu-0: {said}" in unmirrored.stderr + unmirrored.stdout
-    assert f"peer excluded: node lab/gpu-0: {said}" in alone.stderr
+    assert f"node lab/gpu-0: {said}" in alone.stderr
     assert "[no-free-port]" in alone.stderr
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
     assert said in status["error"]

@@ -100,9 +100,11 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
     "Cluster and state commands": (
         CommandGroup(
             "nodes",
-            "List and remove nodes and machines",
+            "List, quarantine and remove nodes and machines",
             (
-                CommandRow("list", "nodes", "List nodes with free GPUs, cached weights and runs"),
+                CommandRow("list", "nodes", "List nodes with GPUs, cached weights, runs and cost"),
+                CommandRow("quarantine", "nodes", "Give a node no new runs until it is released"),
+                CommandRow("release", "nodes", "Release a quarantined node"),
                 CommandRow("forget", "nodes", "Remove a permanently lost node from the state"),
                 CommandRow("reap", "nodes", "End machines that the state doesn't have"),
             ),

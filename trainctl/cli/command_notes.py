@@ -89,7 +89,13 @@ NOTES: Mapping[str, CommandNotes] = {
     ),
     "checkpoints url": CommandNotes(("trainctl checkpoints url job.train --expires 1h",)),
     "checkpoints upload": CommandNotes(("trainctl checkpoints upload job.train --run 3",)),
-    "nodes list": CommandNotes(("trainctl nodes list", "trainctl nodes list --orphans")),
+    "nodes list": CommandNotes(
+        ("trainctl nodes list", "trainctl nodes list --watch", "trainctl nodes list --orphans")
+    ),
+    "nodes quarantine": CommandNotes(
+        ("trainctl nodes quarantine lab/gpu-03 --reason 'waits for a new GPU'",)
+    ),
+    "nodes release": CommandNotes(("trainctl nodes release lab/gpu-03",)),
     "nodes forget": CommandNotes(("trainctl nodes forget lab/gpu-03",)),
     "nodes reap": CommandNotes(
         ("trainctl nodes reap", "trainctl nodes reap --auto-approve --format json"),

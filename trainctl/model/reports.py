@@ -139,6 +139,23 @@ class LogBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """What the state knows of a node; None: unknown. Times in Unix seconds.
+
+    ``quarantine`` is the reason, ``since`` and ``by`` are unknown until it is recorded. ``cost`` is that since
+    ``created_at``. ``idle_since``: end of its last run, unless one is live.
+    """
+
+    quarantine: str | None = None
+    since: float | None = None
+    by: str | None = None
+    created_at: float | None = None
+    price_per_hour: float | None = None
+    cost: float | None = None
+    idle_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReport:
     """Status of one node.
 
@@ -158,6 +175,7 @@ class NodeReport:
     """Recorded live runs on it, ``{address, number, project, lineage}``; the node's own data where it knows the run."""
     lineage: str = ""
     """Lineage of the inspecting state; runs with another lineage belong to other projects."""
+    usage: NodeUsage = NodeUsage()
 
     @property
     def id(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
@@ -16,6 +17,7 @@ from trainctl.model.events import Emit
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.quarantine import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs
@@ -52,9 +54,15 @@ def apply(
     approved = approval_digests(plan)
     if approved:
         workspace.ledger.approve(plan.digest, approved)
+    quarantine_lost_nodes(workspace.ledger)
     services = workspace.services(delete_checkpoints=plan.options.delete_checkpoints)
     ending = {change.address for change in plan.changes if change.action in _ENDING}
-    services = replace(services, planned=planned_runs(plan), ending=ending)
+    services = replace(
+        services,
+        planned=planned_runs(plan),
+        ending=ending,
+        quarantine=partial(record_quarantine, workspace.ledger),
+    )
     if not options.lockfile_readonly:
         services = replace(services, lock=_lock_writer(workspace, plan))
     engine = ApplyEngine(

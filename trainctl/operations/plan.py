@@ -26,6 +26,7 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.graph import planned_addresses
 from trainctl.plan.plan_file import remaining, staleness
 from trainctl.plan.planner import make_plan
+from trainctl.plan.quarantine import quarantined_nodes
 from trainctl.plan.values import (
     CacheFacts,
     Observation,
@@ -110,6 +111,7 @@ def create_plan(
         caches=caches,
         options=options,
         lock_readonly=survey.writes_lock is False,
+        quarantined=quarantined_nodes(state),
         policies=() if options.destroy else workspace.trust.policies,
         starts=starts or {},
         diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),

@@ -192,9 +192,14 @@ def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address,
 
 
 def _offers(inputs: PlanInputs, cluster: Address) -> Iterator[NodeOffer]:
-    """Yield offers of reachable nodes in the provider's order; of all if unqueried."""
-    by_id = {facts.id: facts for facts in inputs.nodes.get(cluster, ())}
+    """Yield offers of reachable nodes in the provider's order; of all if unqueried.
+
+    Quarantined nodes offer nothing.
+    """
+    known = inputs.nodes.get(cluster, ())
+    by_id = {facts.id: facts for facts in known if facts.id not in inputs.quarantined}
     names = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
+    names = [name for name in names if name not in inputs.quarantined]
     for node in [name for name in names if name in by_id] or names or by_id:
         facts = by_id.get(node)
         if facts is None or facts.free_resources is None:

@@ -254,6 +254,8 @@ class PlanInputs:
     diagnostics: tuple[Diagnostic, ...] = ()
     unreachable_nodes: frozenset[str] = frozenset()
     """Ids of unreachable nodes that the diagnostics report."""
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    """Reasons of quarantined nodes by id."""
     policies: tuple[PlanPolicy, ...] = ()
     starts: Mapping[Address, RerunRequest] = field(default_factory=dict)
     rank_placements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)

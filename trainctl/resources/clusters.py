@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.specs.resource import CacheTierSpec, ClusterSpec
+from trainctl.plan.quarantine import OUTPUT
 from trainctl.plan.values import Observation
 from trainctl.plugin_api.provider import (
     IDLE_TIMEOUT_SECONDS,
@@ -206,6 +208,27 @@ def find_reachable(
     return tuple(node.name for node, reachable in results if reachable)
 
 
+CREATED = "created"
+"""Output of a cluster: when its nodes were created, in Unix seconds by key."""
+
+
+def kept_outputs(
+    recorded: RecordedResource | None, nodes: Sequence[Node], now: float
+) -> dict[str, Any]:
+    """Return the outputs that outlive an apply: creation times of nodes, quarantine."""
+    before = recorded.outputs if recorded else {}
+    times = before.get(CREATED) or {}
+    # Nodes without a recorded time are from an older version of trainctl, if they are recorded.
+    known = {node.key for node in nodes_of(recorded)} if recorded else set()
+    created = {
+        node.key: times.get(node.key, now)
+        for node in nodes
+        if node.key in times or node.key not in known
+    }
+    quarantine = {OUTPUT: before[OUTPUT]} if before.get(OUTPUT) else {}
+    return {CREATED: created, **quarantine} if created else quarantine
+
+
 _OBSERVED = frozenset({ResourceStatus.PRESENT, ResourceStatus.MISSING})
 
 _WORST = (
@@ -240,7 +263,8 @@ class ClusterHandler:
             keys = {node.key for node in (*provisioned.nodes, *provisioned.unreachable)}
             self._remove_others(step, step.recorded, keys)
             self._release_old_cache(step, step.recorded, provisioned.nodes)
-        return provisioned.to_outputs()
+        kept = kept_outputs(recorded, provisioned.nodes, time.time())
+        return {**provisioned.to_outputs(), **kept}
 
     def delete(self, step: ApplyStep) -> None:
         """Delete everything of this state from the nodes; leave everything else there."""

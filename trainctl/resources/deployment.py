@@ -19,7 +19,7 @@ from trainctl.base.protocol.host import ADDRESSES
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import DeploymentSpec, GangSpec
-from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan
+from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import CodeSource, pack, scan
 from trainctl.jobs.environment import run_paths
@@ -28,6 +28,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import PlannedRun
 from trainctl.resources.agents import Agents, ProjectContext, nodes_of
 from trainctl.resources.blocking_runs import (
@@ -50,9 +51,21 @@ from trainctl.resources.launch import (
 )
 from trainctl.resources.mirror.access import mirror_access
 from trainctl.resources.placement import RunPlacer, leader_addresses
+from trainctl.resources.preflight import PreflightChecker, Quarantine
 from trainctl.resources.previous_runs import RunStart
 from trainctl.resources.run_control import RunControl
 from trainctl.weights.mirrors import Mirror
+
+_RECHECK_SECONDS = 30.0
+"""A gang that took longer to stage is checked again before its start."""
+
+
+class _PreflightFailed(Exception):
+    """Nodes failed the preflight; ``errors`` by node id."""
+
+    def __init__(self, errors: Mapping[str, NodeError]) -> None:
+        super().__init__()
+        self.errors = errors
 
 
 class Deployment:
@@ -66,6 +79,7 @@ class Deployment:
         context: ProjectContext,
         checkpoints: CheckpointAccess,
         planned: Mapping[Address, PlannedRun],
+        quarantine: Quarantine,
     ) -> None:
         self._agents = agents
         self._secrets = secrets
@@ -75,6 +89,7 @@ class Deployment:
             mirror.store, context, mirror_access(agents, mirror, secrets.register)
         )
         self._placer = RunPlacer(agents, mirror.store, planned)
+        self._preflight = PreflightChecker(agents, quarantine)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._apply = uuid.uuid4().hex
@@ -101,17 +116,45 @@ class Deployment:
     def _prepare(
         self, start: RunStart, run: RunRecord, replaced: ReplacedRun
     ) -> tuple[RunRecord, list[PlacedRank], list[StartRequest]]:
-        """Deliver the ranks' inputs to the nodes; return the requests that start the ranks."""
+        """Deliver the ranks' inputs on nodes that pass the preflight."""
+        failed: dict[str, NodeError] = {}
+        while True:
+            try:
+                return self._prepare_on(start, run, replaced, failed)
+            except _PreflightFailed as error:
+                failed |= error.errors
+
+    def _prepare_on(
+        self,
+        start: RunStart,
+        run: RunRecord,
+        replaced: ReplacedRun,
+        failed: Mapping[str, NodeError],
+    ) -> tuple[RunRecord, list[PlacedRank], list[StartRequest]]:
+        """Deliver the ranks' inputs on the nodes; return the requests that start the ranks.
+
+        Avoids ``failed`` nodes. After a long delivery the nodes of a gang are checked again.
+        """
         step = start.step
         self._checkpoint_secrets(step, run)  # fail before any transfer
         listings = listings_of(step)
         blocking = self._find_blocking_runs(step)
-        ranks = self._place(step, run, list(listings.values()), blocking, replaced)
+        ranks = self._place(step, run, list(listings.values()), blocking, replaced, failed)
         start_time = time.monotonic()
-        with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
+        with ThreadPoolExecutor(2, thread_name_prefix="listings") as pool:
             loading = pool.submit(self._delivery.listings, listings)  # the mirror may be remote
-            prepared = each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
+            checking = pool.submit(self._check, step, run, ranks, listings)
+            if _is_slow(step.job_spec):
+                checking.result()
+            try:
+                prepared = each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
+            except TrainctlError:
+                checking.result()  # a failed check has the cause
+                raise
+            checking.result()
         deliveries = self._deliver(step, ranks, loading.result(), replaced)
+        if len(ranks) > 1 and time.monotonic() - start_time > _RECHECK_SECONDS:
+            self._check(step, run, ranks, listings)
         image = prepared[0].image
         run = replace(
             run,
@@ -170,19 +213,23 @@ class Deployment:
         listings: Sequence[str],
         blocking: BlockingRuns,
         replaced: ReplacedRun,
+        failed: Mapping[str, NodeError],
     ) -> list[PlacedRank]:
         cluster = self._cluster(step)
-        among = [blocking.node] if blocking.node else None
-        nodes = self._placer.place_run(
-            cluster,
-            step.address,
-            run.key,
-            step.job_spec.compute,
-            listings,
-            among,
-            replaced_key=replaced.key,
-            resumed=step.resumed,
-        )
+        try:
+            nodes = self._placer.place_run(
+                cluster,
+                step.address,
+                run.key,
+                step.job_spec.compute,
+                listings,
+                [blocking.node] if blocking.node else None,
+                excluded=failed.keys(),
+                replaced_key=replaced.key,
+                resumed=step.resumed,
+            )
+        except TrainctlError as error:
+            raise next(iter(failed.values()), error) from None
         project = step.job_spec.project
         used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
         caches = {cache.cache_spec.scope: cache for cache in used if cache}
@@ -203,6 +250,23 @@ class Deployment:
             assignment = RankAssignment(node, agent, cluster.cluster_spec)
             ranks.append(PlacedRank(number, assignment, paths))
         return ranks
+
+    def _check(
+        self,
+        step: ApplyStep,
+        run: RunRecord,
+        ranks: Sequence[PlacedRank],
+        listings: Mapping[str, str],
+    ) -> None:
+        """Check the nodes; if some fail, free all for another choice and raise."""
+        errors = self._preflight.check(
+            step, run.key, self._cluster(step), [rank.node for rank in ranks], [*listings.values()]
+        )
+        if errors:
+            for error in errors.values():
+                step.notify(f"avoids {error.summary}")
+            self._placer.withdraw(run.key)
+            raise _PreflightFailed(errors)
 
     def _prepare_rank(self, start: RunStart, rank: PlacedRank) -> PreparedRank:
         """Prepare code, environment and image on a rank's node."""
@@ -301,6 +365,11 @@ class Deployment:
         node = leader.node
         addresses = leader.agent.call(ADDRESSES, RootRequest(root=node.root))["addresses"]
         return {"addresses": leader_addresses(node, addresses), "ports": node.ports}
+
+
+def _is_slow(job: JobSpec) -> bool:
+    """Whether an image or an environment may take minutes, so that nodes are checked first."""
+    return job.in_container or bool(job.runtime.requirements)
 
 
 def _newest(code: CodeSource) -> str:

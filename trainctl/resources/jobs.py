@@ -49,6 +49,7 @@ from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:
     from trainctl.resources.deployment import Deployment
+    from trainctl.resources.preflight import Quarantine
 
 _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
@@ -64,6 +65,7 @@ class JobHandler:
         context: ProjectContext,
         checkpoints: CheckpointAccess,
         planned: Mapping[Address, PlannedRun],
+        quarantine: Quarantine,
         *,
         delete_checkpoints: bool = False,
     ) -> None:
@@ -72,6 +74,7 @@ class JobHandler:
         self._context = context
         self._checkpoints = checkpoints
         self._planned = planned
+        self._quarantine = quarantine
         self._delete_checkpoints = delete_checkpoints
         self._secrets = secrets
 
@@ -86,6 +89,7 @@ class JobHandler:
             self._context,
             self._checkpoints,
             self._planned,
+            self._quarantine,
         )
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import ComputeSpec
 from trainctl.plan.placement import NodeOffer, PlannedRun, SpaceAvailability, assign_nodes, reserve
+from trainctl.plan.quarantine import quarantine_error, quarantined
 from trainctl.plan.values import GpuFacts
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
@@ -77,17 +78,20 @@ class RunPlacer:
         listings: Sequence[str],
         among: Sequence[str] | None = None,
         *,
+        excluded: Set[str] = frozenset(),
         replaced_key: str | None = None,
         resumed: bool = False,
     ) -> tuple[Node, ...]:
         """Return a run's nodes by rank: those of an earlier start, or the best.
 
-        ``among`` restricts the choice to node ids. The resources of the live run ``replaced_key``
+        ``among`` restricts the choice to node ids, without quarantined and ``excluded`` ones. The resources of the live run ``replaced_key``
         count as free. TrainctlError if there are too few nodes; NodeUnreachable also if an earlier
         attempt (``resumed``) may have started the run on an unreachable node.
         """
-        nodes = nodes_of(cluster)
-        if len(nodes) == 1 == compute.node_count and not unprovisioned_nodes(cluster):
+        nodes, barred = nodes_of(cluster), quarantined(cluster)
+        unusable = excluded | barred.keys()
+        single = len(nodes) == 1 == compute.node_count and not unprovisioned_nodes(cluster)
+        if single and not unusable:
             return nodes
         by_id = {node.id: node for node in nodes}
         reclaimed = nodes_taken_back(self._agents, cluster)
@@ -99,13 +103,25 @@ class RunPlacer:
             return tuple(by_id[node] for node in before)
         if resumed and len(replies) < len(nodes):
             raise _maybe_started_error(nodes, reachable)
-        allowed = [reply for reply in replies if among is None or reply.offer.node in among]
+        among = [node.id for node in nodes if among is None or node.id in among]
+        allowed = [
+            reply
+            for reply in replies
+            if reply.offer.node in among and reply.offer.node not in unusable
+        ]
         with self._lock:
             chosen = assign_nodes(compute, [self._remaining_offer(job, reply) for reply in allowed])
             if len(chosen) < compute.node_count:
+                for node in barred:
+                    raise quarantine_error(job, compute.node_count, node, barred[node].reason)
                 raise _too_few_nodes_error(cluster, compute, reachable)
             self._placed_runs.append(_PlacedRun(job, key, compute, chosen))
         return tuple(by_id[node] for node in chosen)
+
+    def withdraw(self, key: str) -> None:
+        """Free the resources reserved for a run, to place it again."""
+        with self._lock:
+            self._placed_runs = [run for run in self._placed_runs if run.key != key]
 
     def _remaining_offer(self, job: Address, reply: _NodeReply) -> NodeOffer:
         """Subtract the resources of placed runs not yet live, and of planned runs."""

@@ -106,6 +106,8 @@ class Services:
     """Clusters that the plan deletes or replaces."""
     lock: Callable[[LockEntry], None] = lambda _: None
     """Called with the resolved version of a source once it is mirrored."""
+    quarantine: Callable[[Address, str, str], None] = lambda *_: None
+    """Quarantine a node: address of its cluster, node id, reason."""
     mirror_at: Callable[[MirrorSite], Mirror] | None = None
     """Open a recorded mirror that is no longer the manifest's."""
 
@@ -120,6 +122,7 @@ def handlers(services: Services) -> Mapping[Kind, ResourceHandler]:
         services.context,
         services.checkpoints,
         services.planned,
+        services.quarantine,
         delete_checkpoints=services.delete_checkpoints,
     )
     return {

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.model.reports import NodeReport, format_run
+from trainctl.model.reports import NodeReport, NodeUsage, format_run
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import escape, format_timestamp
 
 COLUMNS = (
     "cluster", "name", "address", "status", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",
-    "cache_used", "listings", "runs",
+    "cache_used", "listings", "runs", "gpus_claimed", "gpus_used", "quarantine", "cost", "idle_since",
 )  # fmt: skip
-_HEADERS = ["NODE", "STATE", "GPUS", "FREE", "DISK FREE", "CACHED", "RUNS"]
+_HEADERS = [
+    "NODE", "STATE", "GPUS", "CLAIMED", "USED", "FREE", "DISK FREE", "CACHED", "COST", "IDLE", "RUNS",
+]  # fmt: skip
 
 
 def nodes_json(reports: Sequence[NodeReport]) -> dict[str, Any]:
@@ -27,15 +29,22 @@ def node_rows(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
     return [_row(_node_json(report)) for report in reports]
 
 
-def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list[str]:
+def nodes_lines(
+    reports: Sequence[NodeReport], width: int | None = None, *, now: float = 0.0
+) -> list[str]:
     """Return a table of nodes, and the problems of each."""
     if not reports:
         return ["No nodes."]
-    cells = [_cells(report) for report in reports]
-    right = frozenset({"FREE", "DISK FREE", "CACHED"})
+    cells = [_cells(report, now) for report in reports]
+    cost = _HEADERS.index("COST")
+    if any(row[cost] for row in cells):
+        cells = [[*row[:cost], row[cost] or "-", *row[cost + 1 :]] for row in cells]
+    right = frozenset({"CLAIMED", "USED", "FREE", "DISK FREE", "CACHED", "COST", "IDLE"})
     lines = table(_HEADERS, cells, right=right, width=width, shrinks=frozenset({"GPUS", "RUNS"}))
     for report in reports:
         problem = (report.found or {}).get("gpus_problem") or report.why
+        if report.usage.quarantine:
+            lines += ["", escape(f"{report.id} is quarantined: {report.usage.quarantine}")]
         if problem:
             first, *rest = str(problem).splitlines()
             named = first if first.startswith(report.id) else f"{report.id}: {first}"
@@ -85,6 +94,22 @@ def _node_json(report: NodeReport) -> dict[str, Any]:
         "runs": [format_run(run) for run in _runs(report)],
         "projects": [run.get("project") for run in _runs(report)],
         "idle_shutdown": _idle_shutdown(facts.get("idle_shutdown")),
+        **_usage_json(report.usage),
+    }
+
+
+def _usage_json(usage: NodeUsage) -> dict[str, Any]:
+    quarantine = {
+        "reason": usage.quarantine,
+        "since": format_timestamp(usage.since),
+        "by": usage.by,
+    }
+    return {
+        "quarantine": quarantine if usage.quarantine else None,
+        "created_at": format_timestamp(usage.created_at),
+        "price_per_hour": usage.price_per_hour,
+        "cost": None if usage.cost is None else round(usage.cost, 4),
+        "idle_since": format_timestamp(usage.idle_since),
     }
 
 
@@ -121,15 +146,22 @@ def _row(form: dict[str, Any]) -> dict[str, Any]:
         "cache_limit": form["cache"]["limit"],
         "cache_used": form["cache"]["used"],
         "listings": [listing["id"] for listing in form["cache"]["listings"]],
+        "gpus_claimed": _count(form, "claimed_by"),
+        "gpus_used": _count(form, "used_by"),
+        "quarantine": (form["quarantine"] or {}).get("reason"),
     }
+
+
+def _count(form: Mapping[str, Any], user: str) -> int:
+    return sum(1 for gpu in form["gpus"] if gpu[user])
 
 
 def _free(form: Mapping[str, Any]) -> int:
     return sum(1 for gpu in form["gpus"] if not gpu["claimed_by"] and not gpu["used_by"])
 
 
-def _cells(report: NodeReport) -> list[str]:
-    form = _node_json(report)
+def _cells(report: NodeReport, now: float) -> list[str]:
+    form, usage = _node_json(report), report.usage
     kinds: dict[str, int] = {}
     for gpu in form["gpus"]:
         name = gpu["name"] or "GPU"
@@ -137,10 +169,14 @@ def _cells(report: NodeReport) -> list[str]:
     free, used = form["disk"]["free"], form["cache"]["used"]
     return [
         f"{form['cluster']}/{form['name']}",
-        form["status"],
+        "quarantined" if usage.quarantine else form["status"],
         ", ".join(f"{count} × {escape(name)}" for name, count in kinds.items()),
+        str(_count(form, "claimed_by")) if kinds else "",
+        str(_count(form, "used_by")) if kinds else "",
         str(_free(form)) if kinds else "",
         "" if free is None else format_bytes(free),
         "" if used is None else format_bytes(used),
+        "" if usage.cost is None else f"{usage.cost:.2f}",
+        "" if usage.idle_since is None else format_duration(max(0.0, now - usage.idle_since)),
         ", ".join(escape(format_run(run, report.lineage)) for run in _runs(report)),
     ]

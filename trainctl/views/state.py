@@ -12,6 +12,7 @@ from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
+from trainctl.plan.quarantine import quarantined
 from trainctl.views.plan.changes import brief
 from trainctl.views.plan.rows import added_rows
 from trainctl.views.plan.tables import short_revision
@@ -30,7 +31,7 @@ from trainctl.views.terminal.text import (
     wrap,
 )
 
-_HIDDEN = frozenset({"runs", "nodes"})
+_HIDDEN = frozenset({"runs", "nodes", "created", "quarantine"})
 
 
 _BELOW = " " * 8
@@ -154,7 +155,9 @@ def summary(recorded: RecordedResource) -> str:
     if kind is Kind.WEIGHTS:
         return _weights(values)
     if kind is Kind.CLUSTER:
-        return pluralize(len(values.get("nodes") or ()), "node")
+        barred = len(quarantined(recorded))
+        count = pluralize(len(values.get("nodes") or ()), "node")
+        return f"{count}, {barred} quarantined" if barred else count
     return escape(str(values.get("directory") or ""))
 
 
@@ -179,8 +182,11 @@ def _values(values: Mapping[str, Any]) -> list[str]:
 
 
 def _nodes(recorded: RecordedResource) -> Iterator[str]:
+    entries = quarantined(recorded)
     for node in recorded.outputs.get("nodes") or ():
-        yield f"{node.get('name')} at {node.get('address')}, {node.get('root')}"
+        entry = entries.get(f"{recorded.address.name}/{node.get('name')}")
+        status = f", quarantined: {entry.reason}" if entry else ""
+        yield f"{node.get('name')} at {node.get('address')}, {node.get('root')}{status}"
 
 
 def _runs(recorded: RecordedResource) -> Iterator[str]:

@@ -25,9 +25,10 @@ class FakeNvidiaGpus:
         lines = "".join(f"{at}, {one}, {name}, 0, 0, 81559\n" for at, one in enumerate(found.ids))
         (tools / "gpus").write_text(lines)
         found.compute_on()
+        found.report_health()
         tool = tools / "nvidia-smi"
         tool.write_text(
-            '#!/bin/sh\ncd "${0%/*}" && case "$1" in --query-gpu=*) cat gpus ;; *) cat used ;; esac\n'
+            '#!/bin/sh\ncd "${0%/*}" && case "$1" in --query-gpu=uuid,*) cat health ;; --query-gpu=*) cat gpus ;; *) cat used ;; esac\n'
         )
         tool.chmod(0o755)
         return found
@@ -35,6 +36,14 @@ class FakeNvidiaGpus:
     def compute_on(self, *ids: str) -> None:
         """From now on this process computes on these, and on no others."""
         (self.tools / "used").write_text("".join(f"{one}, {os.getpid()}\n" for one in ids))
+
+    def report_health(self, *, errors: int = 0, driver: str = "550.54.15") -> None:
+        """From now on the first GPU reports this number of uncorrectable ECC errors."""
+        counts = [errors, *[0] * (len(self.ids) - 1)]
+        lines = (
+            f"{one}, {driver}, {count}, No\n" for one, count in zip(self.ids, counts, strict=True)
+        )
+        (self.tools / "health").write_text("".join(lines))
 
 
 WARNING = (

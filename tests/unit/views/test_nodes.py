@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.views.test_json_forms import problems
-from trainctl.model.reports import NodeReport
-from trainctl.views.nodes import nodes_json, nodes_lines
+from trainctl.model.reports import NodeReport, NodeUsage
+from trainctl.views.nodes import node_rows, nodes_json, nodes_lines
 
 MINE = {"address": "job.a", "number": 1, "project": "demo", "lineage": "mine"}
 THEIRS = {**MINE, "lineage": "theirs"}
@@ -72,3 +72,26 @@ def test_when_a_machine_ends_itself_is_shown(changes: dict[str, Any], line: str)
 
     assert nodes_lines([report])[2:] == ([line] if line else [])
     assert problems("nodes", nodes_json([report])) == []
+
+
+def test_quarantine_cost_and_idle_time_are_shown() -> None:
+    """A node without a price has a dash; columns without any value are left out."""
+    usage = NodeUsage("ECC errors", 100.0, "me@here", 0.0, 2.5, 5.0, 7000.0)
+    barred = NodeReport("lab", "gpu-0", "10.0.0.1", "present", found=FOUND, usage=usage)
+    free = NodeReport("lab", "gpu-1", "10.0.0.2", "present", found={})
+
+    head, first, second, _, reason = nodes_lines([barred, free], now=7200.0)
+    assert head.split() == ["NODE", "STATE", "GPUS", "CLAIMED", "USED", "FREE", "CACHED", "COST", "IDLE", "RUNS"]  # fmt: skip
+    assert first.split()[:9] == ["lab/gpu-0", "quarantined", "1", "×", "H100", "1", "0", "0", "1"]
+    assert "5.00  3m 20s" in first
+    assert second.split() == ["lab/gpu-1", "present", "-"]
+    assert reason == "lab/gpu-0 is quarantined: ECC errors"
+    assert "COST" not in nodes_lines([free])[0]
+    form, other = nodes_json([barred, free])["nodes"]
+    assert form["quarantine"] == {
+        "reason": "ECC errors", "since": "1970-01-01T00:01:40.000Z", "by": "me@here",
+    }  # fmt: skip
+    assert (form["cost"], form["idle_since"], other["quarantine"]) == (5.0, "1970-01-01T01:56:40.000Z", None)  # fmt: skip
+    assert problems("nodes", nodes_json([barred, free])) == []
+    (row, _) = node_rows([barred, free])
+    assert (row["gpus_claimed"], row["gpus_used"], row["quarantine"]) == (1, 0, "ECC errors")

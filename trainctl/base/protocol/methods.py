@@ -11,12 +11,23 @@ from trainctl.base.protocol import (
     host,
     idle_shutdown,
     mirrors,
+    preflight,
     runs,
     weights,
 )
 from trainctl.base.protocol.method import Method
 
-METHOD_GROUPS = (host, code, weights, runs, checkpoints, caches, mirrors, idle_shutdown)
+METHOD_GROUPS = (
+    host,
+    preflight,
+    code,
+    weights,
+    runs,
+    checkpoints,
+    caches,
+    mirrors,
+    idle_shutdown,
+)
 
 METHODS: Dict[str, Method[Any, Any]] = {
     method.name: method

@@ -17,8 +17,12 @@ from trainctl.cli.options import (
 )
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
+from trainctl.errors import UsageError
 from trainctl.operations.machines import end_machines, find_orphans
-from trainctl.operations.nodes import forget, inspect_nodes, live_runs_on, recorded_node
+from trainctl.operations.node_usage import report_nodes, watch_nodes
+from trainctl.operations.nodes import forget, live_runs_on, recorded_node
+from trainctl.operations.quarantine import quarantine, release
+from trainctl.operations.workspace import Workspace
 from trainctl.resources.orphans import OrphanedMachine
 from trainctl.views.machines import COLUMNS as MACHINE_COLUMNS
 from trainctl.views.machines import machine_row, machines_json, machines_lines
@@ -30,18 +34,70 @@ def list_command(
     orphans: Annotated[
         bool, option("--orphans", "Machines in the account that the state doesn't have")
     ] = False,
+    watch: Annotated[bool, option("--watch", "Refresh every 2 seconds until Ctrl-C")] = False,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
-    """List nodes with free GPUs, disk space, cached weights and live runs."""
+    """List nodes with their GPUs, disk space, cached weights, runs, cost and idle time."""
     session = session_of(ctx)
+    if watch and (orphans or format_ is TableFormat.CSV):
+        other = "--orphans" if orphans else "--format csv"
+        raise UsageError(
+            f"--watch can't be used with {other}", "Use --watch alone, or --format json."
+        )
     if orphans:
         with open_workspace(session) as workspace:
             _print_machines(session, find_orphans(workspace), format_)
         return 0
     with open_workspace(session) as workspace:
-        reports = inspect_nodes(workspace)
-    lines = nodes_lines(reports, session.output.width)
+        if watch:
+            _watch(session, workspace, as_json=format_ is TableFormat.JSON)
+            return 0
+        reports = report_nodes(workspace)
+    lines = nodes_lines(reports, session.output.width, now=time.time())
     print_result(session.output, format_, nodes_json(reports), lines, (COLUMNS, node_rows(reports)))
+    return 0
+
+
+def _watch(session: CliSession, workspace: Workspace, *, as_json: bool) -> None:
+    """Print reports as JSON lines, a redrawn table, or repeated tables."""
+    from trainctl.views.terminal.progress import LiveDisplay
+
+    if session.output.can_redraw and not as_json:
+        with LiveDisplay(session.output) as live:
+            for reports in watch_nodes(workspace):
+                live.show(nodes_lines(reports, session.output.error_width, now=time.time()))
+    for reports in watch_nodes(workspace):
+        if as_json:
+            session.output.json_lines([nodes_json(reports)])
+        else:
+            session.output.prose(*nodes_lines(reports, session.output.width, now=time.time()), "")
+            session.output.flush()
+
+
+def quarantine_command(
+    ctx: typer.Context,
+    node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
+    reason: Annotated[str, option("--reason REASON", "Reason, shown by trainctl nodes")],
+) -> int:
+    """Give a node no new runs until it is released; live runs on it continue."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        found = quarantine(workspace, node, reason)
+    session.output.print(
+        f"{found.id} is quarantined. Release it: trainctl nodes release {found.id}."
+    )
+    return 0
+
+
+def release_command(
+    ctx: typer.Context,
+    node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
+) -> int:
+    """Give a quarantined node new runs again."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        found = release(workspace, node)
+    session.output.print(f"{found.id} is released.")
     return 0
 
 

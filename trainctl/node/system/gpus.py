@@ -66,6 +66,14 @@ class GpuDevice(NamedTuple):
         return not self.name or words <= set(re.split(r"[^A-Z0-9]+", self.name.upper()))
 
 
+class GpuHealth(NamedTuple):
+    """Driver version, uncorrectable ECC errors since the driver was loaded, failed row remapping."""
+
+    driver: str
+    uncorrected: int
+    remap_failed: bool
+
+
 ListGpusFn = Callable[[], List[GpuDevice]]
 """Lists the GPUs. The host's tools may take seconds."""
 
@@ -119,9 +127,37 @@ def _nvidia(seconds: float) -> List[GpuDevice]:
     return gpus
 
 
-def _nvidia_users() -> Iterator[Tuple[str, str]]:
+def nvidia_health(seconds: float = _TIMEOUT_SECONDS) -> Dict[str, GpuHealth]:
+    """Return the health of NVIDIA's GPUs by UUID, as far as the driver reports it."""
+    fields = "uuid,driver_version,ecc.errors.uncorrected.volatile.total,remapped_rows.failure"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    health: Dict[str, GpuHealth] = {}
+    if not shutil.which("nvidia-smi"):
+        return health
+    try:
+        output = _output(query, _EXIT_NO_DEVICES, seconds)
+    except Failure:  # an old driver doesn't know a field
+        return {}
+    for line in output.splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) == len(fields.split(",")):
+            uuid, driver, errors, failed = parts
+            count = int(errors) if errors.isdigit() else 0
+            health[uuid] = GpuHealth(driver, count, failed.lower() in ("yes", "1"))
+    return health
+
+
+def nvidia_users(seconds: float = _TIMEOUT_SECONDS) -> Dict[str, str]:
+    """Map ids of NVIDIA's GPUs to a process that computes on them; empty if the tool fails."""
+    try:
+        return dict(_nvidia_users(seconds)) if shutil.which("nvidia-smi") else {}
+    except Failure:
+        return {}
+
+
+def _nvidia_users(seconds: float = _TIMEOUT_SECONDS) -> Iterator[Tuple[str, str]]:
     query = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]
-    for line in _output(query, _EXIT_NO_DEVICES).splitlines():
+    for line in _output(query, _EXIT_NO_DEVICES, seconds).splitlines():
         gpu, _, pid = line.partition(",")
         if gpu.strip():
             yield gpu.strip(), pid.strip()

@@ -9,6 +9,7 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import isolated_hosts
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
+from trainctl.plan.quarantine import quarantine_error
 from trainctl.plan.transfers.disk_space import available_space, space_problems
 from trainctl.plan.transfers.routes import (
     RemoteNodes,
@@ -137,6 +138,9 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
             address=str(job.address),
             code="too-few-nodes",
         )
+    elif (barred := _barred_nodes(inputs, cluster)) and count > len(names or ()) - len(barred):
+        problem = quarantine_error(job.address, count, *next(iter(barred.items())))
+        yield error(problem.summary, problem.detail, address=str(job.address), code=problem.code)
     elif names and len(inputs.rank_placements.get(job.address, ())) < count:
         reachable = {facts.id for facts in inputs.nodes.get(cluster, ())}
         unreachable = [
@@ -149,6 +153,12 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
                 address=str(job.address),
                 code="waiting-for-node",
             )
+
+
+def _barred_nodes(inputs: PlanInputs, cluster: Address) -> dict[str, str]:
+    """Return the quarantined nodes of a cluster with their reasons."""
+    names = {f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())}
+    return {node: reason for node, reason in inputs.quarantined.items() if node in names}
 
 
 def _impossible_mounts(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:

@@ -1,0 +1,123 @@
+"""Quarantine in the state: recorded without a change of the manifest, kept by an apply, and known to ``nodes``."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.memory_log import MemoryLog
+from trainctl.errors import UsageError
+from trainctl.ledger.ledger import IntentRequest, Ledger
+from trainctl.ledger.state import RecordedResource
+from trainctl.model.address import Address
+from trainctl.model.reports import NodeReport
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.operations import node_usage
+from trainctl.operations.node_usage import watch_nodes
+from trainctl.operations.quarantine import (
+    quarantine,
+    quarantine_lost_nodes,
+    record_quarantine,
+    release,
+)
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.quarantine import quarantined, quarantined_nodes
+from trainctl.plugin_api.provider import Node
+from trainctl.resources.clusters import kept_outputs
+
+CLUSTER, JOB = Address.parse("cluster.lab"), Address.parse("job.sft")
+NODES = [
+    Node("lab", f"gpu-{at}", "local", "/r", "/d", "python3", f"key-{at}", price_per_hour=price)
+    for at, price in enumerate((4.0, None))
+]
+
+
+@pytest.fixture
+def workspace() -> Workspace:
+    """A state with a cluster of two nodes."""
+    ledger = Ledger(MemoryLog(), lambda text: text)
+    outputs: dict[str, Any] = {
+        "nodes": [node.to_json() for node in NODES],
+        "created": {"key-0": 100.0},
+    }
+    put(ledger, RecordedResource(CLUSTER, "ssh", {"provider": "ssh"}, outputs))
+    return cast(Workspace, SimpleNamespace(ledger=ledger))
+
+
+def put(ledger: Ledger, recorded: RecordedResource) -> None:
+    """Record a resource."""
+    request = IntentRequest(recorded.address, "create", recorded.provider, "key", {})
+    ledger.finish(ledger.begin(request), recorded)
+
+
+def runs(ledger: Ledger, *statuses: RunStatus, start: int = 1) -> None:
+    """Record runs of the job on the first node, one a second."""
+    found = [
+        RunRecord(
+            f"id-{at}", at, f"key-{at}", status=status,
+            ranks=(RankRecord(0, "lab/gpu-0", status),),
+            created_at=float(at), ended_at=None if status.live else at + 0.5,
+        ).to_json()
+        for at, status in enumerate(statuses, start)
+    ]  # fmt: skip
+    put(ledger, RecordedResource(JOB, "ssh", {}, {"runs": found}))
+
+
+def test_quarantine_and_release_by_hand(workspace: Workspace) -> None:
+    """Versions of the cluster don't change: saved plans stay valid. Another node's entry is kept."""
+    version = workspace.ledger.state().versions[CLUSTER]
+    quarantine(workspace, "lab/gpu-0", " a new\n fan ")
+    quarantine(workspace, "lab/gpu-1", "a new disk")
+    assert quarantined_nodes(workspace.ledger.state()) == {"lab/gpu-0": "a new fan", "lab/gpu-1": "a new disk"}  # fmt: skip
+    assert release(workspace, "lab/gpu-0").id == "lab/gpu-0"
+    assert quarantined_nodes(workspace.ledger.state()) == {"lab/gpu-1": "a new disk"}
+    assert workspace.ledger.state().versions[CLUSTER] == version
+    for wrong in ("lab/gpu-0", "lab/gpu-9", "lab"):
+        with pytest.raises(UsageError):
+            release(workspace, wrong)
+
+
+def test_lost_runs_quarantine_until_a_release(workspace: Workspace) -> None:
+    """Both before it is recorded and after; the runs don't count again once it is released."""
+    runs(workspace.ledger, RunStatus.LOST, RunStatus.LOST)
+    assert quarantine_lost_nodes(workspace.ledger) == {}
+    runs(workspace.ledger, *[RunStatus.LOST] * 3)
+    assert [*quarantined_nodes(workspace.ledger.state())] == ["lab/gpu-0"]
+    assert release(workspace, "lab/gpu-0").id == "lab/gpu-0"
+    assert quarantine_lost_nodes(workspace.ledger) == {}
+    assert quarantined_nodes(workspace.ledger.state()) == {}
+
+
+def test_an_apply_of_the_cluster_keeps_it(workspace: Workspace) -> None:
+    """With the times of creation; new nodes get theirs, and those of an older version of trainctl none."""
+    record_quarantine(workspace.ledger, CLUSTER, "lab/gpu-0", "ECC errors")
+    cluster = workspace.ledger.recorded(CLUSTER)
+    assert cluster is not None
+    new = Node("lab", "gpu-2", "local", "/r", "/d", "python3", "key-2")
+    kept = kept_outputs(cluster, [*NODES, new], 500.0)
+    assert kept["created"] == {"key-0": 100.0, "key-2": 500.0}
+    after = RecordedResource(CLUSTER, "ssh", {}, {"nodes": cluster.outputs["nodes"], **kept})
+    assert [*quarantined(after)] == ["lab/gpu-0"]
+    assert kept_outputs(None, [new], 7.0) == {"created": {"key-2": 7.0}}
+
+
+def test_cost_and_idle_time(workspace: Workspace) -> None:
+    """From creation until now; a node with a live run is not idle."""
+    runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.FAILED)
+    first, second = node_usage.node_usage(workspace.ledger.state(), 100.0 + 1800).values()
+    assert (first.cost, first.idle_since, first.price_per_hour) == (2.0, 2.5, 4.0)
+    assert (second.cost, second.idle_since, second.created_at) == (None, None, None)
+    runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
+    assert node_usage.node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None
+
+
+def test_nodes_are_watched(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pause of 2 s between two inspections."""
+    report = NodeReport("lab", "gpu-0", "local", "present")
+    monkeypatch.setattr(node_usage, "inspect_nodes", lambda _: [report])
+    pauses: list[float] = []
+    watched = watch_nodes(workspace, pauses.append)
+    assert [[one.id for one in next(watched)] for _ in range(3)] == [["lab/gpu-0"]] * 3
+    assert pauses == [2.0] * 2

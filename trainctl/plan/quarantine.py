@@ -1,0 +1,117 @@
+"""Quarantined nodes, which get no new runs. Recorded in the outputs of their cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.errors import NodeError
+from trainctl.ledger.state import RecordedResource, State
+from trainctl.model.address import Address, Kind
+from trainctl.model.json_codec import JsonSerializable
+from trainctl.model.run import RunRecord, RunStatus
+
+OUTPUT = "quarantine"
+"""Output of a cluster: an entry for each node by its name, also for released ones."""
+
+LOST_RUNS = 3
+"""Runs in a row that lost a node and quarantine it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineEntry(JsonSerializable):
+    """Why and since when (Unix seconds) a node is quarantined; ``released``: until when.
+
+    ``key`` is that of the node: another machine of its name is not quarantined.
+    """
+
+    reason: str
+    since: float
+    by: str
+    key: str = ""
+    released: float | None = None
+
+
+def entries(cluster: RecordedResource) -> dict[str, QuarantineEntry]:
+    """Return the entries of a cluster's nodes by node id."""
+    recorded: Mapping[str, Any] = cluster.outputs.get(OUTPUT) or {}
+    return {
+        _node_id(cluster, node): entry
+        for node in cluster.outputs.get("nodes") or ()
+        if node["name"] in recorded
+        and (entry := QuarantineEntry.from_json(recorded[node["name"]])).key == node.get("key", "")
+    }
+
+
+def quarantined(cluster: RecordedResource) -> dict[str, QuarantineEntry]:
+    """Return the entries of nodes that are quarantined now."""
+    return {node: entry for node, entry in entries(cluster).items() if entry.released is None}
+
+
+def quarantined_nodes(state: State) -> dict[str, str]:
+    """Return the reasons of all quarantined nodes by id, with those to be quarantined."""
+    reasons = lost_nodes(state)
+    for address, cluster in state.resources.items():
+        if address.kind is Kind.CLUSTER:
+            reasons |= {node: entry.reason for node, entry in quarantined(cluster).items()}
+    return reasons
+
+
+def lost_nodes(state: State) -> dict[str, str]:
+    """Return nodes that the last three runs on them lost, if not quarantined yet, with the reason."""
+    lost = sum(run.get("status") == RunStatus.LOST for run in _recorded_runs(state))
+    if lost < LOST_RUNS:
+        return {}
+    released = {
+        node: entry.released or entry.since
+        for address, cluster in state.resources.items()
+        if address.kind is Kind.CLUSTER
+        for node, entry in entries(cluster).items()
+    }
+    runs: dict[str, list[RunRecord]] = {}
+    for run in sorted(_ended_runs(state), key=_time):
+        for node in {rank.node for rank in run.ranks}:
+            if _time(run) > released.get(node, 0.0):
+                runs.setdefault(node, []).append(run)
+    return {
+        node: f"the last {LOST_RUNS} runs lost it"
+        for node, ended in runs.items()
+        if len(ended) >= LOST_RUNS and all(_lost(run, node) for run in ended[-LOST_RUNS:])
+    }
+
+
+def _recorded_runs(state: State) -> Iterator[Mapping[str, Any]]:
+    for address, job in state.resources.items():
+        if address.kind is Kind.JOB:
+            yield from job.outputs.get("runs") or ()
+
+
+def _ended_runs(state: State) -> Iterator[RunRecord]:
+    runs = map(RunRecord.from_json, _recorded_runs(state))
+    return (run for run in runs if not run.status.live)
+
+
+def _time(run: RunRecord) -> float:
+    return run.created_at or 0.0
+
+
+def _lost(run: RunRecord, node: str) -> bool:
+    """Whether a run was lost because of a node."""
+    blamed = [rank for rank in run.ranks if run.blamed in (None, rank.rank)]
+    lost = [rank.node for rank in blamed if run.blamed is not None or rank.status is RunStatus.LOST]
+    return run.status is RunStatus.LOST and node in lost
+
+
+def _node_id(cluster: RecordedResource, node: Mapping[str, Any]) -> str:
+    return f"{cluster.address.name}/{node['name']}"
+
+
+def quarantine_error(job: Address, count: int, node: str, reason: str) -> NodeError:
+    """Return the error of a job with too few nodes because one is quarantined."""
+    needed = "a node" if count == 1 else f"{count} nodes"
+    return NodeError(
+        f"{job} needs {needed}, and {node} is quarantined: {reason}",
+        f"Repair the node, then release it: trainctl nodes release {node}.",
+        code="node-quarantined",
+    )
