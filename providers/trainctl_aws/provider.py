@@ -294,7 +294,10 @@ def _node(settings: AwsSettings, instance: Instance) -> Node:
         "port": settings.port,
         "host_key": tags.get(HOST_KEY, ""),
         **({"jump": settings.jump} if settings.jump else {}),
+        "notice": {"kind": "imds"},
+        "crontab": True,
     }
+    shutdown = ("shutdown", "-h", "now")
     known = TYPES.get(instance["InstanceType"])
     return Node(
         cluster=tags.get(CLUSTER, ""),
@@ -307,6 +310,8 @@ def _node(settings: AwsSettings, instance: Instance) -> Node:
         gpus=known.gpus if known else None,
         details=details,
         price_per_hour=_number(tags.get(PRICE, "")),
+        shutdown=shutdown if settings.user == "root" else ("sudo", "-n", *shutdown),
+        idle_timeout=settings.idle_timeout,
     )
 
 

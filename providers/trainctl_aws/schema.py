@@ -119,5 +119,5 @@ _LIMITS: JsonObject = {
     },
     "capacity_timeout": _duration("How long to try all offers again while there is no capacity.", default="0s"),
     "boot_timeout": _duration("Time for a machine to boot; it turns itself off if trainctl has not logged in by then.", default="15m"),
-    "idle_timeout": _duration("Time without runs after which a machine turns itself off.", default="1h"),
+    "idle_timeout": _duration("Time without runs after which a machine turns itself off.", default="30m"),
 }  # fmt: skip

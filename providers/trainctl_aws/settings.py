@@ -44,6 +44,7 @@ class AwsSettings:
     max_price_per_hour: float | None = None
     capacity_timeout: float = 0.0
     boot_timeout: float = 900.0
+    idle_timeout: float = 1800.0
 
     @property
     def availability(self) -> str:
@@ -82,6 +83,7 @@ def read_settings(cluster: ClusterSettings) -> AwsSettings:
         max_price_per_hour=own.get("max_price_per_hour"),
         capacity_timeout=parse_duration(own.get("capacity_timeout") or 0),
         boot_timeout=parse_duration(own.get("boot_timeout") or "15m"),
+        idle_timeout=parse_duration(own.get("idle_timeout") or "30m"),
     )
 
 
