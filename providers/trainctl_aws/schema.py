@@ -59,7 +59,7 @@ _MACHINES: JsonObject = {
         r"^(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./-]+)$(?!\n)",
         "Image: its ID, or ssm:/PARAMETER; default: the current deep-learning base image with Ubuntu 22.04.",
     ),
-    "user": _text(r"^[a-z_][a-z0-9_-]*$(?!\n)", "Login name of the image.", default="ubuntu"),
+    "user": _text(r"^[a-z_][a-z0-9_-]*$(?!\n)", "Login name of the image; default: ubuntu.", default="ubuntu"),
     "availability_model": {
         "enum": ["on_demand", "spot"],
         "default": "on_demand",

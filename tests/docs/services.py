@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.containers import podman
+from tests.support.machines.hosts import require_hosts
 from tests.support.machines.sshd import SshUser, require_sshd, sshd
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
+from tests.support.servers.ec2 import serve_ec2
 from tests.support.servers.hub import serve
 from trainctl.base.checkpoints.s3_client import S3Client
 
@@ -108,4 +110,14 @@ def _containers(world: World, top: Path) -> Iterator[None]:
     subprocess.run(["rm", "-rf", str(place)], check=False)
 
 
-_SERVICES = {"s3": _bucket, "hub": _hub, "containers": _containers}
+@contextmanager
+def _ec2(world: World, top: Path) -> Iterator[None]:
+    require_hosts()
+    with serve_ec2(top / "ec2") as server:
+        if server.ssh_port != 22:
+            pytest.skip("needs port 22 of loopback addresses")
+        world.variables |= server.environment
+        yield
+
+
+_SERVICES = {"s3": _bucket, "hub": _hub, "containers": _containers, "ec2": _ec2}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from tests.support.projects.project import ProjectHarness
 from tests.support.servers.ec2 import Ec2Server
 
 pytestmark = pytest.mark.integration
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "aws"
 
 MANIFEST = """
 project: {{name: rented}}
@@ -129,3 +133,39 @@ def test_a_reached_quota_is_named_with_its_page(rented: ProjectHarness, ec2: Ec2
     assert "Running On-Demand G and VT instances (L-DB2E81BA)" in done.stderr
     assert "console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA" in done.stderr
     assert not any(leftovers(ec2).values()), leftovers(ec2)
+
+
+def test_the_example_runs(fresh: ProjectHarness, ec2: Ec2Server) -> None:
+    """The manifest of examples/aws, as it is."""
+    if ec2.ssh_port != 22:
+        pytest.skip("needs port 22 of loopback addresses")
+    shutil.copytree(EXAMPLE, fresh.directory, dirs_exist_ok=True)
+    fresh.variables |= ec2.environment
+
+    fresh.run("apply", "--auto-approve", "--wait")
+
+    assert "GPU 0: " in fresh.run("logs", "gpus").stdout
+    [instance] = instances(ec2)
+    assert (instance["InstanceType"], instance["InstanceLifecycle"]) == ("g6.xlarge", "spot")
+
+
+def test_several_machines_are_created_and_scaled_down(
+    rented: ProjectHarness, ec2: Ec2Server
+) -> None:
+    """The plan shows the offers, and existing machines when there are some."""
+    text = MANIFEST.format(port=ec2.ssh_port)
+    assert "g6.xlarge  1 L4    us-east-1a  on-demand  0.8048     16" in rented.run("plan").stdout
+    rented.run("apply", "--auto-approve")
+    rented.write({"trainctl.yaml": text.replace("region:", "nodes: 3\n    region:")})
+    plan = rented.run("plan").stdout
+    assert "Existing machines are used again: gpu/gpu-0." in plan
+    assert len(rented.json("plan")["offers"]) == 2
+
+    rented.run("apply", "--auto-approve")
+    assert {tag["Value"] for one in instances(ec2) for tag in one["Tags"] if tag["Key"] == "Name"} == {
+        "gpu/gpu-0", "gpu/gpu-1", "gpu/gpu-2",
+    }  # fmt: skip
+
+    rented.write({"trainctl.yaml": text})
+    rented.run("apply", "--auto-approve")
+    assert len(instances(ec2)) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -127,16 +127,32 @@ def manifest_schema() -> dict[str, Any]:
     from trainctl_schemas import schema
 
     manifest = schema("manifest")
-    settings = manifest["$defs"]["Cluster"]["properties"]
-    common = frozenset(settings)
+    common = manifest["$defs"]["Cluster"]["properties"]
+    own: dict[str, dict[str, Any]] = {}
     for provider in discovery.plugin_names(discovery.PROVIDERS):
-        own: Any = discovery.load_provider(provider).schema()
-        for key, entry in own.get("properties", {}).items():
-            description = f"{entry.get('description', '')} For the provider {provider}.".strip()
-            if key not in common:
-                known = settings.setdefault(key, {**entry, "description": ""})
-                known["description"] = f"{known['description']} {description}".strip()
+        properties: Any = discovery.load_provider(provider).schema().get("properties", {})
+        for key, entry in properties.items():
+            own.setdefault(key, {})[provider] = entry
+    merged = {key: _merged_entry(entries) for key, entries in own.items() if key not in common}
+    common.update(merged)
     return manifest
+
+
+def _merged_entry(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the schemas of one key by provider: the first form, and each meaning with its providers."""
+    first = next(iter(entries.values()))
+    providers: dict[str, list[str]] = {}
+    for provider, entry in entries.items():
+        providers.setdefault(entry.get("description", ""), []).append(provider)
+    texts = [f"{text} For {_provider_list(names)}.".strip() for text, names in providers.items()]
+    merged = {**first, "description": " ".join(texts)}
+    if any(entry.get("default") != first.get("default") for entry in entries.values()):
+        merged.pop("default", None)
+    return merged
+
+
+def _provider_list(names: Sequence[str]) -> str:
+    return f"the provider{'s' if len(names) > 1 else ''} {' and '.join(names)}"
 
 
 def schema_command(
