@@ -154,6 +154,7 @@ def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
 
     assert rented.json("nodes")["nodes"][0]["status"] == "missing"
     assert rented.actions()["cluster.lab"] == ["create"]
+    assert "Provider rented can't list its machines." in rented.run("nodes", "--orphans").stderr
 
 
 @pytest.mark.parametrize("by", ["reconcile --once", "apply --auto-approve"])

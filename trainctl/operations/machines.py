@@ -42,6 +42,17 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
     return sorted(orphans, key=lambda orphan: (orphan.provider, orphan.machine.launched_at or 0.0))
 
 
+def unlisted_providers(workspace: Workspace) -> list[str]:
+    """Return the providers of the state and manifest that create machines and can't list them."""
+    names = {name for name, _ in _clusters(workspace)}
+    providers = {name: workspace.provider(name) for name in sorted(names)}
+    return [
+        name
+        for name, provider in providers.items()
+        if provider.capabilities.creates_machines and not isinstance(provider, ListsMachines)
+    ]
+
+
 def end_machines(workspace: Workspace, orphans: Sequence[OrphanedMachine]) -> list[OrphanedMachine]:
     """Delete the machines; return them with the error of each that could not be deleted."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.node_program.gangs import GangHarness, nodes
 from tests.support.node_program.nodes import NodeHarness, run_spec, wait_for
 from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
 from trainctl.base.filesystem.files import write_json
@@ -21,7 +24,7 @@ from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, NoticeSou
 from trainctl.base.system.processes import process_record
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.claims import is_held
-from trainctl.node.supervision import idle_watcher
+from trainctl.node.supervision import idle_shutdown, idle_watcher
 from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.supervision.idle_watcher import IdleWatcher
 from trainctl.node.system import daemon
@@ -117,18 +120,12 @@ def test_use_renews_it(machine: Machine) -> None:
     assert machine.after(10 * IDLE) == []
     machine.end(run)
     with machine.use.path.open("rb") as call:
-        idle_watcher_lock(call.fileno())
+        fcntl.flock(call, fcntl.LOCK_SH)
         assert machine.after(10 * IDLE) == []
     assert machine.after(IDLE - 1) == []
     os.utime(machine.use.path, ns=(1, 1))  # any other time, as clocks may be set back
     assert machine.after(1) == []
     assert machine.after(IDLE) == [END]
-
-
-def idle_watcher_lock(descriptor: int) -> None:
-    import fcntl
-
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +161,8 @@ def test_changed_settings_apply(machine: Machine) -> None:
     assert machine.after(5) == [END]
     machine.use.path.unlink()
     assert machine.after(60) == [END, END]
+    assert machine.use.settings == {**machine.settings, "idle_timeout": 5}
+    machine.use.path.unlink()
     machine.layout.root.rmdir()
     assert machine.after(1) == [END, END]
     assert machine.after(60) == [END, END, END]
@@ -171,10 +170,63 @@ def test_changed_settings_apply(machine: Machine) -> None:
 
 def test_a_failing_command_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     """Whether it can't be found or fails."""
-    idle_watcher.execute(["/no/such/program"])
-    idle_watcher.execute(["sh", "-c", "echo refused >&2; exit 1"])
+    for _ in range(2):
+        idle_watcher.execute(["/no/such/program"])
+        idle_watcher.execute(["sh", "-c", "echo refused >&2; exit 1"])
 
-    assert "No such file" in capsys.readouterr().err + "refused"
+    first, second = capsys.readouterr().err.splitlines()
+    assert "No such file" in first
+    assert second == "sh: refused"
+
+
+def test_a_full_disk_prevents_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher has its settings in memory, and stores them when it can."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    machine.use.path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(idle_shutdown, "write_json", fail)
+        assert machine.after(IDLE - 1) == []
+        assert machine.after(1) == [END]
+    machine.after(1)
+    assert machine.use.settings == machine.settings
+
+
+def test_a_failing_check_ends_no_watcher(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is logged, and the next check is made."""
+    checks = iter([OSError("broken"), OSError("broken"), None])
+
+    def step() -> bool:
+        error = next(checks)
+        if error:
+            raise error
+        return False
+
+    monkeypatch.setattr(machine.watcher, "step", step)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    machine.watcher.run()
+    assert capsys.readouterr().err == "OSError: broken\n"
+
+
+def test_a_gang_is_interrupted_together(tmp_path: Path) -> None:
+    """Rank 0 reports why, as rank 1's machine may be gone."""
+    reason = "interrupted: the machine is taken back at 13:00 UTC"
+    with nodes(tmp_path, 2) as both:
+        gang = GangHarness(both, "touch $PWD/up; sleep 600")
+        gang.start()
+        runs = [NodeRun(Layout(str(node.root)), "run-1") for node in both]
+        wait_for(lambda: all((run.work / "up").exists() for run in runs))
+        runs[1].interrupt(reason, 1.0)
+        os.kill(int((runs[1].supervisor or {})["pid"]), signal.SIGTERM)
+
+        first, second = (node.ended() for node in both)
+
+    assert {first["status"], second["status"]} == {"TRAINING_JOB_STOPPED"}
+    assert second["error"] == first["root_cause"]["error"] == reason
 
 
 def test_calls_start_one_watcher_and_again_if_it_died(node: NodeHarness) -> None:

@@ -18,7 +18,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import UsageError
-from trainctl.operations.machines import end_machines, find_orphans
+from trainctl.operations.machines import end_machines, find_orphans, unlisted_providers
 from trainctl.operations.node_usage import report_nodes, watch_nodes
 from trainctl.operations.nodes import forget, live_runs_on, recorded_node
 from trainctl.operations.quarantine import quarantine, release
@@ -46,6 +46,7 @@ def list_command(
         )
     if orphans:
         with open_workspace(session) as workspace:
+            _note_unlisted(session, workspace)
             _print_machines(session, find_orphans(workspace), format_)
         return 0
     with open_workspace(session) as workspace:
@@ -139,6 +140,7 @@ def reap_command(
     if not auto_approve:
         require_terminal(session)
     with open_workspace(session) as workspace:
+        _note_unlisted(session, workspace)
         machines = find_orphans(workspace, lineages or [""])
         if machines and not auto_approve:
             lines = machines_lines(machines, time.time(), session.output.width)
@@ -152,6 +154,11 @@ def reap_command(
     for orphan in failed:
         session.output.note(f"{orphan.machine.id}: {orphan.error}")
     return 1 if failed else 0
+
+
+def _note_unlisted(session: CliSession, workspace: Workspace) -> None:
+    for name in unlisted_providers(workspace):
+        session.output.note(f"Provider {name} can't list its machines.")
 
 
 def _print_machines(

@@ -43,6 +43,12 @@ class MachineUse:
         """The stored settings; None if there are none."""
         return (read_json(self.path) or {}).get("settings")
 
+    def store(self, settings: Settings) -> None:
+        """Store the request with these settings; does nothing if the disk is full."""
+        with contextlib.suppress(OSError):
+            make_directory(self.path.parent)
+            write_json(self.path, {"root": str(self.layout.root), "settings": settings})
+
     @property
     def last_used(self) -> int:
         """Time of the last use in nanoseconds; 0 if unknown."""
@@ -99,9 +105,7 @@ def idle_shutdown(request: protocol.IdleShutdownRequest, emit: Emit) -> protocol
     """Store the settings, start the watcher unless it runs, and count the call as use."""
     use, settings = MachineUse(Layout(request["root"])), request["settings"]
     if use.settings != settings:
-        with contextlib.suppress(OSError):  # a full disk: the watcher gets them in memory
-            make_directory(use.path.parent)
-            write_json(use.path, request)
+        use.store(settings)
     if settings["crontab"]:
         _start_at_boot(use)
     _watch(use, settings)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import lru_cache
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from trainctl.base.filesystem.files import write_json
@@ -46,8 +47,14 @@ def execute(argv: Sequence[str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         problem = str(error)
     if problem:
-        sys.stderr.write(f"{argv[0]}: {problem.strip()}\n")
-        sys.stderr.flush()
+        log(f"{argv[0]}: {problem.strip()}")
+
+
+@lru_cache(maxsize=16)
+def log(text: str) -> None:
+    """Write a problem to standard error, unless it is one of the last."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 class IdleWatcher:
@@ -79,8 +86,8 @@ class IdleWatcher:
         while watching:
             try:
                 watching = self.step()
-            except Exception:  # noqa: BLE001 - nothing else would end the machine
-                sys.excepthook(*sys.exc_info())
+            except Exception as error:  # noqa: BLE001 - nothing else would end the machine
+                log(f"{type(error).__name__}: {error}")
             time.sleep(self._pause)
 
     def step(self) -> bool:
@@ -98,6 +105,9 @@ class IdleWatcher:
         self._token = use.last_used or self._token
         if use.layout.root.is_dir():
             self._root_seen_at = now
+            if not use.last_used:
+                use.store(self._settings)
+                self._token = use.last_used
         elif now - self._root_seen_at >= _ROOT_MISSING_SECONDS:
             self._execute(self._settings["shutdown"])
             return False
