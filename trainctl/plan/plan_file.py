@@ -11,7 +11,7 @@ from typing import Any
 from trainctl.base.json import digest
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import State
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
@@ -214,17 +214,28 @@ def _can_resume(change: Change, state: State) -> bool:
         return True
     if state.approved.get(change.address) == _values_digest(change.after):
         return True
-    return is_lost_run_retry(change) and _may_retry(change)
+    return is_lost_run_retry(change) and _may_retry(change, state)
 
 
-def _may_retry(change: Change) -> bool:
-    """Count consecutive lost runs as attempts of the job's ``retry``, interrupted runs apart."""
-    runs = map(RunRecord.from_json, reversed(change.outputs.get("runs", ())))
-    lost = list(takewhile(lambda run: run.status is RunStatus.LOST, runs))
+def _may_retry(change: Change, state: State) -> bool:
+    """Count consecutive lost runs as attempts of the job's ``retry``, interrupted runs apart.
+
+    A run that is still recorded as live was lost with its machine, which counts as interrupted if platforms take such
+    machines back.
+    """
+    runs = [RunRecord.from_json(run) for run in reversed(change.outputs.get("runs", ()))]
+    vanished = sum(run.status.live for run in runs[:1])
+    lost = list(takewhile(lambda run: run.status is RunStatus.LOST, runs[vanished:]))
     interruptions = sum(run.interrupted for run in lost)
-    if lost and lost[0].interrupted:
-        return interruptions <= MAX_INTERRUPTIONS
-    return max(len(lost) - interruptions, 1) < change.job_spec.retry.max_attempts
+    cluster = state.resources.get(change.job_spec.cluster_address)
+    if lost[0].interrupted if lost and not vanished else vanished and _gives_notice(cluster):
+        return interruptions + vanished <= MAX_INTERRUPTIONS
+    return max(len(lost) + vanished - interruptions, 1) < change.job_spec.retry.max_attempts
+
+
+def _gives_notice(cluster: RecordedResource | None) -> bool:
+    nodes = cluster.outputs.get("nodes", ()) if cluster else ()
+    return any((node.get("details") or {}).get("notice") for node in nodes)
 
 
 def _values_digest(values: Mapping[str, Any] | None) -> str:

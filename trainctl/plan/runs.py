@@ -28,8 +28,9 @@ ENDED = {
 
 
 def live_run(context: ResourceContext) -> AffectedRun | None:
-    """Return the live run that a change of this job would stop."""
-    run = context.newest_run if context.address.kind is Kind.JOB else None
+    """Return the live run that a change of this job would stop; None if its machine is gone."""
+    is_present = context.address.kind is Kind.JOB and not context.is_missing
+    run = context.newest_run if is_present else None
     if run is None or not run.status.live:
         return None
     return _describe_run(run, JobSpec.from_attributes(context.before))
