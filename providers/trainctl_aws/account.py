@@ -12,7 +12,7 @@ from typing import Any
 from trainctl.errors import NodeError, NodeUnreachable
 
 _THROTTLED = frozenset(
-    {
+    [
         "RequestLimitExceeded",
         "Throttling",
         "ThrottlingException",
@@ -23,24 +23,26 @@ _THROTTLED = frozenset(
         "ServiceUnavailable",
         "InternalError",
         "InternalFailure",
-    }
+    ]
 )
 _DENIED = frozenset(
-    {
+    [
         "AuthFailure",
         "UnauthorizedOperation",
         "AccessDenied",
         "AccessDeniedException",
         "InvalidClientTokenId",
-        "UnrecognizedClientException",
         "ExpiredToken",
         "ExpiredTokenException",
+        "UnrecognizedClientException",
         "RequestExpired",
         "OptInRequired",
         "SignatureDoesNotMatch",
-    }
+    ]
 )
 _RETRY_SECONDS = 120.0
+_UNANSWERED = 3
+"""How often to call a service that doesn't respond."""
 _LONGEST_PAUSE = 20.0
 _PRICE_LIST_REGION = "us-east-1"
 _CREDENTIAL_ADVICE = (
@@ -92,14 +94,16 @@ class AwsAccount:
 
     def call(self, service: str, action: str, **parameters: Any) -> Any:
         """Call a service, again with back-off while it limits requests; AwsError or NodeUnreachable."""
-        end, pause = time.monotonic() + self._retry_seconds, 0.5
+        end, pause, unanswered = time.monotonic() + self._retry_seconds, 0.5, 0
         while True:
             try:
                 return self._call_once(service, action, parameters)
-            except (AwsError, NodeUnreachable) as error:
-                if isinstance(error, AwsError) and error.reason not in _THROTTLED:
+            except AwsError as error:
+                if error.reason not in _THROTTLED or time.monotonic() + pause > end:
                     raise
-                if time.monotonic() + pause > end:
+            except NodeUnreachable:
+                unanswered += 1
+                if unanswered == _UNANSWERED or time.monotonic() + pause > end:
                     raise
             time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -132,7 +136,7 @@ class AwsAccount:
                 f"AWS is unreachable: {error}", code="cloud-unreachable"
             ) from None
         except exceptions.BotoCoreError as error:
-            raise _denied(f"cannot sign requests to AWS: {error}", "BotoCoreError") from None
+            raise _denied(f"cannot call AWS: {error}", "BotoCoreError") from None
 
     def _client(self, service: str) -> Any:
         with self._lock:

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
-from trainctl_aws.catalog import TYPES, quota_of, quota_page
-from trainctl_aws.keys import data_directory, derive_host_key, ensure_login_key, login_key_path
-from trainctl_aws.network import ClusterNetwork
-from trainctl_aws.offers import subnet_zones
+from trainctl_aws.catalog import quota_of, quota_page
+from trainctl_aws.launch_record import LAG_SECONDS, LaunchRecord, find_by_token
+from trainctl_aws.request import LaunchRequest
 from trainctl_aws.settings import AwsSettings
 from trainctl_aws.tags import (
-    CLUSTER,
-    HOST_KEY,
-    KEY,
-    LINEAGE,
     LIVE,
-    NODE,
-    PRICE,
     Instance,
     find_instances,
     state_of,
     tag_filters,
-    tag_list,
 )
-from trainctl_aws.user_data import user_data
 
 _CAPACITY = frozenset(
-    {
+    [
         "InsufficientInstanceCapacity",
         "InsufficientHostCapacity",
         "InsufficientReservedInstanceCapacity",
@@ -50,13 +38,11 @@ _CAPACITY = frozenset(
         "SpotMaxPriceTooLow",
         "MaxSpotInstanceCountExceeded",
         "VcpuLimitExceeded",
-    }
+    ]
 )
 """Errors after which the next offer is tried."""
 _QUOTA = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded"})
 _ROUND_SECONDS = 15.0
-_LAG_SECONDS = 60.0
-"""How long a new instance may be missing from answers of EC2."""
 _MAX_ENDED = 20
 """How many earlier instances of a key may have ended."""
 
@@ -71,64 +57,6 @@ class OfferFailure:
     def __str__(self) -> str:
         zone = f" in {self.offer.zone}" if self.offer.zone else ""
         return f"{self.offer.type}{zone}, {self.offer.availability}: {self.error.reason}"
-
-
-class LaunchRecord:
-    """File of a launch that EC2 has not confirmed: the token and offer, written before the request.
-
-    A later attempt starts with that offer, and ``find`` waits until its instance is visible.
-    """
-
-    def __init__(self, environ: Mapping[str, str], key: str) -> None:
-        name = hashlib.sha256(key.encode()).hexdigest()[:32]
-        self._path = data_directory(environ) / "launches" / f"{name}.json"
-
-    def write(self, offer: Offer, token: str) -> None:
-        """Record the request that follows."""
-        self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(f".{time.monotonic_ns()}")
-        temporary.write_text(json.dumps({"offer": offer.to_json(), "token": token}))
-        temporary.replace(self._path)
-
-    def read(self) -> tuple[Offer, str] | None:
-        """Return the recorded offer and token."""
-        try:
-            value = json.loads(self._path.read_text())
-            return Offer.from_json(value["offer"]), str(value["token"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
-
-    @property
-    def age(self) -> float:
-        """Seconds since the request."""
-        with suppress(FileNotFoundError):
-            return time.time() - self._path.stat().st_mtime
-        return float("inf")
-
-    def remove(self) -> None:
-        """Forget the request: its outcome is known."""
-        self._path.unlink(missing_ok=True)
-
-
-def find_by_key(account: AwsAccount, key: str, record: LaunchRecord) -> Instance | None:
-    """Return the live instance of a key; wait for one that was launched less than a minute ago."""
-    while True:
-        found = find_instances(account, tag_filters(key=key))
-        if found:
-            return found[0]
-        launched = record.read()
-        if launched is None or record.age > _LAG_SECONDS:
-            return None
-        if find_by_token(account, launched[1]) is not None:
-            return None  # it has ended already
-        time.sleep(1.0)
-
-
-def find_by_token(account: AwsAccount, token: str) -> Instance | None:
-    """Return the instance that a request launched, in any state."""
-    filters = [{"Name": "client-token", "Values": [token]}]
-    found = find_instances(account, filters, (*LIVE, "shutting-down", "terminated"))
-    return found[0] if found else None
 
 
 class InstanceLauncher:
@@ -149,8 +77,7 @@ class InstanceLauncher:
         self._name = name
         self._key = key
         self._record = LaunchRecord(environ, key)
-        self._login = login_key_path(environ, cluster.name, cluster.lineage)
-        self._network = ClusterNetwork(account, cluster.name, cluster.lineage)
+        self._parameters = LaunchRequest(account, cluster, settings, environ, name, key).parameters
         self._failures: list[OfferFailure] = []
 
     def launch(self, offers: Sequence[Offer]) -> Instance:
@@ -227,7 +154,7 @@ class InstanceLauncher:
         return str(answer["Instances"][0]["InstanceId"])
 
     def _await_token(self, token: str, error: AwsError) -> Instance:
-        end = time.monotonic() + _LAG_SECONDS
+        end = time.monotonic() + LAG_SECONDS
         while (instance := find_by_token(self._account, token)) is None:
             if time.monotonic() > end:
                 raise error
@@ -236,7 +163,7 @@ class InstanceLauncher:
 
     def _await_visible(self, instance_id: str) -> Instance:
         """Return the description of a new instance, which EC2 shows with a delay."""
-        end = time.monotonic() + _LAG_SECONDS
+        end = time.monotonic() + LAG_SECONDS
         while True:
             with ignore_refusal("InvalidInstanceID.NotFound"):
                 found = self._account.ec2("describe_instances", InstanceIds=[instance_id])
@@ -254,79 +181,6 @@ class InstanceLauncher:
             self._account.ec2("terminate_instances", InstanceIds=surplus)
         self._record.remove()
         return first
-
-    def _parameters(self, offer: Offer, token: str) -> dict[str, Any]:
-        """Return the parameters of RunInstances: the same for every attempt with one token."""
-        cluster, settings = self._cluster, self._settings
-        login = ensure_login_key(self._login)
-        host = derive_host_key(login, token)
-        tags = {
-            **dict(settings.tags),
-            "Name": f"{cluster.name}/{self._name}",
-            LINEAGE: cluster.lineage,
-            CLUSTER: cluster.name,
-            NODE: self._name,
-            KEY: self._key,
-        }
-        price = "" if offer.price_per_hour is None else f"{offer.price_per_hour:g}"
-        own = {**tags, HOST_KEY: host.public, PRICE: price}
-        return {
-            **launch_parameters(settings, offer),
-            **self._image(),
-            "UserData": user_data(settings.user, login, host, settings.boot_timeout),
-            "NetworkInterfaces": self._interfaces(offer),
-            "Placement": self._placement(),
-            "TagSpecifications": [
-                {"ResourceType": "instance", "Tags": tag_list(own)},
-                {"ResourceType": "volume", "Tags": tag_list(tags)},
-            ],
-        }
-
-    def _image(self) -> dict[str, Any]:
-        ami = self._settings.ami
-        if ami.startswith("ssm:"):
-            name = ami.removeprefix("ssm:")
-            ami = self._account.call("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
-        image = self._account.ec2("describe_images", ImageIds=[ami])["Images"][0]
-        disk = {
-            "VolumeSize": self._settings.volume,
-            "VolumeType": "gp3",
-            "DeleteOnTermination": True,
-            "Encrypted": True,
-        }
-        device = image.get("RootDeviceName") or "/dev/sda1"
-        return {"ImageId": ami, "BlockDeviceMappings": [{"DeviceName": device, "Ebs": disk}]}
-
-    def _interfaces(self, offer: Offer) -> list[dict[str, Any]]:
-        settings = self._settings
-        subnets = subnet_zones(self._account, settings)
-        zone = offer.zone or min(subnets)
-        if zone not in subnets:
-            raise NodeError(f"no subnet in {zone}", "Add one to subnet, or remove the zone.")
-        subnet = subnets[zone]
-        groups = list(settings.security_groups) or [
-            self._network.ensure_security_group(settings, subnet["VpcId"])
-        ]
-        interface = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"], "Groups": groups}
-        known = TYPES.get(offer.type)
-        cards = max(1, known.network_cards if known else 1) if settings.efa else 1
-        if cards == 1:
-            interface["AssociatePublicIpAddress"] = settings.public
-        if not settings.efa:
-            return [interface]
-        more = {"InterfaceType": "efa", "DeleteOnTermination": True}
-        return [
-            {**interface, **more, "NetworkCardIndex": card, "DeviceIndex": min(card, 1)}
-            for card in range(cards)
-        ]
-
-    def _placement(self) -> dict[str, Any]:
-        group = self._settings.placement_group
-        if not group:
-            return {}
-        return {
-            "GroupName": group if isinstance(group, str) else self._network.ensure_placement_group()
-        }
 
     def _no_capacity(self, offers: Sequence[Offer]) -> NodeError:
         node = f"{self._cluster.name}/{self._name}"
@@ -351,33 +205,3 @@ class InstanceLauncher:
             f"Tried:\n{tried}\nRequest an increase: {page}",
             code="machine-quota",
         )
-
-
-def launch_parameters(settings: AwsSettings, offer: Offer) -> dict[str, Any]:
-    """Return the parameters of RunInstances that depend on settings and offer only."""
-    parameters: dict[str, Any] = {
-        "InstanceType": offer.type,
-        "MinCount": 1,
-        "MaxCount": 1,
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
-    }
-    if settings.instance_profile:
-        parameters["IamInstanceProfile"] = {"Name": settings.instance_profile}
-    if settings.spot:
-        limit = settings.max_price_per_hour
-        parameters["InstanceMarketOptions"] = {
-            "MarketType": "spot",
-            "SpotOptions": {
-                "SpotInstanceType": "one-time",
-                "InstanceInterruptionBehavior": "terminate",
-                **({} if limit is None else {"MaxPrice": f"{limit:g}"}),
-            },
-        }
-    if settings.capacity_block:
-        parameters["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
-    reserved = settings.capacity_block or settings.capacity_reservation
-    if reserved:
-        target = {"CapacityReservationId": reserved}
-        parameters["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
-    return parameters

@@ -96,8 +96,7 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
         known = TYPES.get(name)
         for zone in _ordered_zones(settings, facts, name):
             price = _price(settings, facts, name, zone)
-            limit = settings.max_price_per_hour
-            if limit is not None and price.amount is not None and price.amount > limit:
+            if _is_too_expensive(settings, price):
                 continue
             offers.append(
                 Offer(
@@ -114,6 +113,15 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
                 )
             )
     return offers
+
+
+def _is_too_expensive(settings: AwsSettings, price: ListedPrice) -> bool:
+    limit = settings.max_price_per_hour
+    if limit is None or price.amount is None:
+        return False
+    # EC2 itself compares spot prices with the limit; without them, the table has on-demand prices.
+    is_spot_unknown = settings.spot and price.date == PRICE_DATE
+    return price.amount > limit and not is_spot_unknown
 
 
 def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> tuple[str, ...]:
@@ -151,7 +159,10 @@ def _zones(account: AwsAccount, settings: AwsSettings) -> dict[str, tuple[str, .
         LocationType="availability-zone",
         Filters=[{"Name": "instance-type", "Values": list(settings.instance_types)}],
     )
-    allowed = subnet_zones(account, settings).keys()
+    allowed = set(subnet_zones(account, settings))
+    if reserved := settings.capacity_block or settings.capacity_reservation:
+        answer = account.ec2("describe_capacity_reservations", CapacityReservationIds=[reserved])
+        allowed &= {item["AvailabilityZone"] for item in answer["CapacityReservations"]}
     zones: dict[str, tuple[str, ...]] = {}
     for item in sorted(found, key=lambda item: str(item["Location"])):
         if item["Location"] in allowed:

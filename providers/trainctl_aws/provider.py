@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.parallel import each
@@ -27,25 +26,20 @@ from trainctl.plugin_api.provider import (
     Transport,
 )
 from trainctl_aws.account import AwsAccount
-from trainctl_aws.catalog import TYPES
 from trainctl_aws.deletion import delete_instance, delete_unused
 from trainctl_aws.keys import login_key_path
-from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
+from trainctl_aws.launch import InstanceLauncher
+from trainctl_aws.launch_record import LaunchRecord, find_by_key
+from trainctl_aws.nodes import machine_of, node_of, planned_nodes
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
 from trainctl_aws.schema import schema
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings
 from trainctl_aws.tags import (
-    CLUSTER,
-    HOST_KEY,
     KEY,
-    LINEAGE,
-    NODE,
-    PRICE,
     Instance,
     find_instances,
     state_of,
     tag_filters,
-    tags_of,
 )
 from trainctl_aws.user_data import BOOT_WAIT, LOGIN_MARKER
 from trainctl_ssh import SshProvider
@@ -100,22 +94,7 @@ class AwsProvider:
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
         """See Provider. Price and GPUs are those of the first offer in the table."""
         settings = read_settings(cluster)
-        known = TYPES.get(settings.instance_types[0]) if settings.instance_types else None
-        names = [f"{cluster.name}-{number}" for number in range(settings.nodes)]
-        return [
-            Node(
-                cluster=cluster.name,
-                name=name,
-                address="",
-                root="",
-                data="",
-                python="",
-                gpus=known.gpus if known else None,
-                details={"region": settings.region, "node": name},
-                price_per_hour=known.price if known else None,
-            )
-            for name in names
-        ]
+        return planned_nodes(cluster.name, settings)
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
         """See OffersMachines."""
@@ -138,7 +117,7 @@ class AwsProvider:
         found = find_instances(self._account(settings.region), tag_filters(key=node.key))
         if not node.key or not found:
             raise NodeUnreachable(f"{node.id} does not exist")
-        return self._located(_node(settings, found[0]))
+        return self._located(node_of(settings, found[0]))
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """See Provider. Returns when the machine has booted."""
@@ -196,7 +175,7 @@ class AwsProvider:
         region = read_settings(cluster).region
         by_tag = [{"Name": "tag-key", "Values": [KEY]}]
         found = find_instances(self._account(region), by_tag)
-        return [_machine(instance, region) for instance in found]
+        return [machine_of(instance, region) for instance in found]
 
     def end(self, machine: Machine) -> None:
         """See ListsMachines."""
@@ -213,7 +192,10 @@ class AwsProvider:
                 code="ssh-permission-denied",
             )
         return self._ssh.transport(
-            replace(node, details={**node.details, "identity_file": str(path)})
+            replace(
+                node,
+                details={**node.details, "identity_file": str(path), "identity_only": True},
+            )
         )
 
     def _account(self, region: str) -> AwsAccount:
@@ -245,12 +227,17 @@ class AwsProvider:
         end, pause = time.monotonic() + settings.boot_timeout, 0.25
         by_id = [{"Name": "instance-id", "Values": [instance_id]}]
         while True:
-            found = find_instances(account, by_id, ("pending", "running", "stopped"))
+            found = find_instances(account, by_id)
+            if found and state_of(found[0]).startswith("stop"):
+                raise NodeUnreachable(
+                    f"{instance_id} is {state_of(found[0])}",
+                    "Start it in the console, or destroy it.",
+                )
             if not found:
                 raise NodeError(
                     f"{instance_id} has ended while booting", _end_reason(account, instance_id)
                 )
-            node = _node(settings, found[0])
+            node = node_of(settings, found[0])
             try:
                 return self._located(node)
             except NodeUnreachable as error:
@@ -260,7 +247,7 @@ class AwsProvider:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _try_to_locate(self, settings: AwsSettings, instance: Instance) -> Node:
-        node = _node(settings, instance)
+        node = node_of(settings, instance)
         try:
             return self._located(node) if state_of(instance) == "running" else node
         except NodeUnreachable:
@@ -278,65 +265,6 @@ class AwsProvider:
                 self._paths[name] = find_host_paths(transport, host, node.id)
         paths = self._paths[name]
         return replace(node, root=paths.root, data=paths.data, python=paths.python)
-
-
-def _node(settings: AwsSettings, instance: Instance) -> Node:
-    tags = tags_of(instance)
-    address = instance.get("PublicIpAddress" if settings.public else "PrivateIpAddress") or ""
-    details: dict[str, Any] = {
-        "region": settings.region,
-        "node": tags.get(NODE, ""),
-        "instance": instance["InstanceId"],
-        "type": instance["InstanceType"],
-        "zone": instance["Placement"]["AvailabilityZone"],
-        "lineage": tags.get(LINEAGE, ""),
-        "user": settings.user,
-        "port": settings.port,
-        "host_key": tags.get(HOST_KEY, ""),
-        **({"jump": settings.jump} if settings.jump else {}),
-        "notice": {"kind": "imds"},
-        "crontab": True,
-    }
-    shutdown = ("shutdown", "-h", "now")
-    known = TYPES.get(instance["InstanceType"])
-    return Node(
-        cluster=tags.get(CLUSTER, ""),
-        name=tags.get(NODE, ""),
-        address=address,
-        root="",
-        data="",
-        python="",
-        key=tags.get(KEY, ""),
-        gpus=known.gpus if known else None,
-        details=details,
-        price_per_hour=_number(tags.get(PRICE, "")),
-        shutdown=shutdown if settings.user == "root" else ("sudo", "-n", *shutdown),
-        idle_timeout=settings.idle_timeout,
-    )
-
-
-def _machine(instance: Instance, region: str) -> Machine:
-    tags = tags_of(instance)
-    return Machine(
-        id=instance["InstanceId"],
-        cluster=tags.get(CLUSTER, ""),
-        node=tags.get(NODE, ""),
-        lineage=tags.get(LINEAGE, ""),
-        key=tags.get(KEY, ""),
-        state=state_of(instance),
-        type=instance["InstanceType"],
-        zone=instance["Placement"]["AvailabilityZone"],
-        launched_at=instance["LaunchTime"].timestamp(),
-        price_per_hour=_number(tags.get(PRICE, "")),
-        details={"region": region},
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _end_reason(account: AwsAccount, instance_id: str) -> str:

@@ -18,13 +18,15 @@ CONNECT_SECONDS = 10
 class SshLogin:
     """How to log in to a host; empty members are left to the user's SSH configuration.
 
-    ``connect_timeout`` is in seconds. ``host_key``: ``TYPE BASE64``, the only accepted key.
+    ``connect_timeout`` is in seconds. ``host_key``: ``TYPE BASE64``, the only accepted key. ``identity_only``: offer no other
+    key than ``identity_file``, as servers refuse a login after a few keys.
     """
 
     address: str
     user: str = ""
     port: int | None = None
     identity_file: str = ""
+    identity_only: bool = False
     jump: str = ""
     host_key: str = ""
     connect_timeout: int = CONNECT_SECONDS

@@ -303,6 +303,8 @@ class OpenSshConnection:
                 "StrictHostKeyChecking=yes",
             ):
                 words += ["-o", option]
+        if login.identity_only:
+            words += ["-o", "IdentitiesOnly=yes"]
         flags: Sequence[tuple[str, object]] = (
             ("-l", login.user),
             ("-p", login.port),

@@ -212,6 +212,8 @@ class ParamikoConnection:
                 host,
                 port,
                 login.user or str(config.get("user", getpass.getuser())),
+                allow_agent=not login.identity_only,
+                look_for_keys=not login.identity_only,
                 key_filename=cast("Any", [str(Path(file).expanduser()) for file in files]),
                 timeout=seconds,
                 banner_timeout=seconds,

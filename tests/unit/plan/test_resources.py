@@ -26,6 +26,7 @@ from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.plan.graph import planned_addresses
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
 from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
+from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 
@@ -415,3 +416,20 @@ def test_a_plan_shows_machines_that_cost_money() -> None:
     removed = plan_cluster(state, destroy=True)
     assert change_of(removed, "cluster.lab").note == "its machines stop costing money"
     assert change_of(plan_cluster(state, tag="b"), "cluster.lab").note == ""
+
+
+def test_machines_that_cost_money_are_created_after_mirroring() -> None:
+    """The cluster waits for the weights of its jobs, though it doesn't depend on them."""
+    cluster, weights = at("cluster.lab"), at("weights.qwen3")
+    offer = Offer("big", 8, "H100", "a", 9.0, "table", "2026-01-01", "spot")
+    inputs = replace(PlanScenario().inputs(), offers={cluster: (offer,)})
+    provider = inputs.desired.resources[cluster].provider
+
+    for costs, first in ((True, weights), (False, cluster)):
+        plan = make_plan(replace(inputs, capabilities={provider: Capabilities(costs_money=costs)}))
+        change = change_of(plan, "cluster.lab")
+        assert change.waits_for == ((weights,) if costs else ())
+        assert weights not in change.depends_on
+        order = [one.address for one in plan.changes]
+        assert min(order.index(cluster), order.index(weights)) == order.index(first)
+        assert plan.offers == {cluster: (offer,)}
