@@ -142,13 +142,9 @@ class PreflightChecker:
             agent = self._agents.of(cluster.provider, node)
             return agent.call(PREFLIGHT_PORTS, request, timeout=QUERY_SECONDS)
 
-        responses = each(connect, range(len(nodes)), len(nodes))
-        pairs = {
-            (rank, to)
-            for rank, found in enumerate(responses)
-            for to in found["unreached"]
-            if not responses[to]["problem"]  # it can't listen, as its port was taken meanwhile
-        }
+        responses, pairs = _failed_pairs(connect, len(nodes))
+        if pairs:  # one call may have begun too late
+            responses, pairs = _failed_pairs(connect, len(nodes))
         while pairs:
             counts = Counter(rank for pair in pairs for rank in pair)
             worst = max(counts, key=lambda rank: (counts[rank], rank))
@@ -210,6 +206,19 @@ def _add_driver_differences(
             findings[node.id].append(
                 _finding("driver", WARNING, summary, "Install the same driver on all nodes.")
             )
+
+
+def _failed_pairs(
+    connect: Callable[[int], PreflightPortsResponse], count: int
+) -> tuple[list[PreflightPortsResponse], set[tuple[int, int]]]:
+    """Have all ranks connect; return the responses, and pairs of ranks without a connection."""
+    responses = each(connect, range(count), count)
+    return responses, {
+        (rank, to)
+        for rank, found in enumerate(responses)
+        for to in found["unreached"]
+        if not responses[to]["problem"]  # it can't listen, as its port was taken meanwhile
+    }
 
 
 def _unreached(

@@ -41,7 +41,7 @@ from trainctl.node.system.health import (
 )
 from trainctl.node.system.layout import Layout, check_absolute, layout_of
 
-_TOOL_SECONDS = 4.0
+_TOOL_SECONDS = 2.5
 _MAX_NAMED = 2
 _GpuReport = Tuple[Optional[str], List[Finding]]
 

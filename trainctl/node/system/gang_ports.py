@@ -20,13 +20,13 @@ from trainctl.base.protocol.preflight import (
     PreflightPortsResponse,
 )
 
-_SECONDS = 3.0
+_SECONDS = 1.5
 """Time until all hosts must have reached each other; calls may begin late."""
 
 _ANY_PORT = range(20000, 32000)
 """Below the range of outgoing connections, which could take the port."""
 
-_CONNECT_SECONDS = 1.0
+_CONNECT_SECONDS = 0.3
 _RETRY_SECONDS = 0.05
 _SIOCGIFADDR, _SIOCGIFMTU = 0x8915, 0x8921
 """linux/sockios.h: address and MTU of an interface."""

@@ -16,7 +16,7 @@ from trainctl.base.protocol.preflight import ERROR, FAULT, WARNING, Finding
 from trainctl.base.units import format_bytes
 from trainctl.node.system.gpus import GpuHealth
 
-_PROBE_SECONDS = 3.0
+_PROBE_SECONDS = 2.5
 _STEP_BYTES = 4 * 2**20
 _SLOW_BYTES = 16 * 2**20
 _MIN_FREE = 64 * 2**20
@@ -104,7 +104,7 @@ def disk_findings(cache: Path, scratch: Path, size: int) -> Iterator[Finding]:
 
 
 def probe_disk(directory: Path, size: int) -> Optional[Finding]:
-    """Write and sync a file that has no name afterwards; at most 3 s."""
+    """Write and sync a file that has no name afterwards; at most 2.5 s."""
     path = directory / f".preflight-{os.getpid()}"
     block, written, began = os.urandom(min(size, _STEP_BYTES)), 0, time.monotonic()
     try:
