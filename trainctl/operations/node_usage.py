@@ -12,10 +12,9 @@ from trainctl.model.reports import NodeReport, NodeUsage
 from trainctl.model.run import RunRecord
 from trainctl.operations.nodes import inspect_nodes
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.quarantine import quarantined, quarantined_nodes
+from trainctl.plan.quarantine import CREATED, quarantined, quarantined_nodes
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import nodes_of
-from trainctl.resources.clusters import CREATED
 from trainctl.resources.run_control import runs_of
 
 WATCH_SECONDS = 2.0

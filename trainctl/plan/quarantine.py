@@ -15,6 +15,9 @@ from trainctl.model.run import RunRecord, RunStatus
 OUTPUT = "quarantine"
 """Output of a cluster: an entry for each node by its name, also for released ones."""
 
+CREATED = "created"
+"""Output of a cluster: when its nodes were created, in Unix seconds by key."""
+
 LOST_RUNS = 3
 """Runs in a row that lost a node and quarantine it."""
 
@@ -59,26 +62,40 @@ def quarantined_nodes(state: State) -> dict[str, str]:
 
 
 def lost_nodes(state: State) -> dict[str, str]:
-    """Return nodes that the last three runs on them lost, if not quarantined yet, with the reason."""
+    """Return nodes that the last three runs on them lost, if not quarantined yet, with the reason.
+
+    Runs count since the machine was created; those of a machine that its platform took back don't.
+    """
     lost = sum(run.get("status") == RunStatus.LOST for run in _recorded_runs(state))
     if lost < LOST_RUNS:
         return {}
-    released = {
-        node: entry.released or entry.since
+    since = {
+        node: time
         for address, cluster in state.resources.items()
         if address.kind is Kind.CLUSTER
-        for node, entry in entries(cluster).items()
+        for node, time in _counted_since(cluster).items()
     }
     runs: dict[str, list[RunRecord]] = {}
     for run in sorted(_ended_runs(state), key=_time):
         for node in {rank.node for rank in run.ranks}:
-            if _time(run) > released.get(node, 0.0):
+            if node in since and _time(run) > since[node] and not run.interrupted:
                 runs.setdefault(node, []).append(run)
     return {
         node: f"the last {LOST_RUNS} runs lost it"
         for node, ended in runs.items()
         if len(ended) >= LOST_RUNS and all(_lost(run, node) for run in ended[-LOST_RUNS:])
     }
+
+
+def _counted_since(cluster: RecordedResource) -> dict[str, float]:
+    """Return the time by node id from which lost runs count: of its creation or release."""
+    created, known = cluster.outputs.get(CREATED) or {}, entries(cluster)
+    times = {}
+    for node in cluster.outputs.get("nodes") or ():
+        entry = known.get(_node_id(cluster, node))
+        ended = (entry.released or entry.since) if entry else 0.0
+        times[_node_id(cluster, node)] = max(ended, created.get(node.get("key", ""), 0.0))
+    return times
 
 
 def _recorded_runs(state: State) -> Iterator[Mapping[str, Any]]:

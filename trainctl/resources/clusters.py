@@ -20,7 +20,7 @@ from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.specs.resource import CacheTierSpec, ClusterSpec
-from trainctl.plan.quarantine import OUTPUT
+from trainctl.plan.quarantine import CREATED, OUTPUT
 from trainctl.plan.values import Observation
 from trainctl.plugin_api.provider import (
     IDLE_TIMEOUT_SECONDS,
@@ -206,10 +206,6 @@ def find_reachable(
 
     results = zip(nodes, each(is_reachable, nodes, AT_ONCE), strict=True)
     return tuple(node.name for node, reachable in results if reachable)
-
-
-CREATED = "created"
-"""Output of a cluster: when its nodes were created, in Unix seconds by key."""
 
 
 def kept_outputs(

@@ -52,15 +52,15 @@ def put(ledger: Ledger, recorded: RecordedResource) -> None:
     ledger.finish(ledger.begin(request), recorded)
 
 
-def runs(ledger: Ledger, *statuses: RunStatus, start: int = 1) -> None:
+def runs(ledger: Ledger, *statuses: RunStatus) -> None:
     """Record runs of the job on the first node, one a second."""
     found = [
         RunRecord(
             f"id-{at}", at, f"key-{at}", status=status,
             ranks=(RankRecord(0, "lab/gpu-0", status),),
-            created_at=float(at), ended_at=None if status.live else at + 0.5,
+            created_at=200.0 + at, ended_at=None if status.live else 200.5 + at,
         ).to_json()
-        for at, status in enumerate(statuses, start)
+        for at, status in enumerate(statuses, 1)
     ]  # fmt: skip
     put(ledger, RecordedResource(JOB, "ssh", {}, {"runs": found}))
 
@@ -107,7 +107,7 @@ def test_cost_and_idle_time(workspace: Workspace) -> None:
     """From creation until now; a node with a live run is not idle."""
     runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.FAILED)
     first, second = node_usage.node_usage(workspace.ledger.state(), 100.0 + 1800).values()
-    assert (first.cost, first.idle_since, first.price_per_hour) == (2.0, 2.5, 4.0)
+    assert (first.cost, first.idle_since, first.price_per_hour) == (2.0, 202.5, 4.0)
     assert (second.cost, second.idle_since, second.created_at) == (None, None, None)
     runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
     assert node_usage.node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from trainctl.base.protocol import INTERRUPTED
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
@@ -93,3 +95,14 @@ def test_runs_before_a_release_do_not_count() -> None:
     lost = [run(number, blamed=0) for number in range(1, 7)]
     assert lost_nodes(state(cluster(gpu_0=entry(released=4.5)), *lost)) == {}
     assert [*lost_nodes(state(cluster(gpu_0=entry(released=3.5)), *lost))] == ["lab/gpu-0"]
+
+
+def test_lost_machines_of_a_platform_do_not_count() -> None:
+    """Neither runs of a machine that its platform took back, nor those before another machine was created."""
+    lost = [run(number, blamed=0) for number in range(1, 5)]
+    taken = [replace(one, error=f"rank 0: {INTERRUPTED}") for one in lost]
+    assert lost_nodes(state(cluster(), *taken)) == {}
+    assert [*lost_nodes(state(cluster(), taken[0], *lost[1:]))] == ["lab/gpu-0"]
+    recreated = cluster()
+    outputs = {**recreated.outputs, "created": {"key-0": 2.5}}
+    assert lost_nodes(state(replace(recreated, outputs=outputs), *lost)) == {}
