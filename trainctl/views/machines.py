@@ -54,6 +54,15 @@ def machines_lines(
     return lines
 
 
+def ended_lines(machines: Sequence[OrphanedMachine]) -> list[str]:
+    """Return what became of each machine."""
+    lines = []
+    for orphan in machines:
+        name = f"{orphan.machine.cluster}/{orphan.machine.node} ({orphan.machine.id})"
+        lines.append(escape(f"{name}: {orphan.error}" if orphan.error else f"Ended {name}."))
+    return lines
+
+
 def _cells(orphan: OrphanedMachine, now: float) -> list[str]:
     machine = orphan.machine
     launched = machine.launched_at

@@ -25,7 +25,7 @@ from trainctl.operations.quarantine import quarantine, release
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.orphans import OrphanedMachine
 from trainctl.views.machines import COLUMNS as MACHINE_COLUMNS
-from trainctl.views.machines import machine_row, machines_json, machines_lines
+from trainctl.views.machines import ended_lines, machine_row, machines_json, machines_lines
 from trainctl.views.nodes import COLUMNS, node_rows, nodes_json, nodes_lines
 
 
@@ -149,11 +149,8 @@ def reap_command(
                 session.output.note("Nothing was changed.")
                 return 1
         machines = end_machines(workspace, machines)
-    _print_machines(session, machines, format_)
-    failed = [machine for machine in machines if machine.error]
-    for orphan in failed:
-        session.output.note(f"{orphan.machine.id}: {orphan.error}")
-    return 1 if failed else 0
+    _print_machines(session, machines, format_, ended_lines(machines))
+    return 1 if any(machine.error for machine in machines) else 0
 
 
 def _note_unlisted(session: CliSession, workspace: Workspace) -> None:
@@ -162,9 +159,12 @@ def _note_unlisted(session: CliSession, workspace: Workspace) -> None:
 
 
 def _print_machines(
-    session: CliSession, machines: list[OrphanedMachine], format_: TableFormat
+    session: CliSession,
+    machines: list[OrphanedMachine],
+    format_: TableFormat,
+    lines: list[str] | None = None,
 ) -> None:
-    lines = machines_lines(machines, time.time(), session.output.width)
+    lines = lines or machines_lines(machines, time.time(), session.output.width)
     rows = (MACHINE_COLUMNS, [machine_row(machine) for machine in machines])
     print_result(session.output, format_, machines_json(machines), lines, rows)
 
