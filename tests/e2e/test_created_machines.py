@@ -158,13 +158,7 @@ def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "noticed"),
-    [
-        ("reconcile --once", True),
-        ("apply --auto-approve", True),
-        ("reconcile --once", False),
-        ("apply --auto-approve", False),
-    ],
+    ("by", "noticed"), [("reconcile --once", True), ("apply --auto-approve", False)]
 )
 def test_an_interrupted_run_resumes_on_another_machine(
     rented: ProjectHarness, bucket: BucketServer, by: str, noticed: bool

@@ -116,7 +116,7 @@ class Reconciler:
         for change in chosen:
             if is_lost_run_retry(change):
                 try:
-                    starts |= resume_starts(workspace, [change.address])
+                    starts |= resume_starts(workspace, [change.address], lost=True)
                 except TrainctlError as error:
                     self.report(change.address, error.summary, EventType.DIAGNOSTIC)
                     if error.code != "checkpoint-not-found":

@@ -32,11 +32,12 @@ _AT_ONCE = 8
 
 
 def resume_starts(
-    workspace: Workspace, addresses: Iterable[Address]
+    workspace: Workspace, addresses: Iterable[Address], *, lost: bool = False
 ) -> dict[Address, RerunRequest]:
     """Return the starts of jobs from their newest complete checkpoints.
 
-    The name of a matrix means all of its jobs. TrainctlError if a job has no checkpoint.
+    The name of a matrix means all of its jobs. ``lost``: the newest runs have ended, even if recorded as live.
+    TrainctlError if a job has no checkpoint.
     """
     state = with_unrecorded_runs(workspace)
 
@@ -44,7 +45,7 @@ def resume_starts(
         run = find_run(state, address)
         newest = find_newest_checkpoint(workspace, run.job)
         note = f"resumes from {newest.name} of run {newest.run}"
-        if run.record.status.live:
+        if run.record.status.live and not lost:
             note += ", or from a newer checkpoint saved before the run stops"
         return RerunRequest({RESUME: "latest"}, note)
 
@@ -65,7 +66,7 @@ def plan_with_resumes(
     for change in plan.changes if survey.refresh and not survey.offline else ():
         if change.address not in starts and _lost_its_machine(change):
             try:
-                resumed |= resume_starts(workspace, [change.address])
+                resumed |= resume_starts(workspace, [change.address], lost=True)
             except TrainctlError as error:
                 if error.code != "checkpoint-not-found":
                     summary = f"the new run doesn't resume: {error.summary}"
