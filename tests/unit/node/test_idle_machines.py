@@ -247,6 +247,7 @@ def test_calls_start_one_watcher_and_again_if_it_died(node: NodeHarness) -> None
     node.call("has_code", {"digest": "sha256:code"})
     assert use.last_used > 10**18
     os.kill(watcher_of(node), signal.SIGKILL)
+    use.path.unlink()  # the next call would start it again
 
 
 def watcher_of(node: NodeHarness) -> int:
