@@ -10,6 +10,7 @@ from trainctl_aws.network import ClusterNetwork
 from trainctl_aws.tags import LIVE, find_instances, state_of, tag_filters
 
 _END_SECONDS = 900.0
+_DETACH_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
 
@@ -50,14 +51,14 @@ def _await_end(account: AwsAccount, instance_id: str) -> None:
 
 def _delete_volumes(account: AwsAccount, cluster: str, lineage: str) -> list[str]:
     """Delete volumes that outlived their machines; return those that could not be deleted."""
-    filters = tag_filters(cluster=cluster, lineage=lineage)
-    left = []
-    for volume in account.ec2_items("describe_volumes", "Volumes", Filters=filters):
-        if volume["State"] in ("deleting", "deleted"):
-            continue
-        try:
-            with ignore_refusal("InvalidVolume.NotFound"):
-                account.ec2("delete_volume", VolumeId=volume["VolumeId"])
-        except NodeError as error:
-            left.append(f"{volume['VolumeId']}: {error.summary}")
-    return left
+    filters, end = tag_filters(cluster=cluster, lineage=lineage), time.monotonic() + _DETACH_SECONDS
+    while True:
+        found = account.ec2_items("describe_volumes", "Volumes", Filters=filters)
+        volumes = [item for item in found if item["State"] not in ("deleting", "deleted")]
+        if not volumes or time.monotonic() > end:
+            return [f"{volume['VolumeId']} is {volume['State']}" for volume in volumes]
+        for volume in volumes:
+            if volume["State"] == "available":
+                with ignore_refusal("InvalidVolume.NotFound", "VolumeInUse"):
+                    account.ec2("delete_volume", VolumeId=volume["VolumeId"])
+        time.sleep(_PAUSE_SECONDS)

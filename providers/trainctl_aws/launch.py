@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
@@ -59,6 +59,12 @@ class OfferFailure:
         return f"{self.offer.type}{zone}, {self.offer.availability}: {self.error.reason}"
 
 
+def wait(cluster: ClusterSettings, seconds: float) -> None:
+    """Sleep; UserInterrupt if the user stops the apply."""
+    if cluster.cancelled.wait(seconds):
+        raise UserInterrupt("stopped while waiting for a machine", "The next apply continues.")
+
+
 class InstanceLauncher:
     """Launches the instance of one key."""
 
@@ -98,7 +104,7 @@ class InstanceLauncher:
             if time.monotonic() + _ROUND_SECONDS > end:
                 self._record.remove()
                 raise self._no_capacity(offers)
-            time.sleep(_ROUND_SECONDS)
+            wait(self._cluster, _ROUND_SECONDS)
             rounds += 1
 
     def _refuse_too_many(self) -> None:

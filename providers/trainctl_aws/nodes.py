@@ -22,8 +22,9 @@ from trainctl_aws.tags import (
 
 
 def planned_nodes(cluster: str, settings: AwsSettings) -> list[Node]:
-    """Return the nodes of the settings, with price and GPUs of the first type. Their details differ."""
-    known = TYPES.get(settings.instance_types[0]) if settings.instance_types else None
+    """Return the nodes of the settings, with the first type's price and the GPUs that all types have."""
+    types = [TYPES.get(name) for name in settings.instance_types]
+    counts = [known.gpus if known else -1 for known in types]
     return [
         Node(
             cluster=cluster,
@@ -32,9 +33,10 @@ def planned_nodes(cluster: str, settings: AwsSettings) -> list[Node]:
             root="",
             data="",
             python="",
-            gpus=known.gpus if known else None,
+            gpus=None if -1 in counts else min(counts, default=None),
+            # Equal details would mean the same machine.
             details={"region": settings.region, "node": f"{cluster}-{number}"},
-            price_per_hour=known.price if known else None,
+            price_per_hour=types[0].price if types and types[0] else None,
         )
         for number in range(settings.nodes)
     ]

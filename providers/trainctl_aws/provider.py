@@ -28,7 +28,7 @@ from trainctl.plugin_api.provider import (
 from trainctl_aws.account import AwsAccount
 from trainctl_aws.deletion import delete_instance, delete_unused
 from trainctl_aws.keys import login_key_path
-from trainctl_aws.launch import InstanceLauncher
+from trainctl_aws.launch import InstanceLauncher, wait
 from trainctl_aws.launch_record import LaunchRecord, find_by_key
 from trainctl_aws.nodes import machine_of, node_of, planned_nodes
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
@@ -128,7 +128,7 @@ class AwsProvider:
             launcher = InstanceLauncher(account, cluster, settings, os.environ, name, key)
             with self._deleting_unused(account, cluster):
                 found = [launcher.launch(self.offers(cluster))]
-        return self._await_boot(account, settings, found[0]["InstanceId"])
+        return self._await_boot(account, cluster, found[0]["InstanceId"])
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """See Provider. Paths are empty if the machine doesn't respond."""
@@ -222,9 +222,10 @@ class AwsProvider:
                 with suppress(NodeError):
                     delete_unused(account, *owner)
 
-    def _await_boot(self, account: AwsAccount, settings: AwsSettings, instance_id: str) -> Node:
+    def _await_boot(self, account: AwsAccount, cluster: ClusterSettings, instance_id: str) -> Node:
         """Return the node when its machine has an address and has booted; NodeUnreachable after ``boot_timeout``."""
-        end, pause = time.monotonic() + settings.boot_timeout, 0.25
+        settings = read_settings(cluster)
+        end, pause = time.monotonic() + settings.boot_timeout, 1.0
         by_id = [{"Name": "instance-id", "Values": [instance_id]}]
         while True:
             found = find_instances(account, by_id)
@@ -243,7 +244,7 @@ class AwsProvider:
             except NodeUnreachable as error:
                 if error.code == "ssh-key-changed" or time.monotonic() > end:
                     raise
-            time.sleep(pause)
+            wait(cluster, pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _try_to_locate(self, settings: AwsSettings, instance: Instance) -> Node:

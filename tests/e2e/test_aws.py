@@ -169,3 +169,18 @@ def test_several_machines_are_created_and_scaled_down(
     rented.write({"trainctl.yaml": text})
     rented.run("apply", "--auto-approve")
     assert len(instances(ec2)) == 1
+
+
+def test_machines_of_a_lost_state_are_listed_and_ended(
+    rented: ProjectHarness, ec2: Ec2Server
+) -> None:
+    """Their lineage is in their tags."""
+    rented.run("apply", "--auto-approve")
+    [instance] = instances(ec2)
+    lineage = next(t["Value"] for t in instance["Tags"] if t["Key"] == "trainctl:lineage")
+    shutil.rmtree(rented.directory / ".trainctl")
+
+    assert instance["InstanceId"] in rented.run("nodes", "--orphans").stdout
+    rented.run("nodes", "reap", "--lineage", lineage, "--auto-approve")
+
+    assert not any(leftovers(ec2).values()), leftovers(ec2)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from threading import Event
 from typing import Any, Protocol
 
 from trainctl.base.json import JsonObject
@@ -96,13 +97,15 @@ def _ignore(text: str) -> None:
 class ClusterSettings:
     """Name of a cluster and the provider's settings, with defaults filled in.
 
-    ``create`` gets the ``lineage`` of the state, to label machines with, and ``notify``, which shows a message to the user.
+    ``create`` gets the ``lineage`` of the state, to label machines with; ``notify``, which shows a message to the user; and
+    ``cancelled``, which is set when the user wants to stop: a ``create`` that waits then raises UserInterrupt.
     """
 
     name: str
     settings: JsonObject
     lineage: str = ""
     notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
+    cancelled: Event = field(default_factory=Event, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,9 @@ class ClusterHandler:
         name = step.cluster_spec.provider
         provider = self._providers(name)
         settings = provider_cluster(step.address.name, step.cluster_spec)
-        cluster = replace(settings, lineage=self._lineage, notify=step.notify)
+        cluster = replace(
+            settings, lineage=self._lineage, notify=step.notify, cancelled=step.cancelled
+        )
         if step.action is Action.REPLACE:
             self.delete(step)
         recorded = step.recorded

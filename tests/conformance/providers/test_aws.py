@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.servers.ec2 import Ec2Server
-from trainctl.errors import NodeUnreachable
+from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl.testing.provider import ProviderConformance
 from trainctl_aws import AwsProvider
@@ -24,14 +25,15 @@ from trainctl_aws.settings import read_settings
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def provider(
-    ec2: Ec2Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    _ec2_server: Ec2Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AwsProvider]:
-    """A provider with the account of the server."""
-    for name, value in {**ec2.environment, "XDG_DATA_HOME": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-    with closing(AwsProvider()) as provider:
+    """One provider for all tests, with the account of the server."""
+    place = {"XDG_DATA_HOME": str(tmp_path_factory.mktemp("data"))}
+    with pytest.MonkeyPatch.context() as monkeypatch, closing(AwsProvider()) as provider:
+        for name, value in {**_ec2_server.environment, **place}.items():
+            monkeypatch.setenv(name, value)
         yield provider
 
 
@@ -192,3 +194,36 @@ def test_another_computer_without_the_login_key_says_so(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
     with pytest.raises(NodeUnreachable, match="no login key for lab/lab-0"):
         provider.transport(node)
+
+
+def test_waiting_for_capacity_ends_when_the_user_stops(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """Each failure of the first round is shown; nothing is left."""
+    ec2.fail_next("RunInstances", "InsufficientInstanceCapacity", count=float("inf"))
+    shown: list[str] = []
+    waiting = replace(
+        settings_of(cluster, capacity_timeout="1h", zones=["us-east-1b"]), notify=shown.append
+    )
+    threading.Timer(2, waiting.cancelled.set).start()
+
+    with pytest.raises(UserInterrupt):
+        provider.create(waiting, "lab-0", "key")
+
+    assert shown == [
+        "lab/lab-0: no capacity: t3.micro in us-east-1b, on-demand: InsufficientInstanceCapacity"
+    ]
+    assert own_groups(ec2) == []
+
+
+def test_denied_requests_name_the_credentials(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """A node is not taken for gone then."""
+    node = provider.create(cluster, "lab-0", "key")
+    ec2.fail_next("DescribeInstances", "UnauthorizedOperation", count=2)
+
+    assert provider.read(node) is ResourceStatus.FORBIDDEN
+    with pytest.raises(NodeError, match="AWS denied describe_instances") as caught:
+        provider.find(cluster, "key")
+    assert caught.value.code == "cloud-credentials"
