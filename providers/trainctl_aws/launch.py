@@ -13,7 +13,7 @@ from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
 from trainctl_aws.catalog import quota_of, quota_page
 from trainctl_aws.launch_record import LAG_SECONDS, LaunchRecord, find_by_token
-from trainctl_aws.request import LaunchRequest
+from trainctl_aws.request import RunInstancesRequest
 from trainctl_aws.settings import AwsSettings
 from trainctl_aws.tags import (
     LIVE,
@@ -83,7 +83,9 @@ class InstanceLauncher:
         self._name = name
         self._key = key
         self._record = LaunchRecord(environ, key)
-        self._parameters = LaunchRequest(account, cluster, settings, environ, name, key).parameters
+        self._parameters = RunInstancesRequest(
+            account, cluster, settings, environ, name, key
+        ).parameters
         self._failures: list[OfferFailure] = []
 
     def launch(self, offers: Sequence[Offer]) -> Instance:

@@ -18,7 +18,7 @@ from trainctl_aws.tags import CLUSTER, HOST_KEY, KEY, LINEAGE, NODE, PRICE, tag_
 from trainctl_aws.user_data import user_data
 
 
-class LaunchRequest:
+class RunInstancesRequest:
     """Builds the parameters for one node, and creates the groups that they name."""
 
     def __init__(
