@@ -16,7 +16,7 @@ _ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
 _USER = r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"
 _JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"
 _FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
-_PLACE = r"^(/|~/)[^\x00-\x1f\x7f]*$(?!\n)"
+DIRECTORY = r"^(/|~/)[^\x00-\x1f\x7f]*$(?!\n)"
 _PORTS = r"^[0-9]{1,5}-[0-9]{1,5}$(?!\n)"
 _KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
@@ -42,7 +42,7 @@ _OPEN: JsonObject = {
         "Ports that other hosts can connect to through a firewall, as FIRST-LAST; default: any.",
     ),
 }
-_HOST: JsonObject = {
+HOST: JsonObject = {
     "type": "object",
     "additionalProperties": False,
     "anyOf": [{"required": ["name"]}, {"required": ["address"]}],
@@ -53,8 +53,8 @@ _HOST: JsonObject = {
         **_LOGIN,
         **_OPEN,
         "host_key": _text(_KEY, "Public key of the host, TYPE BASE64 as printed by ssh-keyscan; no other is accepted."),
-        "python": _text(_PLACE, "Python 3.8 or newer: an absolute path, or one below ~/."),
-        "dir": _text(_PLACE, "Directory of trainctl on the host, an absolute path or one below ~/; default: ~/.cache/trainctl."),
+        "python": _text(DIRECTORY, "Python 3.8 or newer: an absolute path, or one below ~/."),
+        "dir": _text(DIRECTORY, "Directory of trainctl on the host, an absolute path or one below ~/; default: ~/.cache/trainctl."),
         "gpus": {
             "type": "integer",
             "minimum": 0,
@@ -85,7 +85,7 @@ def schema() -> JsonObject:
             "hosts": {
                 "type": "array",
                 "minItems": 1,
-                "items": {"if": {"type": "string"}, "then": name, "else": _HOST},
+                "items": {"if": {"type": "string"}, "then": name, "else": HOST},
                 "description": "Hosts: names, or mappings with settings.",
             },
         },

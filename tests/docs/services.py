@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.machines.containers import podman
 from tests.support.machines.hosts import require_hosts
+from tests.support.machines.slurm import slurm_cluster
 from tests.support.machines.sshd import SshUser, require_sshd, sshd
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.ec2 import serve_ec2
@@ -120,4 +121,13 @@ def _ec2(world: World, top: Path) -> Iterator[None]:
         yield
 
 
-_SERVICES = {"s3": _bucket, "hub": _hub, "containers": _containers, "ec2": _ec2}
+@contextmanager
+def _slurm(world: World, top: Path) -> Iterator[None]:
+    with slurm_cluster() as cluster:
+        world.variables |= cluster.variables
+        world.places[str(cluster.shared_dir)] = "/shared"
+        world.variables["SHARED"] = str(cluster.shared_dir)
+        yield
+
+
+_SERVICES = {"s3": _bucket, "hub": _hub, "containers": _containers, "ec2": _ec2, "slurm": _slurm}

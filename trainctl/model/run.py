@@ -52,6 +52,13 @@ class RankRecord:
     status: RunStatus
     exit_code: int | None = None
     error: str | None = None
+    host: str | None = field(default=None, metadata=OMIT_EMPTY)
+    """Machine that a batch system chose."""
+
+    @property
+    def place(self) -> str:
+        """Return where it runs, ``cluster/machine``."""
+        return f"{self.node.partition('/')[0]}/{self.host}" if self.host else self.node
 
 
 @dataclass(frozen=True, slots=True)

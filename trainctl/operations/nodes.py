@@ -18,6 +18,7 @@ from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.resources.agents import nodes_of, unprovisioned_nodes
+from trainctl.resources.batch_runs import BatchCluster
 from trainctl.resources.clusters import cache_target, provider_cluster
 from trainctl.resources.run_control import QUERY_SECONDS, runs_of
 
@@ -39,9 +40,31 @@ def inspect_nodes(workspace: Workspace) -> list[NodeReport]:
     runs = _live_runs(state)
     entries = list(_list_nodes(workspace, state))
     reports = each(lambda entry: _inspect(workspace, entry), entries, _AT_ONCE)
+    reports += _batch_machines(workspace, state)
     return [
         replace(report, runs=runs.get(report.id, ()), lineage=state.lineage) for report in reports
     ]
+
+
+def _batch_machines(workspace: Workspace, state: State) -> Iterator[NodeReport]:
+    """Yield the machines of batch systems, as these report them."""
+    for recorded in _clusters(state):
+        batch = BatchCluster.of(workspace.agents, recorded)
+        if batch is None:
+            continue
+        try:
+            machines = batch.scheduler.machines(batch.settings, batch.node)
+        except NodeError:
+            continue  # the report of its node says why
+        for machine in machines:
+            gpus = [
+                {"index": index, "claimed_by": "another job" if index < machine.gpus_used else None}
+                for index in range(machine.gpus)
+            ]
+            found = {"gpus": gpus} if machine.usable else None
+            yield NodeReport(
+                recorded.address.name, machine.name, "", machine.state, machine.reason, found
+            )
 
 
 def forget(workspace: Workspace, name: str) -> Node:
@@ -162,5 +185,6 @@ def _live_runs(state: State) -> dict[str, tuple[Mapping[str, Any], ...]]:
                 "lineage": state.lineage,
             }
             for rank in run.ranks if run.status.live else ():
-                by_node[rank.node] = (*by_node.get(rank.node, ()), row)
+                for place in {rank.node, rank.place}:
+                    by_node[place] = (*by_node.get(place, ()), row)
     return by_node

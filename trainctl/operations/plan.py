@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -10,12 +10,14 @@ from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.run import RunRecord
 from trainctl.operations.jobs.runs import unrecorded_runs
 from trainctl.operations.mirrors import is_present
 from trainctl.operations.preconnect import connect
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
+from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, scan_tree, survey_code
 from trainctl.operations.survey.nodes import survey_nodes
@@ -52,16 +54,19 @@ def create_plan(
     """Survey everything and create a plan. Writes nothing."""
     state = workspace.ledger.state()
     desired = workspace.desired
-    diagnostics = list(desired.warnings)
     # An unreadable trust file fails here, before the first request.
     violations = [] if options.destroy else trust_violations(workspace)
-    diagnostics += violations
     if not options.destroy:
         connect(workspace, state, survey)
-    with ThreadPoolExecutor(3, thread_name_prefix="survey") as pool:
+
+    def is_queried(provider: str) -> bool:
+        return not options.destroy and _is_queried(workspace, provider, survey)
+
+    with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
         if survey.refresh and not survey.offline:
             pool.submit(workspace.mirror.connect)
         refreshing = pool.submit(_refresh_recorded, workspace, state, survey)
+        batch_systems = pool.submit(survey_batch_systems, workspace, state, is_queried)
         scanning = None if options.destroy else pool.submit(survey_code, workspace)
         weights, mirror = _survey_weights(workspace, state, options, survey)
         code = scanning.result() if scanning else CodeSurveyResult()
@@ -70,9 +75,7 @@ def create_plan(
             state,
             weights,
             code.needs,
-            is_queried=lambda provider: (
-                not options.destroy and _is_queried(workspace, provider, survey)
-            ),
+            is_queried=is_queried,
             parallelism=survey.parallelism,
         )
         offers: dict[Address, tuple[Offer, ...]] = {}
@@ -82,19 +85,7 @@ def create_plan(
                 workspace, nodes.nodes, online=online, parallelism=survey.parallelism
             )
         observed, caches, unrecorded_runs = refreshing.result()
-    if not options.destroy:
-        diagnostics += [
-            *unsupported(desired),
-            *mirror_overlaps(workspace),
-            *offer_problems(offers),
-            *secret_leaks(workspace, weights.facts),
-        ]
-    reported = {violation.summary for violation in violations}
-    diagnostics += [
-        diagnostic
-        for diagnostic in weights.diagnostics
-        if not (diagnostic.forbids and diagnostic.summary in reported)
-    ]
+    diagnostics = _survey_diagnostics(workspace, options, violations, weights, offers)
     inputs = PlanInputs(
         desired=desired,
         state=state,
@@ -107,6 +98,8 @@ def create_plan(
         capabilities=nodes.capabilities,
         prices=nodes.prices | offered_prices(nodes.nodes, offers),
         offers=offers,
+        batch_systems=batch_systems.result(),
+        scheduled=frozenset(nodes.scheduled),
         missing_requirements=code.missing_requirements,
         caches=caches,
         options=options,
@@ -118,6 +111,30 @@ def create_plan(
         unreachable_nodes=frozenset(nodes.unreachable_nodes),
     )
     return make_plan(inputs)
+
+
+def _survey_diagnostics(
+    workspace: Workspace,
+    options: PlanOptions,
+    violations: Sequence[Diagnostic],
+    weights: WeightsSurveyResult,
+    offers: Mapping[Address, tuple[Offer, ...]],
+) -> list[Diagnostic]:
+    """Return the problems found before planning, each violation of trust once."""
+    diagnostics = [*workspace.desired.warnings, *violations]
+    if not options.destroy:
+        diagnostics += [
+            *unsupported(workspace.desired),
+            *mirror_overlaps(workspace),
+            *offer_problems(offers),
+            *secret_leaks(workspace, weights.facts),
+        ]
+    reported = {violation.summary for violation in violations}
+    return diagnostics + [
+        diagnostic
+        for diagnostic in weights.diagnostics
+        if not (diagnostic.forbids and diagnostic.summary in reported)
+    ]
 
 
 def _survey_weights(

@@ -135,10 +135,16 @@ def starting_changes(changes: Iterable[Change]) -> list[Change]:
 
 
 def rank_placements(inputs: PlanInputs, job: Change) -> Iterator[RankPlacement]:
-    """Yield the placement of each rank from ``likely_nodes``; the node may be None."""
+    """Yield the placement of each rank from ``likely_nodes``; the node may be None.
+
+    For a batch system only that of the shared directory, from which all ranks read.
+    """
     by_id = {facts.id: facts for facts in inputs.nodes.get(job.job_spec.cluster_address, ())}
     chosen = inputs.rank_placements.get(job.address, ())
-    for rank in range(job.job_spec.compute.node_count):
+    count = (
+        1 if job.job_spec.cluster_address in inputs.scheduled else job.job_spec.compute.node_count
+    )
+    for rank in range(count):
         node = chosen[rank] if rank < len(chosen) else None
         yield RankPlacement(rank, node, by_id.get(node) if node else None)
 

@@ -9,6 +9,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan import caches, costs
+from trainctl.plan.batch import batch_problems, batch_rows
 from trainctl.plan.diff import plain, plan_digest
 from trainctl.plan.graph import REMOVES, expand_matrix_names, order_changes, select_addresses
 from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun
@@ -54,6 +55,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         deliveries=deliveries,
         images=image_rows(inputs, changes),
         offers=costs.needed_offers(inputs, changes),
+        batch_systems=batch_rows(inputs, changes),
         resolved={
             address: facts.resolved
             for address, facts in sorted(inputs.weights.items())
@@ -149,6 +151,7 @@ def _diagnostics(
         problems += checks.dependency_problems(planned, by_address)
         problems += checks.cycle_errors(planned, by_address)
         problems += relay_warnings(weights)
+        problems += batch_problems(inputs, changes)
         problems += delivery_problems(inputs, changes, deliveries)
         problems += host_problems(inputs, changes)
         problems += image_problems(inputs, changes)

@@ -21,6 +21,7 @@ from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.model.trust import PlanPolicy
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
+from trainctl.plugin_api.scheduler import BatchForecast, PartitionFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,24 @@ class RerunRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """A batch system: its partitions and when each job would start; a ``problem`` if it doesn't respond."""
+
+    partitions: tuple[PartitionFacts, ...] = ()
+    forecasts: Mapping[Address, BatchForecast] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A cluster's batch system, and its new runs with the Unix time of their start if known."""
+
+    cluster: Address
+    partitions: tuple[PartitionFacts, ...]
+    jobs: tuple[tuple[Address, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanInputs:
     """All inputs of planning."""
 
@@ -258,6 +277,9 @@ class PlanInputs:
     """Reasons of quarantined nodes by id."""
     policies: tuple[PlanPolicy, ...] = ()
     starts: Mapping[Address, RerunRequest] = field(default_factory=dict)
+    batch_systems: Mapping[Address, BatchFacts] = field(default_factory=dict)
+    scheduled: frozenset[Address] = frozenset()
+    """Clusters whose runs are placed by a batch system."""
     rank_placements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Node ids of new runs by rank; computed while planning."""
 
@@ -401,6 +423,7 @@ class Plan:
     images: tuple[ImageRow, ...] = ()
     offers: Mapping[Address, tuple[Offer, ...]] = field(default_factory=dict)
     """Offers for the machines of each new or changed cluster."""
+    batch_systems: tuple[BatchRow, ...] = ()
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     """Source code of new runs, by job."""

@@ -33,6 +33,8 @@ class Capabilities:
     costs_money: bool = False
     """Whether machines cost money from ``create`` to ``delete``."""
     shares_disk_with_client: bool = False
+    schedules_jobs: bool = False
+    """Whether a batch system places and starts runs; then it implements ``SchedulesJobs``."""
     replacement_settings: tuple[str, ...] = ()
     """Settings, such as the machine type, that can't be changed without new machines."""
 

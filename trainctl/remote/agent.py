@@ -126,6 +126,10 @@ class NodeAgent:
         if output.exit_code != 0:
             raise self._raw_error(output)
 
+    def command(self, method: str) -> tuple[str, ...]:
+        """Return the command line that runs a method of the installed program; its request is read from stdin."""
+        return (*self._argv, method)
+
     def end(self) -> None:
         """End its sessions, which other agents may share, and the calls in progress."""
         self._sessions.end()

@@ -17,6 +17,7 @@ from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource
 from trainctl.plugin_api.provider import Node, Provider, Transport
+from trainctl.plugin_api.scheduler import SchedulesJobs
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import load_bytecode, node_archive
 from trainctl.remote.processes import InputFeed
@@ -105,6 +106,11 @@ class Agents:
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the files of the client."""
         return self._providers(provider).capabilities.shares_disk_with_client
+
+    def scheduler(self, provider: str) -> SchedulesJobs | None:
+        """Return the provider's batch system; None if trainctl places the runs."""
+        instance = self._providers(provider)
+        return instance if isinstance(instance, SchedulesJobs) else None
 
     def creates_machines(self, provider: str) -> bool:
         """Whether the provider's nodes exist from their creation to their deletion only."""

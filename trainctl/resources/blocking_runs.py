@@ -39,10 +39,11 @@ def find_blocking_runs(
             blockers.append(f"{address} has not run yet")
             continue
         run, problem = observed.get(recorded.key, ObservedRun(recorded, None))
+        nodes_of_run = {rank.node for rank in run.ranks}
         if problem is not None:
             blockers.append(f"{address}: {problem.summary}")
-        elif run.status.live and len(run.ranks) == 1 and run.ranks[0].node in possible:
-            possible = {run.ranks[0].node}
+        elif run.status.live and len(nodes_of_run) == 1 and nodes_of_run <= possible:
+            possible = nodes_of_run
             follows.append((address, run))
         elif run.status.live:
             nodes_in_use = ", ".join(rank.node for rank in run.ranks)
@@ -56,9 +57,9 @@ def find_blocking_runs(
 
 
 def possible_nodes(cluster: RecordedResource | None, job: JobSpec) -> list[str]:
-    """Return the ids of nodes where a run may wait; none for a multi-node job."""
+    """Return the ids of nodes where a run may wait; none for a job on several."""
     nodes = nodes_of(cluster) if cluster else ()
-    return [node.id for node in nodes] if job.compute.node_count == 1 else []
+    return [node.id for node in nodes] if 1 in (job.compute.node_count, len(nodes)) else []
 
 
 class ReplacedRun:

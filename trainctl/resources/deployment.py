@@ -31,6 +31,7 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import PlannedRun
 from trainctl.resources.agents import Agents, ProjectContext, nodes_of
+from trainctl.resources.batch_runs import BatchCluster, rank_node
 from trainctl.resources.blocking_runs import (
     BlockingRuns,
     ReplacedRun,
@@ -111,6 +112,12 @@ class Deployment:
             raise NodeError(error.summary, error.detail, code=error.code) from error
         replaced.stop()
         control = RunControl(self._agents, step.lookup)
+        batch = BatchCluster.of(self._agents, self._cluster(step))
+        if batch is not None:
+            follows = [request["key"] for request in requests[0]["run"]["follows"]]
+            slot = self._slot(step)
+            batch.submit(step.address, step.job_spec, run, requests, after=follows, slot=slot)
+            return control.status(run)
         return start_together(step, control, run, ranks, requests, self._secrets.register)
 
     def _prepare(
@@ -147,12 +154,13 @@ class Deployment:
             if _is_slow(step.job_spec):
                 checking.result()
             try:
-                prepared = each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
+                prepared = self._prepare_ranks(start, ranks)
             except TrainctlError:
                 checking.result()  # a failed check has the cause
                 raise
             checking.result()
-        deliveries = self._deliver(step, ranks, loading.result(), replaced)
+        hosts = list({rank.node.id: rank for rank in ranks[::-1]}.values())[::-1]
+        deliveries = self._deliver(step, hosts, loading.result(), replaced)
         if len(ranks) > 1 and time.monotonic() - start_time > _RECHECK_SECONDS:
             self._check(step, run, ranks, listings)
         image = prepared[0].image
@@ -216,17 +224,23 @@ class Deployment:
         failed: Mapping[str, NodeError],
     ) -> list[PlacedRank]:
         cluster = self._cluster(step)
+        batch = BatchCluster.of(self._agents, cluster)
+        count = step.job_spec.compute.node_count
         try:
-            nodes = self._placer.place_run(
-                cluster,
-                step.address,
-                run.key,
-                step.job_spec.compute,
-                listings,
-                [blocking.node] if blocking.node else None,
-                excluded=failed.keys(),
-                replaced_key=replaced.key,
-                resumed=step.resumed,
+            nodes = (
+                tuple(rank_node(batch.node, rank) for rank in range(count))
+                if batch is not None
+                else self._placer.place_run(
+                    cluster,
+                    step.address,
+                    run.key,
+                    step.job_spec.compute,
+                    listings,
+                    [blocking.node] if blocking.node else None,
+                    excluded=failed.keys(),
+                    replaced_key=replaced.key,
+                    resumed=step.resumed,
+                )
             )
         except TrainctlError as error:
             raise next(iter(failed.values()), error) from None
@@ -246,10 +260,25 @@ class Deployment:
                 cache=directory_on(node, caches.get("project")),
                 team=directory_on(node, caches.get("team")),
             )
-            agent = self._agents.of(cluster.provider, node)
+            agent = self._agents.of(cluster.provider, nodes[0] if batch is not None else node)
             assignment = RankAssignment(node, agent, cluster.cluster_spec)
             ranks.append(PlacedRank(number, assignment, paths))
         return ranks
+
+    def _prepare_ranks(self, start: RunStart, ranks: Sequence[PlacedRank]) -> list[PreparedRank]:
+        """Stage code, environment and image once per node."""
+        if len({rank.node.id for rank in ranks}) < len(ranks):  # they share a file system
+            first = self._prepare_rank(start, ranks[0])
+            return [replace(first, rank=rank) for rank in ranks]
+        return each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
+
+    def _slot(self, step: ApplyStep) -> str | None:
+        """Return the name of the sweep's slot for the run; None without a limit."""
+        count = step.job_spec.max_parallel
+        if count is None:
+            return None
+        number = self._queue_positions.get(step.address, 0) % count
+        return f"{self._context.lineage[:8]}-{step.address.name}-{number}"
 
     def _check(
         self,
@@ -259,6 +288,8 @@ class Deployment:
         listings: Mapping[str, str],
     ) -> None:
         """Check the nodes; if some fail, free all for another choice and raise."""
+        if BatchCluster.of(self._agents, self._cluster(step)) is not None:
+            return  # the batch system checks its nodes
         errors = self._preflight.check(
             step, run.key, self._cluster(step), [rank.node for rank in ranks], [*listings.values()]
         )
@@ -340,6 +371,7 @@ class Deployment:
         blocking: BlockingRuns,
     ) -> list[StartRequest]:
         """Return the request that starts each rank."""
+        batch = BatchCluster.of(self._agents, self._cluster(step)) is not None
         gang = self._gang(prepared[0].rank) if len(prepared) > 1 else None
         names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
@@ -354,6 +386,7 @@ class Deployment:
                 "load": references(step.job_spec),
                 "gang": gang,
                 "container": rank.image.container if rank.image else None,
+                "batch": {} if batch else None,
             }
             spec = build_run_spec(step, run, rank, self._context.lineage, listings, deployment)
             node = rank.rank.node

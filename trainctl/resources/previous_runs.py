@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from trainctl.apply.step import ApplyStep, Lookup
 from trainctl.base.parallel import each
-from trainctl.base.protocol.runs import STATUS, StatusRequest
+from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
@@ -17,6 +17,7 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import CheckpointSelector, ImageSpec, JobSpec, LoadCheckpointSpec
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.batch_runs import BatchCluster
 from trainctl.resources.run_control import QUERY_SECONDS, RunControl, RunReports
 from trainctl.resources.run_status import with_status
 from trainctl.store.store import MirrorStore
@@ -66,6 +67,10 @@ def find_attempted_runs(
     for address, of_cluster in by_cluster.items():
         cluster = lookup(address)
         nodes = nodes_of(cluster) if cluster else ()
+        batch = BatchCluster.of(agents, cluster) if cluster else None
+        if batch is not None:
+            runs += _attempted_batch_runs(batch, of_cluster, place)
+            continue
         provider = cluster.provider if cluster else ""
         keys = sorted({attempt.key for attempt in of_cluster})
         query = partial(_query_runs, agents, provider, keys)
@@ -85,6 +90,23 @@ def find_attempted_runs(
     return tuple(runs)
 
 
+def _attempted_batch_runs(
+    batch: BatchCluster, attempts: Sequence[Intent], place: LocateStore
+) -> Iterator[AttemptedRun]:
+    """Query the runs of attempts on a batch system."""
+    counts = {
+        attempt.key: JobSpec.from_attributes(attempt.attributes).compute.node_count
+        for attempt in attempts
+    }
+    reports = batch.reports(counts)
+    for attempt in attempts:
+        if isinstance(reports, NodeError):
+            yield AttemptedRun(attempt, None, reports)
+            continue
+        ranks = [(batch.node.id, report) for report in reports[attempt.key] if report is not None]
+        yield AttemptedRun(attempt, _run_of_ranks(attempt, ranks, place), None)
+
+
 def _query_runs(
     agents: Agents, provider: str, keys: Sequence[str], node: Node
 ) -> RunReports | NodeError:
@@ -100,7 +122,7 @@ def _run_from_reports(
     attempt: Intent, reports: Mapping[str, RunReports], place: LocateStore
 ) -> RunRecord | None:
     """Return the run's record from the reports of its ranks; None if there are none."""
-    by_rank = sorted(
+    ranks = sorted(
         (
             (node, report)
             for node, runs in reports.items()
@@ -108,6 +130,12 @@ def _run_from_reports(
         ),
         key=lambda pair: pair[1]["rank"],
     )
+    return _run_of_ranks(attempt, ranks, place)
+
+
+def _run_of_ranks(
+    attempt: Intent, by_rank: Sequence[tuple[str, RunReport]], place: LocateStore
+) -> RunRecord | None:
     if not by_rank:
         return None
     first = by_rank[0][1]

@@ -18,6 +18,7 @@ from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, node_named
+from trainctl.resources.batch_runs import BatchCluster, rank_node
 from trainctl.resources.run_status import are_lost, with_partial_status, with_status
 
 T = TypeVar("T")
@@ -67,11 +68,33 @@ class RunControl:
     def statuses(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
         """Query runs, each node once; return them by key, with errors."""
         keys: dict[str, set[str]] = {}
+        batches: dict[str, list[RunRecord]] = {}
         for run in runs:
+            if self._batch_cluster(run) is not None:
+                batches.setdefault(run.ranks[0].node, []).append(run)
+                continue
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
         replies = dict(zip(keys, each(self._query_status, keys.items(), _AT_ONCE), strict=True))
-        return {run.key: _observed(run, replies) for run in runs}
+        batched = {run.key for of_cluster in batches.values() for run in of_cluster}
+        observed = {run.key: _observed(run, replies) for run in runs if run.key not in batched}
+        for of_cluster in each(self._observe_batch, batches.values(), _AT_ONCE):
+            observed |= of_cluster
+        return observed
+
+    def _observe_batch(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
+        """Query runs of one batch system, and it, once."""
+        batch = self._batch_cluster(runs[0])
+        assert batch is not None  # noqa: S101 - see statuses
+        reports = batch.reports({run.key: len(run.ranks) for run in runs})
+        if isinstance(reports, NodeError):
+            return {run.key: ObservedRun(run, reports) for run in runs}
+        return {run.key: ObservedRun(with_status(run, reports[run.key]), None) for run in runs}
+
+    def _batch_cluster(self, run: RunRecord) -> BatchCluster | None:
+        name = run.ranks[0].node.partition("/")[0] if run.ranks else ""
+        cluster = self._lookup(Address(Kind.CLUSTER, name)) if name else None
+        return BatchCluster.of(self._agents, cluster) if cluster else None
 
     def _query_status(self, keys_of_node: tuple[str, set[str]]) -> RunReports | NodeError:
         node_id, keys = keys_of_node
@@ -130,6 +153,12 @@ class RunControl:
             request = protocol.StopRequest(root=node.root, key=run.key, grace_seconds=grace_seconds)
             return agent.call(protocol.STOP, request, on_event=on_event)
 
+        if (batch := self._batch_cluster(run)) is not None:
+            try:
+                batch.stop(run, grace_seconds, on_event)
+            except NodeError as failure:
+                return ObservedRun(run, failure)
+            return self.statuses([run])[run.key]
         replies = self._replies(run, stop)
         reports = {
             rank.rank: reply
@@ -217,7 +246,10 @@ class RunControl:
                 f"The run has {len(run.ranks)}, counted from 0.",
                 code="run-not-found",
             )
-        return self._find_node(node_id)
+        agent, node = self._find_node(node_id)
+        if rank and self._batch_cluster(run) is not None:
+            node = rank_node(node, rank)
+        return agent, node
 
     def _find_node(self, node_id: str) -> tuple[NodeAgent, Node]:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))

@@ -142,4 +142,6 @@ def _rank(rank: RankRecord, report: RunReport | None) -> RankRecord:
         status = RunStatus.LOST  # its supervisor is dead
     root_cause = report.get("root_cause")
     error = report.get("error") if root_cause and root_cause["rank"] != rank.rank else None
-    return replace(rank, status=status, exit_code=report.get("exit_code"), error=error)
+    return replace(
+        rank, status=status, exit_code=report.get("exit_code"), error=error, host=report.get("host")
+    )

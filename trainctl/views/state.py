@@ -193,7 +193,7 @@ def _runs(recorded: RecordedResource) -> Iterator[str]:
     for value in recorded.outputs.get("runs") or ():
         run = RunRecord.from_json(value)
         when = second(run.created_at)
-        nodes = ", ".join(rank.node for rank in run.ranks)
+        nodes = ", ".join(rank.place for rank in run.ranks)
         error = f": {run.error}" if run.error else ""
         parts = [f"{run.number} ({run.id})", run.status.words + error, nodes, when]
         yield "  ".join(part for part in parts if part)

@@ -34,7 +34,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "ranks": [
             {
                 "rank": rank.rank,
-                "node": rank.node,
+                "node": rank.place,
                 "status": rank.status.value,
                 "exit_code": rank.exit_code,
                 "error": rank.error,
@@ -143,7 +143,7 @@ def _apply_text(apply: PendingApply) -> str:
 
 def _rank_text(rank: RankRecord, ranks: int) -> str:
     """Format a rank's node; in a multi-rank run also its status and error."""
-    parts = [rank.node]
+    parts = [rank.place]
     if ranks > 1:
         parts.append(rank.status.words)
     if rank.exit_code is not None:

@@ -95,7 +95,7 @@ def _row(status: JobStatus) -> list[str]:
         str(status.address),
         f"{run.number} ({run.id})",
         state_text(status),
-        ", ".join(rank.node for rank in run.ranks),
+        ", ".join(rank.place for rank in run.ranks),
         format_minute(run.started_at),
         format_duration(run.phases["running"]) if "running" in run.phases else "",
         str(len(status.checkpoints)),
@@ -103,7 +103,7 @@ def _row(status: JobStatus) -> list[str]:
 
 
 def _matrix_row(address: Address, statuses: Sequence[JobStatus]) -> list[str]:
-    nodes = sorted({rank.node for status in statuses for rank in status.run.ranks})
+    nodes = sorted({rank.place for status in statuses for rank in status.run.ranks})
     started = [status.run.started_at for status in statuses if status.run.started_at is not None]
     return [
         f"{address} ({len(statuses)})",

@@ -391,6 +391,7 @@ def run_spec() -> RunSpec:
         "load": [],
         "gang": None,
         "container": None,
+        "batch": None,
         "prepare": None,
         "retry": None,
         "run_inputs": {"attributes": {}, "listings": {}},

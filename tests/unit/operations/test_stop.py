@@ -30,7 +30,10 @@ class World:
         self.away = away
         self.noted: list[RunRecord] = []
         self.told_before: list[bool] = []
-        self.agents = SimpleNamespace(ephemeral_agent=lambda provider, node: self._agent(node))
+        self.agents = SimpleNamespace(
+            ephemeral_agent=lambda provider, node: self._agent(node),
+            scheduler=lambda provider: None,
+        )
         self.ledger = SimpleNamespace(
             state=lambda: State(resources={LAB: CLUSTER}),
             known=lambda: State(resources={LAB: CLUSTER}),

@@ -203,6 +203,7 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
             "cache": None,
             "gang": None,
             "container": None,
+            "batch": None,
         },
     )
     assert (told["key"], told["lineage"], told["code"]) == ("key", "lineage", "sha256:c0de")

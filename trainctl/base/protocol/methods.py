@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from trainctl.base.protocol import (
+    batch,
     caches,
     checkpoints,
     code,
@@ -23,6 +24,7 @@ METHOD_GROUPS = (
     code,
     weights,
     runs,
+    batch,
     checkpoints,
     caches,
     mirrors,

@@ -29,7 +29,7 @@ class RunReport(_RunReport, total=False):
     """Status of one rank of a run; only the required keys if it was never started here. Times are Unix seconds.
 
     ``status``: a ``TRAINING_JOB_*`` name. ``cause``: kind of the failure that prevented its start. ``waiting``: what a pending
-    run waits for, with its position, or the step of a deploying run. ``gpus``: ids of claimed GPUs. ``loaded``: the
+    run waits for, with its position, or the step of a deploying run. ``gpus``: ids of claimed GPUs. ``restarts`` and ``host``: of the batch system that started it. ``loaded``: the
     checkpoints it started with, ``{run, rank, name, step, version}``. ``pid``: of its supervisor.
     """
 
@@ -48,6 +48,8 @@ class RunReport(_RunReport, total=False):
     weights_mode: Optional[str]
     retries: Optional[int]
     gpus: Optional[List[str]]
+    restarts: int
+    host: Optional[str]
     waiting: Optional[str]
     queue: Optional[str]
     loaded: Optional[List[Dict[str, Any]]]

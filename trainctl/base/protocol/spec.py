@@ -98,11 +98,18 @@ class QueueOrder(TypedDict):
     slots: Optional[SweepSlots]
 
 
+class BatchGrant(TypedDict, total=False):
+    """What a batch system granted to a rank: ``variables`` for the job, numbers of its ``gpus``. Empty before the start."""
+
+    variables: Dict[str, str]
+    gpus: List[str]
+
+
 class DeploymentSpec(TypedDict):
     """Keys of a specification that depend on the deployment.
 
     ``cache``: the node's cache of weights; null: ``ROOT/cache``. ``follows``: runs to wait for. ``turn``: order within
-    the apply. ``gang`` null: the run has one rank.
+    the apply. ``gang`` null: the run has one rank. ``batch`` null: trainctl itself starts the run.
     """
 
     cache: Optional[str]
@@ -112,6 +119,7 @@ class DeploymentSpec(TypedDict):
     turn: ApplyPosition
     gang: Optional[GangSpec]
     container: Optional[RunContainer]
+    batch: Optional[BatchGrant]
 
 
 class RunSpec(QueueOrder, DeploymentSpec):

@@ -81,7 +81,8 @@ class GangMember(RankCoordination):
             [listener.fileno() for listener in listeners],
         )
         # The other ranks are started with port and token.
-        write_json(self._run.gang, {"port": listeners[0].getsockname()[1], "token": token})
+        own = {"port": listeners[0].getsockname()[1], "token": token}
+        write_json(self._run.gang, {**(self._rendezvous or {}), **own})
         for listener in listeners:
             listener.close()
         return helper

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, cast
 
@@ -24,7 +25,7 @@ from trainctl.base.system.processes import is_alive, process_record
 from trainctl.node.containers import cleanup
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.process_tree import kill_marked
+from trainctl.node.system.process_tree import kill_marked, send_signal
 
 PENDING = "TRAINING_JOB_PENDING"
 CREATED = "TRAINING_JOB_CREATED"
@@ -62,6 +63,8 @@ class NodeRun:
         self.step = self.directory / "step"
         self.gang = self.directory / "gang.json"
         """Address and token of rank 0 for the other ranks of a gang."""
+        self.retains_secrets = False
+        """Whether stored secrets outlive the start, as a batch system may start the run again."""
 
     @property
     def mark(self) -> bytes:
@@ -174,6 +177,25 @@ class NodeRun:
             create_exclusive(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
         )
 
+    @property
+    def batch_start(self) -> Mapping[str, Any]:
+        """Last start by a batch system: its number, from 0, and the host."""
+        return read_json(self.directory / "start.json") or {"number": 0, "host": None}
+
+    def begin_batch_start(self, number: int, host: str) -> None:
+        """Prepare a start by a batch system; processes of earlier ones on this host are killed."""
+        if number > self.batch_start["number"]:
+            holder = self.supervisor
+            if holder is not None and is_alive(holder):
+                send_signal([int(holder["pid"])], signal.SIGKILL)
+            kill_marked(self.mark)
+            cleanup.remove_container(self.directory)
+            claims = [f"{_CLAIM}{claim}" for claim in self._claims()]
+            for name in (self.gang.name, "run.json", "started", *claims):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.directory / name).unlink()
+        write_json(self.directory / "start.json", {"number": number, "host": host})
+
     def claim(self) -> bool:
         """Claim the run; False if another supervisor lives, or it started or ended."""
         numbers = self._claims()
@@ -217,6 +239,10 @@ class NodeRun:
         )  # check first: a supervisor writes its last record, then exits
         record = self.record
         status = record.get("status", CREATED)
+        if (
+            spec.get("batch") is not None
+        ):  # its supervisor may be on another host: ask the scheduler
+            supervised = status not in ENDED
         if not supervised and status not in ENDED:
             status = LOST if self.started else CREATED
             if status == LOST:
@@ -246,6 +272,8 @@ class NodeRun:
             "weights_mode": record.get("weights_mode"),
             "retries": record.get("retries"),
             "gpus": record.get("gpus"),
+            "restarts": self.batch_start["number"],
+            "host": self.batch_start["host"],
             "waiting": record.get("waiting"),
             "queue": record.get("queue"),
             "loaded": record.get("loaded"),
@@ -267,6 +295,8 @@ class NodeRun:
 
     def discard_secrets(self) -> None:
         """Remove stored secrets, and temporary files of an interrupted write."""
+        if self.retains_secrets:
+            return
         for name in list_names(self.directory):
             if name == _SECRETS or name.startswith(f".{_SECRETS}."):
                 with contextlib.suppress(FileNotFoundError):

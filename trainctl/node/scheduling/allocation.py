@@ -71,11 +71,15 @@ class Allocation:
     @property
     def variables(self) -> Dict[str, str]:
         """Environment variables that expose the GPUs to the job."""
+        if granted := self._spec.get("batch"):
+            return dict(granted["variables"])
         return gpus.gpu_variables(self._gpus) if self._gpus else dict(self._hidden)
 
     @property
     def gpu_ids(self) -> List[str]:
-        """UUIDs of the claimed GPUs; numbers of declared ones."""
+        """UUIDs of the claimed GPUs; numbers of declared ones and of those of a batch system."""
+        if granted := self._spec.get("batch"):
+            return granted["gpus"]
         return [gpu.id for gpu in self._gpus]
 
     def release(self) -> None:

@@ -98,11 +98,12 @@ def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResp
     """Remove an ended run except for its checkpoints, and its leases."""
     run = NodeRun(Layout(request["root"]), request["key"])
     status = run.status()
-    if status is not None and status["supervised"]:
+    spec = run.spec
+    is_batch = spec is not None and spec.get("batch") is not None  # the client asks the scheduler
+    if status is not None and status["supervised"] and not is_batch:
         raise Failure("busy", f"run {run.key} is live", "Stop it first.")
     if status is not None and runs.may_restart(status) and not _forbid_start(run):
         raise Failure("busy", f"run {run.key} has just been started", "Stop it first.")
-    spec = run.spec
     for layout in (layout_of(request), Layout(request["root"], spec["cache"] if spec else None)):
         CacheLeases(layout).release(run.key)
     if status is None:

@@ -66,6 +66,8 @@ class LaunchRequest(NamedTuple):
     data: Path
     rendezvous: Optional[Mapping[str, Any]] = None
     """Port and token of rank 0 of its gang, for all other ranks."""
+    prepare: Callable[[], None] = lambda: None
+    """Called before anything else; its Failure ends the run."""
 
 
 def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
@@ -95,6 +97,17 @@ def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
             report()
         if not stream.read(1):
             _wait_for_exit(request.run)
+
+
+def run_in_foreground(request: LaunchRequest) -> None:
+    """Supervise in this process, for a batch system that started it and signals it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.chdir("/")
+    os.umask(0o077)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    _Supervisor(request, writer).run()
 
 
 def _wait_for_exit(run: NodeRun) -> None:
@@ -130,6 +143,7 @@ class _Supervisor:
             if self._request.spec.get("persist_secrets"):
                 self._run.store_secrets(self._request.secrets)
             self._peers.join()
+            self._request.prepare()
             outcome = self._run_attempts()
         except Failure as error:
             text = f"{error.summary}. {error.detail}".strip()

@@ -32,7 +32,6 @@ from trainctl.operations.jobs.runs import (
     with_unrecorded_runs,
 )
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.agents import node_named
 from trainctl.resources.run_control import runs_of
 
 _AT_ONCE = 8
@@ -106,12 +105,10 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
 def _workdirs(workspace: Workspace, run: RunRecord) -> dict[int, str]:
     """Return the working directories of started ranks on known nodes."""
     directories: dict[int, str] = {}
+    control = run_control(workspace)
     for rank in run.ranks if run.started_at is not None else ():
-        cluster = workspace.ledger.state().resources.get(
-            Address(Kind.CLUSTER, rank.node.partition("/")[0])
-        )
-        node = node_named(cluster, rank.node) if cluster else None
-        if node is not None:
+        with contextlib.suppress(NodeError):
+            _, node = control.node_of_rank(run, rank.rank)
             directories[rank.rank] = str(work_directory(node, run))
     return directories
 

@@ -83,6 +83,8 @@ class NodesSurveyResult:
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    scheduled: set[Address] = field(default_factory=set)
+    """Clusters with a batch system."""
     unreachable_nodes: set[str] = field(default_factory=set)
     """Ids; a diagnostic has the reason of each."""
 
@@ -152,6 +154,9 @@ def survey_nodes(
             result.unreachable_nodes.add(query.node.id)
             result.diagnostics.append(_unqueried_warning(reply, address, query.node))
     for address, of_cluster in queries.items():
+        if result.capabilities[workspace.desired.resources[address].provider].schedules_jobs:
+            result.scheduled.add(address)
+            continue
         queried, facts = [query.node for query in of_cluster], result.facts.get(address, ())
         result.diagnostics += gpu_problems(workspace.desired, address, queried, facts)
         result.diagnostics += machine_problems(workspace.desired, address, len(queried), facts)

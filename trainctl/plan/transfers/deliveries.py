@@ -8,7 +8,11 @@ from dataclasses import replace
 from trainctl.model.address import Address
 from trainctl.model.delivery import isolated_hosts
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
+from trainctl.plan.placement import (
+    RankPlacement,
+    rank_placements,
+    starting_changes,
+)
 from trainctl.plan.quarantine import quarantine_error
 from trainctl.plan.transfers.disk_space import available_space, space_problems
 from trainctl.plan.transfers.routes import (
@@ -129,7 +133,7 @@ def _tiers(facts: NodeFacts | None, row: WeightsRow | None, address: Address) ->
 
 def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     cluster, count = job.job_spec.cluster_address, job.job_spec.compute.node_count
-    names = inputs.node_names.get(cluster)
+    names = None if cluster in inputs.scheduled else inputs.node_names.get(cluster)
     if names is not None and count > len(names):
         have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
         yield error(

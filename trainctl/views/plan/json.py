@@ -11,7 +11,8 @@ from trainctl import __version__
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.plan.planner import is_applyable, is_complete
-from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan, WeightsRow
+from trainctl.plan.values import AffectedRun, BatchRow, Change, DeliveryRow, Drift, Plan, WeightsRow
+from trainctl.views.terminal.text import format_timestamp
 
 FORMAT_VERSION = "1.0"
 _TIERS = ("node", "cluster", "mirror", "upstream")
@@ -41,8 +42,17 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for address, offers in plan.offers.items()
             for offer in offers
         ],
+        "batch_systems": [_batch_system(row) for row in plan.batch_systems],
         "cost": {"hourly": plan.hourly_cost, "currency": "USD", "billed_while_mirroring": False},
         "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
+    }
+
+
+def _batch_system(row: BatchRow) -> dict[str, Any]:
+    return {
+        "cluster": row.cluster.name,
+        "partitions": [asdict(partition) for partition in row.partitions],
+        "jobs": [{"job": str(job), "start_at": format_timestamp(start)} for job, start in row.jobs],
     }
 
 

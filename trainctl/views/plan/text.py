@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.values import Change, Plan
+from trainctl.plan.values import BatchRow, Change, Plan
 from trainctl.views.plan.changes import (
     COLOURS,
     LEGEND,
@@ -23,7 +23,7 @@ from trainctl.views.plan.json import PlanCounts
 from trainctl.views.plan.offers import offer_lines
 from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
 from trainctl.views.problems import diagnostic_lines
-from trainctl.views.terminal.text import Style, escape, plain
+from trainctl.views.terminal.text import Style, escape, format_timestamp, plain
 
 PAGE = PageStyle(100, plain)
 _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
@@ -83,6 +83,7 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
         PlanSection("Not changed", lines=_unchanged_lines(plan.changes, page)),
         PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
         PlanSection("Deliveries", lines=deliveries),
+        PlanSection("Batch systems", lines=_batch_lines(plan.batch_systems)),
         PlanSection("Images", lines=images_table(plan.images, page) if plan.images else ()),
         PlanSection("Offers", lines=offer_lines(plan, page)),
     )
@@ -205,6 +206,22 @@ def _changes(plan: Plan, page: PageStyle) -> list[str]:
             lines += similar_lines(change, first, page)
         else:
             lines += [*([""] if lines else []), *change_lines(change, plan, page)]
+    return lines
+
+
+def _batch_lines(rows: Iterable[BatchRow]) -> list[str]:
+    """Return what is free in each partition, and when each new run would start."""
+    lines: list[str] = []
+    for row in rows:
+        for partition in row.partitions:
+            free = f"{partition.gpus_free} of {partition.gpus_total} GPUs free"
+            nodes = f"{partition.nodes} node{'s' if partition.nodes != 1 else ''}"
+            limits = f", {partition.limits}" if partition.limits else ""
+            lines.append(f"  {row.cluster.name}/{partition.name}: {free} on {nodes}{limits}")
+        for job, start in row.jobs:
+            at = (format_timestamp(start) or "")[:16].replace("T", " ")
+            when = f"would start at {at} UTC" if at else "start unknown"
+            lines.append(f"  {job}: {when}")
     return lines
 
 

@@ -1,0 +1,153 @@
+"""Provider of Slurm clusters; see DESIGN.md."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from trainctl.base.json import JsonObject
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import (
+    Capabilities,
+    ClusterSettings,
+    CommandOutput,
+    Node,
+    Provider,
+    SettingsProblem,
+    Transport,
+)
+from trainctl.plugin_api.scheduler import (
+    BatchForecast,
+    BatchJob,
+    BatchMachine,
+    BatchRequest,
+    BatchVariables,
+    PartitionFacts,
+    SchedulesJobs,
+)
+from trainctl.remote.responses import printable_tail
+from trainctl_local import LocalTransport
+from trainctl_slurm.queries import (
+    MACHINES,
+    PARTITIONS,
+    parse_forecast,
+    parse_jobs,
+    parse_machines,
+    parse_partitions,
+    sinfo_arguments,
+    squeue_arguments,
+)
+from trainctl_slurm.settings import SlurmSettings, hosts, schema
+from trainctl_slurm.submission import VARIABLES, sbatch_arguments, script
+from trainctl_ssh import SshProvider
+
+_SECONDS = 5
+"""How long a command of Slurm may take; its own timeout is 18 s and more."""
+_TIMED_OUT = 124
+
+
+class SlurmProvider(SshProvider):
+    """Jobs run where Slurm places them; the only node is the login host with the shared directory."""
+
+    name = "slurm"
+    capabilities = Capabilities(schedules_jobs=True, replacement_settings=("shared_dir",))
+
+    def schema(self) -> JsonObject:
+        """See Provider."""
+        return schema()
+
+    def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
+        """See Provider."""
+        return ()
+
+    def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
+        """See Provider."""
+        return super().plan(hosts(cluster))
+
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
+        """See Provider."""
+        return super().locate(cluster if "hosts" in cluster.settings else hosts(cluster), node)
+
+    def transport(self, node: Node) -> Transport:
+        """See Provider."""
+        return LocalTransport() if node.address == "local" else super().transport(node)
+
+    def variables(self, cluster: ClusterSettings) -> BatchVariables:
+        """See SchedulesJobs."""
+        return replace(VARIABLES, node_cache=str(cluster.settings.get("node_cache") or ""))
+
+    def submit_job(self, cluster: ClusterSettings, node: Node, request: BatchRequest) -> str:
+        """See SchedulesJobs."""
+        argv = sbatch_arguments(SlurmSettings.of(cluster), request)
+        output = self._slurm(node, argv, script(request))
+        if output.exit_code != 0:
+            raise NodeError(f"Slurm refused {request.label}", _tail(output), code="job-refused")
+        return output.stdout.decode().strip().partition(";")[0]
+
+    def find_jobs(
+        self, cluster: ClusterSettings, node: Node, keys: Collection[str]
+    ) -> Mapping[str, BatchJob]:
+        """See SchedulesJobs. The newest job of a key counts."""
+        wanted = frozenset(keys)
+        jobs = sorted(self._jobs(node), key=lambda job: (job.state.ended is False, int(job.id)))
+        return {job.key: job for job in jobs if job.key in wanted}
+
+    def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
+        """See SchedulesJobs."""
+        output = self._slurm(node, ["scancel", job.id])
+        if output.exit_code != 0:
+            raise NodeError(f"cannot cancel job {job.id}", _tail(output))
+
+    def machines(self, cluster: ClusterSettings, node: Node) -> Sequence[BatchMachine]:
+        """See SchedulesJobs."""
+        return parse_machines(self._sinfo(node, MACHINES))
+
+    def partitions(self, cluster: ClusterSettings, node: Node) -> Sequence[PartitionFacts]:
+        """See SchedulesJobs."""
+        settings = SlurmSettings.of(cluster)
+        names = {settings.partition, *(gpu.get("partition", "") for gpu in settings.gpus.values())}
+        known = parse_partitions(self._sinfo(node, PARTITIONS))
+        named = [partition for partition in known if partition.name in names]
+        return named or known
+
+    def forecast(
+        self, cluster: ClusterSettings, node: Node, request: BatchRequest
+    ) -> BatchForecast:
+        """See SchedulesJobs."""
+        argv = [*sbatch_arguments(SlurmSettings.of(cluster), request), "--test-only"]
+        output = self._slurm(node, argv, "#!/bin/sh\n")
+        text = (output.stderr or output.stdout).decode(errors="replace")
+        return parse_forecast(text, refused=output.exit_code != 0)
+
+    def _sinfo(self, node: Node, columns: Mapping[str, int]) -> str:
+        output = self._slurm(node, sinfo_arguments(columns))
+        if output.exit_code != 0:
+            raise NodeError(f"sinfo failed on {node.id}", _tail(output))
+        return output.stdout.decode(errors="replace")
+
+    def _jobs(self, node: Node) -> list[BatchJob]:
+        output = self._slurm(
+            node, ["sh", "-c", 'exec "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
+        )
+        if output.exit_code != 0:
+            raise NodeUnreachable(f"squeue failed on {node.id}", _tail(output))
+        return [*parse_jobs(output.stdout.decode(errors="replace"))]
+
+    def _slurm(self, node: Node, argv: Sequence[str], text: str = "") -> CommandOutput:
+        """Run a command of Slurm; NodeUnreachable if its controller is silent."""
+        with self._open(node) as transport:
+            output = transport.run(["timeout", str(_SECONDS), *argv], stdin=[text.encode()])
+        if output.exit_code == _TIMED_OUT or b"Unable to contact slurm" in output.stderr:
+            raise NodeUnreachable(
+                f"Slurm's controller doesn't respond on {node.id}",
+                "Running jobs continue. Try again later.",
+                code="scheduler-unreachable",
+            )
+        return output
+
+
+def _tail(output: CommandOutput) -> str:
+    return printable_tail(output.stderr)
+
+
+_: tuple[type[Provider], type[SchedulesJobs]] = (SlurmProvider, SlurmProvider)

@@ -1,0 +1,86 @@
+"""The command line and script with which a run is submitted."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+
+from trainctl.base.protocol.batch import WAITING_EXIT_CODE
+from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables
+from trainctl_slurm.settings import SlurmSettings
+
+VARIABLES = BatchVariables(
+    rank="SLURM_PROCID",
+    restarts="SLURM_RESTART_COUNT",
+    gpus="CUDA_VISIBLE_DEVICES",
+    host="SLURMD_NODENAME",
+    forwarded=("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+)
+KEY = "trainctl:"
+"""Comments of jobs begin with this and the key of the run."""
+
+_MARGIN_SECONDS = 900
+"""How long an interrupted job waits for Slurm to end or requeue it."""
+_EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "SLURM_CONF")
+"""Variables that jobs take from the submitting shell; the rest may be secret."""
+_CLEAN = "exec env -i " + " ".join(f'${{{name}:+"{name}=${name}"}}' for name in _EXPORTED) + ' "$@"'
+"""Not ``--export=NAMES``: for that Slurm starts a login shell on the node and waits for it."""
+
+
+def sbatch_arguments(settings: SlurmSettings, request: BatchRequest) -> list[str]:
+    """Return the command that submits the script on its standard input."""
+    return ["sh", "-c", _CLEAN, "sh", "sbatch", "--parsable", *_options(settings, request)]
+
+
+def _options(settings: SlurmSettings, request: BatchRequest) -> Iterator[str]:
+    for name, value in settings.sbatch.items():
+        if value is not False:
+            yield f"--{name}" if value is True else f"--{name}={value}"
+    yield f"--job-name={request.slot or request.name}"
+    yield f"--comment={KEY}{request.key} {request.label}"
+    yield f"--nodes={request.nodes}"
+    yield "--ntasks-per-node=1"
+    yield "--export=ALL"
+    yield f"--output={request.log or '/dev/null'}"
+    yield "--open-mode=append"
+    yield "--requeue" if settings.requeue else "--no-requeue"
+    yield f"--signal=TERM@{request.grace:.0f}"
+    if request.gpus:
+        yield f"--gres={settings.gres(request.gpu_kind, request.gpus)}"
+    partition = settings.partition_for(request.gpu_kind)
+    values = {
+        "partition": partition,
+        "account": settings.account,
+        "qos": settings.qos,
+        "constraint": settings.constraint,
+        "cpus-per-task": request.cpus,
+        "mem": f"{math.ceil(request.memory / 2**20)}M" if request.memory else None,
+        "time": math.ceil(request.time_limit / 60) if request.time_limit else None,
+        "nice": -request.priority if request.priority < 0 else None,
+        "dependency": ",".join(_dependencies(request)),
+    }
+    yield from (f"--{name}={value}" for name, value in values.items() if value)
+    if request.after:
+        yield "--kill-on-invalid-dep=yes"
+
+
+def _dependencies(request: BatchRequest) -> Iterator[str]:
+    if request.after:
+        yield ":".join(["afterok", *request.after])
+    if request.slot:
+        yield "singleton"
+
+
+def script(request: BatchRequest) -> str:
+    """Return the batch script: one supervisor per node. It holds no secret."""
+    command = shlex.join(["srun", "--kill-on-bad-exit=0", *request.command])
+    return f"""\
+#!/bin/sh
+printf '%s\\n' {shlex.quote(request.stdin)} | {command}
+code=$?
+if [ $code -eq {WAITING_EXIT_CODE} ]; then  # interrupted: Slurm decides how the job ends
+    sleep {_MARGIN_SECONDS}
+fi
+exit $code
+"""

@@ -1,0 +1,262 @@
+"""Jobs of a Slurm cluster, against a real one of four nodes with two GPUs each."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.machines.slurm import SlurmCluster
+from tests.support.projects.program import ROOT
+from tests.support.projects.project import ProjectHarness
+
+MANIFEST = """
+project: {name: team}
+clusters:
+  hpc: {provider: slurm, shared_dir: %s, partition: gpu}
+jobs:
+  train:
+    code: .
+    compute: {accelerator: "H100:2"%s}
+    runtime: {start_commands: [%s]%s}
+"""
+
+
+@pytest.fixture
+def project(fresh: ProjectHarness, slurm: SlurmCluster) -> Iterator[ProjectHarness]:
+    """A project whose commands reach the cluster."""
+    fresh.variables.update(slurm.variables)
+    fresh.forks = False
+    yield fresh
+    slurm.cancel_all()
+
+
+def write(
+    project: ProjectHarness, slurm: SlurmCluster, command: str, compute: str = "", runtime: str = ""
+) -> Path:
+    shared = slurm.shared_dir / project.directory.parent.name
+    project.write({"trainctl.yaml": MANIFEST % (shared, compute, command, runtime)})
+    return shared
+
+
+def test_a_job_runs_where_slurm_places_it(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    shared = write(
+        project, slurm, '"echo trained with $CUDA_VISIBLE_DEVICES of $BT_NUM_GPUS in $SLURM_JOB_ID"'
+    )
+    done = project.run("apply", "--auto-approve", "--wait")
+    assert "3 added" in done.stdout
+    job = max(slurm.jobs())
+    assert project.run("logs", "train").stdout == f"trained with 0,1 of 2 in {job}\n"
+    project.run("destroy", "--auto-approve")
+    assert [*shared.glob("runs/*")] == []
+
+
+GANG = """
+import os, pathlib, socket
+rank, address = int(os.environ["BT_NODE_RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+assert rank == int(os.environ["SLURM_PROCID"]) and os.environ["BT_GROUP_SIZE"] == os.environ["SLURM_NNODES"]
+if rank:
+    while True:
+        try:
+            line = socket.create_connection(address)
+            break
+        except OSError:
+            pass
+    line.sendall(b"%d" % rank)
+else:
+    with socket.create_server(address) as server:
+        ranks = {server.accept()[0].recv(1) for _ in range(int(os.environ["BT_GROUP_SIZE"]) - 1)}
+    print("met", sorted(map(int, ranks)), flush=True)
+pathlib.Path(os.environ["BT_CHECKPOINT_DIR"], "checkpoint-1").mkdir(parents=True)
+pathlib.Path(os.environ["BT_CHECKPOINT_DIR"], "checkpoint-1", "weights").write_text(str(rank))
+"""
+
+
+def test_ranks_on_three_nodes_meet(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    """Each rank has its log and its checkpoints."""
+    runtime = ", checkpointing_config: {enabled: true}"
+    write(project, slurm, '"python3 gang.py"', ", node_count: 3", runtime)
+    (project.directory / "gang.py").write_text(GANG)
+    project.run("apply", "--auto-approve", "--wait")
+    assert project.run("logs", "train", "--rank", "0").stdout == "met [1, 2]\n"
+    status = project.json("status", "job.train")
+    assert [rank["status"] for rank in status["ranks"]] == ["TRAINING_JOB_COMPLETED"] * 3
+    checkpoints = project.json("checkpoints", "list", "job.train")["checkpoints"]
+    assert sorted(row["rank"] for row in checkpoints if row["complete"]) == [0, 1, 2]
+
+
+def test_a_failed_rank_ends_the_others(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    command = '"if [ $BT_NODE_RANK = 1 ]; then exit 3; fi; sleep 300"'
+    write(project, slurm, command, ", node_count: 2")
+    project.run("apply", "--auto-approve", "--wait", code=None)
+    status = project.json("status", "job.train")
+    assert status["status"] == "TRAINING_JOB_FAILED"
+    assert [rank["exit_code"] for rank in status["ranks"]] == [-15, 3]
+    assert [rank["node"] for rank in status["ranks"]] == ["hpc/n1", "hpc/n2"]
+
+
+def test_a_pending_run_says_why_and_can_be_stopped(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    other = slurm.sbatch("sleep 300", "--nodes=4", "--gres=gpu:2")
+    slurm.await_state(other, "RUNNING")
+    write(project, slurm, '"sleep 300"')
+    project.run("apply", "--auto-approve")
+    while (status := until(project, "TRAINING_JOB_PENDING"))["waiting"] == "waits to be scheduled":
+        time.sleep(0.25)
+    assert status["waiting"] in ("waits for free nodes", "waits for jobs with a higher priority")
+    project.run("stop", "train")
+    assert project.json("status", "job.train")["status"] == "TRAINING_JOB_STOPPED"
+    assert slurm.state(max(slurm.jobs())) == "CANCELLED"
+    assert slurm.state(other) == "RUNNING"
+
+
+def test_a_running_run_is_stopped_with_its_processes(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    command = "\"trap 'echo saved; exit 0' TERM; setsid sleep 4242 & sleep 300 & echo ready; wait\""
+    write(project, slurm, command)
+    project.run("apply", "--auto-approve")
+    until(project, "TRAINING_JOB_RUNNING")
+    while project.run("logs", "train").stdout != "ready\n":
+        time.sleep(0.25)
+    project.run("stop", "train")
+    assert project.json("status", "job.train")["status"] == "TRAINING_JOB_STOPPED"
+    assert project.run("logs", "train").stdout == "ready\nsaved\n"
+    assert not [place for place in Path("/proc").glob("[0-9]*") if b"4242" in _words(place)]
+
+
+def until(project: ProjectHarness, expected: str) -> Any:
+    """Wait for a status of the job and return it."""
+    seen = {}
+    for _ in range(120):
+        seen = project.json("status", "job.train")
+        if seen["status"] == expected:
+            return seen
+        time.sleep(0.25)
+    raise AssertionError(seen)
+
+
+def _words(process: Path) -> list[bytes]:
+    try:
+        return (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def test_a_preempted_run_goes_on_as_the_same_run(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    command = '"echo attempt $BT_RETRY_COUNT; if [ $BT_RETRY_COUNT = 0 ]; then sleep 300; fi"'
+    write(project, slurm, command)
+    project.run("apply", "--auto-approve")
+    until(project, "TRAINING_JOB_RUNNING")
+    urgent = slurm.sbatch("sleep 1", "--partition=urgent", "--nodes=4", "--gres=gpu:2")
+    slurm.await_state(urgent, "RUNNING")
+    assert project.json("status", "job.train")["status"] == "TRAINING_JOB_PENDING"
+    project.run("logs", "train", "--follow")
+    assert project.run("logs", "train").stdout == "attempt 0\nattempt 1\n"
+    status = project.json("status", "job.train")
+    assert (status["status"], status["number"]) == ("TRAINING_JOB_COMPLETED", 1)
+
+
+def test_somebody_else_cancels_it(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    write(project, slurm, '"sleep 300"')
+    project.run("apply", "--auto-approve")
+    until(project, "TRAINING_JOB_RUNNING")
+    slurm("scancel", str(max(slurm.jobs())))
+    status = until(project, "TRAINING_JOB_STOPPED")
+    assert status["error"].startswith("its job was cancelled")
+
+
+def test_members_of_a_sweep_run_three_at_a_time(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    shared = write(project, slurm, "")
+    project.write({"trainctl.yaml": SWEEP % shared})
+    project.run("apply", "--auto-approve", "--wait")
+    spans = []
+    for log in shared.glob("runs/*/log/rank-0.log"):
+        begin, end = map(float, log.read_text().split())
+        spans += [(begin, 1), (end, -1)]
+    running = most = 0
+    for _, change in sorted(spans):
+        running += change
+        most = max(most, running)
+    assert (len(spans), most) == (24, 3)
+
+
+SWEEP = """
+project: {name: team}
+clusters:
+  hpc: {provider: slurm, shared_dir: %s}
+jobs:
+  train:
+    code: .
+    compute: {accelerator: "H100:1"}
+    matrix: {seed: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}
+    max_parallel: 3
+    runtime: {start_commands: ["date +%%s.%%N; sleep 1; date +%%s.%%N"]}
+"""
+
+
+def test_a_silent_controller_is_an_answer_and_ends_nothing(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    shared = write(project, slurm, f'"while [ ! -e {slurm.shared_dir}/go ]; do sleep 0.1; done"')
+    project.run("apply", "--auto-approve")
+    until(project, "TRAINING_JOB_RUNNING")
+    slurm.stop_controller()
+    try:
+        failed = project.run("stop", "train", code=None)
+        assert failed.returncode != 0
+        assert "Slurm's controller doesn't respond" in failed.stderr
+    finally:
+        slurm.start_controller()
+    (slurm.shared_dir / "go").touch()
+    until(project, "TRAINING_JOB_COMPLETED")
+    assert shared.is_dir()
+
+
+WEIGHTS = """
+project: {name: team}
+clusters:
+  hpc: {provider: slurm, shared_dir: %s%s}
+weights:
+  base: {source: "file:./model"}
+jobs:
+  train:
+    code: .
+    weights: [base]
+    compute: {node_count: 2}
+    runtime: {start_commands: ["cat weights/model/model.safetensors; stat -c %%A weights/model"]}
+"""
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_weights_are_mirrored_before_the_job_exists(
+    project: ProjectHarness, slurm: SlurmCluster, tmp_path: Path, cached: bool
+) -> None:
+    """Jobs read them from the shared directory, or from a copy on the node's own disk."""
+    shared = slurm.shared_dir / project.directory.parent.name
+    setting = f", node_cache: {tmp_path}/$SLURMD_NODENAME" if cached else ""
+    manifest = WEIGHTS % (shared, setting)
+    project.write({"trainctl.yaml": manifest, "model/model.safetensors": "weights\n"})
+    project.run("apply", "--auto-approve", "--wait")
+    for rank in ("0", "1"):
+        assert project.run("logs", "train", "--rank", rank).stdout.startswith("weights\ndr-xr")
+    assert (tmp_path / "n1" / "trees").is_dir() == cached
+    assert len([*shared.glob("cache/trees/*")]) == 1
+
+
+def test_the_example(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    """It runs as it is, with the cluster's names."""
+    shutil.copytree(ROOT / "examples" / "slurm", project.directory, dirs_exist_ok=True)
+    names = ("--var", "login=local", "--var", f"shared_dir={slurm.shared_dir}/example")
+    project.run("apply", "--auto-approve", "--wait", *names)
+    assert project.run("logs", "sum", "--rank", "0").stdout == "sum of 1 numbers: 10\n"
+    project.run("destroy", "--auto-approve", *names)

@@ -1,0 +1,120 @@
+"""What is submitted to Slurm, and what its commands print."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainctl.plugin_api.provider import ClusterSettings
+from trainctl.plugin_api.scheduler import BatchRequest, BatchState
+from trainctl_slurm.queries import parse_forecast, parse_jobs, parse_partitions
+from trainctl_slurm.settings import SlurmSettings, hosts
+from trainctl_slurm.submission import sbatch_arguments, script
+
+REQUEST = BatchRequest("key-1", "train", "job.train run 1 (abc)", ("python3", "a b"), "{}", "/log")
+
+
+def cluster(**settings: object) -> ClusterSettings:
+    return ClusterSettings("hpc", {"shared_dir": "/shared", **settings})  # type: ignore[dict-item]
+
+
+def options(request: BatchRequest, **settings: object) -> list[str]:
+    """The options of sbatch."""
+    words = sbatch_arguments(SlurmSettings.of(cluster(**settings)), request)
+    return words[words.index("sbatch") :]
+
+
+def row(number: int, state: str, reason: str = "None", restarts: int = 0, comment: str = "") -> str:
+    comment = comment or "trainctl:key-1 job.train run 1 (abc)"
+    columns = (
+        (24, number),
+        (24, state),
+        (12, restarts),
+        (80, reason),
+        (400, "n[1-2]"),
+        (600, comment),
+    )
+    return "".join(f"{value:<{width}}" for width, value in columns)
+
+
+def test_a_run_becomes_the_options_of_one_job() -> None:
+    request = BatchRequest(
+        "key-1", "train", "job.train run 1 (abc)", (), "", "/log", nodes=2, gpus=4, gpu_kind="H100", cpus=8,
+        memory=2**30 + 1, time_limit=3601, priority=-5, after=("7", "8"), slot="sweep-0",
+    )  # fmt: skip
+    given = options(request, partition="gpu", account="lab", sbatch={"exclusive": True, "tmp": 9})
+    expected = (
+        "--exclusive", "--tmp=9", "--job-name=sweep-0", "--comment=trainctl:key-1 job.train run 1 (abc)", "--nodes=2",
+        "--gres=gpu:h100:4", "--partition=gpu", "--account=lab", "--cpus-per-task=8", "--mem=1025M", "--time=61",
+        "--nice=5", "--dependency=afterok:7:8,singleton", "--kill-on-invalid-dep=yes", "--requeue",
+    )  # fmt: skip
+    assert set(expected) <= set(given)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gres", "partition"),
+    [
+        ({}, "gpu:h100:1", "gpu"),
+        ({"H100": {"gres": "nvidia_h100"}}, "gpu:nvidia_h100:1", "gpu"),
+        ({"H100": {"partition": "big"}}, "gpu:1", "big"),
+    ],
+)
+def test_gpu_types_become_gres_types_or_partitions(
+    gpus: dict[str, object], gres: str, partition: str
+) -> None:
+    request = BatchRequest("k", "n", "l", (), "", "", gpus=1, gpu_kind="H100")
+    given = options(request, partition="gpu", gpus=gpus)
+    assert {f"--gres={gres}", f"--partition={partition}"} <= set(given)
+
+
+def test_the_script_quotes_its_command() -> None:
+    assert "| srun --kill-on-bad-exit=0 python3 'a b'\n" in script(REQUEST)
+
+
+def test_the_login_host_is_a_host_with_the_shared_directory() -> None:
+    settings = hosts(cluster(login={"name": "login.example.com", "user": "u"})).settings
+    assert settings["hosts"] == [
+        {"address": "login.example.com", "name": "login", "user": "u", "dir": "/shared", "gpus": 0}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("PENDING", BatchState.PENDING),
+        ("CONFIGURING", BatchState.RUNNING),
+        ("COMPLETING", BatchState.RUNNING),
+        ("TIMEOUT", BatchState.TIME_LIMIT),
+        ("NODE_FAIL", BatchState.NODE_FAILED),
+        ("A_LATER_STATE", BatchState.RUNNING),
+    ],
+)
+def test_states_of_slurm(state: str, expected: BatchState) -> None:
+    (job,) = parse_jobs(row(5, state, restarts=1) + "\n" + row(6, state, comment="somebody's"))
+    assert (job.id, job.key, job.state, job.restarts) == ("5", "key-1", expected, 1)
+
+
+def test_reasons_are_told_in_words_or_as_they_are() -> None:
+    reasons = [
+        next(parse_jobs(row(5, "PENDING", reason))).reason for reason in ("Resources", "New")
+    ]
+    assert reasons == ["waits for free nodes", "New"]
+
+
+def test_gpus_of_nodes_that_are_down_are_not_free() -> None:
+    lines = [
+        f"{'gpu':<80}{count:<12}{'gpu:h100:8(S:0-1)':<200}{used:<300}{'2-00:00:00':<24}{state:<24}"
+        for count, used, state in ((2, "gpu:h100:3(IDX:0-2)", "mixed"), (1, "gpu:h100:0", "down*"))
+    ]
+    (partition,) = parse_partitions("\n".join(lines))
+    assert (partition.gpus_free, partition.gpus_total, partition.nodes) == (10, 24, 3)
+    assert partition.limits == "at most 2-00:00:00"
+
+
+def test_a_forecast_is_a_time_or_a_refusal() -> None:
+    text = "sbatch: Job 7 to start at 2026-01-02T03:04:05 using 4 processors on nodes n1 in partition gpu"
+    assert parse_forecast(text, refused=False).start is not None
+    refusal = "allocation failure: Requested node configuration is not available"
+    assert (
+        parse_forecast(refusal, refused=True).refusal
+        == "Requested node configuration is not available"
+    )

@@ -1,0 +1,184 @@
+"""RPC methods of runs that a batch system starts. See resources/DESIGN.md, "Batch runs"."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from trainctl.base.failure import Failure
+from trainctl.base.filesystem.files import make_directory, read_json, write_json
+from trainctl.base.network.addresses import addresses
+from trainctl.base.protocol import batch as protocol
+from trainctl.base.protocol.batch import WAITING_EXIT_CODE, rank_root
+from trainctl.base.protocol.method import EmptyResponse, RunRequest
+from trainctl.base.protocol.spec import RunSpec
+from trainctl.node.cache.delivery import copy_listing
+from trainctl.node.cache.listings import load_listing
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.attempt import AWAITED_SIGNALS
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
+from trainctl.node.system import layout as names
+from trainctl.node.system.layout import Layout
+
+Emit = Callable[[Dict[str, Any]], None]
+_SHARED = ("agent", "cache", "caches", "code", "environments", "images", "queue", "training")
+"""Directories that all ranks share with rank 0."""
+_RENDEZVOUS_SECONDS = 600.0
+_POLL_SECONDS = 0.2
+
+
+def create_batch_run(request: protocol.CreateBatchRunRequest, emit: Emit) -> EmptyResponse:
+    """Create the ranks' directories, with specifications and secrets."""
+    for spec in request["runs"]:
+        run = _rank_run(request["root"], request["key"], spec["rank"], spec)
+        if spec["rank"]:
+            _share_directories(Path(request["root"]), run.layout.root)
+        run.create(spec)
+        if request["secrets"] and run.record.get("status") not in runs.ENDED:
+            run.store_secrets(request["secrets"])
+    return {}
+
+
+def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankResponse:
+    """Supervise one rank in this process until its end; exit with its code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
+    rank = int(os.environ[request["rank"]])
+    restart = int(os.environ.get(request["restarts"]) or 0)
+    run = _rank_run(request["root"], request["key"], rank)
+    spec = run.spec
+    if spec is None:
+        raise Failure("missing", f"run {run.key} not found in {run.layout.root}")
+    if request["node_cache"]:
+        spec = {**spec, "cache": os.path.expandvars(request["node_cache"])}
+    run = _rank_run(request["root"], request["key"], rank, spec)
+    run.begin_batch_start(restart, os.environ.get(request["host"], ""))
+    rendezvous = None
+    if spec["gang"] and rank:
+        leader = _rank_run(request["root"], request["key"], 0)
+        rendezvous = _wait_for_rendezvous(leader, restart)
+    elif spec["gang"]:
+        rendezvous = {"addresses": addresses() or ["127.0.0.1"], "restart": restart}
+    spec = _granted(spec, request, restart, rendezvous)
+    data = names.check_absolute(request["data"], "data")
+    secrets = run.stored_secrets or {}
+    run.retains_secrets = True
+    launch = LaunchRequest(run, spec, secrets, data, rendezvous)
+    if request["node_cache"]:
+        launch = launch._replace(prepare=partial(_copy_weights, run, spec))
+    run_in_foreground(launch)
+    record = run.record
+    status = str(record.get("status"))
+    if status == runs.STOPPED and _was_interrupted(run):
+        waiting = "was interrupted, and may start again"
+        run.write({**record, "status": runs.PENDING, "waiting": waiting, "ended_at": None})
+        sys.exit(WAITING_EXIT_CODE)
+    run.retains_secrets = False
+    run.discard_secrets()
+    if status != runs.COMPLETED:
+        code = int(record.get("exit_code") or 1)
+        sys.exit(code if code > 0 else 128 - code)
+    return {"status": status}
+
+
+def _was_interrupted(run: NodeRun) -> bool:
+    """Check that neither trainctl nor another rank's failure stopped the run."""
+    cause = run.record.get("root_cause")
+    is_expected = (run.directory / "stop.json").exists()
+    return not is_expected and (not cause or cause["status"] == runs.STOPPED)
+
+
+def expect_stop(request: protocol.ExpectStopRequest, emit: Emit) -> EmptyResponse:
+    """Record a stop request in the ranks' directories, before the job is cancelled."""
+    for run in _rank_runs(request, request["ranks"]):
+        write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
+    return {}
+
+
+def end_batch_run(request: protocol.EndBatchRunRequest, emit: Emit) -> EmptyResponse:
+    """Record the end of ranks without one, and remove their secrets."""
+    for run in _rank_runs(request, request["ranks"]):
+        run.discard_secrets()
+        if run.record.get("status") not in runs.ENDED:
+            outcome = {"status": request["status"], "error": request["error"]}
+            run.write({**run.record, **outcome, "ended_at": time.time()})
+    return {}
+
+
+def _rank_runs(request: RunRequest, count: int) -> List[NodeRun]:
+    ranks = (_rank_run(request["root"], request["key"], rank) for rank in range(count))
+    return [run for run in ranks if run.spec is not None]
+
+
+def _rank_run(root: str, key: str, rank: int, spec: Optional[RunSpec] = None) -> NodeRun:
+    return NodeRun(Layout(rank_root(root, rank), spec["cache"] if spec else None), key)
+
+
+def _share_directories(root: Path, own: Path) -> None:
+    """Link what the ranks share into a rank's root directory."""
+    make_directory(own)
+    for name in _SHARED:
+        make_directory(root / name)
+        if not (own / name).is_symlink():
+            temporary = own / f".{name}.{os.getpid()}"
+            temporary.symlink_to(root / name)
+            temporary.replace(own / name)
+
+
+def _granted(
+    spec: RunSpec,
+    request: protocol.RunRankRequest,
+    restart: int,
+    rendezvous: Optional[Mapping[str, Any]],
+) -> RunSpec:
+    """Return the specification with the resources that the batch system granted."""
+    prefixes = tuple(request["forwarded"])
+    variables = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+    granted = variables.get(request["gpus"], "")
+    gpus = [number for number in granted.split(",") if number]
+    if gpus:
+        variables["BT_NUM_GPUS"] = str(len(gpus))
+    retries = int(spec["environment"].get("BT_RETRY_COUNT", 0)) + restart
+    changed: RunSpec = {
+        **spec,
+        "batch": {"variables": variables, "gpus": gpus},
+        "gpus": {"count": 0, "kind": "", "declared": 0},
+        "follows": [],
+        "slots": None,
+        "environment": {**spec["environment"], "BT_RETRY_COUNT": str(retries)},
+    }
+    if rendezvous and spec["gang"]:
+        changed["gang"] = {**spec["gang"], "addresses": list(rendezvous["addresses"])}
+    return changed
+
+
+def _copy_weights(run: NodeRun, spec: RunSpec) -> None:
+    """Copy the run's weights from the shared directory to the node's cache."""
+    shared = Layout(str(run.layout.root))
+    for weights in spec["weights"]:
+        listing = load_listing(shared.listing(weights["listing"]))
+        if listing is None:
+            raise Failure("missing", f"{weights['name']} is not in {shared.cache}")
+        request = {
+            "root": str(run.layout.root),
+            "lineage": spec["lineage"],
+            "lease": run.key,
+            "mirror": {"type": "objects", "path": str(shared.cache)},
+        }
+        copy_listing(run.layout, listing, request)
+
+
+def _wait_for_rendezvous(leader: NodeRun, restart: int) -> Mapping[str, Any]:
+    """Wait until rank 0 of this start listens; return its addresses, port and token."""
+    deadline = time.monotonic() + _RENDEZVOUS_SECONDS
+    while time.monotonic() < deadline and signal.SIGTERM not in signal.sigpending():
+        rendezvous = read_json(leader.gang)
+        if rendezvous and rendezvous.get("restart") == restart:
+            return dict(rendezvous)
+        time.sleep(_POLL_SECONDS)
+    raise Failure("unreachable", f"rank 0 of run {leader.key} did not start")
