@@ -260,3 +260,19 @@ def test_the_example(project: ProjectHarness, slurm: SlurmCluster) -> None:
     project.run("apply", "--auto-approve", "--wait", *names)
     assert project.run("logs", "sum", "--rank", "0").stdout == "sum of 1 numbers: 10\n"
     project.run("destroy", "--auto-approve", *names)
+
+
+def test_the_nodes_are_those_of_slurm(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    write(project, slurm, '"echo done"')
+    project.run("apply", "--auto-approve", "--wait")
+    other = slurm.sbatch("sleep 300", "--nodelist=n2", "--gres=gpu:1")
+    slurm.await_state(other, "RUNNING")
+    slurm("scontrol", "update", "nodename=n4", "state=drain", "reason=fan")
+    try:
+        nodes = {node["name"]: node for node in project.json("nodes")["nodes"]}
+    finally:
+        slurm("scontrol", "update", "nodename=n4", "state=resume")
+    assert list(nodes) == ["login", "n1", "n2", "n3", "n4"]
+    claims = [gpu["claimed_by"] for gpu in nodes["n2"]["gpus"]]
+    assert claims == ["another job", None]
+    assert (nodes["n4"]["reachable"], nodes["n4"]["reason"]) == (False, "fan")

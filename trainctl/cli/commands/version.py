@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -23,6 +25,12 @@ def version_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEX
     return 0
 
 
+def _machines(capabilities: Mapping[str, Any]) -> str:
+    if capabilities["schedules_jobs"]:
+        return "of a batch system"
+    return "creates machines" if capabilities["creates_machines"] else "existing machines"
+
+
 def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List installed providers."""
     from trainctl.plugin_api import discovery
@@ -35,14 +43,7 @@ def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.T
         rows.append(
             {"name": name, "version": version, **capabilities, "replacement_settings": settings}
         )
-    lines = [
-        (
-            row["name"],
-            row["version"],
-            "creates machines" if row["creates_machines"] else "existing machines",
-        )
-        for row in rows
-    ]
+    lines = [(row["name"], row["version"], _machines(row)) for row in rows]
     print_result(
         session_of(ctx).output,
         format_,
