@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from ipaddress import ip_network
 from typing import Any
 
 from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
@@ -84,7 +85,7 @@ class ClusterNetwork:
             if rule.get("FromPort") == port
             for block in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
         }
-        wanted = set(settings.ssh_from)
+        wanted = {str(ip_network(text)) for text in settings.ssh_from}  # as AWS writes them
         if surplus := existing - wanted:
             self._account.ec2(
                 "revoke_security_group_ingress",
