@@ -146,7 +146,9 @@ class AwsAccount:
 
                 # RunInstances reports missing capacity with status 500, which botocore would retry.
                 config = Config(
-                    connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}
+                    connect_timeout=5,
+                    read_timeout=min(30.0, 2 * self._retry_seconds),
+                    retries={"total_max_attempts": 1},
                 )
                 region = _PRICE_LIST_REGION if service == "pricing" else self.region
                 self._clients[service] = session.client(service, region_name=region, config=config)

@@ -227,3 +227,17 @@ def test_denied_requests_name_the_credentials(
     with pytest.raises(NodeError, match="AWS denied describe_instances") as caught:
         provider.find(cluster, "key")
     assert caught.value.code == "cloud-credentials"
+
+
+def test_offers_without_a_connection_come_from_the_table(
+    cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are there within seconds, and say why."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with closing(AwsProvider()) as unconnected:
+        [offer] = unconnected.offers(cluster)
+        assert unconnected.offers(cluster, online=False) == [replace(offer, note="")]
+
+    assert (offer.price_per_hour, offer.price_source) == (0.0104, "built-in table")
+    assert (offer.zone, offer.quota_left) == ("", None)
+    assert offer.note.startswith("AWS is unreachable")
