@@ -15,7 +15,7 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.quarantine import CREATED, quarantined, quarantined_nodes
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import nodes_of
-from trainctl.resources.run_control import runs_of
+from trainctl.resources.runs.run_control import runs_of
 
 WATCH_SECONDS = 2.0
 

@@ -18,9 +18,9 @@ from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.resources.agents import nodes_of, unprovisioned_nodes
-from trainctl.resources.batch_runs import BatchCluster
 from trainctl.resources.clusters import cache_target, provider_cluster
-from trainctl.resources.run_control import QUERY_SECONDS, runs_of
+from trainctl.resources.runs.batch_runs import BatchCluster
+from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
 
 _AT_ONCE = 16
 

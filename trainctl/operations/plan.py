@@ -41,7 +41,7 @@ from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.jobs import observe_jobs
 from trainctl.resources.registry import handlers
-from trainctl.resources.run_control import RunControl
+from trainctl.resources.runs.run_control import RunControl
 from trainctl.weights.mirrors import is_remote
 
 

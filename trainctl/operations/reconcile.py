@@ -25,7 +25,7 @@ from trainctl.plan.plan_file import is_lost_run_retry, resumable_changes
 from trainctl.plan.transfers.disk_space import WAITING_FOR_SPACE
 from trainctl.plan.values import Change, Plan, PlanOptions, RerunRequest
 from trainctl.resources.jobs import deferral_reason
-from trainctl.resources.run_control import runs_of
+from trainctl.resources.runs.run_control import runs_of
 
 
 @dataclass

@@ -34,7 +34,7 @@ from {} import load, main as once
 def main():
     if sys.argv[-1] != "session":
         return once()
-    from trainctl.base.protocol.call_server import serve
+    from trainctl.base.system.call_server import serve
 
     return serve(once, load)
 """
@@ -66,7 +66,7 @@ def node_archive() -> ProgramArchive:
 def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
     """Pack installed modules with their import names; the archive runs ``main.main``.
 
-    The module ``main`` also defines ``load``; see ``trainctl.base.protocol.call_server``, which must be included.
+    The module ``main`` also defines ``load``; see ``trainctl.base.system.call_server``, which must be included.
     Names are packages, packed with all modules below, or single modules: ``PACKAGE:MODULE``.
     """
     members = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}

@@ -17,7 +17,7 @@ from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
 from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.resources.run_control import QUERY_SECONDS, RunControl
+from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
     from trainctl.base.checkpoints.manifests import RunCheckpoints

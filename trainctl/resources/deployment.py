@@ -31,17 +31,20 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import PlannedRun
 from trainctl.resources.agents import Agents, ProjectContext, nodes_of
-from trainctl.resources.batch_runs import BatchCluster, rank_node
-from trainctl.resources.blocking_runs import (
+from trainctl.resources.caches import directory_on, ensure_cache_on
+from trainctl.resources.clusters import cache_settings
+from trainctl.resources.delivery import Delivery, RankAssignment, listings_of
+from trainctl.resources.mirror.access import mirror_access
+from trainctl.resources.placement import RunPlacer, leader_addresses
+from trainctl.resources.preflight import PreflightChecker, Quarantine
+from trainctl.resources.runs.batch_runs import BatchCluster, rank_node
+from trainctl.resources.runs.blocking_runs import (
     BlockingRuns,
     ReplacedRun,
     find_blocking_runs,
     possible_nodes,
 )
-from trainctl.resources.caches import directory_on, ensure_cache_on
-from trainctl.resources.clusters import cache_settings
-from trainctl.resources.delivery import Delivery, RankAssignment, listings_of
-from trainctl.resources.launch import (
+from trainctl.resources.runs.launch import (
     PlacedRank,
     PreparedRank,
     build_run_spec,
@@ -50,11 +53,8 @@ from trainctl.resources.launch import (
     send_code,
     start_together,
 )
-from trainctl.resources.mirror.access import mirror_access
-from trainctl.resources.placement import RunPlacer, leader_addresses
-from trainctl.resources.preflight import PreflightChecker, Quarantine
-from trainctl.resources.previous_runs import RunStart
-from trainctl.resources.run_control import RunControl
+from trainctl.resources.runs.previous_runs import RunStart
+from trainctl.resources.runs.run_control import RunControl
 from trainctl.weights.mirrors import Mirror
 
 _RECHECK_SECONDS = 30.0

@@ -33,18 +33,18 @@ from trainctl.plan.placement import PlannedRun
 from trainctl.plan.values import Change, Observation
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.agents import Agents, ProjectContext, nodes_of
-from trainctl.resources.blocking_runs import (
+from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_error
+from trainctl.resources.clusters import cache_target
+from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
+from trainctl.resources.runs.blocking_runs import (
     ReplacedRun,
     find_blocking_runs,
     is_active,
     possible_nodes,
 )
-from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_error
-from trainctl.resources.clusters import cache_target
-from trainctl.resources.launch import queue_order
-from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
-from trainctl.resources.previous_runs import find_attempted_runs, prepare_start
-from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
+from trainctl.resources.runs.launch import queue_order
+from trainctl.resources.runs.previous_runs import find_attempted_runs, prepare_start
+from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:

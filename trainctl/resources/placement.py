@@ -27,7 +27,7 @@ from trainctl.plan.values import GpuFacts
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import cache_target
-from trainctl.resources.run_control import QUERY_SECONDS
+from trainctl.resources.runs.run_control import QUERY_SECONDS
 from trainctl.store.store import MirrorStore
 
 _AT_ONCE = 16

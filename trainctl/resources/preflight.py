@@ -31,7 +31,7 @@ from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.placement import leader_addresses
-from trainctl.resources.run_control import QUERY_SECONDS
+from trainctl.resources.runs.run_control import QUERY_SECONDS
 
 _AT_ONCE = 32
 _PROBE_BYTES = 64 * 2**20

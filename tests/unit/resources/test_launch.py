@@ -19,8 +19,8 @@ from trainctl.model.specs.resource import ClusterSpec
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import RankAssignment
-from trainctl.resources.launch import PlacedRank, _ensure_ended, start_together
-from trainctl.resources.run_control import RunControl
+from trainctl.resources.runs.launch import PlacedRank, _ensure_ended, start_together
+from trainctl.resources.runs.run_control import RunControl
 
 NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3")
 RUN = RunRecord("abc1234", 1, "key")

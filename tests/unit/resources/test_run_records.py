@@ -16,8 +16,8 @@ from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import RankAssignment
-from trainctl.resources.launch import PlacedRank, PreparedRank, build_run_spec
-from trainctl.resources.run_status import are_lost, with_partial_status, with_status
+from trainctl.resources.runs.launch import PlacedRank, PreparedRank, build_run_spec
+from trainctl.resources.runs.run_status import are_lost, with_partial_status, with_status
 
 JOB = Address.parse("job.sft")
 S = RunStatus

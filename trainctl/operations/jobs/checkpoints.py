@@ -26,7 +26,7 @@ from trainctl.operations.jobs.runs import JobRun, run_control, with_unrecorded_r
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import CheckpointClient
-from trainctl.resources.run_control import runs_of
+from trainctl.resources.runs.run_control import runs_of
 from trainctl.weights.mirrors import Mirror, directory_of
 
 _CHECKPOINT_FIELDS = (

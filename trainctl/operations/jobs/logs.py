@@ -17,7 +17,7 @@ from trainctl.model.reports import LogBatch, UnreachableNode, unreachable_nodes
 from trainctl.operations.jobs.runs import JobRun, check_rank, run_control
 from trainctl.operations.streams import iterate_callbacks, merge_by_arrival, prefetch_first
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.run_control import RunControl
+from trainctl.resources.runs.run_control import RunControl
 
 RETRY_SECONDS = 2.0
 """Delay before a retry of an unreachable node."""

@@ -24,8 +24,8 @@ from trainctl.operations.survey.storage import survey_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Plan, PlanInputs, PlanOptions, RerunRequest
-from trainctl.resources.previous_runs import RERUN, RESUME, load_previous_run, require_inputs
-from trainctl.resources.run_control import runs_of
+from trainctl.resources.runs.previous_runs import RERUN, RESUME, load_previous_run, require_inputs
+from trainctl.resources.runs.run_control import runs_of
 
 _AT_ONCE = 8
 """How many jobs are queried at the same time."""

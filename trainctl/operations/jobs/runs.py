@@ -15,8 +15,12 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.reports import PendingApply
 from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.previous_runs import AttemptedRun, find_attempted_runs, unrecorded_attempts
-from trainctl.resources.run_control import ObservedRun, RunControl, runs_of
+from trainctl.resources.runs.previous_runs import (
+    AttemptedRun,
+    find_attempted_runs,
+    unrecorded_attempts,
+)
+from trainctl.resources.runs.run_control import ObservedRun, RunControl, runs_of
 
 
 def unrecorded_runs(workspace: Workspace, state: State) -> dict[Address, tuple[RunRecord, ...]]:

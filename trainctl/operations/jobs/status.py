@@ -32,7 +32,7 @@ from trainctl.operations.jobs.runs import (
     with_unrecorded_runs,
 )
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.run_control import runs_of
+from trainctl.resources.runs.run_control import runs_of
 
 _AT_ONCE = 8
 """How many runs' checkpoints are queried at the same time."""

@@ -16,8 +16,8 @@ from trainctl.plan.values import BatchFacts
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest, SchedulesJobs
 from trainctl.resources.agents import recorded_or_planned
-from trainctl.resources.batch_runs import batch_request
 from trainctl.resources.clusters import provider_cluster
+from trainctl.resources.runs.batch_runs import batch_request
 
 _AT_ONCE = 8
 

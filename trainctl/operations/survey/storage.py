@@ -21,7 +21,7 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.caches import cache_full_warning
 from trainctl.plan.values import CacheFacts, TierFacts
 from trainctl.resources.caches import find_cache_location
-from trainctl.resources.run_control import QUERY_SECONDS
+from trainctl.resources.runs.run_control import QUERY_SECONDS
 from trainctl.store.maintenance.survey import SourceSurvey
 from trainctl.weights.mirrors import site_of
 

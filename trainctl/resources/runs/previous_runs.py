@@ -17,9 +17,9 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import CheckpointSelector, ImageSpec, JobSpec, LoadCheckpointSpec
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of
-from trainctl.resources.batch_runs import BatchCluster
-from trainctl.resources.run_control import QUERY_SECONDS, RunControl, RunReports
-from trainctl.resources.run_status import with_status
+from trainctl.resources.runs.batch_runs import BatchCluster
+from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl, RunReports
+from trainctl.resources.runs.run_status import with_status
 from trainctl.store.store import MirrorStore
 
 _AT_ONCE = 16

@@ -12,7 +12,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.resources.agents import nodes_of
-from trainctl.resources.run_control import ObservedRun, RunControl, runs_of
+from trainctl.resources.runs.run_control import ObservedRun, RunControl, runs_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, node_named
-from trainctl.resources.batch_runs import BatchCluster, rank_node
-from trainctl.resources.run_status import are_lost, with_partial_status, with_status
+from trainctl.resources.runs.batch_runs import BatchCluster, rank_node
+from trainctl.resources.runs.run_status import are_lost, with_partial_status, with_status
 
 T = TypeVar("T")
 
