@@ -71,7 +71,6 @@ ALLOWED = {
             "docs/guides/sweeps.md",
             "examples/README.md",
             "trainctl/jobs/bucket_credentials.py",
-            "trainctl/manifest/DESIGN.md",
             "trainctl/weights/resolution.py",
         }
     ),

@@ -169,7 +169,7 @@ class ResourceAttributes:
 
 @dataclass(frozen=True)
 class DesiredResource(ResourceAttributes):
-    """A desired resource; ``desired/DESIGN.md`` lists the attributes of each kind."""
+    """A desired resource, with the attributes of its kind."""
 
     address: Address
     provider: str
