@@ -30,15 +30,17 @@ from trainctl_local import LocalTransport
 from trainctl_slurm.queries import (
     MACHINES,
     PARTITIONS,
+    parse_accounting,
     parse_forecast,
     parse_jobs,
     parse_machines,
     parse_partitions,
+    sacct_arguments,
     sinfo_arguments,
     squeue_arguments,
 )
 from trainctl_slurm.settings import SlurmSettings, hosts, schema
-from trainctl_slurm.submission import VARIABLES, sbatch_arguments, script
+from trainctl_slurm.submission import VARIABLES, job_name, sbatch_arguments, script
 from trainctl_ssh import SshProvider
 
 _SECONDS = 5
@@ -88,9 +90,10 @@ class SlurmProvider(SshProvider):
         self, cluster: ClusterSettings, node: Node, keys: Collection[str]
     ) -> Mapping[str, BatchJob]:
         """See SchedulesJobs. The newest job of a key counts."""
-        wanted = frozenset(keys)
         jobs = sorted(self._jobs(node), key=lambda job: (job.state.ended is False, int(job.id)))
-        return {job.key: job for job in jobs if job.key in wanted}
+        found = {job.key: job for job in jobs if job.key in keys}
+        forgotten = {job_name(key): key for key in keys if key not in found}
+        return found | (self._accounted_jobs(node, forgotten) if forgotten else {})
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
         """See SchedulesJobs."""
@@ -132,6 +135,11 @@ class SlurmProvider(SshProvider):
         if output.exit_code != 0:
             raise NodeUnreachable(f"squeue failed on {node.id}", _tail(output))
         return [*parse_jobs(output.stdout.decode(errors="replace"))]
+
+    def _accounted_jobs(self, node: Node, keys: Mapping[str, str]) -> dict[str, BatchJob]:
+        """Return jobs that only the accounting remembers; none without accounting."""
+        output = self._slurm(node, sacct_arguments([*keys]))
+        return parse_accounting(output.stdout.decode(errors="replace"), keys)
 
     def _slurm(self, node: Node, argv: Sequence[str], text: str = "") -> CommandOutput:
         """Run a command of Slurm; NodeUnreachable if its controller is silent."""

@@ -83,6 +83,27 @@ REASONS = {
 }
 """Reasons of squeue(1) in words."""
 
+
+def sacct_arguments(names: Sequence[str]) -> list[str]:
+    """Return the command that lists jobs by name, of the last 30 days."""
+    format_ = "--format=JobIDRaw,JobName%100,State%40"
+    since = ("--starttime=now-30days", f"--name={','.join(names)}")
+    return ["sacct", "--allocations", "--noheader", "--parsable2", *since, format_]
+
+
+def parse_accounting(output: str, keys: Mapping[str, str]) -> dict[str, BatchJob]:
+    """Return the jobs of sacct by key; ``keys`` are those of the names."""
+    jobs: dict[str, BatchJob] = {}
+    for line in output.splitlines():
+        number, name, state, *_ = [*line.split("|"), "", "", ""]
+        if name in keys and state:
+            word, _, user = state.partition(" by ")  # CANCELLED by 1000
+            reason = f"by user {user}" if user else ""
+            state_ = STATES.get(word, BatchState.RUNNING)
+            jobs[keys[name]] = BatchJob(number, keys[name], state_, reason)
+    return jobs
+
+
 PARTITIONS = {"PartitionName": 80, "Nodes": 12, "Gres": 200, "GresUsed": 300, "Time": 24, "StateLong": 24}  # fmt: skip
 MACHINES = {"NodeList": 80, "StateLong": 24, "Gres": 200, "GresUsed": 300, "Reason": 200}
 """Columns of sinfo with their widths."""

@@ -28,6 +28,11 @@ _CLEAN = "exec env -i " + " ".join(f'${{{name}:+"{name}=${name}"}}' for name in 
 """Not ``--export=NAMES``: for that Slurm starts a login shell on the node and waits for it."""
 
 
+def job_name(key: str) -> str:
+    """Return the name by which the accounting finds the job of a run without a slot."""
+    return f"trainctl-{key}"
+
+
 def sbatch_arguments(settings: SlurmSettings, request: BatchRequest) -> list[str]:
     """Return the command that submits the script on its standard input."""
     return ["sh", "-c", _CLEAN, "sh", "sbatch", "--parsable", *_options(settings, request)]
@@ -37,7 +42,7 @@ def _options(settings: SlurmSettings, request: BatchRequest) -> Iterator[str]:
     for name, value in settings.sbatch.items():
         if value is not False:
             yield f"--{name}" if value is True else f"--{name}={value}"
-    yield f"--job-name={request.slot or request.name}"
+    yield f"--job-name={request.slot or job_name(request.key)}"
     yield f"--comment={KEY}{request.key} {request.label}"
     yield f"--nodes={request.nodes}"
     yield "--ntasks-per-node=1"

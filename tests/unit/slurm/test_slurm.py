@@ -6,7 +6,7 @@ import pytest
 
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.plugin_api.scheduler import BatchRequest, BatchState
-from trainctl_slurm.queries import parse_forecast, parse_jobs, parse_partitions
+from trainctl_slurm.queries import parse_accounting, parse_forecast, parse_jobs, parse_partitions
 from trainctl_slurm.settings import SlurmSettings, hosts
 from trainctl_slurm.submission import sbatch_arguments, script
 
@@ -118,3 +118,14 @@ def test_a_forecast_is_a_time_or_a_refusal() -> None:
         parse_forecast(refusal, refused=True).refusal
         == "Requested node configuration is not available"
     )
+
+
+def test_the_accounting_remembers_jobs_and_who_cancelled_them() -> None:
+    keys = {"trainctl-a": "a", "trainctl-b": "b"}
+    jobs = parse_accounting(
+        "7|trainctl-a|CANCELLED by 1000\n8|trainctl-b|TIMEOUT\n9|other|FAILED\n", keys
+    )
+    assert [(job.key, job.state, job.reason) for job in jobs.values()] == [
+        ("a", BatchState.CANCELLED, "by user 1000"),
+        ("b", BatchState.TIME_LIMIT, ""),
+    ]
