@@ -18,7 +18,7 @@ from trainctl.base.protocol.methods import METHOD_GROUPS
 _INTRODUCTION = """\
 # Protocol of the node program
 
-trainctl starts the node program on a host for each request, over SSH or locally.
+trainctl calls the node program on a host over SSH or locally; short calls share a process.
 Requests and responses are JSON objects. A method whose response is `bytes` prints raw output.
 Keys marked `?` may be absent.
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError, NodeUnreachable
@@ -46,6 +48,17 @@ from trainctl_ssh import SshProvider
 _SECONDS = 5
 """How long a command of Slurm may take; its own timeout is 18 s and more."""
 _TIMED_OUT = 124
+_POLL_SECONDS = 5.0
+_SOON_SECONDS = 0.5
+_SETTLING_SECONDS = 10.0
+"""For how long after a submission or cancellation Slurm is asked more often."""
+
+
+class _Listing(NamedTuple):
+    """Jobs as Slurm listed them, until ``expires`` by the monotonic clock."""
+
+    jobs: list[BatchJob]
+    expires: float
 
 
 class SlurmProvider(SshProvider):
@@ -78,12 +91,18 @@ class SlurmProvider(SshProvider):
         """See SchedulesJobs."""
         return replace(VARIABLES, node_cache=str(cluster.settings.get("node_cache") or ""))
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._listings: dict[str, _Listing] = {}
+        self._changed_at = -_SETTLING_SECONDS
+
     def submit_job(self, cluster: ClusterSettings, node: Node, request: BatchRequest) -> str:
         """See SchedulesJobs."""
         argv = sbatch_arguments(SlurmSettings.of(cluster), request)
         output = self._slurm(node, argv, script(request))
         if output.exit_code != 0:
             raise NodeError(f"Slurm refused {request.label}", _tail(output), code="job-refused")
+        self._note_change(node)
         return output.stdout.decode().strip().partition(";")[0]
 
     def find_jobs(
@@ -100,6 +119,7 @@ class SlurmProvider(SshProvider):
         output = self._slurm(node, ["scancel", job.id])
         if output.exit_code != 0:
             raise NodeError(f"cannot cancel job {job.id}", _tail(output))
+        self._note_change(node)
 
     def machines(self, cluster: ClusterSettings, node: Node) -> Sequence[BatchMachine]:
         """See SchedulesJobs."""
@@ -129,6 +149,23 @@ class SlurmProvider(SshProvider):
         return output.stdout.decode(errors="replace")
 
     def _jobs(self, node: Node) -> list[BatchJob]:
+        """List the user's jobs; at most every 5 s, less often if Slurm is slow, more often after a change."""
+        known = self._listings.get(node.id)
+        if known is not None and time.monotonic() < known.expires:
+            return known.jobs
+        began = time.monotonic()
+        jobs = self._query_jobs(node)
+        now = time.monotonic()
+        is_settled = began > self._changed_at + _SETTLING_SECONDS
+        interval = max(_POLL_SECONDS if is_settled else _SOON_SECONDS, 20 * (now - began))
+        self._listings[node.id] = _Listing(jobs, now + interval)
+        return jobs
+
+    def _note_change(self, node: Node) -> None:
+        self._changed_at = time.monotonic()
+        self._listings.pop(node.id, None)
+
+    def _query_jobs(self, node: Node) -> list[BatchJob]:
         output = self._slurm(
             node, ["sh", "-c", 'exec "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
         )
