@@ -83,6 +83,8 @@ def test_a_machine_is_created_used_and_deleted_with_everything(
     assert key.stat().st_mode & 0o077 == 0
     assert key.read_text().splitlines()[1] not in rented.run("state", "pull").stdout
 
+    plan = rented.run("plan", "--replace", "job.train").stdout
+    assert "Their last completed runs took: job.train " in plan
     rented.run("run", "train", "--auto-approve", "--follow")
     assert len(instances(ec2)) == 1
 

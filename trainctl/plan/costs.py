@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.placement import starting_changes
 from trainctl.plan.values import Change, PlanInputs
@@ -69,6 +70,18 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
         missing = job.job_spec.compute.node_count - len(rank_placements)
         unknown[cluster] = unknown.get(cluster, 0) + missing
     return round(sum(_cluster_cost(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
+
+
+def expected_seconds(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address, float]:
+    """Return the duration of the newest completed run of each job that starts a run."""
+    expected: dict[Address, float] = {}
+    for job in starting_changes(changes):
+        recorded = inputs.state.resources.get(job.address)
+        for value in recorded.outputs.get("runs", ()) if recorded else ():
+            run = RunRecord.from_json(value)
+            if run.status is RunStatus.COMPLETED and "running" in run.phases:
+                expected[job.address] = run.phases["running"]
+    return expected
 
 
 def _cluster_cost(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:

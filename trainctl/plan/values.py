@@ -428,6 +428,8 @@ class Plan:
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     """Source code of new runs, by job."""
     hourly_cost: float = 0.0
+    expected_seconds: Mapping[Address, float] = field(default_factory=dict)
+    """Duration of the newest completed run of each job that starts a run."""
     diagnostics: tuple[Diagnostic, ...] = ()
     options: PlanOptions = PlanOptions()
     digest: str = ""

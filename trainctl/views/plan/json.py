@@ -43,7 +43,12 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for offer in offers
         ],
         "batch_systems": [_batch_system(row) for row in plan.batch_systems],
-        "cost": {"hourly": plan.hourly_cost, "currency": "USD", "billed_while_mirroring": False},
+        "cost": {
+            "hourly": plan.hourly_cost,
+            "currency": "USD",
+            "billed_while_mirroring": False,
+            "expected_seconds": {str(job): took for job, took in plan.expected_seconds.items()},
+        },
         "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
     }
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from trainctl.base.units import format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.plan.values import BatchRow, Change, Plan
@@ -240,12 +241,20 @@ def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
     return lines
 
 
+_MOST_NAMED = 3
+
+
 def cost_lines(plan: Plan, page: PageStyle) -> list[str]:
     """Return the hourly cost of new runs."""
     if not plan.hourly_cost:
         return []
     price = page.style(f"{plan.hourly_cost:.2f} USD per hour", "bold")
-    return [f"Cost: {price} while the new runs are live. Mirroring is not billed."]
+    lines = [f"Cost: {price} while the new runs are live. Mirroring is not billed."]
+    took = [f"{job} {format_duration(s)}" for job, s in plan.expected_seconds.items()]
+    if took:
+        more = f" and {len(took) - _MOST_NAMED} more" if len(took) > _MOST_NAMED else ""
+        lines.append(f"Their last completed runs took: {', '.join(took[:_MOST_NAMED])}{more}.")
+    return lines
 
 
 def heading(plan: Plan, page: PageStyle) -> str:
