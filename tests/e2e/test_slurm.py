@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.machines.containers import BUSYBOX, ContainerRegistry, EngineHarness
 from tests.support.machines.slurm import SlurmCluster
 from tests.support.projects.program import ROOT
 from tests.support.projects.project import ProjectHarness
@@ -276,3 +277,35 @@ def test_the_nodes_are_those_of_slurm(project: ProjectHarness, slurm: SlurmClust
     claims = [gpu["claimed_by"] for gpu in nodes["n2"]["gpus"]]
     assert claims == ["another job", None]
     assert (nodes["n4"]["reachable"], nodes["n4"]["reason"]) == (False, "fan")
+
+
+IN_CONTAINER = """
+project: {name: team}
+clusters: {hpc: {provider: slurm, shared_dir: %s}}
+jobs:
+  train:
+    image: {base_image: "%s"}
+    runtime: {engine: podman, start_commands: ["echo in $BT_WORKING_DIR"]}
+"""
+
+
+def test_a_job_runs_in_a_container(
+    project: ProjectHarness,
+    slurm: SlurmCluster,
+    own_podman: EngineHarness,
+    own_registry: ContainerRegistry,
+    tmp_path: Path,
+) -> None:
+    """The image is pulled before the job is submitted, by the engine of the login host."""
+    own_registry.push(own_podman, BUSYBOX, "e2e/slurm:1")
+    shim = tmp_path / "bin" / "podman"  # jobs don't inherit the variables of its private storage
+    shim.parent.mkdir()
+    settings = " ".join(f"{name}={value}" for name, value in own_podman.variables.items())
+    shim.write_text(f'#!/bin/sh\nexec env {settings} /usr/bin/podman "$@"\n')
+    shim.chmod(0o755)
+    project.variables["PATH"] = f"{shim.parent}:{project.variables['PATH']}"
+    image = f"{own_registry.address}/e2e/slurm:1"
+    project.write({"trainctl.yaml": IN_CONTAINER % (slurm.shared_dir / "container", image)})
+    project.run("apply", "--auto-approve", "--wait")
+    assert project.run("logs", "train").stdout == "in /b10/workspace\n"
+    project.run("destroy", "--auto-approve")
