@@ -14,6 +14,7 @@ from tests.support.machines.containers import BUSYBOX, ContainerRegistry, Engine
 from tests.support.machines.slurm import SlurmCluster
 from tests.support.projects.program import ROOT
 from tests.support.projects.project import ProjectHarness
+from tests.support.tiers import one_day_in
 
 MANIFEST = """
 project: {name: team}
@@ -309,3 +310,44 @@ def test_a_job_runs_in_a_container(
     project.run("apply", "--auto-approve", "--wait")
     assert project.run("logs", "train").stdout == "in /b10/workspace\n"
     project.run("destroy", "--auto-approve")
+
+
+SAVES = """
+import os, pathlib, signal, sys, time
+checkpoint = pathlib.Path(os.environ["BT_CHECKPOINT_DIR"], "checkpoint-7")
+
+def save(*_):
+    checkpoint.mkdir()
+    (checkpoint / "state").write_text("saved")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("resumed" if checkpoint.exists() else "started", flush=True)
+if not checkpoint.exists():
+    time.sleep(300)
+"""
+
+
+@one_day_in(3)
+def test_preempted_ranks_save_before_they_go_on(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    """Their checkpoints are uploaded within the grace period of the partition."""
+    runtime = ", checkpointing_config: {enabled: true}"
+    write(project, slurm, '"python3 saves.py"', ", node_count: 2", runtime)
+    store = slurm.shared_dir / "store"
+    with (project.directory / "trainctl.yaml").open("a") as manifest:
+        manifest.write(f"checkpoints: {{url: 'file://{store}'}}\n")
+    (project.directory / "saves.py").write_text(SAVES)
+    project.run("apply", "--auto-approve")
+    while project.run("logs", "train", code=None).stdout.count("started") < 2:
+        time.sleep(0.25)
+    slurm("scontrol", "update", "partitionname=gpu", "gracetime=8")
+    try:
+        urgent = slurm.sbatch("sleep 1", "--partition=urgent", "--nodes=4", "--gres=gpu:2")
+        slurm.await_state(urgent, "RUNNING", "COMPLETED", seconds=60)
+    finally:
+        slurm("scontrol", "update", "partitionname=gpu", "gracetime=0")
+    assert len([*store.glob("team/train/*/rank-*/checkpoint-7/state")]) == 2
+    until(project, "TRAINING_JOB_COMPLETED")
+    assert project.run("logs", "train").stdout.count("resumed") == 2
