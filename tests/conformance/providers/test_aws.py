@@ -15,7 +15,8 @@ import pytest
 from tests.support.node_program.nodes import wait_for
 from tests.support.servers.ec2 import Ec2Server
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
-from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
+from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
+from trainctl.testing.machines import MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
 from trainctl_aws import AwsProvider
 from trainctl_aws.account import AwsAccount
@@ -68,6 +69,34 @@ class TestAwsProvider(ProviderConformance):
         return cluster
 
 
+class TestAwsMachines(MachinesConformance):
+    """The suite for machines that are created, with the faults of EC2."""
+
+    @pytest.fixture
+    def provider(self, provider: AwsProvider) -> AwsProvider:
+        """The provider."""
+        return provider
+
+    @pytest.fixture
+    def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
+        """Two small machines."""
+        return cluster
+
+    @pytest.fixture
+    def faults(self, ec2: Ec2Server) -> PlatformFaults:
+        """Faults of the server."""
+
+        def terminate(node: Node) -> None:
+            ec2.client().terminate_instances(InstanceIds=[node.details["instance"]])
+
+        return PlatformFaults(
+            terminate,
+            lambda: ec2.lose_answer("RunInstances"),
+            lambda: ec2.fail_next("DescribeImages", "RequestLimitExceeded"),
+            lambda: ec2.lag_describe(2),
+        )
+
+
 def settings_of(cluster: ClusterSettings, **own: Any) -> ClusterSettings:
     """The cluster with other settings."""
     return replace(cluster, settings={**cluster.settings, **own})
@@ -96,20 +125,6 @@ def own_groups(ec2: Ec2Server) -> list[str]:
     """Names of trainctl's security groups."""
     groups = ec2.client().describe_security_groups()["SecurityGroups"]
     return [group["GroupName"] for group in groups if group["GroupName"].startswith("trainctl")]
-
-
-def test_a_lost_response_and_throttling_leave_one_machine(
-    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
-) -> None:
-    """The request is repeated with the same token."""
-    ec2.lose_answer("RunInstances")
-    ec2.fail_next("DescribeImages", "RequestLimitExceeded")
-
-    provider.create(cluster, "lab-0", "key")
-
-    first, second = ec2.calls("RunInstances")
-    assert first.params == second.params
-    assert len(provider.list(cluster)) == 1
 
 
 def test_another_machine_at_the_same_address_has_its_own_host_key(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from trainctl.plugin_api.provider import ClusterSettings, Provider
+from trainctl.testing.machines import MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "provider"
 
 
-class TestRentedProvider(ProviderConformance):
+class Rented:
     """Its machines are directories."""
 
     @pytest.fixture
@@ -27,3 +29,15 @@ class TestRentedProvider(ProviderConformance):
     @pytest.fixture
     def cluster(self, tmp_path: Path) -> ClusterSettings:
         return ClusterSettings("lab", {"base": str(tmp_path), "nodes": 2})
+
+
+class TestRentedProvider(Rented, ProviderConformance):
+    """The suite for providers."""
+
+
+class TestRentedMachines(Rented, MachinesConformance):
+    """Its platform deletes directories only."""
+
+    @pytest.fixture
+    def faults(self) -> PlatformFaults:
+        return PlatformFaults(lambda node: shutil.rmtree(Path(node.root).parent))
