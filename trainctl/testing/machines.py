@@ -18,7 +18,7 @@ KEY = "lineage/cluster.lab/machines"
 class PlatformFaults:
     """Functions that make the platform behave as it may; None if it never does.
 
-    ``lose_machine`` deletes a machine as somebody else would. The others concern the next creation: its answer is lost,
+    ``lose_machine`` deletes a machine outside trainctl. The others concern the next creation: its answer is lost,
     it is throttled once, or lists don't show its machine for a while.
     """
 
@@ -53,7 +53,7 @@ class MachinesConformance:
         for node in provider.list(cluster):
             provider.delete(node)
 
-    def test_a_machine_that_somebody_deleted_is_missing_and_created_again(
+    def test_a_machine_deleted_by_another_user_is_missing_and_created_again(
         self, provider: Provider, cluster: ClusterSettings, faults: PlatformFaults, name: str
     ) -> None:
         """Deleting it again is no error."""
