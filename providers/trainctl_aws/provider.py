@@ -27,6 +27,7 @@ from trainctl.plugin_api.provider import (
 )
 from trainctl_aws.account import AwsAccount
 from trainctl_aws.deletion import delete_instance, delete_unused
+from trainctl_aws.host_keys import locate_with_own_key
 from trainctl_aws.keys import login_key_path
 from trainctl_aws.launch import InstanceLauncher, wait
 from trainctl_aws.launch_record import LaunchRecord, find_by_key
@@ -225,7 +226,7 @@ class AwsProvider:
     def _await_boot(self, account: AwsAccount, cluster: ClusterSettings, instance_id: str) -> Node:
         """Return the node when its machine has an address and has booted; NodeUnreachable after ``boot_timeout``."""
         settings = read_settings(cluster)
-        end, pause = time.monotonic() + settings.boot_timeout, 1.0
+        end, pause, refusals = time.monotonic() + settings.boot_timeout, 1.0, 0
         by_id = [{"Name": "instance-id", "Values": [instance_id]}]
         while True:
             found = find_instances(account, by_id)
@@ -240,9 +241,10 @@ class AwsProvider:
                 )
             node = node_of(settings, found[0])
             try:
-                return self._located(node)
+                return locate_with_own_key(account, found[0], node, self._located, self.transport)
             except NodeUnreachable as error:
-                if error.code == "ssh-key-changed" or time.monotonic() > end:
+                refusals += error.code == "ssh-key-changed"  # it may just have been replaced
+                if refusals > 2 or time.monotonic() > end:
                     raise
             wait(cluster, pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -15,6 +15,7 @@ LINEAGE, CLUSTER, NODE, KEY = (
     "trainctl:key",
 )
 HOST_KEY, PRICE = "trainctl:host-key", "trainctl:price"
+NEXT_HOST_KEY = "trainctl:next-host-key"
 LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that exist."""
 

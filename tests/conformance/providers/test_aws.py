@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +125,29 @@ def own_groups(ec2: Ec2Server) -> list[str]:
     """Names of trainctl's security groups."""
     groups = ec2.client().describe_security_groups()["SecurityGroups"]
     return [group["GroupName"] for group in groups if group["GroupName"].startswith("trainctl")]
+
+
+def test_the_host_key_of_the_user_data_is_replaced_by_one_of_the_machine(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """Also if the client is killed before or after the machine uses the new one."""
+    node = provider.create(cluster, "lab-0", "key")
+    [launch] = ec2.calls("RunInstances")
+    first = tag_of(launch.params, "trainctl:host-key")
+    assert node.details["host_key"] != first
+
+    client, instance = ec2.client(), node.details["instance"]
+    client.create_tags(Resources=[instance], Tags=[{"Key": "trainctl:host-key", "Value": first}])
+    assert provider.create(cluster, "lab-0", "key") == node
+
+    client.delete_tags(Resources=[instance], Tags=[{"Key": "trainctl:next-host-key"}])
+    assert provider.create(cluster, "lab-0", "key") == node
+
+
+def tag_of(params: Mapping[str, str], name: str) -> str:
+    """A tag of a launch."""
+    number = next(key for key, value in params.items() if value == name)
+    return params[number.removesuffix("Key") + "Value"]
 
 
 def test_another_machine_at_the_same_address_has_its_own_host_key(
