@@ -11,8 +11,8 @@ from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
-from trainctl_aws.catalog import quota_of, quota_page
 from trainctl_aws.launch_record import LAG_SECONDS, LaunchRecord, find_by_token
+from trainctl_aws.market.catalog import quota_of, quota_page
 from trainctl_aws.request import RunInstancesRequest
 from trainctl_aws.settings import AwsSettings
 from trainctl_aws.tags import (

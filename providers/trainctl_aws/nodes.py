@@ -6,7 +6,7 @@ from typing import Any
 
 from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import Node
-from trainctl_aws.catalog import TYPES
+from trainctl_aws.market.catalog import TYPES
 from trainctl_aws.settings import AwsSettings
 from trainctl_aws.tags import (
     CLUSTER,

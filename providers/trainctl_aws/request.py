@@ -9,10 +9,10 @@ from trainctl.errors import NodeError
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import AwsAccount
-from trainctl_aws.catalog import TYPES
 from trainctl_aws.keys import derive_host_key, ensure_login_key, login_key_path
+from trainctl_aws.market.catalog import TYPES
+from trainctl_aws.market.offers import subnet_zones
 from trainctl_aws.network import ClusterNetwork
-from trainctl_aws.offers import subnet_zones
 from trainctl_aws.settings import AwsSettings
 from trainctl_aws.tags import CLUSTER, HOST_KEY, KEY, LINEAGE, NODE, PRICE, tag_list
 from trainctl_aws.user_data import user_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl_aws.catalog import ACCELERATORS
+from trainctl_aws.market.catalog import ACCELERATORS
 
 _ID = r"^{}-[0-9a-f]{{8,17}}$(?!\n)"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_+=,.@-]*$(?!\n)"

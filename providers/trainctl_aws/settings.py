@@ -9,7 +9,7 @@ from typing import Any
 
 from trainctl.base.units import parse_duration
 from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem
-from trainctl_aws.catalog import ACCELERATORS, TYPES, counts_of, types_with
+from trainctl_aws.market.catalog import ACCELERATORS, TYPES, counts_of, types_with
 
 DEFAULT_IMAGE = (
     "ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from trainctl.errors import NodeError
 from trainctl.plugin_api.offers import Offer
 from trainctl_aws.account import AwsAccount
-from trainctl_aws.catalog import (
+from trainctl_aws.market.catalog import (
     PRICE_DATE,
     PRICE_REGION,
     TYPES,
