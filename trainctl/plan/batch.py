@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.placement import starting_changes
-from trainctl.plan.values import BatchRow, Change, PlanInputs
+from trainctl.plan.values import Change, PlanInputs
 from trainctl.plugin_api.scheduler import BatchForecast
 
 

@@ -19,9 +19,9 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.model.trust import PlanPolicy
+from trainctl.plan.batch_facts import BatchFacts, BatchRow
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
-from trainctl.plugin_api.scheduler import BatchForecast, PartitionFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,24 +223,6 @@ class RerunRequest:
     attributes: Mapping[str, Any]
     note: str
     as_recorded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BatchFacts:
-    """A batch system: its partitions and when each job would start; a ``problem`` if it doesn't respond."""
-
-    partitions: tuple[PartitionFacts, ...] = ()
-    forecasts: Mapping[Address, BatchForecast] = field(default_factory=dict)
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRow:
-    """A cluster's batch system, and its new runs with the Unix time of their start if known."""
-
-    cluster: Address
-    partitions: tuple[PartitionFacts, ...]
-    jobs: tuple[tuple[Address, float | None], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import BatchFacts
+from trainctl.plan.batch_facts import BatchFacts
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest, SchedulesJobs
 from trainctl.resources.agents import recorded_or_planned

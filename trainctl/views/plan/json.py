@@ -10,8 +10,9 @@ from typing import Any
 from trainctl import __version__
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.planner import is_applyable, is_complete
-from trainctl.plan.values import AffectedRun, BatchRow, Change, DeliveryRow, Drift, Plan, WeightsRow
+from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan, WeightsRow
 from trainctl.views.terminal.text import format_timestamp
 
 FORMAT_VERSION = "1.0"

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from trainctl.base.units import format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.values import BatchRow, Change, Plan
+from trainctl.plan.batch_facts import BatchRow
+from trainctl.plan.values import Change, Plan
 from trainctl.views.plan.changes import (
     COLOURS,
     LEGEND,
