@@ -12,6 +12,7 @@ import pytest
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 from tests.support.servers.ec2 import Ec2Server
+from tests.support.tiers import one_day_in
 
 pytestmark = pytest.mark.integration
 
@@ -151,6 +152,7 @@ def test_the_example_runs(fresh: ProjectHarness, ec2: Ec2Server) -> None:
     assert (instance["InstanceType"], instance["InstanceLifecycle"]) == ("g6.xlarge", "spot")
 
 
+@one_day_in(2)
 def test_several_machines_are_created_and_scaled_down(
     rented: ProjectHarness, ec2: Ec2Server
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness, end_processes
 from tests.support.servers.buckets import BucketServer, rclone
 from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
+from tests.support.tiers import one_day_in
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = """
@@ -139,6 +140,7 @@ def test_a_machine_that_vanished_is_created_again(rented: ProjectHarness) -> Non
     assert again != machine
 
 
+@one_day_in(2)
 def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
     """A live run keeps it; queries don't. The next plan creates it again."""
     gate = rented.directory.parent / "gate"
