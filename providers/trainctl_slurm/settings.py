@@ -16,7 +16,7 @@ LOGIN = "login"
 
 SBATCH_OPTIONS = (
     "exclusive", "exclude", "nodelist", "reservation", "licenses", "switches", "contiguous", "mem-per-gpu",
-    "cpus-per-gpu", "gpus-per-socket", "tmp", "wckey", "begin", "deadline", "comment-suffix", "bb", "network",
+    "cpus-per-gpu", "tmp", "wckey", "begin", "deadline", "network",
 )  # fmt: skip
 """Options of sbatch that a manifest may set; all others belong to trainctl."""
 
@@ -34,6 +34,10 @@ def schema() -> JsonObject:
             "gres": _word("Type in Slurm's GRES, as in gpu:TYPE:COUNT; default: none."),
             "partition": _word("Partition that has these GPUs; default: that of the cluster."),
         },
+    }
+    option: JsonObject = {
+        "anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}],
+        "description": "Option of sbatch of this name.",
     }
     login: JsonObject = {"type": "string", "description": "Login host: a name or address."}
     return {
@@ -73,10 +77,8 @@ def schema() -> JsonObject:
             },
             "sbatch": {
                 "type": "object",
-                "propertyNames": {"enum": [*SBATCH_OPTIONS]},
-                "additionalProperties": {
-                    "anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]
-                },
+                "additionalProperties": False,
+                "properties": dict.fromkeys(SBATCH_OPTIONS, option),
                 "description": "More options of sbatch by name, without dashes; true for one without a value.",
             },
         },

@@ -209,6 +209,7 @@ def test_a_machine_without_a_login_ends_itself_after_the_boot_timeout(
     launcher.launch(provider.offers(cluster))
 
     wait_for(lambda: not provider.machines(cluster), 30)
+    assert list(provider.list(cluster)) == []
 
 
 def test_two_machines_of_one_key_are_reduced_to_the_older(
