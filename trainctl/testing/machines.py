@@ -10,6 +10,7 @@ import pytest
 from trainctl.plugin_api.machines import ListsMachines
 from trainctl.plugin_api.offers import OffersMachines
 from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
+from trainctl.testing.provider import ProviderFixtures
 
 KEY = "lineage/cluster.lab/machines"
 
@@ -28,18 +29,8 @@ class PlatformFaults:
     lag: Callable[[], None] | None = None
 
 
-class MachinesConformance:
+class MachinesConformance(ProviderFixtures):
     """Fixtures to override: ``provider``, ``cluster`` and ``faults``."""
-
-    @pytest.fixture
-    def provider(self) -> Provider:
-        """The provider."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def cluster(self) -> ClusterSettings:
-        """A cluster whose nodes don't exist."""
-        raise NotImplementedError
 
     @pytest.fixture
     def faults(self) -> PlatformFaults:

@@ -15,8 +15,8 @@ from trainctl.remote.agent import NodeAgent
 KEY = "lineage/cluster.lab/1"
 
 
-class ProviderConformance:
-    """Fixtures to override: ``provider`` and ``cluster``."""
+class ProviderFixtures:
+    """Fixtures that every suite of providers needs."""
 
     @pytest.fixture
     def provider(self) -> Provider:
@@ -25,8 +25,12 @@ class ProviderConformance:
 
     @pytest.fixture
     def cluster(self) -> ClusterSettings:
-        """A cluster of at least two nodes, none of which exists."""
+        """A cluster, none of whose nodes exists."""
         raise NotImplementedError
+
+
+class ProviderConformance(ProviderFixtures):
+    """Fixtures to override: ``provider`` and ``cluster``, of at least two nodes."""
 
     @pytest.fixture
     def node(self, provider: Provider, cluster: ClusterSettings) -> Iterator[Node]:

@@ -13,22 +13,13 @@ import pytest
 from trainctl.errors import NodeUnreachable
 from trainctl.plugin_api.provider import ClusterSettings, Node, Provider
 from trainctl.plugin_api.scheduler import BatchJob, BatchRequest, BatchState, SchedulesJobs
+from trainctl.testing.provider import ProviderFixtures
 
 _SECONDS = 60.0
 
 
-class SchedulerConformance:
+class SchedulerConformance(ProviderFixtures):
     """Fixtures to override: ``provider``, ``cluster`` and ``silent``."""
-
-    @pytest.fixture
-    def provider(self) -> Provider:
-        """The provider, which implements SchedulesJobs."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def cluster(self) -> ClusterSettings:
-        """A cluster with at least one idle machine."""
-        raise NotImplementedError
 
     @pytest.fixture
     def silent(self) -> Callable[[], AbstractContextManager[None]]:
