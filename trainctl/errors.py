@@ -119,6 +119,12 @@ class StateError(TrainctlError):
     default_code = "state-failed"
 
 
+class StateMoved(StateError):
+    """The state moved to another place."""
+
+    default_code = "state-moved"
+
+
 class AppendConflict(StateError):
     """Another process appended at this position first; read its entry, then retry."""
 

@@ -112,11 +112,12 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         ),
         CommandGroup(
             "state",
-            "Inspect the state",
+            "Inspect, change and move the state",
             (
                 CommandRow("list", "state", "List resources in the state"),
                 CommandRow("show", "state", "Show a resource in the state"),
                 CommandRow("pull", "state", "Print the state as JSON"),
+                CommandRow("migrate", "state_changes", "Move the complete state to another place"),
             ),
         ),
         CommandRow("history", "state", "Show the apply history"),

@@ -129,6 +129,10 @@ NOTES: Mapping[str, CommandNotes] = {
     "state list": CommandNotes(("trainctl state list",)),
     "state show": CommandNotes(("trainctl state show job.train --at 5",)),
     "state pull": CommandNotes(("trainctl state pull > state.json",)),
+    "state migrate": CommandNotes(
+        ("trainctl state migrate s3://acme-state/qwen3", "trainctl state migrate --abort"),
+        {10: "Changes are in progress."},
+    ),
     "history": CommandNotes(("trainctl history job.train",)),
     "force-unlock": CommandNotes(("trainctl force-unlock 5d1f0c3a-7a52-4be8-9d0e-1f6b2c3d4e5f",)),
     "explain": CommandNotes(

@@ -33,6 +33,7 @@ def state_to_json(state: State) -> dict[str, Any]:
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
         "approved": {str(address): digest for address, digest in _by_address(state.approved)},
         **({"forgotten": _records(state.forgotten)} if state.forgotten else {}),
+        **({"moved_to": state.moved_to} if state.moved_to else {}),
     }
 
 
@@ -91,6 +92,7 @@ def _read(raw: Json) -> State:
         plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
         approved={Address.parse(a): digest for a, digest in raw.get("approved", {}).items()},
         forgotten=_read_records(raw.get("forgotten", ())),
+        moved_to=raw.get("moved_to", ""),
     )
 
 

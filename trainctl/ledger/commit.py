@@ -11,7 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from trainctl.base.clock import Clock
-from trainctl.errors import AppendConflict, LockHeld, PermissionDenied, StateError, TrainctlError
+from trainctl.errors import (
+    AppendConflict,
+    LockHeld,
+    PermissionDenied,
+    StateError,
+    StateMoved,
+    TrainctlError,
+)
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import CreatedEntry, Entry, EntryHeader, entry_id, from_json, to_json
 from trainctl.ledger.reducer import StateReducer
@@ -29,15 +36,22 @@ Decide = Callable[[StateReducer], Sequence[Entry]]
 class AppendRequest:
     """Request to append the entries that ``decide`` returns, possibly none.
 
-    ``alone``: not batched with others. Requests with a common address are never batched.
+    ``alone``: not batched with others. Requests with a common address are never batched. ``even_moved``: also if the
+    state has moved to another place.
     """
 
     def __init__(
-        self, addresses: Sequence[Address], decide: Decide, *, alone: bool = False
+        self,
+        addresses: Sequence[Address],
+        decide: Decide,
+        *,
+        alone: bool = False,
+        even_moved: bool = False,
     ) -> None:
         self.addresses = frozenset(addresses)
         self.decide = decide
         self.alone = alone
+        self.even_moved = even_moved
         self.done = False
         self.error: TrainctlError | None = None
         self.raw: list[dict[str, Any]] = []
@@ -154,6 +168,9 @@ class Committer:
         if request.done:
             return
         try:
+            moved_to = self._head.reducer.moved_to
+            if moved_to and not request.even_moved:
+                raise moved_error(moved_to)
             entries = request.decide(self._head.reducer)
             request.raw = [redact_entry(to_json(entry), self._redact) for entry in entries]
             request.done = not request.raw
@@ -176,6 +193,14 @@ class Committer:
             raise
         self._head.add(entries)
         return True
+
+
+def moved_error(to: str) -> StateMoved:
+    """Return the error of commands on a place that the state moved away from."""
+    return StateMoved(
+        f"the state moved to {to}",
+        f"Write in the manifest: state: {{url: {to}}}\nIf the move was interrupted, run it again: trainctl state migrate URL; to undo it, use --abort.",
+    )
 
 
 Redact = Callable[[str], str]

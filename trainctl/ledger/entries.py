@@ -104,6 +104,14 @@ class ApprovalEntry:
     changes: Mapping[Address, str]
 
 
+@dataclass(frozen=True, slots=True)
+class MovedEntry:
+    """A move of the complete state to the URL ``to``; empty: the move was aborted."""
+
+    header: EntryHeader
+    to: str
+
+
 Entry: TypeAlias = (
     Intent
     | CreatedEntry
@@ -114,6 +122,7 @@ Entry: TypeAlias = (
     | RefreshEntry
     | CommentEntry
     | ApprovalEntry
+    | MovedEntry
 )
 
 
@@ -131,6 +140,7 @@ _KINDS: Mapping[str, type] = {
     "refreshed": RefreshEntry,
     "comment": CommentEntry,
     "approved": ApprovalEntry,
+    "moved": MovedEntry,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

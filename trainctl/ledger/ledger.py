@@ -21,6 +21,7 @@ from trainctl.ledger.entries import (
     EntryHeader,
     FailureEntry,
     LeaseRenewedEntry,
+    MovedEntry,
     OutcomeEntry,
     RefreshEntry,
     UnlockEntry,
@@ -92,15 +93,15 @@ class Ledger:
         """Clock of the leases."""
         return self._clock
 
-    def state(self) -> State:
-        """Read new entries and return the state."""
+    def state(self, *, even_moved: bool = False) -> State:
+        """Read new entries and return the state; StateMoved if it moved to another place."""
         states: list[State] = []
 
         def read(reducer: StateReducer) -> list[Entry]:
             states[:] = [reducer.state()]
             return []
 
-        self._committer.submit(AppendRequest((), read))
+        self._committer.submit(AppendRequest((), read, even_moved=even_moved))
         return states[0]
 
     def known(self) -> State:
@@ -281,12 +282,32 @@ class Ledger:
         with self._held_lock:
             return tuple(self._held.values())
 
+    @property
+    def log(self) -> StateLog:
+        """The log."""
+        return self._head.log
+
+    def move_to(self, to: str, check: Callable[[State], None]) -> State:
+        """Refuse all further appends, with the URL of the new place; '' permits them again.
+
+        ``check`` raises an error if the state may not move. Returns the state after the entry.
+        """
+
+        def decide(reducer: StateReducer) -> list[Entry]:
+            check(reducer.state())
+            return [] if reducer.moved_to == to else [MovedEntry(self.header(), to)]
+
+        self._committer.submit(AppendRequest((), decide, alone=True, even_moved=True))
+        return self.known()
+
     def history(self, address: Address | None = None) -> list[HistoryRow]:
         """Return the history, oldest first, optionally of one address."""
+        self.state()  # refuses a state that moved
         return history_rows(map(from_json, self._head.log.replay()), address)
 
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""
+        self.state()  # refuses a state that moved
         return state_at(map(from_json, self._head.log.replay()), serial)
 
     def _check(self, reducer: StateReducer, start: IntentRequest) -> None:

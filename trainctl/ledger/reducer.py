@@ -14,6 +14,7 @@ from trainctl.ledger.entries import (
     Entry,
     FailureEntry,
     LeaseRenewedEntry,
+    MovedEntry,
     OutcomeEntry,
     RefreshEntry,
     UnlockEntry,
@@ -91,6 +92,7 @@ class StateReducer:
         self.orphaned_intents: dict[Address, tuple[Intent, ...]] = dict(start.orphaned_intents)
         self.approved: dict[Address, str] = dict(start.approved)
         self.forgotten: dict[Address, RecordedResource] = dict(start.forgotten)
+        self.moved_to = start.moved_to
         self.entries = 0
         self._by_id = {intent.id: address for address, intent in self.open.items()}
         self._state: State | None = None
@@ -98,6 +100,8 @@ class StateReducer:
     def apply(self, entry: Entry) -> bool:
         """Apply an entry; return False if it changed nothing, as for a lost lease."""
         self.entries += 1
+        if self.moved_to and not isinstance(entry, MovedEntry):
+            return False
         changed: bool = _RULES[type(entry)](self, entry)
         if changed:
             self._state = None
@@ -127,6 +131,7 @@ class StateReducer:
                 MappingProxyType(dict(self.orphaned_intents)),
                 MappingProxyType(dict(self.approved)),
                 MappingProxyType(dict(self.forgotten)),
+                self.moved_to,
             )
         return self._state
 
@@ -214,6 +219,10 @@ class StateReducer:
         self.approved.update(entry.changes)
         return bool(entry.changes)
 
+    def _moved(self, entry: MovedEntry) -> bool:
+        self.moved_to = entry.to
+        return True
+
     def _remove(self, entry: OutcomeEntry) -> None:
         record = self.find_record(entry.address) if entry.action == FORGET else None
         self.resources.pop(entry.address, None)
@@ -264,6 +273,7 @@ _RULES: dict[type, Callable[[StateReducer, Any], bool]] = {
     RefreshEntry: StateReducer._refreshed,
     CommentEntry: lambda _reducer, _entry: False,
     ApprovalEntry: StateReducer._approved,
+    MovedEntry: StateReducer._moved,
 }
 
 

@@ -101,6 +101,8 @@ class State:
     """Digests of approved values that have no outcome yet."""
     forgotten: Mapping[Address, RecordedResource] = field(default_factory=dict)
     """Last records of forgotten resources. They are not planned, but their runs can be inspected and continued."""
+    moved_to: str = ""
+    """URL of the place that the state moved to; nothing can be appended here then."""
 
     def find_record(self, address: Address) -> RecordedResource | None:
         """Return the record of an address, also if it was forgotten."""
